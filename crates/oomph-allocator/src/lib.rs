@@ -1,0 +1,1 @@
+//! The CUDA caching allocator of PyTorch, simulated.

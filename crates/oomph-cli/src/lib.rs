@@ -1,0 +1,52 @@
+//! The `oomph` command: one file per subcommand in [`commands`].
+//!
+//! Exit status: 0 it fits or nothing was found; 1 the user's script failed; 2 wrong usage or
+//! unreadable input; 3 out of memory (for lint: findings).
+
+pub mod commands;
+
+use std::ffi::OsString;
+
+use anstream::eprintln;
+use clap::Parser;
+
+/// Exit status: it fits, or nothing was found.
+pub const EXIT_OK: i32 = 0;
+/// Exit status: the user's own script failed; its traceback has been passed through.
+pub const EXIT_SCRIPT_FAILED: i32 = 1;
+/// Exit status: wrong usage or unreadable input.
+pub const EXIT_USAGE: i32 = 2;
+/// Exit status: out of memory, or lint findings.
+pub const EXIT_FINDINGS: i32 = 3;
+
+/// Fits a PyTorch job into the GPU you have.
+#[derive(Debug, Parser)]
+#[command(name = "oomph", version, about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: commands::Command,
+}
+
+/// Runs the command line `args` (without the program name) and returns its exit status.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
+    let argv = std::iter::once(OsString::from("oomph")).chain(args);
+    let cli = match Cli::try_parse_from(argv) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // clap prints help and version to stdout and everything else to stderr.
+            let _ = error.print();
+            return if error.use_stderr() {
+                EXIT_USAGE
+            } else {
+                EXIT_OK
+            };
+        }
+    };
+    match cli.command.run() {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            EXIT_USAGE
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! From a memory history to the cause of an out-of-memory error.

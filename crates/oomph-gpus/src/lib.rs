@@ -1,0 +1,1 @@
+//! The catalogue of GPUs: what each one holds, and where each figure comes from.

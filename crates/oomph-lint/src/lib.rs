@@ -1,0 +1,1 @@
+//! Rules that find GPU memory bugs in Python training code.
