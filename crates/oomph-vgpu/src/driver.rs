@@ -501,6 +501,52 @@ export! {
         crate::kernels::launched(stream);
         SUCCESS
     }
+    fn cuModuleLoadFatBinary(out: *mut u64, _image: *const c_void) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuModuleGetLoadingMode(out: *mut c_int) -> Status, or UNKNOWN; {
+        const LAZY: c_int = 2;
+        unsafe { put(out, LAZY) };
+        SUCCESS
+    }
+    fn cuLibraryLoadData(out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuLibraryLoadFromFile(out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuLibraryUnload(_library: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLibraryGetModule(out: *mut u64, library: u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, library) };
+        SUCCESS
+    }
+    fn cuLibraryGetKernel(out: *mut u64, _library: u64, _name: *const c_char) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuKernelGetFunction(out: *mut u64, kernel: u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, kernel) };
+        SUCCESS
+    }
+    fn cuKernelGetAttribute(out: *mut c_int, which: c_int, kernel: u64, _device: c_int) -> Status, or UNKNOWN; {
+        unsafe { cuFuncGetAttribute(out, which, kernel) }
+    }
+    fn cuKernelSetAttribute(_which: c_int, _value: c_int, _kernel: u64, _device: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuStreamGetCtx(_stream: u64, out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, CONTEXT) };
+        SUCCESS
+    }
+    fn cuOccupancyMaxPotentialClusterSize(out: *mut c_int, _function: u64, _config: *const c_void) -> Status, or UNKNOWN; {
+        unsafe { put(out, 8) };
+        SUCCESS
+    }
+    fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaHostAlloc(out, size, flags) }
+    }
+    fn cuMemFreeHost(at: *mut c_void) -> Status, or UNKNOWN; { unsafe { runtime::cudaFreeHost(at) } }
     fn cuTensorMapEncodeTiled() -> Status, or UNKNOWN; { SUCCESS }
     fn cuTensorMapEncodeIm2col() -> Status, or UNKNOWN; { SUCCESS }
 }
@@ -513,6 +559,21 @@ pub struct LaunchConfig {
     block: [c_uint; 3],
     shared: c_uint,
     stream: u64,
+}
+
+// Names from before the driver's ABI was revised; some libraries look them up first.
+export! {
+    fn cuCtxPushCurrent(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuCtxPopCurrent(out: *mut u64) -> Status, or UNKNOWN; { unsafe { cuCtxPopCurrent_v2(out) } }
+    fn cuDevicePrimaryCtxRelease(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuDevicePrimaryCtxReset(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuDevicePrimaryCtxReset_v2(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLinkCreate(count: c_uint, options: *mut c_int, values: *mut *mut c_void, out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { cuLinkCreate_v2(count, options, values, out) }
+    }
+    fn cuLinkAddData() -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLinkAddFile() -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLinkAddFile_v2() -> Status, or UNKNOWN; { SUCCESS }
 }
 
 // ---- finding functions by name ----
