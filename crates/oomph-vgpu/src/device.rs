@@ -96,10 +96,9 @@ pub fn machine() -> &'static Machine {
         let properties = Properties::new(&config);
         let total = properties.total_bytes;
         let limit = config.number("memory.limit_bytes", total);
-        let leftover = config.number("memory.leftover_bytes", 24 << 20);
         let devices = (0..config.number("count", 1))
             .map(|_| {
-                let mut memory = DeviceMemory::new(total, limit, leftover);
+                let mut memory = DeviceMemory::new(total, limit);
                 memory.others = config.number("memory.other_processes_bytes", 0);
                 Device { memory: Mutex::new(memory) }
             })

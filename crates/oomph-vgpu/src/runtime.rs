@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
+use crate::context::Charge;
 use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
@@ -604,6 +605,7 @@ export! {
     }
     fn cudaStreamCreateWithPriority(out: *mut u64, flags: c_uint, priority: c_int) -> Error, or UNKNOWN; {
         on_device(|_| {
+            machine().costs.charge(device::current(), Charge::Stream);
             unsafe { put(out, streams::create_stream(device::current(), flags, priority)) };
             SUCCESS
         })
