@@ -12,6 +12,7 @@ the user chooses, and each such read is reported with the script's line.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -90,6 +91,21 @@ def user_line() -> str:
     return ""
 
 
+class _Entry:
+    """The kernel of one operator: knows its name until it is first called."""
+
+    __slots__ = ("func", "layer", "name", "overload")
+
+    def __init__(self, layer: ValueLayer, name: str, overload: str) -> None:
+        self.layer, self.name, self.overload = layer, name.removeprefix("aten::"), overload or "default"
+        self.func: Any = None
+
+    def __call__(self, *args, **kwargs):
+        if self.func is None:
+            self.func = getattr(getattr(_aten, self.name), self.overload)
+        return self.layer._call(self.func, *args, **kwargs)
+
+
 def _is_view(schema: Any) -> bool:
     """Whether an operator's result is another description of its argument's bytes."""
     written = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
@@ -156,6 +172,43 @@ def _tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
     return found
 
 
+def _leave_tracing_alone() -> None:
+    """Take the layer out of the way while torch.compile traces: there are no values to compute."""
+    from torch._dispatch import python as dispatch_python
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    included = torch._C._dispatch_tls_is_dispatch_key_included
+    include = torch._C._dispatch_tls_set_dispatch_key_included
+    enter, leave = FakeTensorMode.__enter__, FakeTensorMode.__exit__
+
+    def quiet_enter(mode):
+        mode.__dict__.setdefault("_oomph_outer", []).append(included(KEY))
+        include(KEY, False)
+        return enter(mode)
+
+    def quiet_leave(mode, *exception):
+        try:
+            return leave(mode, *exception)
+        finally:
+            include(KEY, mode.__dict__["_oomph_outer"].pop())
+
+    FakeTensorMode.__enter__, FakeTensorMode.__exit__ = quiet_enter, quiet_leave
+
+    python_dispatcher = dispatch_python.enable_python_dispatcher
+
+    @contextlib.contextmanager
+    def quiet_dispatcher():
+        outer = included(KEY)
+        include(KEY, False)
+        try:
+            with python_dispatcher():
+                yield
+        finally:
+            include(KEY, outer)
+
+    dispatch_python.enable_python_dispatcher = quiet_dispatcher
+
+
 class _Bridge:
     """The virtual GPU's own functions, or nothing where a real GPU is used."""
 
@@ -202,7 +255,9 @@ class ValueLayer:
             "aten::index": self._index,
             "aten::index_put": self._index,
             "aten::index_put_": self._index,
+            "aten::_index_put_impl_": self._index,
             "aten::_local_scalar_dense": self._item,
+            "aten::lift_fresh": self._fresh,
             "aten::equal": self._equal,
         }
         self._ops: dict[Any, _Op] = {}
@@ -211,21 +266,24 @@ class ValueLayer:
         """Watch this thread, the threads that Python starts from now on, and autograd's."""
         everything = torch.library.Library("_", "IMPL")
         everything.fallback(self._call, KEY)
-        # Views move no data. Some must also stay in C++: `nn.Parameter` detaches a tensor and
-        # expects that Python has not seen it.
-        views = torch.library.Library("aten", "IMPL")
+        # A fallback alone would fail under any TorchDispatchMode, which looks the kernel up by the
+        # operator's name; so each operator of PyTorch's own gets an entry as well.
+        own = torch.library.Library("aten", "IMPL")
         dispatched = set(torch._C._dispatch_get_all_op_names())
         for schema in torch._C._jit_get_all_schemas():
             name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-            if (
-                name.startswith("aten::")
-                and name in dispatched
-                and _is_view(schema)
-                and not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-            ):
-                views.impl(name, torch.library.fallthrough_kernel, KEY)
-        self._libraries = (everything, views)
+            if not name.startswith("aten::") or name not in dispatched:
+                continue
+            composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+            if _is_view(schema) and not composite and schema.name != "aten::lift_fresh":
+                # Views move no data, and some must stay in C++: `nn.Parameter` detaches a tensor
+                # and expects that Python has not seen it.
+                own.impl(name, torch.library.fallthrough_kernel, KEY)
+            else:
+                own.m.impl(name, KEY, _Entry(self, schema.name, schema.overload_name), False)
+        self._libraries = (everything, own)
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
+        _leave_tracing_alone()
         original = threading.Thread.run
 
         def run(thread: threading.Thread) -> None:
@@ -344,10 +402,11 @@ class ValueLayer:
                             return False
                         cpu_alias(to).copy_(value)
             return True
-        except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError):
-            # No such operator on the CPU, or not for these types: what it gives stays unknown.
-            self._refused.add(func)
+        except NotImplementedError:
+            self._refused.add(func)  # no such operator on the CPU
             return False
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            return False  # not for these types or values: what it gives stays unknown
 
     def _to_cpu(self, value):
         if isinstance(value, torch.Tensor):
@@ -441,6 +500,13 @@ class ValueLayer:
             kind = "zero" if args[0].is_floating_point() else f"a value by the rule {self.rule!r}"
             self.assumptions.add("value", f"a value that nobody computed was read as {kind}", user_line())
         return func(*args, **kwargs)
+
+    def _fresh(self, func, op, args, kwargs):
+        """`torch.tensor(…, device="cuda")` copies its values without passing here."""
+        t = args[0]
+        if t.is_cuda and self._unknown:
+            self._unknown.pop(t.untyped_storage().data_ptr(), None)
+        return t
 
     def _equal(self, func, op, args, kwargs):
         a, b = args[:2]
