@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use std::fmt::Write as _;
-
 use anstyle::Style;
 
 /// Between columns.

@@ -1,0 +1,734 @@
+//! ONNX: a protobuf message, read field by field with the weights' bytes skipped.
+//!
+//! Only what sizes need is decoded: initializers (shape and type), the types of values, and which
+//! node reads and writes which value. Field numbers are those of `onnx.proto`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{Read, Seek};
+
+use crate::dtype::{DType, elements};
+use crate::error::EstimateError;
+use crate::input::Input;
+use crate::model::{Activations, Format, Model, Tensor};
+
+const FORMAT: &str = "ONNX";
+/// Names of tensors and dimensions.
+const MAX_NAME: u64 = 1 << 16;
+/// Dimensions of a tensor.
+const MAX_DIMENSIONS: usize = 64;
+/// Bodies of `If` and `Loop` within each other.
+const MAX_DEPTH: u32 = 16;
+
+/// How to read dimensions that the file leaves open.
+#[derive(Debug, Clone)]
+pub struct OnnxOptions {
+    /// Sizes of named dimensions (`batch_size`).
+    pub dimensions: BTreeMap<String, u64>,
+    /// Size of every other open dimension.
+    pub default_dimension: u64,
+}
+
+impl Default for OnnxOptions {
+    fn default() -> Self {
+        Self {
+            dimensions: BTreeMap::new(),
+            default_dimension: 1,
+        }
+    }
+}
+
+/// Reads an ONNX model.
+pub fn read_onnx<R: Read + Seek>(reader: R, options: &OnnxOptions) -> Result<Model, EstimateError> {
+    read(Input::new(reader)?, options)
+}
+
+pub(crate) fn read<R: Read + Seek>(
+    input: Input<R>,
+    options: &OnnxOptions,
+) -> Result<Model, EstimateError> {
+    let mut reader = Reader {
+        input,
+        model: Model::new(Format::Onnx),
+        shapes: HashMap::new(),
+    };
+    let end = reader.input.length();
+    let mut graph = None;
+    while let Some(field) = reader.field(end)? {
+        match (field.number, field.bytes_end) {
+            // ModelProto.graph
+            (7, Some(end)) => graph = Some(reader.graph(end, 0)?),
+            (_, Some(end)) => reader.skip_to(end)?,
+            _ => {}
+        }
+    }
+    let Some(graph) = graph else {
+        return Err(EstimateError::Malformed {
+            format: FORMAT,
+            offset: 0,
+            expected: "a model with a graph".to_owned(),
+            found: "none".to_owned(),
+        });
+    };
+    Ok(reader.finish(&graph, options))
+}
+
+/// One field of a message.
+struct Field {
+    number: u32,
+    /// Where its bytes end, if it is length-delimited; the input stands at their start.
+    bytes_end: Option<u64>,
+    /// Its value, if it is a varint.
+    varint: u64,
+}
+
+#[derive(Default)]
+struct Graph {
+    nodes: Vec<Node>,
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+    weights: BTreeSet<String>,
+}
+
+#[derive(Default)]
+struct Node {
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+}
+
+enum Dimension {
+    Known(u64),
+    Named(String),
+    Open,
+}
+
+struct Shape {
+    dtype: DType,
+    dimensions: Vec<Dimension>,
+}
+
+struct Reader<R> {
+    input: Input<R>,
+    model: Model,
+    shapes: HashMap<String, Shape>,
+}
+
+impl<R: Read + Seek> Reader<R> {
+    fn malformed(&self, expected: &str, found: impl Into<String>) -> EstimateError {
+        EstimateError::Malformed {
+            format: FORMAT,
+            offset: self.input.position(),
+            expected: expected.to_owned(),
+            found: found.into(),
+        }
+    }
+
+    fn varint(&mut self, end: u64) -> Result<u64, EstimateError> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            if self.input.position() >= end {
+                return Err(self.malformed("the rest of a number", "the end of its message"));
+            }
+            let byte = self.input.byte("a number")?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(self.malformed("a number of at most ten bytes", "more"))
+    }
+
+    /// The next field of the message that ends at `end`; fixed-width values are skipped.
+    fn field(&mut self, end: u64) -> Result<Option<Field>, EstimateError> {
+        if self.input.position() >= end {
+            return Ok(None);
+        }
+        let key = self.varint(end)?;
+        let number = u32::try_from(key >> 3).unwrap_or(0);
+        if number == 0 || number >= 1 << 29 {
+            return Err(self.malformed("a field number", (key >> 3).to_string()));
+        }
+        let mut field = Field {
+            number,
+            bytes_end: None,
+            varint: 0,
+        };
+        match key & 7 {
+            0 => field.varint = self.varint(end)?,
+            1 => self.input.skip(8, "a fixed-width number")?,
+            5 => self.input.skip(4, "a fixed-width number")?,
+            2 => {
+                let length = self.varint(end)?;
+                let start = self.input.position();
+                let bytes_end = start.saturating_add(length);
+                if bytes_end > self.input.length() {
+                    return Err(EstimateError::Truncated {
+                        what: "an ONNX message",
+                        length: self.input.length(),
+                    });
+                }
+                if bytes_end > end {
+                    return Err(self.malformed(
+                        &format!("a field of at most {} bytes", end - start),
+                        format!("{length}"),
+                    ));
+                }
+                field.bytes_end = Some(bytes_end);
+            }
+            wire => return Err(self.malformed("wire type 0, 1, 2 or 5", wire.to_string())),
+        }
+        Ok(Some(field))
+    }
+
+    fn skip_to(&mut self, end: u64) -> Result<(), EstimateError> {
+        self.input
+            .skip(end.saturating_sub(self.input.position()), "an ONNX message")
+    }
+
+    fn string(&mut self, end: u64) -> Result<String, EstimateError> {
+        let length = end.saturating_sub(self.input.position());
+        let bytes = self
+            .input
+            .bytes(length, MAX_NAME, FORMAT, "the length of a name")?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn graph(&mut self, end: u64, depth: u32) -> Result<Graph, EstimateError> {
+        if depth >= MAX_DEPTH {
+            return Err(EstimateError::Limit {
+                format: FORMAT,
+                what: "the depth of graphs",
+                value: u64::from(depth),
+                limit: u64::from(MAX_DEPTH),
+            });
+        }
+        let mut graph = Graph::default();
+        while let Some(field) = self.field(end)? {
+            let Some(field_end) = field.bytes_end else {
+                continue;
+            };
+            match field.number {
+                1 => {
+                    let node = self.node(field_end, depth)?;
+                    graph.nodes.push(node);
+                }
+                5 => {
+                    let name = self.weight(field_end)?;
+                    graph.weights.insert(name);
+                }
+                11 => {
+                    let name = self.value_info(field_end)?;
+                    graph.inputs.push(name);
+                }
+                12 => {
+                    let name = self.value_info(field_end)?;
+                    graph.outputs.push(name);
+                }
+                13 => {
+                    self.value_info(field_end)?;
+                }
+                15 => {
+                    self.model.problem(
+                        "sparse initializers are not counted; the weights are a lower bound"
+                            .to_owned(),
+                    );
+                    self.skip_to(field_end)?;
+                }
+                _ => self.skip_to(field_end)?,
+            }
+        }
+        Ok(graph)
+    }
+
+    fn node(&mut self, end: u64, depth: u32) -> Result<Node, EstimateError> {
+        let mut node = Node::default();
+        while let Some(field) = self.field(end)? {
+            let Some(field_end) = field.bytes_end else {
+                continue;
+            };
+            match field.number {
+                1 => {
+                    let name = self.string(field_end)?;
+                    node.inputs.push(name);
+                }
+                2 => {
+                    let name = self.string(field_end)?;
+                    node.outputs.push(name);
+                }
+                // AttributeProto
+                5 => {
+                    let used = self.attribute(field_end, depth)?;
+                    node.inputs.extend(used);
+                }
+                _ => self.skip_to(field_end)?,
+            }
+        }
+        Ok(node)
+    }
+
+    /// Reads tensors and graphs in an attribute; returns the outer values that a body reads.
+    fn attribute(&mut self, end: u64, depth: u32) -> Result<Vec<String>, EstimateError> {
+        let mut used = Vec::new();
+        while let Some(field) = self.field(end)? {
+            let Some(field_end) = field.bytes_end else {
+                continue;
+            };
+            match field.number {
+                // t, tensors: the value of a `Constant`.
+                5 | 10 => {
+                    self.weight(field_end)?;
+                }
+                // g, graphs: the body of an `If`, `Loop` or `Scan`.
+                6 | 11 => {
+                    let body = self.graph(field_end, depth + 1)?;
+                    if !body.nodes.is_empty() {
+                        let note = "values inside the bodies of If, Loop and Scan are not part of the activations".to_owned();
+                        if !self.model.problems.contains(&note) {
+                            self.model.problem(note);
+                        }
+                    }
+                    used.extend(body.nodes.into_iter().flat_map(|node| node.inputs));
+                }
+                _ => self.skip_to(field_end)?,
+            }
+        }
+        Ok(used)
+    }
+
+    /// A TensorProto; its bytes are skipped. Returns its name.
+    fn weight(&mut self, end: u64) -> Result<String, EstimateError> {
+        let mut name = String::new();
+        let mut shape = Vec::new();
+        let mut kind = 0;
+        let mut raw = None;
+        while let Some(field) = self.field(end)? {
+            match (field.number, field.bytes_end) {
+                // dims, unpacked or packed
+                (1, None) => shape.push(field.varint),
+                (1, Some(field_end)) => {
+                    while self.input.position() < field_end {
+                        shape.push(self.varint(field_end)?);
+                        if shape.len() > MAX_DIMENSIONS {
+                            break;
+                        }
+                    }
+                    self.skip_to(field_end)?;
+                }
+                (2, None) => kind = field.varint,
+                (8, Some(field_end)) => name = self.string(field_end)?,
+                (9, Some(field_end)) => {
+                    raw = Some(field_end - self.input.position());
+                    self.skip_to(field_end)?;
+                }
+                (_, Some(field_end)) => self.skip_to(field_end)?,
+                _ => {}
+            }
+            if shape.len() > MAX_DIMENSIONS {
+                return Err(EstimateError::Limit {
+                    format: FORMAT,
+                    what: "the number of a tensor's dimensions",
+                    value: shape.len() as u64,
+                    limit: MAX_DIMENSIONS as u64,
+                });
+            }
+        }
+        // Dimensions are signed: a negative one arrives as a huge number and overflows.
+        let sized = onnx_type(kind)
+            .and_then(|dtype| elements(&shape).map(|count| (dtype, count)))
+            .and_then(|(dtype, count)| Some((dtype, count, dtype.bytes_for(count)?)));
+        match sized {
+            Some((dtype, count, bytes)) => {
+                if raw.is_some_and(|raw| raw != bytes) {
+                    self.model.problem(format!(
+                        "tensor `{name}` has {} bytes of data where its shape and type say {bytes}; the latter is counted",
+                        raw.unwrap_or(0)
+                    ));
+                }
+                self.model.tensors.push(Tensor {
+                    name: name.clone(),
+                    dtype,
+                    elements: count,
+                    bytes,
+                });
+            }
+            // Strings (8) are never on a GPU.
+            None if kind == 8 => {}
+            None => self.model.problem(format!(
+                "tensor `{name}` of type {kind} and shape {shape:?} cannot be sized; left out"
+            )),
+        }
+        Ok(name)
+    }
+
+    /// A ValueInfoProto: notes the shape and returns the name.
+    fn value_info(&mut self, end: u64) -> Result<String, EstimateError> {
+        let mut name = String::new();
+        let mut shape = None;
+        while let Some(field) = self.field(end)? {
+            match (field.number, field.bytes_end) {
+                (1, Some(field_end)) => name = self.string(field_end)?,
+                (2, Some(field_end)) => shape = self.value_type(field_end)?,
+                (_, Some(field_end)) => self.skip_to(field_end)?,
+                _ => {}
+            }
+        }
+        if let Some(shape) = shape {
+            self.shapes.insert(name.clone(), shape);
+        }
+        Ok(name)
+    }
+
+    /// TypeProto, of which only `tensor_type` (1) has a size.
+    fn value_type(&mut self, end: u64) -> Result<Option<Shape>, EstimateError> {
+        let mut shape = None;
+        while let Some(field) = self.field(end)? {
+            match (field.number, field.bytes_end) {
+                (1, Some(field_end)) => shape = self.tensor_type(field_end)?,
+                (_, Some(field_end)) => self.skip_to(field_end)?,
+                _ => {}
+            }
+        }
+        Ok(shape)
+    }
+
+    fn tensor_type(&mut self, end: u64) -> Result<Option<Shape>, EstimateError> {
+        let mut dtype = None;
+        let mut dimensions = None;
+        while let Some(field) = self.field(end)? {
+            match (field.number, field.bytes_end) {
+                (1, None) => dtype = onnx_type(field.varint),
+                (2, Some(field_end)) => dimensions = Some(self.dimensions(field_end)?),
+                (_, Some(field_end)) => self.skip_to(field_end)?,
+                _ => {}
+            }
+        }
+        Ok(dtype
+            .zip(dimensions)
+            .map(|(dtype, dimensions)| Shape { dtype, dimensions }))
+    }
+
+    fn dimensions(&mut self, end: u64) -> Result<Vec<Dimension>, EstimateError> {
+        let mut dimensions = Vec::new();
+        while let Some(field) = self.field(end)? {
+            match (field.number, field.bytes_end) {
+                (1, Some(field_end)) => {
+                    let dimension = self.dimension(field_end)?;
+                    dimensions.push(dimension);
+                    if dimensions.len() > MAX_DIMENSIONS {
+                        return Err(EstimateError::Limit {
+                            format: FORMAT,
+                            what: "the number of a value's dimensions",
+                            value: dimensions.len() as u64,
+                            limit: MAX_DIMENSIONS as u64,
+                        });
+                    }
+                }
+                (_, Some(field_end)) => self.skip_to(field_end)?,
+                _ => {}
+            }
+        }
+        Ok(dimensions)
+    }
+
+    fn dimension(&mut self, end: u64) -> Result<Dimension, EstimateError> {
+        let mut dimension = Dimension::Open;
+        while let Some(field) = self.field(end)? {
+            match (field.number, field.bytes_end) {
+                (1, None) => {
+                    dimension = if field.varint.cast_signed() < 0 {
+                        Dimension::Open
+                    } else {
+                        Dimension::Known(field.varint)
+                    };
+                }
+                (2, Some(field_end)) => dimension = Dimension::Named(self.string(field_end)?),
+                (_, Some(field_end)) => self.skip_to(field_end)?,
+                _ => {}
+            }
+        }
+        Ok(dimension)
+    }
+
+    fn finish(mut self, graph: &Graph, options: &OnnxOptions) -> Model {
+        let mut guessed = BTreeSet::new();
+        let mut open = 0_u64;
+        let mut sizes: HashMap<&str, u64> = HashMap::new();
+        for (name, shape) in &self.shapes {
+            if graph.weights.contains(name) {
+                continue;
+            }
+            let shape_of: Vec<u64> = shape
+                .dimensions
+                .iter()
+                .map(|dimension| match dimension {
+                    Dimension::Known(size) => *size,
+                    Dimension::Named(named) => {
+                        options.dimensions.get(named).copied().unwrap_or_else(|| {
+                            guessed.insert(named.clone());
+                            options.default_dimension
+                        })
+                    }
+                    Dimension::Open => {
+                        open += 1;
+                        options.default_dimension
+                    }
+                })
+                .collect();
+            if let Some(bytes) = elements(&shape_of).and_then(|count| shape.dtype.bytes_for(count))
+            {
+                sizes.insert(name, bytes);
+            }
+        }
+        let activations = peak(graph, &sizes);
+        for name in guessed {
+            self.model.assumptions.push(format!(
+                "dimension `{name}` taken as {}; set it with --dim {name}=N",
+                options.default_dimension
+            ));
+        }
+        if open > 0 {
+            self.model.assumptions.push(format!(
+                "{open} dimensions without a name taken as {}",
+                options.default_dimension
+            ));
+        }
+        for name in options.dimensions.keys() {
+            let exists = self.shapes.values().any(|shape| {
+                shape
+                    .dimensions
+                    .iter()
+                    .any(|dimension| matches!(dimension, Dimension::Named(named) if named == name))
+            });
+            if !exists {
+                self.model.problem(format!(
+                    "no dimension is named `{name}`; --dim {name} has no effect"
+                ));
+            }
+        }
+        if activations.unknown > 0 {
+            self.model.problem(format!(
+                "{} of {} intermediate values have no shape in the file, so the activations are a lower bound; onnx.shape_inference.infer_shapes adds shapes",
+                activations.unknown,
+                activations.unknown + activations.known
+            ));
+        }
+        if activations.known > 0 {
+            self.model.assumptions.push(
+                "activations: nodes run in the file's order, each value lives from its node to its last reader, nothing is reused in place".to_owned(),
+            );
+        }
+        self.model.activations = Some(activations);
+        self.model
+    }
+}
+
+/// The most that live values take together.
+fn peak(graph: &Graph, sizes: &HashMap<&str, u64>) -> Activations {
+    let last = graph.nodes.len();
+    // When each value is read for the last time; graph outputs are kept to the end.
+    let mut last_use: HashMap<&str, usize> = HashMap::new();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        for name in &node.inputs {
+            last_use.insert(name, index);
+        }
+    }
+    for name in &graph.outputs {
+        last_use.insert(name, last);
+    }
+    let mut frees: Vec<Vec<&str>> = vec![Vec::new(); last + 1];
+    let mut live = 0_u64;
+    let mut known = 0;
+    let mut unknown = 0;
+    let mut born = BTreeSet::new();
+    let mut begin = |name: &str, at: usize, live: &mut u64| -> Option<usize> {
+        if name.is_empty() || graph.weights.contains(name) || !born.insert(name.to_owned()) {
+            return None;
+        }
+        let Some(bytes) = sizes.get(name) else {
+            unknown += 1;
+            return None;
+        };
+        known += 1;
+        *live = live.saturating_add(*bytes);
+        // A value that nobody reads is gone after its node.
+        Some(last_use.get(name).copied().unwrap_or(at).max(at))
+    };
+    for name in &graph.inputs {
+        if let Some(end) = begin(name, 0, &mut live) {
+            frees[end].push(name);
+        }
+    }
+    let mut peak = live;
+    for (index, node) in graph.nodes.iter().enumerate() {
+        for name in &node.outputs {
+            if let Some(end) = begin(name, index, &mut live) {
+                frees[end].push(name);
+            }
+        }
+        peak = peak.max(live);
+        for name in &frees[index] {
+            live = live.saturating_sub(sizes.get(name).copied().unwrap_or(0));
+        }
+    }
+    Activations {
+        peak_bytes: peak,
+        known,
+        unknown,
+    }
+}
+
+/// TensorProto.DataType
+fn onnx_type(kind: u64) -> Option<DType> {
+    Some(match kind {
+        1 => DType::F32,
+        2 => DType::U8,
+        3 => DType::I8,
+        4 => DType::U16,
+        5 => DType::I16,
+        6 => DType::I32,
+        7 => DType::I64,
+        9 => DType::BOOL,
+        10 => DType::F16,
+        11 => DType::F64,
+        12 => DType::U32,
+        13 => DType::U64,
+        14 => DType::C64,
+        15 => DType::C128,
+        16 => DType::BF16,
+        17 | 18 => DType::F8_E4M3,
+        19 | 20 => DType::F8_E5M2,
+        21 => DType::U4,
+        22 => DType::I4,
+        23 => DType::F4,
+        24 => DType::F8_E8M0,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn varint(mut value: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        loop {
+            let byte = (value & 0x7f) as u8;
+            value >>= 7;
+            if value == 0 {
+                out.push(byte);
+                return out;
+            }
+            out.push(byte | 0x80);
+        }
+    }
+
+    fn number(field: u64, value: u64) -> Vec<u8> {
+        [varint(field << 3), varint(value)].concat()
+    }
+
+    fn message(field: u64, content: &[u8]) -> Vec<u8> {
+        [
+            varint(field << 3 | 2),
+            varint(content.len() as u64),
+            content.to_vec(),
+        ]
+        .concat()
+    }
+
+    fn value(name: &str, kind: u64, shape: &[Result<u64, &str>]) -> Vec<u8> {
+        let dimensions: Vec<u8> = shape
+            .iter()
+            .flat_map(|size| {
+                message(
+                    1,
+                    &match size {
+                        Ok(size) => number(1, *size),
+                        Err(name) => message(2, name.as_bytes()),
+                    },
+                )
+            })
+            .collect();
+        let tensor = [number(1, kind), message(2, &dimensions)].concat();
+        [
+            message(1, name.as_bytes()),
+            message(2, &message(1, &tensor)),
+        ]
+        .concat()
+    }
+
+    fn node(inputs: &[&str], outputs: &[&str]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for name in inputs {
+            out.extend(message(1, name.as_bytes()));
+        }
+        for name in outputs {
+            out.extend(message(2, name.as_bytes()));
+        }
+        out
+    }
+
+    /// x -> (w) -> a -> b -> c, where a is read again by the last node.
+    fn small() -> Vec<u8> {
+        let weight = [
+            number(1, 4),
+            number(1, 8),
+            number(2, 1),
+            message(8, b"w"),
+            message(9, &[0; 128]),
+        ]
+        .concat();
+        let graph = [
+            message(1, &node(&["x", "w"], &["a"])),
+            message(1, &node(&["a"], &["b"])),
+            message(1, &node(&["b", "a"], &["c"])),
+            message(5, &weight),
+            message(11, &value("x", 1, &[Err("batch"), Ok(4)])),
+            message(12, &value("c", 1, &[Err("batch"), Ok(8)])),
+            message(13, &value("a", 1, &[Err("batch"), Ok(8)])),
+            message(13, &value("b", 10, &[Err("batch"), Ok(8)])),
+        ]
+        .concat();
+        [number(1, 8), message(7, &graph)].concat()
+    }
+
+    #[test]
+    fn a_small_model() {
+        let model = read_onnx(Cursor::new(small()), &OnnxOptions::default()).expect("reads");
+        assert_eq!(model.weight_bytes(), 128);
+        let activations = model.activations.expect("activations");
+        // a 32 + b 16 + c 32; x (16) is gone by then.
+        assert_eq!(activations.peak_bytes, 80);
+        assert_eq!((activations.known, activations.unknown), (4, 0));
+        assert!(model.assumptions[0].contains("`batch` taken as 1"));
+        let options = OnnxOptions {
+            dimensions: [("batch".to_owned(), 10)].into(),
+            ..OnnxOptions::default()
+        };
+        let model = read_onnx(Cursor::new(small()), &options).expect("reads");
+        assert_eq!(model.activations.expect("activations").peak_bytes, 800);
+        assert_eq!(model.problems, Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_truncation_is_an_error() {
+        let whole = small();
+        for length in 0..whole.len() {
+            assert!(
+                read_onnx(Cursor::new(&whole[..length]), &OnnxOptions::default()).is_err(),
+                "{length}"
+            );
+        }
+    }
+
+    #[test]
+    fn graphs_within_graphs_end() {
+        let mut graph = Vec::new();
+        for _ in 0..40 {
+            graph = message(1, &message(5, &message(6, &graph)));
+        }
+        let error = read_onnx(Cursor::new(message(7, &graph)), &OnnxOptions::default())
+            .expect_err("too deep");
+        assert!(matches!(error, EstimateError::Limit { .. }), "{error}");
+    }
+}
