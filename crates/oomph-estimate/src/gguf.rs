@@ -234,6 +234,20 @@ fn array<R: Read + Seek>(input: &mut Input<R>, depth: u32) -> Result<Value, Esti
     Ok(Value::Numbers(numbers))
 }
 
+/// Ends of the keys that are kept, after `<architecture>.`.
+const WANTED: [&str; 10] = [
+    "block_count",
+    "embedding_length",
+    "feed_forward_length",
+    "vocab_size",
+    "context_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.sliding_window",
+];
+
 #[derive(Default)]
 struct Metadata {
     architecture: Option<String>,
@@ -245,7 +259,7 @@ impl Metadata {
         match (key, value) {
             (_, Value::Skipped) => {}
             ("general.architecture", Value::Text(name)) => self.architecture = Some(name),
-            (key, value) if !key.starts_with("tokenizer.") && !key.starts_with("general.") => {
+            (key, value) if WANTED.iter().any(|suffix| key.ends_with(suffix)) => {
                 self.values.push((key.to_owned(), value));
             }
             _ => {}
@@ -320,7 +334,6 @@ fn ggml_type(kind: u32) -> Option<DType> {
         6 => DType::blocks("q5_0", 32, 22),
         7 => DType::blocks("q5_1", 32, 24),
         8 => DType::blocks("q8_0", 32, 34),
-        9 => DType::blocks("q8_1", 32, 36),
         10 => DType::blocks("q2_k", 256, 84),
         11 => DType::blocks("q3_k", 256, 110),
         12 => DType::blocks("q4_k", 256, 144),
@@ -345,6 +358,8 @@ fn ggml_type(kind: u32) -> Option<DType> {
         34 => DType::blocks("tq1_0", 256, 54),
         35 => DType::blocks("tq2_0", 256, 66),
         39 => DType::blocks("mxfp4", 32, 17),
+        40 => DType::blocks("nvfp4", 64, 36),
+        41 => DType::blocks("q1_0", 128, 18),
         _ => return None,
     })
 }

@@ -16,6 +16,9 @@ pub struct Model {
     pub format: Format,
     /// Every weight, in the file's order.
     pub tensors: Vec<Tensor>,
+    /// Tensors of a training checkpoint that are no weights: what stands under a key such as
+    /// `optimizer`.
+    pub optimizer_state: Vec<Tensor>,
     /// Size of the model's layers, where the file or its `config.json` says.
     pub config: Option<ModelConfig>,
     /// Memory of intermediate values, where their shapes are known.
@@ -96,6 +99,7 @@ impl Model {
         Self {
             format,
             tensors: Vec::new(),
+            optimizer_state: Vec::new(),
             config: None,
             activations: None,
             assumptions: Vec::new(),
@@ -128,6 +132,7 @@ impl Model {
     /// Adds the weights of another part of the same model (a shard).
     pub fn extend(&mut self, other: Self) {
         self.tensors.extend(other.tensors);
+        self.optimizer_state.extend(other.optimizer_state);
         for problem in other.problems {
             self.problem(problem);
         }
@@ -140,7 +145,7 @@ impl Model {
         self.activations = self.activations.or(other.activations);
     }
 
-    /// Notes that something was wrong.
+    /// Notes that something was wrong; beyond a bound, only that there is more.
     pub fn problem(&mut self, problem: String) {
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(problem);
@@ -164,6 +169,13 @@ impl Model {
     /// Bytes of all weights as stored.
     pub fn weight_bytes(&self) -> u64 {
         self.tensors
+            .iter()
+            .fold(0, |sum: u64, tensor| sum.saturating_add(tensor.bytes))
+    }
+
+    /// Bytes of the optimizer's state in a training checkpoint.
+    pub fn optimizer_bytes(&self) -> u64 {
+        self.optimizer_state
             .iter()
             .fold(0, |sum: u64, tensor| sum.saturating_add(tensor.bytes))
     }

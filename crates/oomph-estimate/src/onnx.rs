@@ -16,6 +16,8 @@ const FORMAT: &str = "ONNX";
 const MAX_NAME: u64 = 1 << 16;
 /// Dimensions of a tensor.
 const MAX_DIMENSIONS: usize = 64;
+/// Nodes, names and weights; exported models of every size have fewer than a million.
+const MAX_ITEMS: u64 = 16_000_000;
 /// Bodies of `If` and `Loop` within each other.
 const MAX_DEPTH: u32 = 16;
 
@@ -24,15 +26,16 @@ const MAX_DEPTH: u32 = 16;
 pub struct OnnxOptions {
     /// Sizes of named dimensions (`batch_size`).
     pub dimensions: BTreeMap<String, u64>,
-    /// Size of every other open dimension.
-    pub default_dimension: u64,
+    /// Size of open dimensions that are named after the batch, and of open first dimensions
+    /// without a name.
+    pub batch: u64,
 }
 
 impl Default for OnnxOptions {
     fn default() -> Self {
         Self {
             dimensions: BTreeMap::new(),
-            default_dimension: 1,
+            batch: 1,
         }
     }
 }
@@ -50,6 +53,7 @@ pub(crate) fn read<R: Read + Seek>(
         input,
         model: Model::new(Format::Onnx),
         shapes: HashMap::new(),
+        items: 0,
     };
     let end = reader.input.length();
     let mut graph = None;
@@ -110,6 +114,8 @@ struct Reader<R> {
     input: Input<R>,
     model: Model,
     shapes: HashMap<String, Shape>,
+    /// Nodes, names and weights so far, counted against [`MAX_ITEMS`].
+    items: u64,
 }
 
 impl<R: Read + Seek> Reader<R> {
@@ -179,12 +185,27 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Some(field))
     }
 
+    /// Counts what is kept: two bytes of a hostile file can ask for a node.
+    fn spend(&mut self) -> Result<(), EstimateError> {
+        self.items += 1;
+        if self.items > MAX_ITEMS {
+            return Err(EstimateError::Limit {
+                format: FORMAT,
+                what: "the number of nodes, names and weights",
+                value: self.items,
+                limit: MAX_ITEMS,
+            });
+        }
+        Ok(())
+    }
+
     fn skip_to(&mut self, end: u64) -> Result<(), EstimateError> {
         self.input
             .skip(end.saturating_sub(self.input.position()), "an ONNX message")
     }
 
     fn string(&mut self, end: u64) -> Result<String, EstimateError> {
+        self.spend()?;
         let length = end.saturating_sub(self.input.position());
         let bytes = self
             .input
@@ -240,6 +261,7 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     fn node(&mut self, end: u64, depth: u32) -> Result<Node, EstimateError> {
+        self.spend()?;
         let mut node = Node::default();
         while let Some(field) = self.field(end)? {
             let Some(field_end) = field.bytes_end else {
@@ -296,6 +318,7 @@ impl<R: Read + Seek> Reader<R> {
 
     /// A TensorProto; its bytes are skipped. Returns its name.
     fn weight(&mut self, end: u64) -> Result<String, EstimateError> {
+        self.spend()?;
         let mut name = String::new();
         let mut shape = Vec::new();
         let mut kind = 0;
@@ -430,6 +453,7 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     fn dimension(&mut self, end: u64) -> Result<Dimension, EstimateError> {
+        self.spend()?;
         let mut dimension = Dimension::Open;
         while let Some(field) = self.field(end)? {
             match (field.number, field.bytes_end) {
@@ -449,7 +473,7 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     fn finish(mut self, graph: &Graph, options: &OnnxOptions) -> Model {
-        let mut guessed = BTreeSet::new();
+        let mut guessed = BTreeMap::new();
         let mut open = 0_u64;
         let mut sizes: HashMap<&str, u64> = HashMap::new();
         for (name, shape) in &self.shapes {
@@ -459,17 +483,19 @@ impl<R: Read + Seek> Reader<R> {
             let shape_of: Vec<u64> = shape
                 .dimensions
                 .iter()
-                .map(|dimension| match dimension {
+                .enumerate()
+                .map(|(index, dimension)| match dimension {
                     Dimension::Known(size) => *size,
                     Dimension::Named(named) => {
                         options.dimensions.get(named).copied().unwrap_or_else(|| {
-                            guessed.insert(named.clone());
-                            options.default_dimension
+                            let size = if is_batch(named) { options.batch } else { 1 };
+                            guessed.insert(named.clone(), size);
+                            size
                         })
                     }
                     Dimension::Open => {
                         open += 1;
-                        options.default_dimension
+                        if index == 0 { options.batch } else { 1 }
                     }
                 })
                 .collect();
@@ -479,16 +505,15 @@ impl<R: Read + Seek> Reader<R> {
             }
         }
         let activations = peak(graph, &sizes);
-        for name in guessed {
+        for (name, size) in guessed {
             self.model.assumptions.push(format!(
-                "dimension `{name}` taken as {}; set it with --dim {name}=N",
-                options.default_dimension
+                "dimension `{name}` taken as {size}; set it with --dim {name}=N"
             ));
         }
         if open > 0 {
             self.model.assumptions.push(format!(
-                "{open} dimensions without a name taken as {}",
-                options.default_dimension
+                "{open} dimensions have neither size nor name: a first one is taken as the batch, {}, another as 1",
+                options.batch
             ));
         }
         for name in options.dimensions.keys() {
@@ -519,6 +544,12 @@ impl<R: Read + Seek> Reader<R> {
         self.model.activations = Some(activations);
         self.model
     }
+}
+
+/// How exporters name the batch.
+fn is_batch(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("batch") || matches!(name.as_str(), "n" | "b" | "bs")
 }
 
 /// The most that live values take together.

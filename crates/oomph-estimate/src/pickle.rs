@@ -13,8 +13,12 @@ use crate::error::{EstimateError, show};
 use crate::input::Input;
 
 const FORMAT: &str = "pickle";
-/// Values in one pickle; a state dict of 100,000 tensors has about four million.
-const MAX_VALUES: usize = 20_000_000;
+/// Values and references in one file; a state dict of 100,000 tensors has about three million.
+const MAX_VALUES: u64 = 8_000_000;
+/// Dimensions of a tensor.
+const MAX_DIMENSIONS: usize = 64;
+/// Arguments that any known function or persistent id has; a longer tuple is not looked through.
+const MAX_ARGUMENTS: usize = 16;
 /// One string or bytes object: parameter names are short, embedded numpy arrays are skipped.
 const MAX_TEXT: u64 = 1 << 20;
 /// Text lines of protocol 0.
@@ -62,6 +66,10 @@ pub(crate) struct Storage {
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
     values: Vec<Value>,
+    /// The one value that stands for everything without a size.
+    opaque: Option<Id>,
+    /// Values and references so far, counted against [`MAX_VALUES`].
+    spent: u64,
     pub(crate) storages: Vec<Storage>,
     storage_by_key: HashMap<String, u32>,
     pub(crate) problems: Vec<String>,
@@ -107,18 +115,51 @@ impl Machine {
         .run()
     }
 
-    fn new_value(&mut self, value: Value) -> Result<Id, EstimateError> {
-        if self.values.len() >= MAX_VALUES {
+    /// Counts what the pickle makes us keep: without it, a few bytes that copy a long tuple again
+    /// and again would fill the memory.
+    fn spend(&mut self, count: usize) -> Result<(), EstimateError> {
+        self.spent = self.spent.saturating_add(count as u64);
+        if self.spent > MAX_VALUES {
             return Err(EstimateError::Limit {
                 format: FORMAT,
                 what: "the number of values",
-                value: self.values.len() as u64,
-                limit: MAX_VALUES as u64,
+                value: self.spent,
+                limit: MAX_VALUES,
             });
         }
-        self.values.push(value);
+        Ok(())
+    }
+
+    fn new_value(&mut self, value: Value) -> Result<Id, EstimateError> {
+        if let (Value::Opaque, Some(id)) = (&value, self.opaque) {
+            return Ok(id);
+        }
+        self.spend(match &value {
+            Value::Sequence(items) | Value::Object(items) => 1 + items.len(),
+            Value::Dict(pairs) => 1 + 2 * pairs.len(),
+            _ => 1,
+        })?;
         // MAX_VALUES is below 2^32.
-        Ok((self.values.len() - 1) as Id)
+        let id = self.values.len() as Id;
+        if matches!(value, Value::Opaque) {
+            self.opaque = Some(id);
+        }
+        self.values.push(value);
+        Ok(id)
+    }
+
+    /// The first items of a tuple of arguments.
+    fn arguments(&self, id: Id) -> Vec<Id> {
+        let items = self.sequence(id);
+        items.iter().take(MAX_ARGUMENTS).copied().collect()
+    }
+
+    /// A call whose meaning is unknown, with all its arguments.
+    fn object(&self, arguments: Id) -> Value {
+        let items = self.sequence(arguments);
+        // More than can be spent anyway is not worth the copy.
+        let left = MAX_VALUES.saturating_sub(self.spent).saturating_add(1) as usize;
+        Value::Object(items.iter().take(left).copied().collect())
     }
 
     fn sequence(&self, id: Id) -> &[Id] {
@@ -145,7 +186,7 @@ impl Machine {
     /// `('storage', class, key, location, elements)`, which PyTorch's pickler writes for each
     /// storage.
     fn persistent(&mut self, pid: Id) -> Result<Id, EstimateError> {
-        let items = self.sequence(pid).to_vec();
+        let items = self.arguments(pid);
         let [kind, class, key, _, count, ..] = items[..] else {
             self.problems
                 .push("a persistent id that is no storage; its memory is not counted".to_owned());
@@ -191,7 +232,7 @@ impl Machine {
     fn call(&mut self, callable: Id, arguments: Id, depth: u32) -> Result<Value, EstimateError> {
         /// `_rebuild_from_type_v2` wraps another rebuild; twice for a subclass of a parameter.
         const MAX_NESTED: u32 = 4;
-        let items = self.sequence(arguments).to_vec();
+        let items = self.arguments(arguments);
         let name = self.global(callable).unwrap_or_default().to_owned();
         match name.as_str() {
             "collections OrderedDict" | "builtins dict" | "collections defaultdict" => {
@@ -215,18 +256,22 @@ impl Machine {
             | "torch._utils _rebuild_qtensor"
             | "torch._utils _rebuild_tensor_v3" => {
                 let [storage, _, size, ..] = items[..] else {
-                    return Ok(Value::Object(items));
+                    return Ok(self.object(arguments));
                 };
                 let Value::Storage(storage) = *self.value(storage) else {
-                    return Ok(Value::Object(items));
+                    return Ok(self.object(arguments));
                 };
-                let shape: Option<Vec<u64>> =
-                    self.sequence(size).iter().map(|&id| self.int(id)).collect();
+                let dimensions = self.sequence(size);
+                let shape: Option<Vec<u64>> = if dimensions.len() <= MAX_DIMENSIONS {
+                    dimensions.iter().map(|&id| self.int(id)).collect()
+                } else {
+                    None
+                };
                 let Some(count) = shape.as_deref().and_then(elements) else {
                     self.problems.push(
                         "a tensor with an impossible shape; its storage is counted".to_owned(),
                     );
-                    return Ok(Value::Object(items));
+                    return Ok(self.object(arguments));
                 };
                 let dtype = if name.ends_with("_v3") {
                     // (storage, offset, size, stride, requires_grad, hooks, dtype, …)
@@ -248,7 +293,7 @@ impl Machine {
                 Ok(match items.first() {
                     Some(&data) => match self.value(data) {
                         Value::Tensor(tensor) => Value::Tensor(*tensor),
-                        _ => Value::Object(items),
+                        _ => self.object(arguments),
                     },
                     None => Value::Opaque,
                 })
@@ -256,9 +301,9 @@ impl Machine {
             "torch._tensor _rebuild_from_type_v2" if depth < MAX_NESTED => match items[..] {
                 // (function, type, arguments, state)
                 [function, _, arguments, ..] => self.call(function, arguments, depth + 1),
-                _ => Ok(Value::Object(items)),
+                _ => Ok(self.object(arguments)),
             },
-            _ => Ok(Value::Object(items)),
+            _ => Ok(self.object(arguments)),
         }
     }
 }
@@ -270,6 +315,16 @@ impl<R: Read + Seek> Run<'_, R> {
             let opcode = self.input.byte("a pickle")?;
             if opcode == b'.' {
                 return self.pop();
+            }
+            // Marks, copies and memo entries cost a byte each in the file.
+            let kept = (self.stack.len() + self.memo.len()) as u64;
+            if kept > MAX_VALUES {
+                return Err(EstimateError::Limit {
+                    format: FORMAT,
+                    what: "the number of values on the stack and remembered",
+                    value: kept,
+                    limit: MAX_VALUES,
+                });
             }
             self.step(opcode, offset)?;
         }
@@ -548,6 +603,7 @@ impl<R: Read + Seek> Run<'_, R> {
     }
 
     fn add_items(&mut self, items: &[Id]) -> Result<(), EstimateError> {
+        self.machine.spend(items.len())?;
         match self.top_mut()? {
             Value::Sequence(list) | Value::Object(list) => list.extend_from_slice(items),
             _ => {}
@@ -556,6 +612,7 @@ impl<R: Read + Seek> Run<'_, R> {
     }
 
     fn add_pairs(&mut self, items: &[Id]) -> Result<(), EstimateError> {
+        self.machine.spend(items.len())?;
         match self.top_mut()? {
             Value::Dict(dict) => dict.extend(pairs(items)),
             Value::Object(list) => list.extend_from_slice(items),
@@ -566,11 +623,9 @@ impl<R: Read + Seek> Run<'_, R> {
 
     fn build(&mut self) -> Result<(), EstimateError> {
         let state = self.pop()?;
-        match self.top_mut()? {
-            Value::Object(parts) => parts.push(state),
-            value @ Value::Opaque => *value = Value::Object(vec![state]),
-            // An OrderedDict's `_metadata`, a parameter's attributes: no sizes there.
-            _ => {}
+        // An OrderedDict's `_metadata`, a parameter's attributes: no sizes there.
+        if let Value::Object(parts) = self.top_mut()? {
+            parts.push(state);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Cursor, Read, Seek};
+use std::rc::Rc;
 
 use crate::dtype::DType;
 use crate::error::{EstimateError, show};
@@ -18,6 +19,8 @@ const FORMAT: &str = "PyTorch";
 const MAX_PICKLE: u64 = 256 << 20;
 /// How deep containers nest: modules within modules, optimizer state within checkpoints.
 const MAX_DEPTH: usize = 200;
+/// Longer names are cut; `state_dict` keys have some dozens of characters.
+const MAX_NAME: usize = 1024;
 /// The integer with which files before PyTorch 1.6 begin, as a pickle of protocol 2.
 const LEGACY_MAGIC: &[u8] = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
 
@@ -117,67 +120,64 @@ fn collect(machine: &Machine, root: Id, stored: &HashMap<String, u64>) -> Model 
     }
     let mut seen = HashSet::new();
     let mut used = HashSet::new();
-    // Depth first, children in order: the stack holds them reversed.
-    let mut stack = vec![(root, String::new(), 0_usize)];
+    // Depth first, children in order: the stack holds them reversed. Names are made when they are
+    // needed, because a hostile file can have millions of entries under a long name.
+    let mut stack = vec![(root, Rc::from(""), Step::Same, 0_usize)];
     let mut too_deep = false;
-    while let Some((id, path, depth)) = stack.pop() {
-        if let Value::Tensor(tensor) = machine.value(id) {
-            let first = used.insert(tensor.storage);
-            let Some(storage) = machine.storages.get(tensor.storage as usize) else {
-                continue;
-            };
-            let dtype = tensor.dtype.or(storage.dtype).unwrap_or(DType::U8);
-            model.tensors.push(Tensor {
-                name: path,
-                dtype,
-                elements: if first { tensor.elements } else { 0 },
-                bytes: if first { storage.bytes.unwrap_or(0) } else { 0 },
-            });
-            continue;
+    while let Some((id, parent, step, depth)) = stack.pop() {
+        match machine.value(id) {
+            Value::Opaque | Value::Int(_) | Value::Text(_) | Value::Global(_) => continue,
+            Value::Tensor(_) => {}
+            _ if !seen.insert(id) => continue,
+            _ => {}
         }
-        if !seen.insert(id) {
-            continue;
-        }
-        if depth >= MAX_DEPTH {
-            too_deep = true;
-            continue;
-        }
+        let path = path(machine, &parent, step);
         let start = stack.len();
         match machine.value(id) {
-            Value::Sequence(items) | Value::Object(items) => {
-                let named = matches!(machine.value(id), Value::Sequence(_));
-                for (index, &item) in items.iter().enumerate() {
-                    let name = if named {
-                        join(&path, &index.to_string())
-                    } else {
-                        path.clone()
-                    };
-                    stack.push((item, name, depth + 1));
+            Value::Tensor(tensor) => {
+                let first = used.insert(tensor.storage);
+                let Some(storage) = machine.storages.get(tensor.storage as usize) else {
+                    continue;
+                };
+                if !first {
+                    continue;
                 }
+                model.tensors.push(Tensor {
+                    name: path.to_string(),
+                    dtype: tensor.dtype.or(storage.dtype).unwrap_or(DType::U8),
+                    elements: tensor.elements,
+                    bytes: storage.bytes.unwrap_or(0),
+                });
             }
-            Value::Dict(entries) => {
-                for &(key, value) in entries {
-                    let name = match machine.value(key) {
-                        Value::Text(text) => join(&path, text),
-                        Value::Int(number) => join(&path, &number.to_string()),
-                        _ => path.clone(),
-                    };
-                    stack.push((value, name, depth + 1));
-                }
-            }
+            // A storage on its own, without a tensor.
             Value::Storage(index) => {
-                // A storage on its own, without a tensor.
                 if used.insert(*index)
                     && let Some(storage) = machine.storages.get(*index as usize)
                     && let Some(bytes) = storage.bytes
                 {
                     let dtype = storage.dtype.unwrap_or(DType::U8);
                     model.tensors.push(Tensor {
-                        name: path,
+                        name: path.to_string(),
                         dtype,
                         elements: bytes / dtype.bytes_for(1).unwrap_or(1).max(1),
                         bytes,
                     });
+                }
+            }
+            _ if depth >= MAX_DEPTH => too_deep = true,
+            Value::Sequence(items) => {
+                for (index, &item) in items.iter().enumerate() {
+                    stack.push((item, Rc::clone(&path), Step::Index(index), depth + 1));
+                }
+            }
+            Value::Object(items) => {
+                for &item in items {
+                    stack.push((item, Rc::clone(&path), Step::Same, depth + 1));
+                }
+            }
+            Value::Dict(entries) => {
+                for &(key, value) in entries {
+                    stack.push((value, Rc::clone(&path), Step::Key(key), depth + 1));
                 }
             }
             _ => {}
@@ -214,20 +214,52 @@ fn collect(machine: &Machine, root: Id, stored: &HashMap<String, u64>) -> Model 
             "{unreached} bytes of storages belong to no tensor of a known kind; counted as u8"
         ));
     }
-    // Tensors that share a storage were listed with nothing; they say nothing about sizes.
-    model.tensors.retain(|tensor| tensor.bytes > 0);
+    (model.optimizer_state, model.tensors) = std::mem::take(&mut model.tensors)
+        .into_iter()
+        .partition(is_optimizer_state);
     model
 }
 
-/// `nn.Module` keeps its tensors in dicts that have no part in their names.
-fn join(path: &str, name: &str) -> String {
-    if matches!(name, "_parameters" | "_buffers" | "_modules") {
-        return path.to_owned();
+/// Training scripts call it `optimizer`, `optimizer_state_dict`, `optimizers`, `optim`, …
+fn is_optimizer_state(tensor: &Tensor) -> bool {
+    tensor
+        .name
+        .split_once('.')
+        .is_some_and(|(first, _)| first.to_ascii_lowercase().contains("optim"))
+}
+
+/// How a value is reached from the one that holds it.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Part of an object: its attributes, which have names of their own.
+    Same,
+    Index(usize),
+    Key(Id),
+}
+
+fn path(machine: &Machine, parent: &Rc<str>, step: Step) -> Rc<str> {
+    let name = match step {
+        Step::Same => return Rc::clone(parent),
+        Step::Index(index) => index.to_string(),
+        Step::Key(key) => match machine.value(key) {
+            // `nn.Module` keeps its tensors in dicts that have no part in their names.
+            Value::Text(text)
+                if matches!(text.as_str(), "_parameters" | "_buffers" | "_modules") =>
+            {
+                return Rc::clone(parent);
+            }
+            Value::Text(text) => text.clone(),
+            Value::Int(number) => number.to_string(),
+            _ => return Rc::clone(parent),
+        },
+    };
+    if parent.len() + name.len() > MAX_NAME {
+        return Rc::clone(parent);
     }
-    if path.is_empty() {
-        return name.to_owned();
+    if parent.is_empty() {
+        return Rc::from(name);
     }
-    format!("{path}.{name}")
+    Rc::from(format!("{parent}.{name}"))
 }
 
 #[cfg(test)]
