@@ -323,23 +323,30 @@ fn link(raw: &RawGpu) -> Result<Link, String> {
     })
 }
 
-/// The context by measurement, or by the rule in `docs/gpus.md`: twice the default local memory
-/// (1 KiB per resident thread) for the context itself, and the H200's increments for the modules,
-/// whose code is much the same size everywhere.
+/// What the H200 measured, and the threads that it can hold at once.
+const MEASURED_CONTEXT_MIB: RawContext = RawContext {
+    base: 527,
+    first_kernel: 94,
+    matmul: 64,
+    convolution: 8,
+};
+const MEASURED_THREADS: u64 = 132 * 2048;
+
+/// The context by measurement, or by the rule in `docs/gpus.md`: the H200's in proportion to the
+/// resident threads, by which the driver sizes what it allocates per multiprocessor.
 fn context(raw: &RawGpu, limits: &Limits) -> Context {
-    match &raw.context_mib {
-        Some(mib) => Context {
-            base_bytes: mib.base * MIB,
-            first_kernel_bytes: mib.first_kernel * MIB,
-            matmul_bytes: mib.matmul * MIB,
-            convolution_bytes: mib.convolution * MIB,
-        },
-        None => Context {
-            base_bytes: 2 * 1024 * u64::from(raw.sms) * u64::from(limits.threads_per_sm),
-            first_kernel_bytes: 94 * MIB,
-            matmul_bytes: 64 * MIB,
-            convolution_bytes: 8 * MIB,
-        },
+    let threads = u64::from(raw.sms) * u64::from(limits.threads_per_sm);
+    let (mib, scale) = match &raw.context_mib {
+        Some(measured) => (measured, (1, 1)),
+        None => (&MEASURED_CONTEXT_MIB, (threads, MEASURED_THREADS)),
+    };
+    // To whole mebibytes: more would pretend to an accuracy that a rule does not have.
+    let bytes = |mib: u64| (mib * scale.0 + scale.1 / 2) / scale.1 * MIB;
+    Context {
+        base_bytes: bytes(mib.base),
+        first_kernel_bytes: bytes(mib.first_kernel),
+        matmul_bytes: bytes(mib.matmul),
+        convolution_bytes: bytes(mib.convolution),
     }
 }
 

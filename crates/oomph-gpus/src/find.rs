@@ -41,7 +41,7 @@ impl Found {
         }
         let others: Vec<&str> = self.others.iter().map(|gpu| gpu.id.as_str()).collect();
         Some(format!(
-            "`{name}` is taken as {}, the smallest of its family; others: {}",
+            "`{name}` is taken as {}, which has no more memory than the others of that name: {}",
             self.gpu.id,
             others.join(", ")
         ))
@@ -94,10 +94,19 @@ pub fn resolve(name: &str) -> Result<Found, UnknownGpu> {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GpuSpec {
+    /// The name as it was given, without the count.
+    pub name: String,
     /// The GPU, and what else its name could have meant.
     pub found: Found,
     /// How many.
     pub count: u32,
+}
+
+impl GpuSpec {
+    /// A sentence to show when the name was ambiguous.
+    pub fn note(&self) -> Option<String> {
+        self.found.note(&self.name)
+    }
 }
 
 /// Reads `NAME` or `NAME:COUNT`, as `--gpu` takes it: `a100-80gb:8`.
@@ -116,6 +125,7 @@ pub fn parse_spec(text: &str) -> Result<GpuSpec, ParseSpecError> {
     };
     Ok(GpuSpec {
         found: resolve(name)?,
+        name: name.trim().to_owned(),
         count,
     })
 }

@@ -467,7 +467,7 @@ impl Estimate<'_> {
 
     fn verdict_text(&self, verdict: &Verdict, text: &mut String) {
         let gpu = verdict.spec.found.gpu;
-        if let Some(note) = verdict.spec.found.note(&gpu.id) {
+        if let Some(note) = verdict.spec.note() {
             let _ = writeln!(text, "  {note}");
         }
         let (each, divided) = if verdict.spec.count > 1 {
@@ -479,13 +479,19 @@ impl Estimate<'_> {
             (String::new(), "")
         };
         if verdict.fits {
+            let spare = verdict.usable_bytes - verdict.share_bytes;
+            let tight = if spare < verdict.usable_bytes / 20 {
+                " (tight: workspaces and fragmentation come on top)"
+            } else {
+                ""
+            };
             let _ = writeln!(
                 text,
-                "{GOOD}✓ fits{GOOD:#} {each}{}{divided}: {} of {} usable, {} to spare",
+                "{GOOD}✓ fits{GOOD:#} {each}{}{divided}: {} of {} usable, {} to spare{tight}",
                 gpu.name,
                 size(verdict.share_bytes),
                 size(verdict.usable_bytes),
-                size(verdict.usable_bytes - verdict.share_bytes)
+                size(spare)
             );
         } else {
             let _ = writeln!(
@@ -570,6 +576,13 @@ impl Estimate<'_> {
                 column(|candidate| candidate.spare_bytes.map_or_else(String::new, size)),
             )
             .column("about $/h", Align::Right, 2, column(cost))
+            .column(
+                "",
+                Align::Left,
+                1,
+                rows.iter()
+                    .map(|candidate| remark(candidate, self.needs.compute_dtype)),
+            )
             .render(width);
         text.push_str(&table);
         if fitting.len() > shown {
@@ -669,6 +682,23 @@ fn cost(candidate: &Candidate) -> String {
         (None, None) if candidate.gpu.laptop => "laptop".to_owned(),
         (None, None) => "-".to_owned(),
     }
+}
+
+/// What to know before choosing a GPU that holds the model.
+fn remark(candidate: &Candidate, compute: DType) -> String {
+    /// An estimate from headers does not know workspaces and fragmentation.
+    const TIGHT: u64 = 20;
+    let mut remarks = Vec::new();
+    if candidate
+        .spare_bytes
+        .is_some_and(|spare| spare < candidate.usable_bytes / TIGHT)
+    {
+        remarks.push("tight");
+    }
+    if compute == DType::BF16 && candidate.gpu.rates.bf16.is_none() {
+        remarks.push("no native bf16");
+    }
+    remarks.join(", ")
 }
 
 /// `8.03 G`, `124.4 M`.
