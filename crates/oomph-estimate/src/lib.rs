@@ -18,6 +18,7 @@ mod model;
 mod onnx;
 mod pickle;
 mod safetensors;
+mod shapes;
 mod torch;
 mod zip;
 

@@ -10,6 +10,7 @@ use crate::dtype::{DType, elements};
 use crate::error::EstimateError;
 use crate::input::Input;
 use crate::model::{Activations, Format, Model, Tensor};
+use crate::shapes::{Attributes, Typed, infer};
 
 const FORMAT: &str = "ONNX";
 /// Names of tensors and dimensions.
@@ -18,6 +19,8 @@ const MAX_NAME: u64 = 1 << 16;
 const MAX_DIMENSIONS: usize = 64;
 /// Nodes, names and weights; exported models of every size have fewer than a million.
 const MAX_ITEMS: u64 = 16_000_000;
+/// Elements of the constants whose values are read: shapes and axes.
+const MAX_VALUES: usize = MAX_DIMENSIONS;
 /// Bodies of `If` and `Loop` within each other.
 const MAX_DEPTH: u32 = 16;
 
@@ -53,6 +56,7 @@ pub(crate) fn read<R: Read + Seek>(
         input,
         model: Model::new(Format::Onnx),
         shapes: HashMap::new(),
+        weights: HashMap::new(),
         items: 0,
     };
     let end = reader.input.length();
@@ -95,8 +99,14 @@ struct Graph {
 
 #[derive(Default)]
 struct Node {
+    operator: String,
     inputs: Vec<String>,
     outputs: Vec<String>,
+    attributes: Attributes,
+    /// The value of a `Constant`.
+    constant: Option<Typed>,
+    /// Outer values that the bodies of an `If` or `Loop` read.
+    captured: Vec<String>,
 }
 
 enum Dimension {
@@ -114,6 +124,8 @@ struct Reader<R> {
     input: Input<R>,
     model: Model,
     shapes: HashMap<String, Shape>,
+    /// Initializers that have a name.
+    weights: HashMap<String, Typed>,
     /// Nodes, names and weights so far, counted against [`MAX_ITEMS`].
     items: u64,
 }
@@ -230,11 +242,21 @@ impl<R: Read + Seek> Reader<R> {
             match field.number {
                 1 => {
                     let node = self.node(field_end, depth)?;
-                    graph.nodes.push(node);
+                    match (node.constant, node.outputs.first()) {
+                        // A weight in all but name.
+                        (Some(typed), Some(name)) => {
+                            graph.weights.insert(name.clone());
+                            self.weights.insert(name.clone(), typed);
+                        }
+                        (constant, _) => graph.nodes.push(Node { constant, ..node }),
+                    }
                 }
                 5 => {
-                    let name = self.weight(field_end)?;
-                    graph.weights.insert(name);
+                    let (name, typed) = self.weight(field_end)?;
+                    graph.weights.insert(name.clone());
+                    if let Some(typed) = typed {
+                        self.weights.insert(name, typed);
+                    }
                 }
                 11 => {
                     let name = self.value_info(field_end)?;
@@ -276,53 +298,81 @@ impl<R: Read + Seek> Reader<R> {
                     let name = self.string(field_end)?;
                     node.outputs.push(name);
                 }
-                // AttributeProto
-                5 => {
-                    let used = self.attribute(field_end, depth)?;
-                    node.inputs.extend(used);
-                }
+                4 => node.operator = self.string(field_end)?,
+                5 => self.attribute(&mut node, field_end, depth)?,
                 _ => self.skip_to(field_end)?,
             }
         }
         Ok(node)
     }
 
-    /// Reads tensors and graphs in an attribute; returns the outer values that a body reads.
-    fn attribute(&mut self, end: u64, depth: u32) -> Result<Vec<String>, EstimateError> {
-        let mut used = Vec::new();
+    /// Reads an AttributeProto into its node: integers, texts, tensors and graphs.
+    fn attribute(&mut self, node: &mut Node, end: u64, depth: u32) -> Result<(), EstimateError> {
+        let mut name = String::new();
+        let mut ints = Vec::new();
+        let mut text = None;
         while let Some(field) = self.field(end)? {
-            let Some(field_end) = field.bytes_end else {
-                continue;
-            };
-            match field.number {
-                // t, tensors: the value of a `Constant`.
-                5 | 10 => {
-                    self.weight(field_end)?;
+            match (field.number, field.bytes_end) {
+                (1, Some(field_end)) => name = self.string(field_end)?,
+                // i; ints, unpacked or packed
+                (3 | 8, None) => ints.push(field.varint.cast_signed()),
+                (8, Some(field_end)) => {
+                    while self.input.position() < field_end && ints.len() <= MAX_VALUES {
+                        ints.push(self.varint(field_end)?.cast_signed());
+                    }
+                    self.skip_to(field_end)?;
                 }
+                (4, Some(field_end)) => {
+                    let length = field_end - self.input.position();
+                    if length <= MAX_NAME {
+                        text = Some(self.string(field_end)?);
+                    } else {
+                        self.skip_to(field_end)?;
+                    }
+                }
+                // t, tensors: the value of a `Constant`.
+                (5 | 10, Some(field_end)) => node.constant = self.weight(field_end)?.1,
                 // g, graphs: the body of an `If`, `Loop` or `Scan`.
-                6 | 11 => {
+                (6 | 11, Some(field_end)) => {
                     let body = self.graph(field_end, depth + 1)?;
                     if !body.nodes.is_empty() {
-                        let note = "values inside the bodies of If, Loop and Scan are not part of the activations".to_owned();
-                        if !self.model.problems.contains(&note) {
-                            self.model.problem(note);
+                        let problem = "values inside the bodies of If, Loop and Scan are not part of the activations".to_owned();
+                        if !self.model.problems.contains(&problem) {
+                            self.model.problem(problem);
                         }
                     }
-                    used.extend(body.nodes.into_iter().flat_map(|node| node.inputs));
+                    for inner in body.nodes {
+                        node.captured.extend(inner.inputs);
+                        node.captured.extend(inner.captured);
+                    }
                 }
-                _ => self.skip_to(field_end)?,
+                (_, Some(field_end)) => self.skip_to(field_end)?,
+                _ => {}
+            }
+            if ints.len() > MAX_VALUES {
+                // No attribute that tells a shape is as long.
+                ints.truncate(MAX_VALUES);
             }
         }
-        Ok(used)
+        self.spend()?;
+        if let Some(text) = text {
+            node.attributes.texts.insert(name, text);
+        } else if !ints.is_empty() {
+            node.attributes.ints.insert(name, ints);
+        }
+        Ok(())
     }
 
-    /// A TensorProto; its bytes are skipped. Returns its name.
-    fn weight(&mut self, end: u64) -> Result<String, EstimateError> {
+    /// A TensorProto; its bytes are skipped unless they are a few integers. Returns its name and,
+    /// where it can be sized, its type and shape.
+    fn weight(&mut self, end: u64) -> Result<(String, Option<Typed>), EstimateError> {
         self.spend()?;
         let mut name = String::new();
         let mut shape = Vec::new();
         let mut kind = 0;
         let mut raw = None;
+        let mut small = None;
+        let mut values = Vec::new();
         while let Some(field) = self.field(end)? {
             match (field.number, field.bytes_end) {
                 // dims, unpacked or packed
@@ -339,7 +389,20 @@ impl<R: Read + Seek> Reader<R> {
                 (2, None) => kind = field.varint,
                 (8, Some(field_end)) => name = self.string(field_end)?,
                 (9, Some(field_end)) => {
-                    raw = Some(field_end - self.input.position());
+                    let length = field_end - self.input.position();
+                    raw = Some(length);
+                    if length <= 8 * MAX_VALUES as u64 {
+                        small = Some(self.input.bytes(length, length, FORMAT, "a small tensor")?);
+                    } else {
+                        self.skip_to(field_end)?;
+                    }
+                }
+                // int64_data, unpacked or packed
+                (7, None) if values.len() < MAX_VALUES => values.push(field.varint.cast_signed()),
+                (7, Some(field_end)) => {
+                    while self.input.position() < field_end && values.len() < MAX_VALUES {
+                        values.push(self.varint(field_end)?.cast_signed());
+                    }
                     self.skip_to(field_end)?;
                 }
                 (_, Some(field_end)) => self.skip_to(field_end)?,
@@ -372,6 +435,23 @@ impl<R: Read + Seek> Reader<R> {
                     elements: count,
                     bytes,
                 });
+                if let Some(small) = small {
+                    values = small
+                        .chunks_exact(8)
+                        .map(|bytes| {
+                            let mut whole = [0; 8];
+                            whole.copy_from_slice(bytes);
+                            i64::from_le_bytes(whole)
+                        })
+                        .collect();
+                }
+                let known = dtype == DType::I64 && values.len() as u64 == count;
+                let typed = Typed {
+                    dtype,
+                    shape,
+                    values: known.then_some(values),
+                };
+                return Ok((name, Some(typed)));
             }
             // Strings (8) are never on a GPU.
             None if kind == 8 => {}
@@ -379,7 +459,7 @@ impl<R: Read + Seek> Reader<R> {
                 "tensor `{name}` of type {kind} and shape {shape:?} cannot be sized; left out"
             )),
         }
-        Ok(name)
+        Ok((name, None))
     }
 
     /// A ValueInfoProto: notes the shape and returns the name.
@@ -473,39 +553,51 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     fn finish(mut self, graph: &Graph, options: &OnnxOptions) -> Model {
-        let mut guessed = BTreeMap::new();
-        let mut open = 0_u64;
-        let mut sizes: HashMap<&str, u64> = HashMap::new();
-        for (name, shape) in &self.shapes {
-            if graph.weights.contains(name) {
-                continue;
-            }
-            let shape_of: Vec<u64> = shape
-                .dimensions
-                .iter()
-                .enumerate()
-                .map(|(index, dimension)| match dimension {
-                    Dimension::Known(size) => *size,
-                    Dimension::Named(named) => {
-                        options.dimensions.get(named).copied().unwrap_or_else(|| {
-                            let size = if is_batch(named) { options.batch } else { 1 };
-                            guessed.insert(named.clone(), size);
-                            size
-                        })
-                    }
-                    Dimension::Open => {
-                        open += 1;
-                        if index == 0 { options.batch } else { 1 }
-                    }
-                })
-                .collect();
-            if let Some(bytes) = elements(&shape_of).and_then(|count| shape.dtype.bytes_for(count))
-            {
-                sizes.insert(name, bytes);
+        let mut guesses = Guesses::default();
+        let mut known: HashMap<String, Typed> = HashMap::new();
+        for name in &graph.inputs {
+            if let Some(shape) = self.shapes.get(name) {
+                known.insert(name.clone(), shape.resolve(options, &mut guesses));
             }
         }
+        for node in &graph.nodes {
+            for (index, name) in node.outputs.iter().enumerate() {
+                let stated = self.shapes.get(name);
+                // What the file states in numbers is best; what follows from the inputs is better
+                // than a stated shape with open dimensions.
+                let certain = stated.filter(|shape| shape.is_certain(options));
+                let typed = if let Some(shape) = certain {
+                    Some(shape.resolve(options, &mut guesses))
+                } else {
+                    let inferred = if index == 0 {
+                        let inputs: Vec<Option<&Typed>> = node
+                            .inputs
+                            .iter()
+                            .map(|input| known.get(input).or_else(|| self.weights.get(input)))
+                            .collect();
+                        infer(&node.operator, &inputs, &node.attributes)
+                            // Operators that join shapes could double the rank at each node.
+                            .filter(|typed| typed.shape.len() <= MAX_DIMENSIONS)
+                    } else {
+                        None
+                    };
+                    inferred.or_else(|| stated.map(|shape| shape.resolve(options, &mut guesses)))
+                };
+                if let Some(typed) = typed {
+                    known.insert(name.clone(), typed);
+                }
+            }
+        }
+        let sizes: HashMap<&str, u64> = known
+            .iter()
+            .filter_map(|(name, typed)| {
+                let bytes = elements(&typed.shape).and_then(|count| typed.dtype.bytes_for(count));
+                Some((name.as_str(), bytes?))
+            })
+            .collect();
+        let Guesses { named, open } = guesses;
         let activations = peak(graph, &sizes);
-        for (name, size) in guessed {
+        for (name, size) in named {
             self.model.assumptions.push(format!(
                 "dimension `{name}` taken as {size}; set it with --dim {name}=N"
             ));
@@ -531,7 +623,7 @@ impl<R: Read + Seek> Reader<R> {
         }
         if activations.unknown > 0 {
             self.model.problem(format!(
-                "{} of {} intermediate values have no shape in the file, so the activations are a lower bound; onnx.shape_inference.infer_shapes adds shapes",
+                "{} of {} intermediate values have no shape in the file and none that follows from it here, so the activations are a lower bound; onnx.shape_inference.infer_shapes may add shapes",
                 activations.unknown,
                 activations.unknown + activations.known
             ));
@@ -543,6 +635,51 @@ impl<R: Read + Seek> Reader<R> {
         }
         self.model.activations = Some(activations);
         self.model
+    }
+}
+
+/// Sizes that were not stated.
+#[derive(Default)]
+struct Guesses {
+    named: BTreeMap<String, u64>,
+    open: u64,
+}
+
+impl Shape {
+    /// Whether every dimension has a number, from the file or from the user.
+    fn is_certain(&self, options: &OnnxOptions) -> bool {
+        self.dimensions.iter().all(|dimension| match dimension {
+            Dimension::Known(_) => true,
+            Dimension::Named(name) => options.dimensions.contains_key(name),
+            Dimension::Open => false,
+        })
+    }
+
+    fn resolve(&self, options: &OnnxOptions, guesses: &mut Guesses) -> Typed {
+        let shape = self
+            .dimensions
+            .iter()
+            .enumerate()
+            .map(|(index, dimension)| match dimension {
+                Dimension::Known(size) => *size,
+                Dimension::Named(name) => {
+                    options.dimensions.get(name).copied().unwrap_or_else(|| {
+                        let size = if is_batch(name) { options.batch } else { 1 };
+                        guesses.named.insert(name.clone(), size);
+                        size
+                    })
+                }
+                Dimension::Open => {
+                    guesses.open += 1;
+                    if index == 0 { options.batch } else { 1 }
+                }
+            })
+            .collect();
+        Typed {
+            dtype: self.dtype,
+            shape,
+            values: None,
+        }
     }
 }
 
@@ -558,7 +695,7 @@ fn peak(graph: &Graph, sizes: &HashMap<&str, u64>) -> Activations {
     // When each value is read for the last time; graph outputs are kept to the end.
     let mut last_use: HashMap<&str, usize> = HashMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
-        for name in &node.inputs {
+        for name in node.inputs.iter().chain(&node.captured) {
             last_use.insert(name, index);
         }
     }
@@ -608,7 +745,7 @@ fn peak(graph: &Graph, sizes: &HashMap<&str, u64>) -> Activations {
 }
 
 /// TensorProto.DataType
-fn onnx_type(kind: u64) -> Option<DType> {
+pub(crate) fn onnx_type(kind: u64) -> Option<DType> {
     Some(match kind {
         1 => DType::F32,
         2 => DType::U8,

@@ -132,16 +132,39 @@ fn bombs_are_refused_quickly() {
     for bytes in [copies, shapes, deep] {
         exercise(&bytes, "pt");
     }
+    // A rank that would double with each `Gather(x, x)`.
+    let mut gathers = Vec::new();
+    let field = |number: u8, content: &[u8]| {
+        let mut bytes = vec![number << 3 | 2];
+        let mut length = content.len();
+        while length > 127 {
+            bytes.push((length & 127) as u8 | 128);
+            length >>= 7;
+        }
+        bytes.push(length as u8);
+        bytes.extend_from_slice(content);
+        bytes
+    };
+    let dimension = field(1, &[0x08, 2]);
+    let shape = field(2, &dimension);
+    let tensor = field(1, &[&[0x08, 1], shape.as_slice()].concat());
+    let input = [field(1, b"v0"), field(2, &tensor)].concat();
+    gathers.extend(field(11, &input));
+    for index in 0..100 {
+        let from = format!("v{index}");
+        let to = format!("v{}", index + 1);
+        let node = [
+            field(1, from.as_bytes()),
+            field(1, from.as_bytes()),
+            field(2, to.as_bytes()),
+            field(4, b"Gather"),
+        ]
+        .concat();
+        gathers.extend(field(1, &node));
+    }
+    exercise(&field(7, &gathers), "onnx");
     // ONNX: nodes of two bytes.
     let nodes = b"\x0a\x00".repeat(1_000_000);
-    let mut onnx = vec![0x3a];
-    let mut length = nodes.len();
-    while length > 127 {
-        onnx.push((length & 127) as u8 | 128);
-        length >>= 7;
-    }
-    onnx.push(length as u8);
-    onnx.extend(nodes);
-    exercise(&onnx, "onnx");
+    exercise(&field(7, &nodes), "onnx");
     assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
 }
