@@ -77,7 +77,7 @@ pub(crate) fn read<R: Read + Seek>(
             found: "none".to_owned(),
         });
     };
-    Ok(reader.finish(&graph, options))
+    Ok(reader.finish(graph, options))
 }
 
 /// One field of a message.
@@ -103,7 +103,7 @@ struct Node {
     inputs: Vec<String>,
     outputs: Vec<String>,
     attributes: Attributes,
-    /// The value of a `Constant`.
+    /// The tensor of a `Constant`, or with which a `ConstantOfShape` fills.
     constant: Option<Typed>,
     /// Outer values that the bodies of an `If` or `Loop` read.
     captured: Vec<String>,
@@ -242,13 +242,13 @@ impl<R: Read + Seek> Reader<R> {
             match field.number {
                 1 => {
                     let node = self.node(field_end, depth)?;
-                    match (node.constant, node.outputs.first()) {
+                    match (&node.constant, node.outputs.first()) {
                         // A weight in all but name.
-                        (Some(typed), Some(name)) => {
+                        (Some(typed), Some(name)) if node.operator == "Constant" => {
                             graph.weights.insert(name.clone());
-                            self.weights.insert(name.clone(), typed);
+                            self.weights.insert(name.clone(), typed.clone());
                         }
-                        (constant, _) => graph.nodes.push(Node { constant, ..node }),
+                        _ => graph.nodes.push(node),
                     }
                 }
                 5 => {
@@ -552,8 +552,22 @@ impl<R: Read + Seek> Reader<R> {
         Ok(dimension)
     }
 
-    fn finish(mut self, graph: &Graph, options: &OnnxOptions) -> Model {
+    fn finish(mut self, mut graph: Graph, options: &OnnxOptions) -> Model {
+        // Exporters write tied weights as `Identity` of one another: no memory of their own.
+        for node in &graph.nodes {
+            if let ("Identity", [from, ..], [to, ..]) =
+                (node.operator.as_str(), &node.inputs[..], &node.outputs[..])
+                && graph.weights.contains(from)
+            {
+                graph.weights.insert(to.clone());
+                if let Some(typed) = self.weights.get(from).cloned() {
+                    self.weights.insert(to.clone(), typed);
+                }
+            }
+        }
+        let graph = &graph;
         let mut guesses = Guesses::default();
+        let mut first_unknown = None;
         let mut known: HashMap<String, Typed> = HashMap::new();
         for name in &graph.inputs {
             if let Some(shape) = self.shapes.get(name) {
@@ -566,25 +580,35 @@ impl<R: Read + Seek> Reader<R> {
                 // What the file states in numbers is best; what follows from the inputs is better
                 // than a stated shape with open dimensions.
                 let certain = stated.filter(|shape| shape.is_certain(options));
-                let typed = if let Some(shape) = certain {
-                    Some(shape.resolve(options, &mut guesses))
-                } else {
-                    let inferred = if index == 0 {
-                        let inputs: Vec<Option<&Typed>> = node
-                            .inputs
-                            .iter()
-                            .map(|input| known.get(input).or_else(|| self.weights.get(input)))
-                            .collect();
-                        infer(&node.operator, &inputs, &node.attributes)
-                            // Operators that join shapes could double the rank at each node.
-                            .filter(|typed| typed.shape.len() <= MAX_DIMENSIONS)
-                    } else {
-                        None
-                    };
-                    inferred.or_else(|| stated.map(|shape| shape.resolve(options, &mut guesses)))
+                let inputs: Vec<Option<&Typed>> = node
+                    .inputs
+                    .iter()
+                    .map(|input| known.get(input).or_else(|| self.weights.get(input)))
+                    .collect();
+                let inferred = infer(
+                    &node.operator,
+                    &inputs,
+                    &node.attributes,
+                    node.constant.as_ref(),
+                    (index, node.outputs.len()),
+                )
+                // Operators that join shapes could double the rank at each node.
+                .filter(|typed| typed.shape.len() <= MAX_DIMENSIONS);
+                let typed = match (certain, inferred) {
+                    (Some(shape), inferred) => {
+                        let mut typed = shape.resolve(options, &mut guesses);
+                        typed.values = inferred
+                            .filter(|inferred| inferred.shape == typed.shape)
+                            .and_then(|inferred| inferred.values);
+                        Some(typed)
+                    }
+                    (None, Some(inferred)) => Some(inferred),
+                    (None, None) => stated.map(|shape| shape.resolve(options, &mut guesses)),
                 };
                 if let Some(typed) = typed {
                     known.insert(name.clone(), typed);
+                } else if !name.is_empty() && !graph.weights.contains(name) {
+                    first_unknown.get_or_insert((name, &node.operator));
                 }
             }
         }
@@ -622,8 +646,11 @@ impl<R: Read + Seek> Reader<R> {
             }
         }
         if activations.unknown > 0 {
+            let first = first_unknown.map_or_else(String::new, |(name, operator)| {
+                format!(" (the first is `{name}`, of {operator})")
+            });
             self.model.problem(format!(
-                "{} of {} intermediate values have no shape in the file and none that follows from it here, so the activations are a lower bound; onnx.shape_inference.infer_shapes may add shapes",
+                "{} of {} intermediate values have no shape in the file and none that follows from it here{first}, so the activations are a lower bound; onnx.shape_inference.infer_shapes may add shapes",
                 activations.unknown,
                 activations.unknown + activations.known
             ));

@@ -34,12 +34,235 @@ impl Attributes {
     }
 }
 
-/// Type and shape of an operator's first output. Further outputs (masks, statistics) are unknown.
+/// Constants longer than this are no shapes.
+const MAX_VALUES: usize = 64;
+
+/// Type and shape of an operator's output, and its values where it computes with shapes. `output`
+/// is which of how many; most operators' further outputs (masks, statistics) are unknown.
 pub(crate) fn infer(
     operator: &str,
     inputs: &[Option<&Typed>],
     attributes: &Attributes,
+    constant: Option<&Typed>,
+    output: (usize, usize),
 ) -> Option<Typed> {
+    match operator {
+        "Split" => return split(inputs, attributes, output),
+        "LSTM" | "GRU" | "RNN" => return recurrent(inputs, attributes, output.0),
+        _ if output.0 > 0 => return None,
+        _ => {}
+    }
+    let mut typed = shape(operator, inputs, attributes)?;
+    if operator == "ConstantOfShape"
+        && let Some(constant) = constant
+    {
+        typed.dtype = constant.dtype;
+        let fill = constant.values.as_deref().and_then(<[i64]>::first);
+        let count = crate::dtype::elements(&typed.shape).unwrap_or(u64::MAX);
+        if let Some(&fill) = fill
+            && count <= MAX_VALUES as u64
+        {
+            typed.values = Some(vec![fill; count as usize]);
+        }
+    }
+    if typed.values.is_none() && matches!(typed.dtype, DType::I64 | DType::BOOL) {
+        typed.values = values(operator, inputs, attributes).filter(|values| {
+            values.len() <= MAX_VALUES
+                && crate::dtype::elements(&typed.shape) == Some(values.len() as u64)
+        });
+    }
+    Some(typed)
+}
+
+fn split(
+    inputs: &[Option<&Typed>],
+    attributes: &Attributes,
+    (index, count): (usize, usize),
+) -> Option<Typed> {
+    let mut typed = inputs.first().copied().flatten()?.clone();
+    let axis = axis(attributes.int("axis").unwrap_or(0), typed.shape.len())?;
+    let size = typed.shape.get_mut(axis)?;
+    let sizes = match inputs.get(1) {
+        Some(sizes) => Some((*sizes)?.values.as_deref()?),
+        None => attributes.list("split"),
+    };
+    *size = if let Some(sizes) = sizes {
+        u64::try_from(*sizes.get(index)?).ok()?
+    } else {
+        let each = size.div_ceil(count as u64);
+        // The last one takes what is left.
+        size.checked_sub(each.checked_mul(index as u64)?)?.min(each)
+    };
+    typed.values = None;
+    Some(typed)
+}
+
+/// Y, Y_h and Y_c of a recurrent layer; weights W are [directions, gates × hidden, input] and R
+/// are [directions, gates × hidden, hidden].
+fn recurrent(inputs: &[Option<&Typed>], attributes: &Attributes, index: usize) -> Option<Typed> {
+    let first = inputs.first().copied().flatten()?;
+    let weights = inputs.get(2).copied().flatten()?;
+    let (&[length, batch, _], &[directions, _, hidden]) =
+        (first.shape.as_slice(), weights.shape.as_slice())
+    else {
+        return None;
+    };
+    if attributes.int("layout").unwrap_or(0) != 0 {
+        return None;
+    }
+    let shape = match index {
+        0 => vec![length, directions, batch, hidden],
+        1 | 2 => vec![directions, batch, hidden],
+        _ => return None,
+    };
+    Some(Typed {
+        dtype: first.dtype,
+        shape,
+        values: None,
+    })
+}
+
+/// What exporters compute with shapes: parts of them, joined, scaled, chosen.
+fn values(operator: &str, inputs: &[Option<&Typed>], attributes: &Attributes) -> Option<Vec<i64>> {
+    let at = |index: usize| inputs.get(index).copied().flatten();
+    let of = |index: usize| at(index)?.values.as_deref();
+    match operator {
+        "Identity" | "Cast" | "Unsqueeze" | "Squeeze" | "Reshape" => of(0).map(<[i64]>::to_vec),
+        "Shape" => at(0)?
+            .shape
+            .iter()
+            .map(|&size| i64::try_from(size).ok())
+            .collect(),
+        "Gather" => {
+            let from = of(0)?;
+            of(1)?
+                .iter()
+                .map(|&index| from.get(axis(index, from.len())?).copied())
+                .collect()
+        }
+        "Concat" => {
+            let mut joined = Vec::new();
+            for index in 0..inputs.len() {
+                joined.extend_from_slice(of(index)?);
+                if joined.len() > MAX_VALUES {
+                    return None;
+                }
+            }
+            Some(joined)
+        }
+        "Add" | "Sub" | "Mul" | "Div" | "Mod" => {
+            let (a, b) = (of(0)?, of(1)?);
+            pairs(a, b)?
+                .map(|(a, b)| match operator {
+                    "Add" => a.checked_add(b),
+                    "Sub" => a.checked_sub(b),
+                    "Mul" => a.checked_mul(b),
+                    "Div" => a.checked_div(b),
+                    _ => a.checked_rem_euclid(b),
+                })
+                .collect()
+        }
+        "Equal" => Some(
+            pairs(of(0)?, of(1)?)?
+                .map(|(a, b)| i64::from(a == b))
+                .collect(),
+        ),
+        "Where" => {
+            let condition = of(0)?;
+            let chosen: Vec<(i64, i64)> = pairs(of(1)?, of(2)?)?.collect();
+            if condition.len() != chosen.len() {
+                return None;
+            }
+            Some(
+                condition
+                    .iter()
+                    .zip(chosen)
+                    .map(|(&yes, (a, b))| if yes == 0 { b } else { a })
+                    .collect(),
+            )
+        }
+        "Slice" => {
+            let from = of(0)?;
+            let [range] = slices(at(0)?, inputs, attributes)?[..] else {
+                return None;
+            };
+            let (start, step, count) = range;
+            (0..count)
+                .map(|index| {
+                    let offset = i64::try_from(index).ok()?.checked_mul(step)?;
+                    from.get(usize::try_from(start.checked_add(offset)?).ok()?)
+                        .copied()
+                })
+                .collect()
+        }
+        _ => None,
+    }
+}
+
+/// Elements side by side, a single one against each.
+fn pairs<'a>(a: &'a [i64], b: &'a [i64]) -> Option<impl Iterator<Item = (i64, i64)> + 'a> {
+    let count = a.len().max(b.len());
+    if (a.len() != count && a.len() != 1) || (b.len() != count && b.len() != 1) {
+        return None;
+    }
+    Some((0..count).map(move |index| {
+        (
+            a.get(index).or(a.first()).copied().unwrap_or(0),
+            b.get(index).or(b.first()).copied().unwrap_or(0),
+        )
+    }))
+}
+
+/// Start, step and number of elements that `Slice` takes of each dimension.
+fn slices(
+    from: &Typed,
+    inputs: &[Option<&Typed>],
+    attributes: &Attributes,
+) -> Option<Vec<(i64, i64, u64)>> {
+    let mut ranges: Vec<(i64, i64, u64)> = from.shape.iter().map(|&size| (0, 1, size)).collect();
+    // Inputs since opset 10, attributes before; an input left out is not the same as an unknown
+    // one.
+    let given = |index: usize, name: &str| -> Option<Option<&[i64]>> {
+        match inputs.get(index) {
+            Some(Some(typed)) => Some(Some(typed.values.as_deref()?)),
+            Some(None) => None,
+            None => Some(attributes.list(name)),
+        }
+    };
+    let starts = given(1, "starts")??;
+    let ends = given(2, "ends")??;
+    let axes = given(3, "axes")?;
+    let steps = given(4, "steps")?;
+    for (index, (&start, &end)) in starts.iter().zip(ends).enumerate() {
+        let at = match axes {
+            Some(axes) => axis(*axes.get(index)?, from.shape.len())?,
+            None => index,
+        };
+        let step = match steps {
+            Some(steps) => *steps.get(index)?,
+            None => 1,
+        };
+        let size = i64::try_from(*from.shape.get(at)?).ok()?;
+        // Backwards is rare and has other bounds.
+        if step < 1 {
+            return None;
+        }
+        let clamp = |bound: i64| {
+            if bound < 0 {
+                bound.saturating_add(size)
+            } else {
+                bound
+            }
+            .clamp(0, size)
+        };
+        let (start, end) = (clamp(start), clamp(end));
+        let length = u64::try_from(end.checked_sub(start)?.max(0)).ok()?;
+        *ranges.get_mut(at)? = (start, step, length.div_ceil(u64::try_from(step).ok()?));
+    }
+    Some(ranges)
+}
+
+fn shape(operator: &str, inputs: &[Option<&Typed>], attributes: &Attributes) -> Option<Typed> {
     let first = inputs.first().copied().flatten();
     let same = || {
         first.map(|first| Typed {
@@ -105,6 +328,61 @@ pub(crate) fn infer(
         }
         "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "And" | "Or" | "Xor" => {
             of(DType::BOOL, broadcast_all(inputs)?)
+        }
+        "Slice" => {
+            let ranges = slices(first?, inputs, attributes)?;
+            of(
+                first?.dtype,
+                ranges.iter().map(|(_, _, count)| *count).collect(),
+            )
+        }
+        "Expand" => {
+            let wanted: Option<Vec<u64>> = inputs
+                .get(1)
+                .copied()
+                .flatten()?
+                .values
+                .as_deref()?
+                .iter()
+                .map(|&size| u64::try_from(size).ok())
+                .collect();
+            of(first?.dtype, broadcast(&first?.shape, &wanted?)?)
+        }
+        // The type is that of an attribute, fp32 where it is left out; shapes are what count.
+        "ConstantOfShape" => {
+            let wanted: Option<Vec<u64>> = first?
+                .values
+                .as_deref()?
+                .iter()
+                .map(|&size| u64::try_from(size).ok())
+                .collect();
+            of(DType::F32, wanted?)
+        }
+        "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceL2" | "ReduceProd"
+        | "ArgMax" | "ArgMin" => {
+            let index = operator.starts_with("Arg");
+            let axes: Option<Vec<i64>> = if index {
+                Some(vec![attributes.int("axis").unwrap_or(0)])
+            } else {
+                match inputs.get(1) {
+                    Some(axes) => Some((*axes)?.values.clone()?),
+                    None => attributes.list("axes").map(<[i64]>::to_vec),
+                }
+            };
+            let shape = &first?.shape;
+            let keep = attributes.int("keepdims").unwrap_or(1) != 0;
+            let reduced: Vec<i64> = axes.unwrap_or_else(|| (0..shape.len() as i64).collect());
+            let mut gone = Vec::new();
+            for at in reduced {
+                gone.push(axis(at, shape.len())?);
+            }
+            let left = shape
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| keep || !gone.contains(at))
+                .map(|(at, &size)| if gone.contains(&at) { 1 } else { size })
+                .collect();
+            of(if index { DType::I64 } else { first?.dtype }, left)
         }
         "Where" => of(
             inputs.get(1).copied().flatten()?.dtype,
@@ -400,7 +678,7 @@ mod tests {
             ..Attributes::default()
         };
         let inputs: Vec<Option<&Typed>> = inputs.iter().map(|&input| Some(input)).collect();
-        infer(operator, &inputs, &attributes).map(|typed| typed.shape)
+        infer(operator, &inputs, &attributes, None, (0, 1)).map(|typed| typed.shape)
     }
 
     #[test]
@@ -473,7 +751,68 @@ mod tests {
             shape_of("Unsqueeze", &[&value(&[2, 3])], &[("axes", &[0, -1])]),
             Some(vec![1, 2, 3, 1])
         );
+        let split = |index| {
+            let attributes = Attributes {
+                ints: [("axis".to_owned(), vec![-1])].into(),
+                ..Attributes::default()
+            };
+            infer(
+                "Split",
+                &[Some(&value(&[2, 7]))],
+                &attributes,
+                None,
+                (index, 3),
+            )
+            .map(|typed| typed.shape)
+        };
+        assert_eq!(split(0), Some(vec![2, 3]));
+        assert_eq!(split(2), Some(vec![2, 1]));
+        assert_eq!(split(3), None);
         assert_eq!(shape_of("NonZero", &[&image], &[]), None);
+    }
+
+    #[test]
+    fn shapes_that_are_computed_from_shapes() {
+        let ints = |values: &[i64]| Typed {
+            dtype: DType::I64,
+            shape: vec![values.len() as u64],
+            values: Some(values.to_vec()),
+        };
+        let run = |operator: &str, inputs: &[&Typed], axis: i64| {
+            let inputs: Vec<Option<&Typed>> = inputs.iter().map(|&input| Some(input)).collect();
+            let attributes = Attributes {
+                ints: [("axis".to_owned(), vec![axis])].into(),
+                ..Attributes::default()
+            };
+            infer(operator, &inputs, &attributes, None, (0, 1)).expect(operator)
+        };
+        // x.view(x.size(0), -1, 12, 64).transpose(1, 2), as exporters write it.
+        let x = value(&[8, 197, 768]);
+        let sizes = run("Shape", &[&x], 0);
+        assert_eq!(sizes.values.as_deref(), Some([8, 197, 768].as_slice()));
+        let zero = Typed {
+            shape: Vec::new(),
+            ..ints(&[0])
+        };
+        let batch = run("Gather", &[&sizes, &zero], 0);
+        assert_eq!(batch.shape, Vec::<u64>::new());
+        let batch = run("Unsqueeze", &[&batch, &ints(&[0])], 0);
+        let wanted = run("Concat", &[&batch, &ints(&[-1, 12, 64])], 0);
+        assert_eq!(wanted.values.as_deref(), Some([8, -1, 12, 64].as_slice()));
+        assert_eq!(run("Reshape", &[&x, &wanted], 0).shape, [8, 197, 12, 64]);
+        let slice = run("Slice", &[&x, &ints(&[0]), &ints(&[1]), &ints(&[1])], 0);
+        assert_eq!(slice.shape, [8, 1, 768]);
+        let last = run("Slice", &[&sizes, &ints(&[-2]), &ints(&[i64::MAX])], 0);
+        assert_eq!(last.values.as_deref(), Some([197, 768].as_slice()));
+        assert_eq!(
+            run("Div", &[&last, &ints(&[2])], 0).values.as_deref(),
+            Some([98, 384].as_slice())
+        );
+        assert_eq!(run("ReduceMean", &[&x, &ints(&[-1])], 0).shape, [8, 197, 1]);
+        assert_eq!(
+            run("Expand", &[&value(&[1, 1, 768]), &ints(&[8, 1, 1])], 0).shape,
+            [8, 1, 768]
+        );
     }
 
     #[test]
@@ -499,11 +838,18 @@ mod tests {
             None
         );
         assert_eq!(
-            infer("Relu", &[], &Attributes::default()).map(|t| t.shape),
+            infer("Relu", &[], &Attributes::default(), None, (0, 1)).map(|t| t.shape),
             None
         );
         assert_eq!(
-            infer("MatMul", &[None, None], &Attributes::default()).map(|t| t.shape),
+            infer(
+                "MatMul",
+                &[None, None],
+                &Attributes::default(),
+                None,
+                (0, 1)
+            )
+            .map(|t| t.shape),
             None
         );
     }
