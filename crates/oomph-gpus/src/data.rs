@@ -169,7 +169,7 @@ struct RawGpu {
     host_link: String,
     /// Both directions together, as datasheets give it.
     nvlink_gbs: Option<f64>,
-    context_mib: Option<RawContext>,
+    context_bytes: Option<RawContext>,
     usd_per_hour: Option<f64>,
     as_of: Option<String>,
     launch_usd: Option<u32>,
@@ -193,8 +193,14 @@ struct RawRates {
 struct RawContext {
     base: u64,
     first_kernel: u64,
-    matmul: u64,
-    convolution: u64,
+    cublas_handle: u64,
+    first_matmul: u64,
+    cudnn_handle: u64,
+    first_fft: u64,
+    stream: u64,
+    cusolver_handle: u64,
+    cusparse_handle: u64,
+    nccl_communicator: u64,
 }
 
 fn build(architecture: &RawArchitecture, raw: &RawGpu) -> Result<Gpu, String> {
@@ -323,30 +329,51 @@ fn link(raw: &RawGpu) -> Result<Link, String> {
     })
 }
 
-/// What the H200 measured, and the threads that it can hold at once.
-const MEASURED_CONTEXT_MIB: RawContext = RawContext {
-    base: 527,
-    first_kernel: 94,
-    matmul: 64,
-    convolution: 8,
+/// What the H200 measured (its entry says the same; a test compares), and the threads that it can
+/// hold at once.
+const MEASURED_CONTEXT: RawContext = RawContext {
+    base: 552_402_944,
+    first_kernel: 96_468_992,
+    cublas_handle: 67_108_864,
+    first_matmul: 2_097_152,
+    cudnn_handle: 10_485_760,
+    first_fft: 8_388_608,
+    stream: 2_293_760,
+    cusolver_handle: 100_663_296,
+    cusparse_handle: 0,
+    nccl_communicator: 901_775_360,
 };
 const MEASURED_THREADS: u64 = 132 * 2048;
 
 /// The context by measurement, or by the rule in `docs/gpus.md`: the H200's in proportion to the
-/// resident threads, by which the driver sizes what it allocates per multiprocessor.
+/// resident threads, by which the driver sizes what it allocates per multiprocessor. NCCL's
+/// buffers go by channels and ranks and are taken as they are.
 fn context(raw: &RawGpu, limits: &Limits) -> Context {
+    /// Allocations of the driver come in pieces of this size.
+    const PIECE: u64 = 64 << 10;
     let threads = u64::from(raw.sms) * u64::from(limits.threads_per_sm);
-    let (mib, scale) = match &raw.context_mib {
-        Some(measured) => (measured, (1, 1)),
-        None => (&MEASURED_CONTEXT_MIB, (threads, MEASURED_THREADS)),
+    let (measured, part, whole) = match &raw.context_bytes {
+        Some(measured) => (measured, 1, 1),
+        None => (&MEASURED_CONTEXT, threads, MEASURED_THREADS),
     };
-    // To whole mebibytes: more would pretend to an accuracy that a rule does not have.
-    let bytes = |mib: u64| (mib * scale.0 + scale.1 / 2) / scale.1 * MIB;
+    let scaled = |bytes: u64| {
+        if part == whole {
+            bytes
+        } else {
+            (bytes * part / whole).next_multiple_of(PIECE)
+        }
+    };
     Context {
-        base_bytes: bytes(mib.base),
-        first_kernel_bytes: bytes(mib.first_kernel),
-        matmul_bytes: bytes(mib.matmul),
-        convolution_bytes: bytes(mib.convolution),
+        base_bytes: scaled(measured.base),
+        first_kernel_bytes: scaled(measured.first_kernel),
+        cublas_handle_bytes: scaled(measured.cublas_handle),
+        first_matmul_bytes: scaled(measured.first_matmul),
+        cudnn_handle_bytes: scaled(measured.cudnn_handle),
+        first_fft_bytes: scaled(measured.first_fft),
+        stream_bytes: scaled(measured.stream),
+        cusolver_handle_bytes: scaled(measured.cusolver_handle),
+        cusparse_handle_bytes: scaled(measured.cusparse_handle),
+        nccl_communicator_bytes: measured.nccl_communicator,
     }
 }
 

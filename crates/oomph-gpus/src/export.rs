@@ -11,9 +11,6 @@ const DRIVER_VERSION: u32 = 13_000;
 /// the H200 sat whose properties are in the catalogue.
 const PCI_BUS: u32 = 6;
 
-/// First line of [`Gpu::to_key_values`]; a reader refuses another number.
-const KEY_VALUES_VERSION: u32 = 1;
-
 impl Gpu {
     /// cuDNN's device-property JSON (`CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`), with which
     /// cuDNN's heuristics work without a device.
@@ -69,107 +66,115 @@ impl Gpu {
         json
     }
 
-    /// The properties as flat text for the preloaded virtual GPU, which has no parser for more.
+    /// The properties as flat text, from which the preloaded virtual GPU takes them (it has no
+    /// parser for more).
     ///
-    /// One `key=value` per line, `\n` ends each line, keys are `[a-z0-9_]+`, values run to the end
-    /// of the line and are decimal integers except `id` and `name`. The first line is
-    /// `oomph_gpu=1`; a reader refuses another version, ignores keys that it does not know, and
-    /// must not rely on order after the first line. Keys follow `cudaDeviceProp`'s fields in snake
-    /// case, and clocks are in kHz as there. Bandwidths and rates are per second; a rate that the
-    /// hardware lacks is 0.
+    /// One `key=value` per line; lines that begin with `#` are comments; order means nothing;
+    /// readers ignore keys that they do not know. Values run to the end of the line and are
+    /// decimal integers except `id`, `name` and `cudnn_json`. Clocks are in kHz, rates and
+    /// bandwidths per second; a rate that the hardware lacks is 0.
     pub fn to_key_values(&self) -> String {
         self.to_key_values_with_memory(self.memory.total_bytes)
     }
 
-    /// [`Self::to_key_values`] for a capacity other than its own (`--memory`).
+    /// [`Self::to_key_values`] for a capacity other than its own.
     pub fn to_key_values_with_memory(&self, total_bytes: u64) -> String {
         let limits = &self.limits;
+        let context = &self.context;
         let (major, minor) = self.compute_capability;
         let rate = |rate: Option<f64>| rate.map_or(0, |rate| rate.round() as u64);
         let mut text = format!(
-            "oomph_gpu={KEY_VALUES_VERSION}\nid={}\nname={}\n",
-            self.id, self.name
+            "# {}, from oomph's catalogue of GPUs\nid={}\nname={}\n",
+            self.name, self.id, self.name
         );
         let numbers = [
-            ("total_global_mem", total_bytes),
-            ("major", u64::from(major)),
-            ("minor", u64::from(minor)),
-            ("multi_processor_count", u64::from(self.sms)),
-            ("warp_size", u64::from(limits.warp_size)),
-            ("shared_mem_per_block", u64::from(limits.shared_per_block)),
+            ("memory.total_bytes", total_bytes),
+            ("memory.bus_bits", u64::from(self.clocks.bus_bits)),
+            ("compute_capability.major", u64::from(major)),
+            ("compute_capability.minor", u64::from(minor)),
+            ("sm_count", u64::from(self.sms)),
             (
-                "shared_mem_per_block_optin",
+                "shared_memory.per_block_bytes",
+                u64::from(limits.shared_per_block),
+            ),
+            (
+                "shared_memory.per_block_optin_bytes",
                 u64::from(limits.shared_per_block_optin),
             ),
             (
-                "shared_mem_per_multiprocessor",
+                "shared_memory.per_sm_bytes",
                 u64::from(limits.shared_per_sm),
             ),
             (
-                "reserved_shared_mem_per_block",
+                "shared_memory.reserved_per_block_bytes",
                 u64::from(limits.shared_reserved_per_block),
             ),
-            ("regs_per_block", u64::from(limits.registers_per_block)),
+            ("registers.per_block", u64::from(limits.registers_per_block)),
+            ("registers.per_sm", u64::from(limits.registers_per_sm)),
+            ("threads.max_per_sm", u64::from(limits.threads_per_sm)),
+            ("blocks.max_per_sm", u64::from(limits.blocks_per_sm)),
+            ("l2_bytes", self.l2_bytes),
+            ("persisting_l2_bytes", self.persisting_l2_bytes()),
+            ("clock.sm_khz", u64::from(self.clocks.driver_mhz) * 1000),
+            ("clock.memory_khz", u64::from(self.clocks.memory_mhz) * 1000),
+            ("copy_engines", u64::from(limits.copy_engines)),
+            ("ecc", u64::from(self.memory.ecc)),
+            ("context.base_bytes", context.base_bytes),
+            ("context.first_kernel_bytes", context.first_kernel_bytes),
+            ("context.cublas_handle_bytes", context.cublas_handle_bytes),
+            ("context.first_matmul_bytes", context.first_matmul_bytes),
+            ("context.cudnn_handle_bytes", context.cudnn_handle_bytes),
+            ("context.first_fft_bytes", context.first_fft_bytes),
+            ("context.stream_bytes", context.stream_bytes),
             (
-                "regs_per_multiprocessor",
-                u64::from(limits.registers_per_sm),
-            ),
-            ("max_threads_per_block", u64::from(limits.threads_per_block)),
-            (
-                "max_threads_per_multi_processor",
-                u64::from(limits.threads_per_sm),
+                "context.cusolver_handle_bytes",
+                context.cusolver_handle_bytes,
             ),
             (
-                "max_blocks_per_multi_processor",
-                u64::from(limits.blocks_per_sm),
+                "context.cusparse_handle_bytes",
+                context.cusparse_handle_bytes,
             ),
-            ("max_threads_dim_x", u64::from(limits.block_dim[0])),
-            ("max_threads_dim_y", u64::from(limits.block_dim[1])),
-            ("max_threads_dim_z", u64::from(limits.block_dim[2])),
-            ("max_grid_size_x", u64::from(limits.grid_dim[0])),
-            ("max_grid_size_y", u64::from(limits.grid_dim[1])),
-            ("max_grid_size_z", u64::from(limits.grid_dim[2])),
-            ("total_const_mem", 65_536),
-            ("l2_cache_size", self.l2_bytes),
-            ("clock_rate", u64::from(self.clocks.driver_mhz) * 1000),
             (
-                "memory_clock_rate",
-                u64::from(self.clocks.memory_mhz) * 1000,
+                "context.nccl_communicator_bytes",
+                context.nccl_communicator_bytes,
             ),
-            ("memory_bus_width", u64::from(self.clocks.bus_bits)),
-            ("async_engine_count", u64::from(limits.copy_engines)),
-            ("ecc_enabled", u64::from(self.memory.ecc)),
-            ("tcc_driver", 0),
-            ("integrated", 0),
-            ("concurrent_kernels", 1),
-            ("cooperative_launch", 1),
-            ("unified_addressing", 1),
-            ("managed_memory", 1),
-            ("compute_preemption_supported", 1),
-            ("pci_bus_id", u64::from(PCI_BUS)),
-            ("pci_device_id", 0),
-            ("pci_domain_id", 0),
-            ("driver_version", u64::from(DRIVER_VERSION)),
-            ("context_base_bytes", self.context.base_bytes),
             (
-                "context_first_kernel_bytes",
-                self.context.first_kernel_bytes,
+                "bandwidth.memory_bytes_per_s",
+                self.bandwidth_bytes_per_s.round() as u64,
             ),
-            ("context_matmul_bytes", self.context.matmul_bytes),
-            ("context_convolution_bytes", self.context.convolution_bytes),
-            ("bandwidth", self.bandwidth_bytes_per_s.round() as u64),
-            ("host_link", self.link.host_bytes_per_s.round() as u64),
-            ("nvlink", rate(self.link.nvlink_bytes_per_s)),
-            ("rate_fp32", self.rates.fp32.round() as u64),
-            ("rate_tf32", rate(self.rates.tf32)),
-            ("rate_fp16", rate(self.rates.fp16)),
-            ("rate_bf16", rate(self.rates.bf16)),
-            ("rate_fp8", rate(self.rates.fp8)),
-            ("rate_int8", rate(self.rates.int8)),
+            (
+                "bandwidth.host_bytes_per_s",
+                self.link.host_bytes_per_s.round() as u64,
+            ),
+            (
+                "bandwidth.nvlink_bytes_per_s",
+                rate(self.link.nvlink_bytes_per_s),
+            ),
+            ("rate.fp32", self.rates.fp32.round() as u64),
+            ("rate.tf32", rate(self.rates.tf32)),
+            ("rate.fp16", rate(self.rates.fp16)),
+            ("rate.bf16", rate(self.rates.bf16)),
+            ("rate.fp8", rate(self.rates.fp8)),
+            ("rate.int8", rate(self.rates.int8)),
         ];
         for (key, value) in numbers {
             let _ = writeln!(text, "{key}={value}");
         }
+        let _ = writeln!(
+            text,
+            "cudnn_json={}",
+            self.cudnn_json_with_memory(total_bytes)
+        );
         text
+    }
+
+    /// How much of the L2 may be set aside for persisting accesses: 5/8 of it on the H200, 3/4 on
+    /// the A100, nothing before.
+    fn persisting_l2_bytes(&self) -> u64 {
+        match self.compute_capability {
+            (major, _) if major >= 9 => self.l2_bytes / 8 * 5,
+            (8, _) => self.l2_bytes / 4 * 3,
+            _ => 0,
+        }
     }
 }

@@ -166,8 +166,9 @@ pub struct Link {
     pub nvlink_bytes_per_s: Option<f64>,
 }
 
-/// Device memory that CUDA takes outside PyTorch's caching allocator, as increments in the order
-/// in which a job usually causes them.
+/// Device memory that CUDA and its libraries take outside PyTorch's caching allocator, each when
+/// the thing first happens. Handles are made by each thread that needs one: the forward and the
+/// backward thread of a training job have one each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Context {
@@ -175,17 +176,33 @@ pub struct Context {
     pub base_bytes: u64,
     /// The first kernel: its module is loaded.
     pub first_kernel_bytes: u64,
-    /// The first matrix product: cuBLAS's handle and kernels, without its workspace, which lies
-    /// in the allocator.
-    pub matmul_bytes: u64,
-    /// The first convolution: cuDNN's handle and kernels.
-    pub convolution_bytes: u64,
+    /// A cuBLAS handle, without its workspace, which lies in the allocator.
+    pub cublas_handle_bytes: u64,
+    /// The first matrix product: its kernels.
+    pub first_matmul_bytes: u64,
+    /// A cuDNN handle.
+    pub cudnn_handle_bytes: u64,
+    /// The first Fourier transform.
+    pub first_fft_bytes: u64,
+    /// A stream.
+    pub stream_bytes: u64,
+    /// A cuSOLVER handle.
+    pub cusolver_handle_bytes: u64,
+    /// A cuSPARSE handle.
+    pub cusparse_handle_bytes: u64,
+    /// A NCCL communicator of two ranks, at its first collective.
+    pub nccl_communicator_bytes: u64,
 }
 
 impl Context {
-    /// All of it: a job that has multiplied and convolved.
+    /// What a job on one thread takes that multiplies and convolves: the context, a kernel, one
+    /// cuBLAS and one cuDNN handle. A backward thread adds a handle of each.
     pub const fn total_bytes(self) -> u64 {
-        self.base_bytes + self.first_kernel_bytes + self.matmul_bytes + self.convolution_bytes
+        self.base_bytes
+            + self.first_kernel_bytes
+            + self.cublas_handle_bytes
+            + self.first_matmul_bytes
+            + self.cudnn_handle_bytes
     }
 }
 

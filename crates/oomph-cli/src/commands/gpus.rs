@@ -423,8 +423,14 @@ struct RateEntry {
 struct ContextEntry {
     base: u64,
     first_kernel: u64,
-    matmul: u64,
-    convolution: u64,
+    cublas_handle: u64,
+    first_matmul: u64,
+    cudnn_handle: u64,
+    first_fft: u64,
+    stream: u64,
+    cusolver_handle: u64,
+    cusparse_handle: u64,
+    nccl_communicator: u64,
 }
 
 #[derive(Serialize)]
@@ -484,8 +490,14 @@ impl<'a> Entry<'a> {
             context_bytes: ContextEntry {
                 base: gpu.context.base_bytes,
                 first_kernel: gpu.context.first_kernel_bytes,
-                matmul: gpu.context.matmul_bytes,
-                convolution: gpu.context.convolution_bytes,
+                cublas_handle: gpu.context.cublas_handle_bytes,
+                first_matmul: gpu.context.first_matmul_bytes,
+                cudnn_handle: gpu.context.cudnn_handle_bytes,
+                first_fft: gpu.context.first_fft_bytes,
+                stream: gpu.context.stream_bytes,
+                cusolver_handle: gpu.context.cusolver_handle_bytes,
+                cusparse_handle: gpu.context.cusparse_handle_bytes,
+                nccl_communicator: gpu.context.nccl_communicator_bytes,
             },
             usd_per_hour: gpu.cost.usd_per_hour,
             usd_per_hour_as_of: gpu.cost.as_of.as_deref(),
