@@ -1,1 +1,3 @@
 //! How results are shown: terminal, JSON, HTML.
+
+pub mod terminal;
