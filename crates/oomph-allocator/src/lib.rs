@@ -1,1 +1,13 @@
 //! The CUDA caching allocator of PyTorch, simulated.
+//!
+//! [`Simulator`] is the allocator, [`Driver`] the device below it. Whoever replays a history feeds
+//! the simulator and compares; whoever asks "what if" changes [`Config`] or the driver.
+
+pub mod config;
+pub mod driver;
+pub mod simulator;
+mod size_index;
+
+pub use config::{Config, ConfigError, TorchVersion};
+pub use driver::{AddressModel, Driver};
+pub use simulator::{BlockId, OutOfMemory, Simulator, Stats};
