@@ -5,13 +5,15 @@
 
 pub mod config;
 pub mod driver;
+pub mod plan;
 pub mod program;
 pub mod replay;
+pub mod search;
 pub mod simulator;
 mod size_index;
 
 pub use config::{Config, ConfigError, TorchVersion};
 pub use driver::{AddressModel, Driver};
-pub use program::{Allocation, Op, Program};
+pub use program::{Allocation, Op, Program, Room};
 pub use replay::{Device, Mismatch, Predicted, Replayed};
 pub use simulator::{BlockId, OutOfMemory, Simulator, Stats};

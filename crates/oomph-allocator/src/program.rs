@@ -101,6 +101,19 @@ pub struct Program {
     pub problems: Vec<Problem>,
 }
 
+/// What the allocator could have reserved, told from a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// It could reserve this much.
+    pub at_least: u64,
+    /// It could not reserve this much.
+    pub below: u64,
+    /// Whether the device was full, rather than a limit of the process met.
+    pub by_device: bool,
+    /// The device's free memory at the failure.
+    pub device_free: u64,
+}
+
 impl Program {
     /// Whether the history begins at the first allocation.
     pub fn is_complete(&self) -> bool {
@@ -113,6 +126,41 @@ impl Program {
             .iter()
             .rev()
             .find(|allocation| allocation.failed)
+    }
+
+    /// What the allocator could have reserved, told from the failure: at least what it did hold at
+    /// its peak, and less than what it held at the failure plus what it asked for then.
+    ///
+    /// `None` without a failure.
+    pub fn room(&self, config: &Config) -> Option<Room> {
+        let failure = self.failure()?;
+        let segment = config.segment_size(config.round_size(failure.requested));
+        // An event of a failure carries the device's free memory as its address.
+        let device_free = failure.addr;
+        let at_failure = self.reserved_at(failure.alloc_row);
+        let by_device = device_free < segment;
+        Some(Room {
+            at_least: if by_device {
+                self.recorded_peak_reserved.max(at_failure.saturating_add(device_free) >> 21 << 21)
+            } else {
+                self.recorded_peak_reserved
+            },
+            below: at_failure.saturating_add(segment).max(self.recorded_peak_reserved + 1),
+            by_device,
+            device_free,
+        })
+    }
+
+    /// What was reserved just before an event.
+    pub fn reserved_at(&self, row: u32) -> u64 {
+        let initial: u64 = self.initial.iter().map(|segment| segment.size).sum();
+        self.driver_events
+            .iter()
+            .take_while(|event| event.row < row)
+            .fold(initial, |reserved, event| match event.action {
+                Action::SegmentAlloc | Action::SegmentMap => reserved.saturating_add(event.size),
+                _ => reserved.saturating_sub(event.size),
+            })
     }
 
     /// Makes the program of a device's history.
@@ -152,7 +200,6 @@ impl Program {
                             requested: block.requested.0,
                             size: Some(block.size.0),
                             stream: segment.stream.0,
-                            pool: segment.pool,
                         },
                     );
                 }
@@ -177,7 +224,6 @@ impl Program {
                             requested: size,
                             size: None,
                             stream: events.stream(row).0,
-                            pool: events.pool(row),
                         },
                     );
                 }
@@ -427,7 +473,6 @@ struct LiveBlock {
     // Known for blocks that live to the end.
     size: Option<u64>,
     stream: u64,
-    pool: PoolId,
 }
 
 #[derive(Debug, Clone, Copy)]
