@@ -40,18 +40,44 @@ fn main() {
                 rate(predicted_in),
             );
             let device = match program.room(&config) {
-                Some(room) => Device { limit: Some(room.at_least), ..Device::UNLIMITED },
+                Some(room) => Device {
+                    limit: Some(room.at_least),
+                    ..Device::UNLIMITED
+                },
                 None => Device::UNLIMITED,
             };
             let begin = Instant::now();
             let again = replay::predict(&program, &config, device);
-            println!("  room {:?}: fails at {:?} of {:?}, peak {}", program.room(&config), again.failed_row, program.failure().map(|f| f.alloc_row), again.stats.reserved_peak);
-            println!("  bounds {:?} in {:.2} s", oomph_allocator::plan::bounds(&program, &config), begin.elapsed().as_secs_f64());
+            println!(
+                "  room {:?}: fails at {:?} of {:?}, peak {}",
+                program.room(&config),
+                again.failed_row,
+                program.failure().map(|f| f.alloc_row),
+                again.stats.reserved_peak
+            );
+            println!(
+                "  bounds {:?} in {:.2} s",
+                oomph_allocator::plan::bounds(&program, &config),
+                begin.elapsed().as_secs_f64()
+            );
             let begin = Instant::now();
-            for trial in oomph_allocator::search::search(&program, TorchVersion::ASSUMED, device).iter().take(3) {
-                println!("  {} fits {} needs {:?} peak {}", trial.conf, trial.predicted.fits(), trial.needs, trial.predicted.stats.reserved_peak);
+            for trial in oomph_allocator::search::search(&program, TorchVersion::ASSUMED, device)
+                .iter()
+                .take(3)
+            {
+                println!(
+                    "  {} fits {} needs {:?} peak {}",
+                    trial.conf,
+                    trial.predicted.fits(),
+                    trial.needs,
+                    trial.predicted.stats.reserved_peak
+                );
             }
-            println!("  default needs {:?}; search took {:.2} s", oomph_allocator::search::smallest(&program, &config), begin.elapsed().as_secs_f64());
+            println!(
+                "  default needs {:?}; search took {:.2} s",
+                oomph_allocator::search::smallest(&program, &config),
+                begin.elapsed().as_secs_f64()
+            );
             for mismatch in exact.examples.iter().take(4) {
                 println!("  row {}: {}", mismatch.row, mismatch.what);
             }

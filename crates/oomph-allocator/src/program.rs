@@ -141,11 +141,14 @@ impl Program {
         let by_device = device_free < segment;
         Some(Room {
             at_least: if by_device {
-                self.recorded_peak_reserved.max(at_failure.saturating_add(device_free) >> 21 << 21)
+                self.recorded_peak_reserved
+                    .max(at_failure.saturating_add(device_free) >> 21 << 21)
             } else {
                 self.recorded_peak_reserved
             },
-            below: at_failure.saturating_add(segment).max(self.recorded_peak_reserved + 1),
+            below: at_failure
+                .saturating_add(segment)
+                .max(self.recorded_peak_reserved + 1),
             by_device,
             device_free,
         })

@@ -37,6 +37,22 @@ pub struct Trial {
     pub needs: Option<u64>,
 }
 
+impl Trial {
+    /// What makes one trial better than another, lower first: it fits; it needs less memory, where
+    /// less than 64 MiB do not count; it gives memory back to the driver less often, which is what
+    /// costs time.
+    pub fn cost(&self) -> (bool, u64, u64, u64) {
+        const INDIFFERENT: u32 = 26;
+        let needs = self.needs.unwrap_or(self.predicted.stats.reserved_peak);
+        (
+            !self.predicted.fits(),
+            needs >> INDIFFERENT,
+            self.predicted.stats.retries,
+            needs,
+        )
+    }
+}
+
 /// Runs a program under one setting.
 pub fn attempt(
     program: &Program,
@@ -62,13 +78,7 @@ pub fn smallest(program: &Program, config: &Config) -> Option<u64> {
     let free = predict(program, config, Device::UNLIMITED);
     let mut enough = free.stats.reserved_peak.div_ceil(STEP) * STEP;
     let initial: u64 = program.initial.iter().map(|segment| segment.size).sum();
-    let mut too_small = free
-        .stats
-        .allocated_peak
-        .max(initial)
-        .saturating_sub(1)
-        / STEP
-        * STEP;
+    let mut too_small = free.stats.allocated_peak.max(initial).saturating_sub(1) / STEP * STEP;
     while too_small + STEP < enough {
         let middle = (too_small + (enough - too_small) / 2) / STEP * STEP;
         if predict(program, config, Device::of(middle)).fits() {
@@ -86,12 +96,6 @@ pub fn search(program: &Program, version: TorchVersion, device: Device) -> Vec<T
         .iter()
         .filter_map(|conf| attempt(program, conf, version, device).ok())
         .collect();
-    trials.sort_by_key(|trial| {
-        (
-            !trial.predicted.fits(),
-            trial.needs.unwrap_or(trial.predicted.stats.reserved_peak),
-            trial.predicted.stats.retries,
-        )
-    });
+    trials.sort_by_key(Trial::cost);
     trials
 }

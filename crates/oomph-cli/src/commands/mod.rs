@@ -2,12 +2,15 @@
 //! an `Err` is wrong usage or unreadable input and becomes exit status 2.
 
 mod gpus;
+mod replay;
 
 /// The subcommands, in the order that `--help` lists them.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List the known GPUs and what they hold
     Gpus(gpus::Args),
+    /// Ask what other allocator settings or another capacity would have done
+    Replay(replay::Args),
 }
 
 impl Command {
@@ -15,6 +18,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<i32> {
         match self {
             Self::Gpus(args) => args.run(),
+            Self::Replay(args) => args.run(),
         }
     }
 }
