@@ -19,6 +19,7 @@ mod pickle;
 pub mod snapshot;
 pub mod stack_table;
 pub mod string_table;
+pub mod text;
 pub mod trace;
 pub mod units;
 
