@@ -2,7 +2,7 @@
 //! that it starts from.
 
 use hashbrown::HashMap;
-use oomph_trace::{Action, BlockState, PoolId, Problem, ProblemKind, Trace};
+use oomph_trace::{Action, BlockState, PoolId, Problem, ProblemKind, StackId, Trace};
 use rustc_hash::FxBuildHasher;
 
 use crate::config::{Config, SMALL_LIMIT};
@@ -23,6 +23,8 @@ pub struct Allocation {
     pub pool: PoolId,
     /// Where it was, as recorded.
     pub addr: u64,
+    /// The stack that made it, where recorded.
+    pub stack: StackId,
     /// The event that made it, [`NO_ROW`] if it is older than the history.
     pub alloc_row: u32,
     /// The event that freed it, [`NO_ROW`] if it outlived the history.
@@ -203,6 +205,7 @@ impl Program {
                             requested: block.requested.0,
                             size: Some(block.size.0),
                             stream: segment.stream.0,
+                            stack: block.stack,
                         },
                     );
                 }
@@ -227,6 +230,7 @@ impl Program {
                             requested: size,
                             size: None,
                             stream: events.stream(row).0,
+                            stack: StackId::NONE,
                         },
                     );
                 }
@@ -326,6 +330,7 @@ impl Program {
                     stream: block.stream,
                     pool: segment.pool,
                     addr,
+                    stack: block.stack,
                     alloc_row: NO_ROW,
                     free_row: NO_ROW,
                     failed: false,
@@ -406,6 +411,7 @@ impl Program {
                         stream: events.stream(row).0,
                         pool: pools.pool(events.pool(row), addr, row),
                         addr,
+                        stack: events.stack(row),
                         alloc_row: row as u32,
                         free_row: NO_ROW,
                         failed,
@@ -476,6 +482,7 @@ struct LiveBlock {
     // Known for blocks that live to the end.
     size: Option<u64>,
     stream: u64,
+    stack: StackId,
 }
 
 #[derive(Debug, Clone, Copy)]
