@@ -201,3 +201,22 @@ impl<R: Read> Input<R> {
         self.buffer.get(self.position..end).unwrap_or(&[])
     }
 }
+
+impl<R: Read> Read for Input<R> {
+    /// What has been peeked at comes first.
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.position == self.end {
+            self.refill(1);
+            if let Some(error) = self.error.take() {
+                return Err(error);
+            }
+        }
+        let held = self.buffer.get(self.position..self.end).unwrap_or(&[]);
+        let count = held.len().min(out.len());
+        for (to, from) in out.iter_mut().zip(held) {
+            *to = *from;
+        }
+        self.position += count;
+        Ok(count)
+    }
+}

@@ -28,7 +28,13 @@ pub fn read(path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
 
 /// Reads an unpacked snapshot from a stream; `path` is for messages only.
 pub fn read_from(reader: impl Read, path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
-    let mut input = Input::new(reader);
+    read_input(Input::new(reader), path)
+}
+
+pub(crate) fn read_input<R: Read>(
+    mut input: Input<R>,
+    path: &Path,
+) -> Result<(Trace, Vec<Problem>), Error> {
     let first = input.peek(16).to_vec();
     if first.is_empty() {
         return Err(match input.error.take() {
@@ -62,11 +68,11 @@ pub fn read_from(reader: impl Read, path: &Path) -> Result<(Trace, Vec<Problem>)
     lowering.finish(heap, &outcome, path)
 }
 
-const EXPECTED: &str = "a PyTorch memory snapshot (a pickle made by \
+pub(crate) const EXPECTED: &str = "a PyTorch memory snapshot (a pickle made by \
     torch.cuda.memory._dump_snapshot), an oomph trace, a profiler trace, or a log with an \
     out-of-memory message";
 
-fn describe_head(head: &[u8]) -> String {
+pub(crate) fn describe_head(head: &[u8]) -> String {
     if head.starts_with(b"PK\x03\x04") {
         return "a zip archive (a torch.save checkpoint or a model?)".to_owned();
     }

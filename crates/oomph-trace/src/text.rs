@@ -167,8 +167,7 @@ impl OomMessage {
 
 /// Reads a log; plain, `.gz`, `.xz` or `.zst`.
 pub fn read(path: &Path) -> Result<(Vec<OomMessage>, Vec<Problem>), Error> {
-    let reader = input::open(path)?;
-    read_from(reader).map_err(|source| Error::Io {
+    read_from(input::open(path)?).map_err(|source| Error::Io {
         path: path.to_owned(),
         source,
     })

@@ -53,7 +53,7 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-fn parse_version(text: &str) -> Result<TorchVersion, String> {
+pub(crate) fn parse_version(text: &str) -> Result<TorchVersion, String> {
     TorchVersion::parse(text).ok_or_else(|| format!("expected a version like 2.11, found {text:?}"))
 }
 

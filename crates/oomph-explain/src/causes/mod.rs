@@ -256,9 +256,12 @@ pub fn assess(facts: &Facts) -> Vec<Cause> {
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     for cause in &mut causes {
         cause.confidence = (cause.confidence * 100.0).round() / 100.0;
-        cause
-            .fixes
-            .sort_by_key(|fix| std::cmp::Reverse(fix.saves_bytes));
+        cause.fixes.sort_by_key(|fix| {
+            (
+                fix.basis == Basis::Estimated,
+                std::cmp::Reverse(fix.saves_bytes),
+            )
+        });
     }
     causes
 }
