@@ -199,13 +199,16 @@ fn median_gap(marks: &[usize]) -> Option<usize> {
 /// Rows at which the most telling recurring stack allocates.
 fn recurring_marks(program: &Program, stacks: &Stacks, start: usize, end: usize) -> Vec<usize> {
     let mut rows_by_stack: HashMap<StackId, Vec<usize>> = HashMap::new();
+    let mut before = StackId::NONE;
     for op in &program.ops {
         let Op::Alloc(id) = *op else { continue };
         let Some(allocation) = program.allocations.get(id as usize) else {
             continue;
         };
         let row = allocation.alloc_row as usize;
-        if row < start || row >= end || allocation.stack == StackId::NONE {
+        // A line that makes several tensors in a row marks one place, not several.
+        let again = std::mem::replace(&mut before, allocation.stack) == allocation.stack;
+        if row < start || row >= end || again || allocation.stack == StackId::NONE {
             continue;
         }
         // What modules allocate comes back with every layer; what the script itself allocates

@@ -11,7 +11,9 @@ use crate::facts::Facts;
 
 /// Below this share of the memory, fragmentation is the ordinary loss of rounding and caching:
 /// the failed jobs that have another cause lose 1 to 5 %.
-const ORDINARY: f64 = 0.10;
+const ORDINARY: f64 = 0.12;
+/// Below this, it is a handful of half-used segments of 20 MiB, as every job has.
+const A_FEW_SEGMENTS: u64 = 8 * (20 << 20);
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
@@ -20,7 +22,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let memory = room.at_least.max(facts.reserved);
     let share = unused as f64 / memory.max(1) as f64;
     // Without fragmentation the request would have fitted.
-    if facts.needed() > memory || share < ORDINARY {
+    if facts.needed() > memory || share < ORDINARY || unused < A_FEW_SEGMENTS {
         return None;
     }
     let device = Device {

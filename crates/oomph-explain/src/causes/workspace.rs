@@ -7,6 +7,8 @@ use crate::facts::Facts;
 
 /// Scratch space below this share of what was needed is ordinary.
 const DECISIVE: f64 = 0.2;
+/// Scratch space of up to some hundred MiB is what convolutions usually take.
+const USUAL: u64 = 512 << 20;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
@@ -14,7 +16,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let held = facts.bytes_of(Category::Workspace);
     let asked = if stack.is_workspace { facts.request } else { 0 };
     let share = facts.share(held + asked);
-    if share < DECISIVE {
+    if share < DECISIVE || held + asked < USUAL {
         return None;
     }
     let whose = if stack.is_convolution_workspace() {
