@@ -145,7 +145,7 @@ impl<R: Read> Input<R> {
 
     /// The next `n` bytes, consumed; `None` if the stream ends before.
     #[inline]
-    pub(crate) fn take(&mut self, n: usize) -> Option<&[u8]> {
+    pub(crate) fn next_bytes(&mut self, n: usize) -> Option<&[u8]> {
         if self.end - self.position < n {
             self.refill(n);
             if self.end < n {
@@ -174,7 +174,7 @@ impl<R: Read> Input<R> {
     /// The next `N` bytes as an array, consumed.
     #[inline]
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
+        self.next_bytes(N)?.try_into().ok()
     }
 
     /// The bytes up to and without the next newline, consumed with it; `None` if there is none

@@ -40,6 +40,14 @@ impl Category {
         Self::Unknown,
     ];
 
+    /// The category behind a number of the oomph file.
+    pub(crate) fn from_code(code: u64) -> Self {
+        Self::ALL
+            .into_iter()
+            .find(|&category| category as u64 == code)
+            .unwrap_or_default()
+    }
+
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -84,6 +92,24 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// All phases, in the order of a step.
+    pub const ALL: [Self; 6] = [
+        Self::Unknown,
+        Self::Setup,
+        Self::Forward,
+        Self::Backward,
+        Self::Optimizer,
+        Self::Inference,
+    ];
+
+    /// The phase behind a number of the oomph file.
+    pub(crate) fn from_code(code: u64) -> Self {
+        Self::ALL
+            .into_iter()
+            .find(|&phase| phase as u64 == code)
+            .unwrap_or_default()
+    }
+
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -135,6 +161,16 @@ impl Labels {
         if let Some(slot) = self.rows.get_mut(row) {
             *slot = handle;
         }
+    }
+
+    /// The distinct labels.
+    pub(crate) fn table(&self) -> &[Label] {
+        &self.table
+    }
+
+    /// The handle of an event's label, 0 where it has none.
+    pub(crate) fn handle(&self, row: usize) -> u32 {
+        self.rows.get(row).copied().unwrap_or(0)
     }
 
     /// The label of an event; the default where it has none.

@@ -11,10 +11,12 @@
 //!
 //! This is the only crate that knows wire formats, and [`Trace`] is none of them.
 
+pub mod chrome;
 pub mod error;
 pub mod events;
 mod input;
 pub mod labels;
+pub mod oomph_file;
 mod pickle;
 pub mod snapshot;
 pub mod stack_table;
@@ -61,6 +63,12 @@ pub fn read(path: &Path) -> Result<(Content, Vec<Problem>), Error> {
     let trace = |(trace, problems)| (Content::Trace(Box::new(trace)), problems);
     if first.first() == Some(&0x80) {
         return snapshot::read_input(input, path).map(trace);
+    }
+    if first.starts_with(oomph_file::MAGIC) {
+        return oomph_file::read_input(input, path).map(trace);
+    }
+    if chrome::looks_like(&first) {
+        return chrome::read_from(input, path).map(trace);
     }
     let not_known = |found: String| Error::Format {
         path: path.to_owned(),

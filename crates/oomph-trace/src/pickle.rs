@@ -510,7 +510,7 @@ impl<R: Read, L: Lower> Machine<'_, R, L> {
                 }
                 0x8a => {
                     let length = usize::from(operand!(self.input.byte()));
-                    let value = integer(operand!(self.input.take(length)));
+                    let value = integer(operand!(self.input.next_bytes(length)));
                     self.push(value)?;
                 }
                 b'(' => {
@@ -543,7 +543,7 @@ impl<R: Read, L: Lower> Machine<'_, R, L> {
                 }
                 0x8c => {
                     let length = usize::from(operand!(self.input.byte()));
-                    let text = operand!(self.input.take(length));
+                    let text = operand!(self.input.next_bytes(length));
                     let id = intern(&mut self.heap.strings, text);
                     self.push(Value::Str(id))?;
                 }
@@ -658,7 +658,7 @@ impl<R: Read, L: Lower> Machine<'_, R, L> {
                     if length > MAX_INTEGER {
                         return Err(format!("an integer of {length} bytes"));
                     }
-                    let value = integer(operand!(self.input.take(length)));
+                    let value = integer(operand!(self.input.next_bytes(length)));
                     self.push(value)?;
                 }
                 b'C' => {
@@ -849,7 +849,7 @@ impl<R: Read, L: Lower> Machine<'_, R, L> {
                 "a string claims {length} bytes; more than {MAX_STRING} do not occur"
             ));
         }
-        let Some(text) = self.input.take(length as usize) else {
+        let Some(text) = self.input.next_bytes(length as usize) else {
             return Ok(false);
         };
         let id = intern(&mut self.heap.strings, text);
@@ -864,7 +864,7 @@ impl<R: Read, L: Lower> Machine<'_, R, L> {
                 "bytes of length {length}; more than {MAX_STRING} do not occur"
             ));
         }
-        if self.input.take(length as usize).is_none() {
+        if self.input.next_bytes(length as usize).is_none() {
             return Ok(false);
         }
         self.push(Value::Opaque)?;

@@ -9,7 +9,7 @@ use oomph_allocator::{Config, Device, Program, TorchVersion, plan, replay};
 use oomph_report::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bytes, columns, pad, pad_left, paint, width, wrap,
 };
-use oomph_trace::{Problem, ProblemKind};
+use oomph_trace::{Content, Problem, ProblemKind};
 use serde::Serialize;
 
 use crate::{json, stdout};
@@ -171,8 +171,11 @@ impl From<&Trial> for Setting {
 impl Args {
     /// Replays, and says what came of it.
     pub fn run(self) -> anyhow::Result<i32> {
-        let (trace, mut problems) = oomph_trace::snapshot::read(&self.snapshot)?;
         let path = self.snapshot.display();
+        let (content, mut problems) = oomph_trace::read(&self.snapshot)?;
+        let Content::Trace(trace) = content else {
+            bail!("{path}: found a log; a snapshot or an oomph trace can be replayed");
+        };
         if trace.events.is_empty() {
             bail!(
                 "{path}: the snapshot has no history to replay, only the state at its end. \
@@ -194,6 +197,12 @@ impl Args {
         let config = Config::from_settings(&trace.settings, version);
         let program = Program::new(&trace, device, &config);
         problems.extend(program.problems.iter().cloned());
+        if program.driver_events.is_empty() && program.initial.is_empty() {
+            bail!(
+                "{path}: the history has no segments (a profiler trace?), so there is nothing to \
+                 compare a replay with. Take a snapshot: torch.cuda.memory._dump_snapshot"
+            );
+        }
         let exact = replay::recorded(&program, &config);
         let room = program.room(&config);
         let (under, memory_is) = match (self.memory, room) {
