@@ -1,11 +1,13 @@
 //! Jupyter notebooks: the code cells as one source, and edits written back into the cells without
 //! touching another byte of the file.
 
+use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
+use ruff_source_file::LineIndex;
 use ruff_text_size::{TextRange, TextSize};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::source::Problem;
+use crate::source::{Problem, with_stack};
 
 /// Cell magics whose body is Python.
 const PYTHON_MAGICS: &[&str] = &["%%time", "%%timeit", "%%capture", "%%prun", "%%python"];
@@ -27,6 +29,8 @@ pub(crate) struct Notebook {
     raw: String,
     pub(crate) code: String,
     pub(crate) cells: Vec<Cell>,
+    /// Cells that do not parse: they are left out.
+    pub(crate) problems: Vec<Problem>,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +66,7 @@ impl Notebook {
         })?;
         let mut code = String::new();
         let mut cells = Vec::new();
+        let mut problems = Vec::new();
         for (index, cell) in parsed.cells.iter().enumerate() {
             let Ok(cell) = serde_json::from_str::<RawCell<'_>>(cell.get()) else {
                 continue;
@@ -81,6 +86,11 @@ impl Notebook {
             let Some(start) = offset_in(&raw, cell.source.get()) else {
                 continue;
             };
+            if let Some(mut problem) = broken(&text) {
+                problem.cell = Some(index + 1);
+                problems.push(problem);
+                continue;
+            }
             let from = TextSize::of(code.as_str());
             code.push_str(&text);
             let range = TextRange::new(from, TextSize::of(code.as_str()));
@@ -91,7 +101,12 @@ impl Notebook {
                 raw: start..start + cell.source.get().len(),
             });
         }
-        Ok(Self { raw, code, cells })
+        Ok(Self {
+            raw,
+            code,
+            cells,
+            problems,
+        })
     }
 
     /// The cell that holds an offset of the joined code.
@@ -118,6 +133,21 @@ impl Notebook {
         out.push_str(&self.raw[at..]);
         out
     }
+}
+
+/// Why a cell does not parse, if it does not.
+fn broken(text: &str) -> Option<Problem> {
+    let parse = || {
+        let parsed = parse_unchecked(text, ParseOptions::from(Mode::Ipython));
+        let error = parsed.errors().first()?;
+        let at = LineIndex::from_source_text(text).line_column(error.location.start(), text);
+        Some(Problem::new(
+            at.line.get(),
+            at.column.get(),
+            error.error.to_string(),
+        ))
+    };
+    with_stack(text, true, parse).unwrap_or_else(Some)
 }
 
 /// Where `part`, a slice of `whole`, begins.

@@ -200,23 +200,10 @@ impl Source {
             }
             return (Some(parsed), Vec::new());
         };
-        let mut problems = Vec::new();
-        let mut good: Vec<TextRange> = Vec::new();
+        let mut problems = notebook.problems.clone();
         let options = ParseOptions::from(Mode::Ipython);
-        for cell in &notebook.cells {
-            let parsed = parse_unchecked(&self.text[cell.range], options.clone());
-            match parsed.errors().first() {
-                None => good.push(cell.range),
-                Some(error) => {
-                    let index = LineIndex::from_source_text(&self.text);
-                    let at = self.position(&index, error.location.start() + cell.range.start());
-                    let mut problem = Problem::new(at.line, at.column, error.error.to_string());
-                    problem.cell = Some(cell.number);
-                    problems.push(problem);
-                }
-            }
-        }
-        let parsed = parse_cells_unchecked(&self.text, good, &options);
+        let cells = notebook.cells.iter().map(|cell| cell.range);
+        let parsed = parse_cells_unchecked(&self.text, cells, &options);
         if parsed.has_invalid_syntax() {
             problems.push(Problem::new(1, 1, "the cells do not parse together"));
             return (None, problems);
@@ -245,8 +232,11 @@ pub(crate) fn with_stack<T: Send>(
     notebook: bool,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, Problem> {
+    let failed = || Problem::new(1, 1, "the linter failed on this file; please report it");
     if depth_bound(code) <= SMALL_DEPTH {
-        return Ok(work());
+        // The parser asserts what it believes of itself. A belief that one file disproves must not
+        // end the run for all others.
+        return std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|_| failed());
     }
     let depth = token_depth(code, notebook);
     if depth > MAX_DEPTH {
@@ -262,7 +252,7 @@ pub(crate) fn with_stack<T: Send>(
             .spawn_scoped(scope, work)
             .map_err(|error| Problem::new(1, 1, format!("no thread for a deeply nested file: {error}")))?
             .join()
-            .map_err(|_| Problem::new(1, 1, "the linter failed on this file; please report it"))
+            .map_err(|_| failed())
     })
 }
 

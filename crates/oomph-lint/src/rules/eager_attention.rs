@@ -81,6 +81,9 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         let Some(expr) = assign.expr else { continue };
         let reads = |names: &[&str]| names_in(expr).iter().any(|name| names.contains(&root(name)));
         if is_scores(model, expr) {
+            if !is_plain_scores(model, expr) {
+                return None;
+            }
             scores.push(&assign.place);
         } else if is_softmax(expr) && reads(&scores) {
             weights.push(&assign.place);
@@ -88,8 +91,21 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         } else if reads(&weights) && !is_product(expr) {
             weights.push(&assign.place);
         } else if reads(&scores) && !is_product(expr) {
+            if !is_plain_scores(model, expr) {
+                return None;
+            }
             scores.push(&assign.place);
         }
+    }
+    // `scores += bias` and `scores[...] += bias`
+    let biased = model.assigns.iter().any(|assign| {
+        model.func_of(assign.ctx) == Some(func)
+            && matches!(assign.bind, Bind::Add)
+            && scores.contains(&super::util::base(&assign.place))
+            && !assign.expr.is_some_and(|expr| model.text(expr).contains("mask"))
+    });
+    if biased {
+        return None;
     }
     let softmax_at = softmax_at?;
     let def = model.func(func).node;
@@ -100,6 +116,8 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         || text.contains("output_attentions")
         || text.contains("save_att")
         || text.contains("get_attn")
+        || text.contains("window")
+        || text.contains("normalize(")
         || returns_any(def, &weights)
         || assigns.iter().any(|assign| {
             assign.place.starts_with("self.")
@@ -118,6 +136,16 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         )
         .help("use `torch.nn.functional.scaled_dot_product_attention`; a mask or bias goes into `attn_mask`"),
     )
+}
+
+/// The scores are only scaled and masked. A learned bias or a normalisation is another attention,
+/// that the fused kernels do not cover or save little for.
+fn is_plain_scores(model: &Model<'_>, expr: &Expr) -> bool {
+    let text = model.text(expr);
+    let others = ["bias", "rel_pos", "pos_", "_pos", "normalize", "norm(", "skew", "encodings"];
+    !others
+        .iter()
+        .any(|word| text.replace("self.bias[", "").replace("mask", "").contains(word))
 }
 
 fn root(name: &str) -> &str {

@@ -24,7 +24,7 @@ declare_rule! {
     /// import os
     /// import torch
     ///
-    /// print(torch.cuda.device_count())
+    /// print(torch.cuda.get_device_name(0))
     /// os.environ["CUDA_VISIBLE_DEVICES"] = "1"
     /// ```
     ///
@@ -36,7 +36,7 @@ declare_rule! {
     /// os.environ["CUDA_VISIBLE_DEVICES"] = "1"
     /// import torch
     ///
-    /// print(torch.cuda.device_count())
+    /// print(torch.cuda.get_device_name(0))
     /// ```
     ///
     /// ## When it is wrong
@@ -95,7 +95,7 @@ fn starts_cuda(call: &Call<'_>) -> bool {
         qual.strip_prefix("torch.cuda.").is_some_and(|name| {
             matches!(
                 name,
-                "is_available" | "device_count" | "set_device" | "current_device" | "get_device_name" | "init"
+                "is_available" | "set_device" | "current_device" | "get_device_name" | "init"
                     | "get_device_properties" | "empty_cache" | "mem_get_info"
             )
         })

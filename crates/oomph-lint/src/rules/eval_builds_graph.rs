@@ -1,6 +1,6 @@
 use ruff_text_size::Ranged;
 
-use super::util::{indent_of, is_eval_name, is_model_call, model_place};
+use super::util::{in_unit_test, indent_of, is_eval_name, is_model_call, model_place};
 use crate::fix::{Edit, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Grad, Loop, Model};
@@ -96,7 +96,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
         {
             continue;
         }
-        if model.in_lightning(looped.ctx) {
+        if model.in_lightning(looped.ctx) || in_unit_test(model, looped.ctx) {
             continue;
         }
         let first = model.calls.iter().find(|call| {

@@ -1,6 +1,6 @@
 use ruff_text_size::Ranged;
 
-use super::util::{is_model_call, model_place};
+use super::util::{in_unit_test, is_model_call, model_place};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{CtxKind, Grad, Model};
 
@@ -72,6 +72,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || func.is_some_and(|id| model.func(id).has_backward || model.func(id).has_step)
             || (func.is_none() && !model.backwards.is_empty())
             || model.in_lightning(call.ctx)
+            || in_unit_test(model, call.ctx)
+            // The graph is dropped as soon as it is made.
+            || model.text(model.stmt(call.stmt).node).contains(".detach()")
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
             || seen.contains(&(func, place.clone()))
         {

@@ -53,7 +53,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         return;
     }
     for call in &model.calls {
-        if !call.is("torch.load") || call.arg("map_location", 1).is_some() || call.has_star_kwargs()
+        if !call.is("torch.load")
+            || call.arg("map_location", 1).is_some()
+            || call.keyword("mmap").is_some()
+            || call.has_star_kwargs()
         {
             continue;
         }

@@ -93,7 +93,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let place = super::util::base(&assign.place);
         if starts_in(model, looped, place)
             || feeds_backward(model, func, place)
-            || !lives_outside(model, assign.ctx, place)
+            || !lives_outside(model, assign.ctx, &assign.place)
         {
             continue;
         }
@@ -115,5 +115,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 
 /// The sum is bound somewhere before the loop: a local name, or an attribute.
 fn lives_outside(model: &Model<'_>, ctx: crate::semantic::CtxId, place: &str) -> bool {
-    place.contains('.') || model.assigns_to(model.func_of(ctx), place).count() > 1
+    let base = super::util::base(place);
+    let own = usize::from(base == place);
+    place.contains('.') || model.assigns_to(model.func_of(ctx), base).count() > own
 }

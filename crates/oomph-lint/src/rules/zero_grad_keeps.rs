@@ -1,7 +1,7 @@
 use super::util::remove_keyword;
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Bind, Model};
 
 declare_rule! {
     /// Gradients are filled with zeros instead of freed.
@@ -53,7 +53,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let keeps = call
             .keyword("set_to_none")
             .is_some_and(|value| value.as_boolean_literal_expr().is_some_and(|flag| !flag.value));
-        if keeps {
+        // Code that adds to gradients by hand needs them to be there.
+        let by_hand = model
+            .assigns
+            .iter()
+            .any(|assign| assign.place.ends_with(".grad") && assign.bind != Bind::Set);
+        if keeps && !by_hand {
             let fix = remove_keyword(call, "set_to_none")
                 .map(|edit| Fix::unsafe_("let `zero_grad` free the gradients", edit));
             out.push(

@@ -1559,6 +1559,14 @@ impl<'a, 'd> Walker<'a, 'd> {
             result: result.clone(),
         });
         self.note_backward(index, call, method);
+        // `stack.enter_context(torch.no_grad())` holds until the stack's `with` ends.
+        if method == Some("enter_context") {
+            if let Some(Expr::Call(context)) = call.arguments.find_positional(0) {
+                if self.qual_of(&context.func).is_some_and(|qual| torch::is_no_grad(&qual)) {
+                    self.grad = Grad::Off;
+                }
+            }
+        }
         result
     }
 
