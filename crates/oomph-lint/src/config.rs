@@ -55,7 +55,10 @@ impl Config {
     /// Reads the text of a `pyproject.toml`; `None` if it has no `[tool.oomph.lint]`.
     pub fn from_pyproject(text: &str) -> Result<Option<Self>, ConfigError> {
         let parsed: PyProject = toml::from_str(text)?;
-        Ok(parsed.tool.and_then(|tool| tool.oomph).and_then(|oomph| oomph.lint))
+        Ok(parsed
+            .tool
+            .and_then(|tool| tool.oomph)
+            .and_then(|oomph| oomph.lint))
     }
 }
 
@@ -94,13 +97,21 @@ impl Selection {
         let mut selection = Self {
             on: Vec::with_capacity(ALL.len()),
         };
-        for selector in select.unwrap_or_default().iter().chain(extend).chain(ignore) {
+        for selector in select
+            .unwrap_or_default()
+            .iter()
+            .chain(extend)
+            .chain(ignore)
+        {
             if !ALL.iter().any(|rule| matches(selector, rule).is_some()) {
                 return Err(ConfigError::UnknownCode(selector.clone()));
             }
         }
         let longest = |selectors: &[String], rule: &Rule| {
-            selectors.iter().filter_map(|each| matches(each, rule)).max()
+            selectors
+                .iter()
+                .filter_map(|each| matches(each, rule))
+                .max()
         };
         for rule in ALL {
             let base = match select {

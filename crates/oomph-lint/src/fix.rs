@@ -77,10 +77,6 @@ impl Fix {
         }
     }
 
-    pub(crate) fn safe(message: &'static str, edit: Edit) -> Self {
-        Self::new(Applicability::Safe, message, vec![edit])
-    }
-
     pub(crate) fn unsafe_(message: &'static str, edit: Edit) -> Self {
         Self::new(Applicability::Unsafe, message, vec![edit])
     }

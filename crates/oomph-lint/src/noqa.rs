@@ -41,7 +41,8 @@ impl Noqa {
                 if whole_file {
                     noqa.file.push(codes);
                 } else {
-                    noqa.lines.push((index.line_index(range.start()).get(), codes));
+                    noqa.lines
+                        .push((index.line_index(range.start()).get(), codes));
                 }
             }
         }
@@ -100,9 +101,8 @@ mod tests {
 
     #[test]
     fn comments_name_codes_families_or_nothing() {
-        let covers = |comment: &str, code: &str| {
-            parse(comment).is_some_and(|(_, codes)| codes.cover(code))
-        };
+        let covers =
+            |comment: &str, code: &str| parse(comment).is_some_and(|(_, codes)| codes.cover(code));
         assert!(covers("# noqa", "OOM101"));
         assert!(covers("# NOQA: oom101", "OOM101"));
         assert!(covers("# noqa: E501, OOM1 because", "OOM101"));

@@ -166,14 +166,23 @@ fn encode(text: &str, like: &str) -> String {
     // nbformat writes one line per element; its indentation is whatever stands before the first.
     let indent = like
         .strip_prefix('[')
-        .and_then(|rest| rest.find(|c: char| !c.is_whitespace()).map(|end| &rest[..end]))
+        .and_then(|rest| {
+            rest.find(|c: char| !c.is_whitespace())
+                .map(|end| &rest[..end])
+        })
         .unwrap_or("");
     let closing = like
         .strip_suffix(']')
-        .and_then(|rest| rest.rfind(|c: char| !c.is_whitespace()).map(|end| &rest[end + 1..]))
+        .and_then(|rest| {
+            rest.rfind(|c: char| !c.is_whitespace())
+                .map(|end| &rest[end + 1..])
+        })
         .unwrap_or("");
     format!(
         "[{indent}{}{closing}]",
-        lines.join(&format!(",{}", if indent.is_empty() { " " } else { indent }))
+        lines.join(&format!(
+            ",{}",
+            if indent.is_empty() { " " } else { indent }
+        ))
     )
 }

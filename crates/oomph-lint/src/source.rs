@@ -4,7 +4,9 @@ use std::fmt;
 
 use ruff_python_ast::ModModule;
 use ruff_python_ast::token::TokenKind;
-use ruff_python_parser::{Mode, ParseOptions, Parsed, lexer, parse_cells_unchecked, parse_unchecked};
+use ruff_python_parser::{
+    Mode, ParseOptions, Parsed, lexer, parse_cells_unchecked, parse_unchecked,
+};
 use ruff_source_file::LineIndex;
 use ruff_text_size::{Ranged, TextRange, TextSize};
 
@@ -166,7 +168,11 @@ impl Source {
     pub(crate) fn position(&self, index: &LineIndex, offset: TextSize) -> Position {
         let at = index.line_column(offset, &self.text);
         let (line, column) = (at.line.get(), at.column.get());
-        match self.notebook.as_ref().and_then(|notebook| notebook.cell_at(offset)) {
+        match self
+            .notebook
+            .as_ref()
+            .and_then(|notebook| notebook.cell_at(offset))
+        {
             Some(cell) => {
                 let first = index.line_index(cell.range.start()).get();
                 Position {
@@ -187,8 +193,8 @@ impl Source {
     /// reported and has no tree.
     pub(crate) fn parse(&self) -> (Option<Parsed<ModModule>>, Vec<Problem>) {
         let Some(notebook) = &self.notebook else {
-            let parsed = parse_unchecked(&self.text, ParseOptions::from(Mode::Module))
-                .try_into_module();
+            let parsed =
+                parse_unchecked(&self.text, ParseOptions::from(Mode::Module)).try_into_module();
             let Some(parsed) = parsed else {
                 return (None, vec![Problem::new(1, 1, "not a module")]);
             };
@@ -250,7 +256,9 @@ pub(crate) fn with_stack<T: Send>(
         std::thread::Builder::new()
             .stack_size(DEEP_STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(|error| Problem::new(1, 1, format!("no thread for a deeply nested file: {error}")))?
+            .map_err(|error| {
+                Problem::new(1, 1, format!("no thread for a deeply nested file: {error}"))
+            })?
             .join()
             .map_err(|_| failed())
     })
@@ -308,7 +316,8 @@ fn depth_bound(code: &str) -> usize {
                     levels[0] = 0;
                 }
             }
-            b'.' | b'+' | b'-' | b'*' | b'/' | b'%' | b'~' | b'&' | b'|' | b'^' | b'@' | b' ' | b':' => {
+            b'.' | b'+' | b'-' | b'*' | b'/' | b'%' | b'~' | b'&' | b'|' | b'^' | b'@' | b' '
+            | b':' => {
                 if let Some(level) = levels.last_mut() {
                     *level += 1;
                     sum += 1;
@@ -324,7 +333,11 @@ fn depth_bound(code: &str) -> usize {
 
 /// A bound on how deep the parser recurses, from the tokens. The lexer does not recurse.
 fn token_depth(code: &str, notebook: bool) -> usize {
-    let mode = if notebook { Mode::Ipython } else { Mode::Module };
+    let mode = if notebook {
+        Mode::Ipython
+    } else {
+        Mode::Module
+    };
     let mut lexer = lexer::lex(code, mode);
     let mut levels: Vec<usize> = vec![0];
     let mut sum = 0usize;
@@ -339,10 +352,18 @@ fn token_depth(code: &str, notebook: bool) -> usize {
                 levels = vec![0];
                 sum = 0;
             }
-            TokenKind::Lpar | TokenKind::Lsqb | TokenKind::Lbrace | TokenKind::FStringStart | TokenKind::TStringStart => {
+            TokenKind::Lpar
+            | TokenKind::Lsqb
+            | TokenKind::Lbrace
+            | TokenKind::FStringStart
+            | TokenKind::TStringStart => {
                 levels.push(0);
             }
-            TokenKind::Rpar | TokenKind::Rsqb | TokenKind::Rbrace | TokenKind::FStringEnd | TokenKind::TStringEnd => {
+            TokenKind::Rpar
+            | TokenKind::Rsqb
+            | TokenKind::Rbrace
+            | TokenKind::FStringEnd
+            | TokenKind::TStringEnd => {
                 if levels.len() > 1 {
                     sum -= levels.pop().unwrap_or(0);
                 }

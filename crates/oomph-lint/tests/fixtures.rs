@@ -61,7 +61,11 @@ fn fixes_are_complete_and_stay() {
                 .linted
                 .findings
                 .iter()
-                .filter(|each| each.fix.as_ref().is_some_and(|fix| fix.applicability >= least))
+                .filter(|each| {
+                    each.fix
+                        .as_ref()
+                        .is_some_and(|fix| fix.applicability >= least)
+                })
                 .count();
             assert_eq!(left, 0, "{}: {left} fixes are left", rule.code);
             assert!(

@@ -108,7 +108,9 @@ fn examples_of_fixable_rules_are_fixed() {
 #[test]
 fn committed_pages_are_current() {
     let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/rules");
-    let mut index = String::from("# Rules of `oomph lint`\n\nGenerated from the rules' doc comments.\n\n| code | finds | default | fix |\n| --- | --- | --- | --- |\n");
+    let mut index = String::from(
+        "# Rules of `oomph lint`\n\nGenerated from the rules' doc comments.\n\n| code | finds | default | fix |\n| --- | --- | --- | --- |\n",
+    );
     let mut pages = Vec::new();
     for rule in ALL {
         let default = if rule.default { "on" } else { "off" };

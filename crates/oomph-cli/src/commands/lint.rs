@@ -36,7 +36,10 @@ const STDIN_NAME: &str = "<stdin>";
 /// Arguments of `oomph lint`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status: 0 clean, 3 findings, 2 error.")]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub struct Args {
     /// Files, folders and notebooks to lint; `-` is standard input
     #[arg(value_name = "PATH")]
@@ -186,10 +189,7 @@ impl Args {
         targets.sort_by(|a, b| a.path.cmp(&b.path));
         targets.dedup_by(|a, b| a.path == b.path);
         // `collect` keeps the order of the files.
-        let linted: Vec<Outcome> = targets
-            .par_iter()
-            .map(|target| self.file(target))
-            .collect();
+        let linted: Vec<Outcome> = targets.par_iter().map(|target| self.file(target)).collect();
         outcomes.extend(linted);
         self.write(outcomes)
     }
@@ -296,10 +296,11 @@ impl Args {
         let mut outcome = self.lint(&name, bytes, &selection);
         if let Some(text) = outcome.stdout.take() {
             if let Err(error) = replace(&target.path, &text) {
-                outcome
-                    .report
-                    .problems
-                    .push(Problem::new(1, 1, format!("cannot write the fixes: {error}")));
+                outcome.report.problems.push(Problem::new(
+                    1,
+                    1,
+                    format!("cannot write the fixes: {error}"),
+                ));
                 outcome.fixed = 0;
             }
         }
@@ -357,14 +358,14 @@ impl Args {
     fn write(&self, outcomes: Vec<Outcome>) -> anyhow::Result<i32> {
         let fixed: usize = outcomes.iter().map(|outcome| outcome.fixed).sum();
         let stdout_text = outcomes.iter().find_map(|outcome| outcome.stdout.clone());
-        let files: Vec<FileReport> = outcomes
-            .into_iter()
-            .map(|outcome| outcome.report)
-            .collect();
+        let files: Vec<FileReport> = outcomes.into_iter().map(|outcome| outcome.report).collect();
         let findings: usize = files.iter().map(|file| file.findings.len()).sum();
         let problems: usize = files.iter().map(|file| file.problems.len()).sum();
 
-        let json_to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        let json_to_stdout = self
+            .json
+            .as_ref()
+            .is_some_and(|path| path.as_os_str() == "-");
         let form = if json_to_stdout {
             Form::Json
         } else {
@@ -430,7 +431,9 @@ impl Settings {
 
 fn matches(pattern: &Gitignore, path: &Path, is_dir: bool) -> bool {
     path.starts_with(pattern.path())
-        && pattern.matched_path_or_any_parents(path, is_dir).is_ignore()
+        && pattern
+            .matched_path_or_any_parents(path, is_dir)
+            .is_ignore()
 }
 
 /// Finds the Python files and notebooks under a path. A file that is named is always linted.
@@ -520,7 +523,11 @@ fn list_rules() {
             family = rule.family();
             println!("\n{family}");
         }
-        let default = if rule.default { "" } else { " (off by default)" };
+        let default = if rule.default {
+            ""
+        } else {
+            " (off by default)"
+        };
         println!("  {}  {}{default}", rule.code, rule.summary());
     }
 }
@@ -551,7 +558,10 @@ fn summary(files: &[FileReport], findings: usize, problems: usize, fixed: usize)
         parts.push(format!("{} fixed", plural(fixed, "finding")));
     }
     if findings > 0 {
-        let with = files.iter().filter(|file| !file.findings.is_empty()).count();
+        let with = files
+            .iter()
+            .filter(|file| !file.findings.is_empty())
+            .count();
         parts.push(format!(
             "{} in {}",
             plural(findings, "finding"),
@@ -561,7 +571,10 @@ fn summary(files: &[FileReport], findings: usize, problems: usize, fixed: usize)
         parts.push(format!("nothing found in {}", plural(files.len(), "file")));
     }
     if problems > 0 {
-        parts.push(format!("{} could not be linted", plural(problems, "file or cell")));
+        parts.push(format!(
+            "{} could not be linted",
+            plural(problems, "file or cell")
+        ));
     }
     eprintln!("{}", parts.join(", "));
     let fixable = |safe: bool| {

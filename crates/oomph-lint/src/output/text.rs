@@ -67,7 +67,9 @@ pub fn text(files: &[FileReport], options: TextOptions) -> String {
 fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> String {
     // Only the lines of the finding: a renderer that is given the whole file counts through it.
     let code = source.code();
-    let from = code[..finding.span.start].rfind('\n').map_or(0, |at| at + 1);
+    let from = code[..finding.span.start]
+        .rfind('\n')
+        .map_or(0, |at| at + 1);
     let last = finding.span.end.max(finding.span.start + 1).min(code.len());
     let to = code[finding.span.end..]
         .find('\n')
@@ -78,7 +80,8 @@ fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> 
         Some(bytes) => format!("{} held by this line", human(bytes)),
         None => String::new(),
     };
-    let mut annotation = AnnotationKind::Primary.span(finding.span.start - from..finding.span.end - from);
+    let mut annotation =
+        AnnotationKind::Primary.span(finding.span.start - from..finding.span.end - from);
     if !label.is_empty() {
         annotation = annotation.label(label);
     }

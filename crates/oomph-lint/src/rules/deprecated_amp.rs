@@ -59,7 +59,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         };
         let func = &*call.node.func;
         // `torch.cuda.amp.autocast`, spelled out: other spellings need their import changed too.
-        let spelled_out = model.text(func) == format!("torch.cuda.amp.{name}");
+        let spelled_out = model.text(func) == format!("torch.cuda.amp.{name}")
+            && !call.node.arguments.args.iter().any(ruff_python_ast::Expr::is_starred_expr);
         let fix = spelled_out.then(|| {
             let inside = call.node.arguments.inner_range().start();
             let device = if call.node.arguments.is_empty() {
@@ -72,14 +73,21 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             } else {
                 Applicability::Unsafe
             };
-            Fix::new(
-                applicability,
-                "use the new spelling",
-                vec![
-                    Edit::replace(func.range(), format!("torch.amp.{name}")),
-                    Edit::insert(inside, device),
-                ],
-            )
+            let mut edits = vec![Edit::replace(func.range(), format!("torch.amp.{name}"))];
+            if name == "autocast" {
+                // The old form takes `enabled` first, the new one `dtype`: positions get names.
+                let parameters = ["enabled", "dtype", "cache_enabled"];
+                for (position, (arg, parameter)) in
+                    call.node.arguments.args.iter().zip(parameters).enumerate()
+                {
+                    let device = if position == 0 { device } else { "" };
+                    edits.push(Edit::insert(arg.start(), format!("{device}{parameter}=")));
+                }
+            }
+            if name != "autocast" || call.node.arguments.args.is_empty() {
+                edits.push(Edit::insert(inside, device));
+            }
+            Fix::new(applicability, "use the new spelling", edits)
         });
         let help = if name == "autocast" {
             "use `torch.amp.autocast(\"cuda\", ...)`"

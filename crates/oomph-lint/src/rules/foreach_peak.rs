@@ -1,5 +1,3 @@
-use super::util::remove_keyword;
-use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -45,7 +43,6 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    let _ = (remove_keyword, Fix::unsafe_);
     for call in &model.calls {
         let is_optimizer = call
             .qual

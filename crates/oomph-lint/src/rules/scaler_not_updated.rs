@@ -1,4 +1,3 @@
-use super::util::line_before;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 use crate::semantic::value::Kind;
@@ -53,7 +52,6 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    let _ = line_before;
     let updates = model
         .calls
         .iter()

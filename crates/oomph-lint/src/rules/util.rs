@@ -180,7 +180,10 @@ pub(super) fn is_cleared_in(model: &Model<'_>, each: &Loop<'_>, place: &str) -> 
 /// A call of a model.
 pub(super) fn is_model_call(call: &Call<'_>) -> bool {
     (call.callee.is_model() || (call.recv.is_model() && call.is_method("forward")))
-        && !matches!(call.callee.kind, Kind::Model(crate::semantic::value::ModelKind::Softmax))
+        && !matches!(
+            call.callee.kind,
+            Kind::Model(crate::semantic::value::ModelKind::Softmax)
+        )
 }
 
 /// The place of the model in a call of it.
@@ -396,7 +399,9 @@ pub(super) fn moves_to_gpu(call: &Call<'_>) -> bool {
     match call.method {
         Some("cuda") => true,
         Some("to") => {
-            call.args.first().is_some_and(|arg| arg.device == Device::Gpu)
+            call.args
+                .first()
+                .is_some_and(|arg| arg.device == Device::Gpu)
                 && !call.recv.is_model()
         }
         _ => false,
@@ -420,7 +425,16 @@ pub(super) fn is_eval_name(name: &str) -> bool {
     let first = name.split('_').next().unwrap_or(&name);
     matches!(
         first,
-        "eval" | "evaluate" | "evaluation" | "validate" | "validation" | "val" | "test" | "predict" | "prediction" | "infer"
+        "eval"
+            | "evaluate"
+            | "evaluation"
+            | "validate"
+            | "validation"
+            | "val"
+            | "test"
+            | "predict"
+            | "prediction"
+            | "infer"
             | "inference"
     )
 }

@@ -1,6 +1,6 @@
 use ruff_text_size::Ranged;
 
-use super::util::{accumulations, is_data_parallel, under_modulus};
+use super::util::{accumulations, under_modulus};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Model, is_zero_grad};
 
@@ -57,7 +57,6 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    let _ = is_data_parallel;
     for found in accumulations(model) {
         for call in &model.calls {
             if !is_zero_grad(call)

@@ -14,13 +14,12 @@ mod walk;
 use std::rc::Rc;
 
 use ruff_python_ast::{
-    ExceptHandlerExceptHandler, Expr, ExprCall, Stmt, StmtClassDef, StmtFor, StmtFunctionDef,
-    StmtWhile, StmtWith,
+    Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef, StmtWith,
 };
 use ruff_text_size::{Ranged, TextRange};
 
 pub(crate) use names::{names_in, place_of};
-use value::{DefId, Value};
+use value::Value;
 pub(crate) use walk::{attr_or_name, build, is_step, is_zero_grad, may_use_torch};
 
 macro_rules! id {
@@ -75,13 +74,13 @@ pub(crate) enum CtxKind<'a> {
     Class,
     Lambda,
     Comprehension,
-    For(&'a StmtFor),
-    While(&'a StmtWhile),
+    For,
+    While,
     With(&'a StmtWith),
     /// A branch, with the test that guards it (none for `else`).
     Branch(Option<&'a Expr>),
     Try,
-    Handler(&'a ExceptHandlerExceptHandler),
+    Handler,
 }
 
 /// A lexical context.
@@ -121,7 +120,6 @@ pub(crate) struct Call<'a> {
     /// The function of this file that is called.
     pub(crate) target: Option<FuncId>,
     pub(crate) grad: Grad,
-    pub(crate) autocast: bool,
     pub(crate) result: Value,
 }
 
@@ -324,20 +322,14 @@ impl<'a> Model<'a> {
     pub(crate) fn is_conditional_in(&self, ctx: CtxId, outer: CtxId) -> bool {
         self.ancestors(ctx)
             .take_while(|id| *id != outer)
-            .any(|id| matches!(self.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler(_)))
-    }
-
-    /// The handler that a context lies in, in its function.
-    pub(crate) fn handler_of(&self, ctx: CtxId) -> Option<&'a ExceptHandlerExceptHandler> {
-        self.within_function(ctx)
-            .find_map(|id| match self.ctx(id).kind {
-                CtxKind::Handler(handler) => Some(handler),
-                _ => None,
-            })
+            .any(|id| matches!(self.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler))
     }
 
     /// The calls made in the same function as `ctx` (or at module level, if it is there).
-    pub(crate) fn calls_in_function(&self, func: Option<FuncId>) -> impl Iterator<Item = &Call<'a>> {
+    pub(crate) fn calls_in_function(
+        &self,
+        func: Option<FuncId>,
+    ) -> impl Iterator<Item = &Call<'a>> {
         self.calls
             .iter()
             .filter(move |call| self.ctx(call.ctx).func == func)
@@ -368,10 +360,5 @@ impl<'a> Model<'a> {
         self.ctx(ctx)
             .class
             .is_some_and(|id| self.class(id).is_lightning)
-    }
-
-    /// The definition that a plain expression reads, for rules that follow one value.
-    pub(crate) fn def_of(value: &Value) -> Option<DefId> {
-        (value.def != DefId::default()).then_some(value.def)
     }
 }

@@ -71,8 +71,22 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
 pub(crate) fn is_settings_root(name: &str) -> bool {
     matches!(
         name,
-        "args" | "opt" | "opts" | "cfg" | "config" | "conf" | "hparams" | "params" | "FLAGS" | "flags" | "hp" | "options" | "cli_args"
-            | "training_args" | "model_args" | "data_args"
+        "args"
+            | "opt"
+            | "opts"
+            | "cfg"
+            | "config"
+            | "conf"
+            | "hparams"
+            | "params"
+            | "FLAGS"
+            | "flags"
+            | "hp"
+            | "options"
+            | "cli_args"
+            | "training_args"
+            | "model_args"
+            | "data_args"
     )
 }
 
@@ -175,12 +189,52 @@ pub(crate) fn is_dataset_base(qual: &str) -> bool {
 pub(crate) fn makes_no_graph(last: &str) -> bool {
     matches!(
         last,
-        "argmax" | "argmin" | "argsort" | "eq" | "ne" | "gt" | "ge" | "lt" | "le" | "isnan" | "isinf"
-            | "isfinite" | "nonzero" | "long" | "int" | "bool" | "byte" | "short" | "size" | "dim" | "numel"
-            | "element_size" | "zeros_like" | "ones_like" | "rand_like" | "randn_like" | "empty_like"
-            | "full_like" | "new_zeros" | "new_ones" | "new_tensor" | "new_full" | "new_empty" | "multinomial"
-            | "bincount" | "logical_and" | "logical_or" | "logical_not" | "is_floating_point" | "data_ptr"
-            | "get_device" | "randint_like" | "one_hot" | "unique" | "histc" | "bernoulli"
+        "argmax"
+            | "argmin"
+            | "argsort"
+            | "eq"
+            | "ne"
+            | "gt"
+            | "ge"
+            | "lt"
+            | "le"
+            | "isnan"
+            | "isinf"
+            | "isfinite"
+            | "nonzero"
+            | "long"
+            | "int"
+            | "bool"
+            | "byte"
+            | "short"
+            | "size"
+            | "dim"
+            | "numel"
+            | "element_size"
+            | "zeros_like"
+            | "ones_like"
+            | "rand_like"
+            | "randn_like"
+            | "empty_like"
+            | "full_like"
+            | "new_zeros"
+            | "new_ones"
+            | "new_tensor"
+            | "new_full"
+            | "new_empty"
+            | "multinomial"
+            | "bincount"
+            | "logical_and"
+            | "logical_or"
+            | "logical_not"
+            | "is_floating_point"
+            | "data_ptr"
+            | "get_device"
+            | "randint_like"
+            | "one_hot"
+            | "unique"
+            | "histc"
+            | "bernoulli"
     )
 }
 
@@ -188,8 +242,20 @@ pub(crate) fn makes_no_graph(last: &str) -> bool {
 pub(crate) fn leaves_torch(last: &str) -> bool {
     matches!(
         last,
-        "item" | "tolist" | "numpy" | "size" | "dim" | "numel" | "ndimension" | "type" | "is_contiguous"
-            | "data_ptr" | "get_device" | "element_size" | "stride" | "storage_offset"
+        "item"
+            | "tolist"
+            | "numpy"
+            | "size"
+            | "dim"
+            | "numel"
+            | "ndimension"
+            | "type"
+            | "is_contiguous"
+            | "data_ptr"
+            | "get_device"
+            | "element_size"
+            | "stride"
+            | "storage_offset"
     )
 }
 
@@ -197,8 +263,26 @@ pub(crate) fn leaves_torch(last: &str) -> bool {
 pub(crate) fn makes_small(last: &str) -> bool {
     matches!(
         last,
-        "mean" | "sum" | "norm" | "item" | "max" | "min" | "argmax" | "argmin" | "std" | "var" | "prod" | "all" | "any"
-            | "topk" | "mse_loss" | "cross_entropy" | "nll_loss" | "l1_loss" | "median" | "logsumexp"
+        "mean"
+            | "sum"
+            | "norm"
+            | "item"
+            | "max"
+            | "min"
+            | "argmax"
+            | "argmin"
+            | "std"
+            | "var"
+            | "prod"
+            | "all"
+            | "any"
+            | "topk"
+            | "mse_loss"
+            | "cross_entropy"
+            | "nll_loss"
+            | "l1_loss"
+            | "median"
+            | "logsumexp"
     )
 }
 
@@ -206,10 +290,26 @@ pub(crate) fn makes_small(last: &str) -> bool {
 pub(crate) fn is_factory(qual: &str) -> bool {
     matches!(
         qual,
-        "torch.zeros" | "torch.ones" | "torch.rand" | "torch.randn" | "torch.empty" | "torch.full" | "torch.arange"
-            | "torch.linspace" | "torch.tensor" | "torch.as_tensor" | "torch.from_numpy" | "torch.randint"
-            | "torch.randperm" | "torch.eye" | "torch.Tensor" | "torch.FloatTensor" | "torch.LongTensor" | "torch.tril"
-            | "torch.triu" | "torch.normal"
+        "torch.zeros"
+            | "torch.ones"
+            | "torch.rand"
+            | "torch.randn"
+            | "torch.empty"
+            | "torch.full"
+            | "torch.arange"
+            | "torch.linspace"
+            | "torch.tensor"
+            | "torch.as_tensor"
+            | "torch.from_numpy"
+            | "torch.randint"
+            | "torch.randperm"
+            | "torch.eye"
+            | "torch.Tensor"
+            | "torch.FloatTensor"
+            | "torch.LongTensor"
+            | "torch.tril"
+            | "torch.triu"
+            | "torch.normal"
     )
 }
 
@@ -249,9 +349,17 @@ pub(crate) fn is_tensor_function(qual: &str) -> bool {
 
 /// Functional losses.
 pub(crate) fn is_functional_loss(qual: &str) -> bool {
-    qual.strip_prefix("torch.nn.functional.").is_some_and(|name| {
-        name.ends_with("_loss") || matches!(name, "cross_entropy" | "binary_cross_entropy" | "binary_cross_entropy_with_logits" | "kl_div")
-    })
+    qual.strip_prefix("torch.nn.functional.")
+        .is_some_and(|name| {
+            name.ends_with("_loss")
+                || matches!(
+                    name,
+                    "cross_entropy"
+                        | "binary_cross_entropy"
+                        | "binary_cross_entropy_with_logits"
+                        | "kl_div"
+                )
+        })
 }
 
 /// Entering this context turns gradients off.

@@ -141,13 +141,6 @@ impl Value {
         }
     }
 
-    pub(crate) fn qual(&self) -> Option<&str> {
-        match &self.kind {
-            Kind::Qual(name) => Some(name),
-            _ => None,
-        }
-    }
-
     pub(crate) fn is_model(&self) -> bool {
         matches!(self.kind, Kind::Model(_))
     }
@@ -182,8 +175,7 @@ impl Value {
                 _ => Kind::Unknown,
             }
         };
-        let one_is_none =
-            self.kind == Kind::NoneLiteral || other.kind == Kind::NoneLiteral;
+        let one_is_none = self.kind == Kind::NoneLiteral || other.kind == Kind::NoneLiteral;
         Self {
             kind,
             graph: if one_is_none {

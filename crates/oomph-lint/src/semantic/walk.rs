@@ -184,7 +184,6 @@ struct Walker<'a, 'd> {
     ctx: CtxId,
     stmt: StmtId,
     grad: Grad,
-    autocast: bool,
     /// Functions to walk once the current body is done.
     pending: Vec<Deferred>,
     queue: Vec<Deferred>,
@@ -245,7 +244,6 @@ impl<'a, 'd> Walker<'a, 'd> {
             ctx: CtxId(0),
             stmt: StmtId(0),
             grad: Grad::On,
-            autocast: false,
             pending: Vec::new(),
             queue: Vec::new(),
             next_returns: vec![None; count],
@@ -301,7 +299,6 @@ impl<'a, 'd> Walker<'a, 'd> {
         } else {
             next.grad
         };
-        self.autocast = false;
         self.ctx = self.push_ctx(
             Some(next.outer),
             CtxKind::Function(next.func),
@@ -395,8 +392,7 @@ impl<'a, 'd> Walker<'a, 'd> {
         loop {
             let mut changed = false;
             for call in &model.calls {
-                let (Some(caller), Some(target)) =
-                    (model.ctxs[call.ctx.index()].func, call.target)
+                let (Some(caller), Some(target)) = (model.ctxs[call.ctx.index()].func, call.target)
                 else {
                     continue;
                 };
@@ -601,7 +597,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 let data = self.iterates_data(&node.iter, &iter);
                 let before = self.vars.clone();
                 let grad = self.grad;
-                self.inside(CtxKind::For(node), node.range, |this| {
+                self.inside(CtxKind::For, node.range, |this| {
                     this.assign(&node.target, element, None, Bind::Other);
                     let ctx = this.ctx;
                     this.model.loops.push(Loop {
@@ -624,7 +620,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 self.eval(&node.test);
                 let before = self.vars.clone();
                 let grad = self.grad;
-                self.inside(CtxKind::While(node), node.range, |this| {
+                self.inside(CtxKind::While, node.range, |this| {
                     let ctx = this.ctx;
                     this.model.loops.push(Loop {
                         ctx,
@@ -741,7 +737,7 @@ impl<'a, 'd> Walker<'a, 'd> {
     }
 
     fn with_stmt(&mut self, node: &'a ast::StmtWith) -> bool {
-        let (grad, autocast) = (self.grad, self.autocast);
+        let grad = self.grad;
         for item in &node.items {
             let value = self.eval(&item.context_expr);
             let mut bound = value;
@@ -765,8 +761,6 @@ impl<'a, 'd> Walker<'a, 'd> {
                     self.grad = grad_flag(call);
                 } else if qual == "torch.enable_grad" {
                     self.grad = Grad::On;
-                } else if torch::is_autocast(qual) {
-                    self.autocast = true;
                 } else if let Some("scale_loss") = attr_name(&call.func) {
                     // apex: the scaled loss stands for the loss.
                     if let Some(loss) = call.arguments.find_positional(0) {
@@ -785,9 +779,6 @@ impl<'a, 'd> Walker<'a, 'd> {
                 if lower.contains("grad") {
                     self.grad = Grad::Maybe;
                 }
-                if lower.contains("amp") || lower.contains("autocast") || lower.contains("ctx") {
-                    self.autocast = true;
-                }
             }
             if let Some(target) = item.optional_vars.as_deref() {
                 self.assign(target, bound, None, Bind::Other);
@@ -796,7 +787,7 @@ impl<'a, 'd> Walker<'a, 'd> {
         let falls = self.inside(CtxKind::With(node), node.range, |this| {
             this.block(&node.body)
         });
-        (self.grad, self.autocast) = (grad, autocast);
+        self.grad = grad;
         falls
     }
 
@@ -819,7 +810,7 @@ impl<'a, 'd> Walker<'a, 'd> {
             if let Some(name) = &handler.name {
                 self.vars.insert(name.to_string(), Value::unknown());
             }
-            let leaves = !self.inside(CtxKind::Handler(handler), handler.range, |this| {
+            let leaves = !self.inside(CtxKind::Handler, handler.range, |this| {
                 this.block(&handler.body)
             });
             if !leaves {
@@ -862,7 +853,11 @@ impl<'a, 'd> Walker<'a, 'd> {
                 self.eval(default);
             }
         }
-        let class = if self.in_class_body() { self.class } else { None };
+        let class = if self.in_class_body() {
+            self.class
+        } else {
+            None
+        };
         if let Some(class) = class {
             let info = &mut self.model.classes[class.index()];
             info.methods.push(func);
@@ -870,7 +865,11 @@ impl<'a, 'd> Walker<'a, 'd> {
                 grad = Grad::Off;
             }
         }
-        let method_of = class.or(if self.func.is_some() { self.class } else { None });
+        let method_of = class.or(if self.func.is_some() {
+            self.class
+        } else {
+            None
+        });
         self.pending.push(Deferred {
             func,
             class: method_of,
@@ -923,9 +922,9 @@ impl<'a, 'd> Walker<'a, 'd> {
                 }
             }
         }
-        let is_lightning_like = def.body.iter().any(|stmt| {
-            matches!(stmt, Stmt::FunctionDef(def) if def.name.as_str() == "training_step")
-        });
+        let is_lightning_like = def.body.iter().any(
+            |stmt| matches!(stmt, Stmt::FunctionDef(def) if def.name.as_str() == "training_step"),
+        );
         self.model.classes[id.index()].is_lightning |= is_lightning_like;
         let outer_class = self.class.replace(id);
         let outer_vars = self.vars.clone();
@@ -993,9 +992,7 @@ impl<'a, 'd> Walker<'a, 'd> {
             }
             Expr::Tuple(ast::ExprTuple { elts, .. }) | Expr::List(ast::ExprList { elts, .. }) => {
                 let literal = match expr {
-                    Some(Expr::Tuple(tuple)) if tuple.elts.len() == elts.len() => {
-                        Some(&tuple.elts)
-                    }
+                    Some(Expr::Tuple(tuple)) if tuple.elts.len() == elts.len() => Some(&tuple.elts),
                     _ => None,
                 };
                 for (index, elt) in elts.iter().enumerate() {
@@ -1210,7 +1207,15 @@ impl<'a, 'd> Walker<'a, 'd> {
                 let name = attr_or_name(&call.func).unwrap_or_default();
                 matches!(
                     name,
-                    "enumerate" | "tqdm" | "zip" | "trange" | "log_every" | "iter" | "track" | "islice" | "progress_bar"
+                    "enumerate"
+                        | "tqdm"
+                        | "zip"
+                        | "trange"
+                        | "log_every"
+                        | "iter"
+                        | "track"
+                        | "islice"
+                        | "progress_bar"
                 ) && call
                     .arguments
                     .args
@@ -1341,7 +1346,9 @@ impl<'a, 'd> Walker<'a, 'd> {
             }
             Expr::Tuple(node) => {
                 let values: Rc<[Value]> = node.elts.iter().map(|elt| self.eval(elt)).collect();
-                let graph = values.iter().fold(Tri::No, |graph, value| graph.or(value.graph));
+                let graph = values
+                    .iter()
+                    .fold(Tri::No, |graph, value| graph.or(value.graph));
                 let mut value = Value::of(Kind::Tuple(values));
                 value.graph = graph;
                 value
@@ -1365,7 +1372,12 @@ impl<'a, 'd> Walker<'a, 'd> {
                 ..
             }) => self.comprehension(generators, *range, &[&**elt]),
             Expr::DictComp(node) => {
-                let elts: Vec<&'a Expr> = node.key.as_deref().into_iter().chain([&*node.value]).collect();
+                let elts: Vec<&'a Expr> = node
+                    .key
+                    .as_deref()
+                    .into_iter()
+                    .chain([&*node.value])
+                    .collect();
                 self.comprehension(&node.generators, node.range, &elts)
             }
             Expr::Subscript(node) => {
@@ -1524,7 +1536,12 @@ impl<'a, 'd> Walker<'a, 'd> {
             }
             other => self.eval(other),
         };
-        let args: Vec<Value> = call.arguments.args.iter().map(|arg| self.eval(arg)).collect();
+        let args: Vec<Value> = call
+            .arguments
+            .args
+            .iter()
+            .map(|arg| self.eval(arg))
+            .collect();
         let kwargs: Vec<(Option<&'a str>, Value)> = call
             .arguments
             .keywords
@@ -1555,14 +1572,16 @@ impl<'a, 'd> Walker<'a, 'd> {
             args,
             target,
             grad: self.grad,
-            autocast: self.autocast,
             result: result.clone(),
         });
         self.note_backward(index, call, method);
         // `stack.enter_context(torch.no_grad())` holds until the stack's `with` ends.
         if method == Some("enter_context") {
             if let Some(Expr::Call(context)) = call.arguments.find_positional(0) {
-                if self.qual_of(&context.func).is_some_and(|qual| torch::is_no_grad(&qual)) {
+                if self
+                    .qual_of(&context.func)
+                    .is_some_and(|qual| torch::is_no_grad(&qual))
+                {
                     self.grad = Grad::Off;
                 }
             }
@@ -1623,12 +1642,17 @@ impl<'a, 'd> Walker<'a, 'd> {
             .iter_non_variadic_params()
             .map(|parameter| parameter.parameter.name.as_str())
             .collect();
-        let bound = names.first().is_some_and(|name| matches!(*name, "self" | "cls"))
+        let bound = names
+            .first()
+            .is_some_and(|name| matches!(*name, "self" | "cls"))
             || matches!(callee.kind, Kind::Class(_) | Kind::Model(_));
         let shift = usize::from(bound);
         let slots = &mut self.next_params[func.index()];
         slots.resize(names.len(), None);
-        let positional = args.iter().enumerate().map(|(index, value)| (index + shift, value));
+        let positional = args
+            .iter()
+            .enumerate()
+            .map(|(index, value)| (index + shift, value));
         let keywords = kwargs.iter().filter_map(|(name, value)| {
             let position = names.iter().position(|each| Some(*each) == *name)?;
             Some((position, value))
@@ -1642,11 +1666,19 @@ impl<'a, 'd> Walker<'a, 'd> {
             *slot = Some(match slot.take() {
                 None => value,
                 Some(before) if matches!(before.kind, Kind::Unknown | Kind::NoneLiteral) => Value {
-                    graph: if before.graph == value.graph { before.graph } else { Tri::Unknown },
+                    graph: if before.graph == value.graph {
+                        before.graph
+                    } else {
+                        Tri::Unknown
+                    },
                     ..value
                 },
                 Some(before) if matches!(value.kind, Kind::Unknown | Kind::NoneLiteral) => Value {
-                    graph: if before.graph == value.graph { before.graph } else { Tri::Unknown },
+                    graph: if before.graph == value.graph {
+                        before.graph
+                    } else {
+                        Tri::Unknown
+                    },
                     ..before
                 },
                 Some(before) => before.join(&value, DefId::default()),
@@ -1654,7 +1686,10 @@ impl<'a, 'd> Walker<'a, 'd> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one call, used once")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of one call, used once"
+    )]
     fn result_of(
         &mut self,
         call: &'a ExprCall,
@@ -1691,7 +1726,9 @@ impl<'a, 'd> Walker<'a, 'd> {
                 return value;
             }
             Kind::Func(func) => {
-                let mut value = self.learned.returns[func.index()].clone().unwrap_or_default();
+                let mut value = self.learned.returns[func.index()]
+                    .clone()
+                    .unwrap_or_default();
                 value.def = DefId::default();
                 if !recording && value.graph == Tri::Yes {
                     value.graph = Tri::No;
@@ -1795,7 +1832,10 @@ impl<'a, 'd> Walker<'a, 'd> {
             return Value::tensor(Tri::No, device);
         }
         if torch::is_tensor_function(qual) {
-            let device = args.iter().map(|arg| arg.device).find(|device| *device != Device::Unknown);
+            let device = args
+                .iter()
+                .map(|arg| arg.device)
+                .find(|device| *device != Device::Unknown);
             let recording = matches!(self.grad, Grad::On);
             let graph = if torch::makes_no_graph(last) || (!recording && self.grad != Grad::Maybe) {
                 Tri::No
@@ -1851,7 +1891,11 @@ impl<'a, 'd> Walker<'a, 'd> {
                 "cpu" | "eval" | "train" | "half" | "float" | "double" | "bfloat16"
                 | "requires_grad_" | "apply" | "share_memory",
             ) => unbound(recv.clone()),
-            (Kind::Model(_), _) if name == "forward" || name.starts_with("forward_") || name.starts_with("encode_") => {
+            (Kind::Model(_), _)
+                if name == "forward"
+                    || name.starts_with("forward_")
+                    || name.starts_with("encode_") =>
+            {
                 let graph = match self.grad {
                     Grad::On => Tri::Yes,
                     Grad::Off | Grad::CallerOff => Tri::No,
@@ -1866,7 +1910,9 @@ impl<'a, 'd> Walker<'a, 'd> {
                 value.kind = Kind::Tensor;
                 unbound(value)
             }
-            (Kind::Collection | Kind::Plain, "items" | "values" | "keys" | "copy") => unbound(recv.clone()),
+            (Kind::Collection | Kind::Plain, "items" | "values" | "keys" | "copy") => {
+                unbound(recv.clone())
+            }
             _ if torch::leaves_torch(name) => Value::plain(),
             _ if matches!(name, "detach" | "detach_") => {
                 let mut value = recv.clone();
@@ -1874,7 +1920,11 @@ impl<'a, 'd> Walker<'a, 'd> {
                 value.graph = Tri::No;
                 unbound(value)
             }
-            _ if matches!(name, "cuda" | "to" | "cpu" | "clone" | "contiguous" | "float" | "half") => {
+            _ if matches!(
+                name,
+                "cuda" | "to" | "cpu" | "clone" | "contiguous" | "float" | "half"
+            ) =>
+            {
                 let mut value = recv.clone();
                 match name {
                     "cuda" => value.device = Device::Gpu,
@@ -1931,12 +1981,16 @@ impl<'a, 'd> Walker<'a, 'd> {
                     || name == "model";
                 match (first, &*attribute.value) {
                     (Some(loss), _) if wraps => (loss, false),
-                    (_, Expr::Call(inner)) => match (attr_name(&inner.func), inner.arguments.find_positional(0)) {
-                        (Some("scale"), Some(loss)) => (loss, true),
-                        (Some("super"), _) => return,
-                        _ if matches!(&*inner.func, Expr::Name(name) if name.id.as_str() == "super") => return,
-                        _ => (&*attribute.value, false),
-                    },
+                    (_, Expr::Call(inner)) => {
+                        match (attr_name(&inner.func), inner.arguments.find_positional(0)) {
+                            (Some("scale"), Some(loss)) => (loss, true),
+                            (Some("super"), _) => return,
+                            _ if matches!(&*inner.func, Expr::Name(name) if name.id.as_str() == "super") => {
+                                return;
+                            }
+                            _ => (&*attribute.value, false),
+                        }
+                    }
                     (_, Expr::Name(name)) if name.id.as_str() == "self" => return,
                     (_, base) => (base, false),
                 }
@@ -2108,7 +2162,11 @@ fn constant_index(expr: &Expr) -> Option<usize> {
 fn binary(left: &Value, right: &Value) -> Value {
     let tensor = left.is_tensor() || right.is_tensor();
     if tensor {
-        let device = if left.device == Device::Unknown { right.device } else { left.device };
+        let device = if left.device == Device::Unknown {
+            right.device
+        } else {
+            left.device
+        };
         return Value::tensor(left.graph.or(right.graph), device);
     }
     match (&left.kind, &right.kind) {
@@ -2180,7 +2238,12 @@ fn result_of_builtin(name: &str, args: &[Value]) -> Value {
 
 /// `max`, `min`, `topk` and `sort` along a dimension return values and indices.
 fn with_indices(value: Value, name: &str, has_dim: bool) -> Value {
-    if has_dim && matches!(name, "max" | "min" | "topk" | "sort" | "median" | "mode" | "kthvalue") {
+    if has_dim
+        && matches!(
+            name,
+            "max" | "min" | "topk" | "sort" | "median" | "mode" | "kthvalue"
+        )
+    {
         let indices = Value::tensor(Tri::No, value.device);
         return Value::of(Kind::Tuple(Rc::from([value, indices])));
     }
