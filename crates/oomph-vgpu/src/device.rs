@@ -100,7 +100,9 @@ pub fn machine() -> &'static Machine {
             .map(|_| {
                 let mut memory = DeviceMemory::new(total, limit);
                 memory.others = config.number("memory.other_processes_bytes", 0);
-                Device { memory: Mutex::new(memory) }
+                Device {
+                    memory: Mutex::new(memory),
+                }
             })
             .collect();
         let costs = ContextCosts::new(&config);
@@ -109,7 +111,13 @@ pub fn machine() -> &'static Machine {
         unsafe {
             libc::pthread_atfork(None, None, Some(mark_forked));
         }
-        Machine { config, properties, devices, costs, copy_limit }
+        Machine {
+            config,
+            properties,
+            devices,
+            costs,
+            copy_limit,
+        }
     })
 }
 
@@ -155,5 +163,7 @@ pub fn active() -> Option<&'static Device> {
 
 /// The device whose address space holds `addr`.
 pub fn owner(addr: u64) -> Option<(u32, &'static Device)> {
-    (0u32..).zip(&machine().devices).find(|(_, device)| device.memory.lock().owns(addr))
+    (0u32..)
+        .zip(&machine().devices)
+        .find(|(_, device)| device.memory.lock().owns(addr))
 }

@@ -96,7 +96,9 @@ static VIRTUAL: std::sync::LazyLock<Mutex<Virtual>> =
 impl Virtual {
     /// Drops one reference, and the memory with the last.
     fn release(&mut self, handle: u64) -> Status {
-        let Some(physical) = self.physical.get_mut(&handle) else { return INVALID_VALUE };
+        let Some(physical) = self.physical.get_mut(&handle) else {
+            return INVALID_VALUE;
+        };
         physical.references -= 1;
         if physical.references == 0 {
             let Physical { device, size, .. } = *physical;
@@ -115,9 +117,16 @@ pub fn device_of(addr: u64) -> Option<u32> {
         return Some(index);
     }
     let virtual_memory = VIRTUAL.lock();
-    if virtual_memory.reserved.range(..=addr).next_back().is_some_and(|(_, r)| r.contains(addr)) {
+    if virtual_memory
+        .reserved
+        .range(..=addr)
+        .next_back()
+        .is_some_and(|(_, r)| r.contains(addr))
+    {
         let mapped = virtual_memory.mapped.range(..=addr).next_back();
-        let handle = mapped.filter(|&(&at, &(len, _))| addr < at + len).map(|(_, &(_, h))| h);
+        let handle = mapped
+            .filter(|&(&at, &(len, _))| addr < at + len)
+            .map(|(_, &(_, h))| h);
         let physical = handle.and_then(|handle| virtual_memory.physical.get(&handle));
         return Some(physical.map_or_else(device::current, |physical| physical.device));
     }

@@ -67,14 +67,19 @@ pub fn occupancy(threads: c_int, shared: usize) -> c_int {
     let by_registers = gpu.registers_per_sm / (warps * 32 * REGISTERS);
     let per_block = shared as u64 + gpu.shared_reserved_per_block;
     let by_shared = (gpu.shared_per_sm / per_block.max(1)) as c_int;
-    by_threads.min(by_registers).min(by_shared).min(gpu.max_blocks_per_sm)
+    by_threads
+        .min(by_registers)
+        .min(by_shared)
+        .min(gpu.max_blocks_per_sm)
 }
 
 /// The architecture whose machine code a GPU of this capability runs, out of those the wheels
 /// carry: the newest of the same major version that is not newer than the GPU.
 fn binary_version() -> c_int {
     let gpu = &machine().properties;
-    let carried = machine().config.text("cubin_architectures", "50,60,70,75,80,86,90,100,120");
+    let carried = machine()
+        .config
+        .text("cubin_architectures", "50,60,70,75,80,86,90,100,120");
     carried
         .split(',')
         .filter_map(|text| text.trim().parse::<c_int>().ok())

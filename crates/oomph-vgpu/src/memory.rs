@@ -72,7 +72,11 @@ impl Reservation {
             libc::madvise(at, padded as usize, libc::MADV_NOHUGEPAGE);
             libc::madvise(at, padded as usize, libc::MADV_DONTDUMP);
         }
-        Some(Self { base: round_up(at as u64, REGION), len, mapping: (at as u64, padded) })
+        Some(Self {
+            base: round_up(at as u64, REGION),
+            len,
+            mapping: (at as u64, padded),
+        })
     }
 
     /// The first address.
@@ -154,7 +158,11 @@ impl Layout {
 
     /// Takes `size` bytes (a multiple of the granule) and returns their address.
     pub fn take(&mut self, size: u64) -> Option<u64> {
-        let found = self.holes.iter().find(|&(_, &len)| len >= size).map(|(&at, &len)| (at, len));
+        let found = self
+            .holes
+            .iter()
+            .find(|&(_, &len)| len >= size)
+            .map(|(&at, &len)| (at, len));
         if let Some((at, len)) = found {
             self.holes.remove(&at);
             if len > size {
@@ -180,7 +188,9 @@ impl Layout {
 
     /// Gives back what [`Layout::take`] returned.
     pub fn give(&mut self, at: u64, size: u64) {
-        let Some((&region, &region_len)) = self.regions.range(..=at).next_back() else { return };
+        let Some((&region, &region_len)) = self.regions.range(..=at).next_back() else {
+            return;
+        };
         let (mut start, mut len) = (at, size);
         if let Some((&before, &before_len)) = self.holes.range(region..at).next_back()
             && before + before_len == at
@@ -349,7 +359,8 @@ impl DeviceMemory {
                 self.give_physical(GRANULE);
                 return Err(Refusal::AddressSpace);
             };
-            self.shared.insert(granule, BTreeMap::from([(granule, GRANULE)]));
+            self.shared
+                .insert(granule, BTreeMap::from([(granule, GRANULE)]));
             (granule, GRANULE, granule)
         };
         if let Some(parts) = self.shared.get_mut(&granule) {
@@ -364,7 +375,9 @@ impl DeviceMemory {
 
     /// `cudaFree`: false if `at` was never handed out.
     pub fn free_at(&mut self, at: u64) -> bool {
-        let Some(taken) = self.taken.remove(&at) else { return false };
+        let Some(taken) = self.taken.remove(&at) else {
+            return false;
+        };
         match taken {
             Taken::Granules(bytes) => self.give_granules(at, bytes),
             Taken::Part { granule, size } => {
@@ -402,7 +415,9 @@ impl DeviceMemory {
 
     /// Whether `addr` lies in this device's address space.
     pub fn owns(&self, addr: u64) -> bool {
-        self.arena.as_ref().is_some_and(|arena| arena.contains(addr))
+        self.arena
+            .as_ref()
+            .is_some_and(|arena| arena.contains(addr))
     }
 }
 

@@ -106,7 +106,10 @@ fn report() -> String {
     text.push_str("},\"assumptions\":[");
     for (index, ((function, what), count)) in ledger::assumptions().into_iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
-        let _ = write!(text, "{comma}{{\"function\":\"{function}\",\"what\":\"{what}\",\"count\":{count}}}");
+        let _ = write!(
+            text,
+            "{comma}{{\"function\":\"{function}\",\"what\":\"{what}\",\"count\":{count}}}"
+        );
     }
     text.push_str("]}");
     text

@@ -1,10 +1,11 @@
 //! One file per subcommand. Each has its clap arguments and `run(self) -> Result<exit status>`;
 //! an `Err` is wrong usage or unreadable input and becomes exit status 2.
 
-mod estimate;
 mod diff;
+mod estimate;
 mod explain;
 mod gpus;
+mod lint;
 mod replay;
 
 /// The subcommands, in the order that `--help` lists them.
@@ -16,6 +17,8 @@ pub enum Command {
     Explain(explain::Args),
     /// Say what changed between two snapshots or runs
     Diff(diff::Args),
+    /// Find the lines of training code that waste or leak GPU memory
+    Lint(lint::Args),
     /// List the known GPUs and what they hold
     Gpus(gpus::Args),
     /// Ask what other allocator settings or another capacity would have done
@@ -29,6 +32,7 @@ impl Command {
             Self::Estimate(args) => args.run(),
             Self::Explain(args) => args.run(),
             Self::Diff(args) => args.run(),
+            Self::Lint(args) => args.run(),
             Self::Gpus(args) => args.run(),
             Self::Replay(args) => args.run(),
         }
