@@ -1,6 +1,7 @@
 //! The CUDA driver (`cu*`): what PyTorch, its extensions and Triton ask of it, above all the
 //! virtual-memory functions behind `expandable_segments`.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -11,7 +12,7 @@ use crate::runtime::{
 };
 use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
-use crate::{export, ledger, put};
+use crate::{export, export_tables, ledger, put};
 
 /// A status of the driver; the codes that matter here are the runtime's.
 pub type Status = c_int;
@@ -23,6 +24,11 @@ pub fn uuid(index: c_int) -> [u8; 16] {
     let mut id = *b"oomph virtual \0\0";
     id[15] = index as u8;
     id
+}
+
+/// PCI domain, bus and device of device `index`.
+pub fn pci_address(index: c_int) -> [c_int; 3] {
+    [0, index + 1, 0]
 }
 
 /// `cudaDeviceGetAttribute` and `cuDeviceGetAttribute`: the numbers are the same.
@@ -42,7 +48,6 @@ pub fn attribute(attribute: c_int) -> c_int {
         14 | 30 => 512,
         16 => gpu.sm_count,
         32 => gpu.ecc,
-        33 => 1,
         36 => gpu.memory_clock_khz,
         37 => gpu.memory_bus_bits,
         38 => gpu.l2_bytes,
@@ -217,8 +222,36 @@ export! {
 
 // ---- devices and contexts ----
 
-/// The one context there is; programs only compare and pass it on.
+/// The primary context of device 0; the others follow. Programs only compare and pass them on.
 const CONTEXT: u64 = 0x100;
+const CONTEXT_STEP: u64 = 0x10;
+
+fn context_of(device: u32) -> u64 {
+    CONTEXT + CONTEXT_STEP * u64::from(device)
+}
+
+/// The primary context of the calling thread's device.
+pub fn current_context() -> u64 {
+    context_of(device::current())
+}
+
+/// Makes the device of `context` the thread's; a null context changes nothing, as every thread
+/// has a device here.
+fn enter(context: u64) -> Status {
+    if context == 0 {
+        return SUCCESS;
+    }
+    let index = context.wrapping_sub(CONTEXT) / CONTEXT_STEP;
+    let known = i32::try_from(index).is_ok_and(device::set_current);
+    if known { SUCCESS } else { INVALID_CONTEXT }
+}
+
+const INVALID_CONTEXT: Status = 201;
+
+thread_local! {
+    /// Devices to return to when contexts are popped.
+    static PUSHED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
 
 export! {
     fn cuInit(_flags: c_uint) -> Status, or UNKNOWN; {
@@ -263,8 +296,10 @@ export! {
         unsafe { put(out, machine().properties.total_bytes as usize) };
         SUCCESS
     }
-    fn cuDeviceGetAttribute(out: *mut c_int, which: c_int, _device: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, attribute(which)) };
+    fn cuDeviceGetAttribute(out: *mut c_int, which: c_int, device: c_int) -> Status, or UNKNOWN; {
+        const PCI_BUS: c_int = 33;
+        let value = if which == PCI_BUS { pci_address(device)[1] } else { attribute(which) };
+        unsafe { put(out, value) };
         SUCCESS
     }
     fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, _device: c_int) -> Status, or UNKNOWN; {
@@ -276,20 +311,28 @@ export! {
         unsafe { put(flags, 0); put(is_active, 1) };
         SUCCESS
     }
-    fn cuDevicePrimaryCtxRetain(out: *mut u64, _device: c_int) -> Status, or UNKNOWN; {
-        let _ = active();
-        unsafe { put(out, CONTEXT) };
+    fn cuDevicePrimaryCtxRetain(out: *mut u64, device: c_int) -> Status, or UNKNOWN; {
+        if usize::try_from(device).map_or(true, |index| index >= machine().devices.len()) {
+            return INVALID_DEVICE;
+        }
+        unsafe { put(out, context_of(device as u32)) };
         SUCCESS
     }
     fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuCtxGetCurrent(out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, CONTEXT) };
+        unsafe { put(out, current_context()) };
         SUCCESS
     }
-    fn cuCtxSetCurrent(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuCtxPushCurrent_v2(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuCtxSetCurrent(context: u64) -> Status, or UNKNOWN; { enter(context) }
+    fn cuCtxPushCurrent_v2(context: u64) -> Status, or UNKNOWN; {
+        PUSHED.with_borrow_mut(|stack| stack.push(device::current()));
+        enter(context)
+    }
     fn cuCtxPopCurrent_v2(out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, CONTEXT) };
+        unsafe { put(out, current_context()) };
+        if let Some(device) = PUSHED.with_borrow_mut(Vec::pop) {
+            device::set_current(device as i32);
+        }
         SUCCESS
     }
     fn cuCtxGetDevice(out: *mut c_int) -> Status, or UNKNOWN; {
@@ -351,7 +394,7 @@ export! {
         }
         unsafe {
             match which {
-                POINTER_CONTEXT => put(out.cast(), CONTEXT),
+                POINTER_CONTEXT => put(out.cast(), current_context()),
                 POINTER_MEMORY_TYPE => put(out.cast(), known.kind),
                 POINTER_DEVICE_POINTER => put(out.cast(), known.device_pointer),
                 POINTER_HOST_POINTER => put(out.cast(), known.host_pointer),
@@ -536,7 +579,7 @@ export! {
     }
     fn cuKernelSetAttribute(_which: c_int, _value: c_int, _kernel: u64, _device: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuStreamGetCtx(_stream: u64, out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, CONTEXT) };
+        unsafe { put(out, current_context()) };
         SUCCESS
     }
     fn cuOccupancyMaxPotentialClusterSize(out: *mut c_int, _function: u64, _config: *const c_void) -> Status, or UNKNOWN; {
@@ -563,7 +606,7 @@ pub struct LaunchConfig {
 
 // Names from before the driver's ABI was revised; some libraries look them up first.
 export! {
-    fn cuCtxPushCurrent(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuCtxPushCurrent(context: u64) -> Status, or UNKNOWN; { unsafe { cuCtxPushCurrent_v2(context) } }
     fn cuCtxPopCurrent(out: *mut u64) -> Status, or UNKNOWN; { unsafe { cuCtxPopCurrent_v2(out) } }
     fn cuDevicePrimaryCtxRelease(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuDevicePrimaryCtxReset(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
@@ -616,9 +659,14 @@ export! {
     fn cuGetProcAddress_v2(symbol: *const c_char, out: *mut *mut c_void, _version: c_int, _flags: c_ulonglong, status: *mut c_int) -> Status, or UNKNOWN; {
         unsafe { entry_point(symbol, out, status) }
     }
-    /// Programs with the runtime linked in ask for its private tables; there are none here.
-    fn cuGetExportTable(out: *mut *const c_void, _id: *const c_void) -> Status, or UNKNOWN; {
-        unsafe { put(out, std::ptr::null()) };
-        NOT_FOUND
+    /// Programs with the runtime linked in ask for the driver's private tables.
+    fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 16]) -> Status, or UNKNOWN; {
+        if id.is_null() {
+            return INVALID_VALUE;
+        }
+        // SAFETY: a UUID by the callers' convention.
+        let table = export_tables::find(&unsafe { id.read_unaligned() });
+        unsafe { put(out, table.unwrap_or(std::ptr::null())) };
+        if table.is_some() { SUCCESS } else { INVALID_VALUE }
     }
 }
