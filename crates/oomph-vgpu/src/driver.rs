@@ -31,11 +31,13 @@ pub fn pci_address(index: c_int) -> [c_int; 3] {
     [0, index + 1, 0]
 }
 
-/// `cudaDeviceGetAttribute` and `cuDeviceGetAttribute`: the numbers are the same.
+/// `cudaDeviceGetAttribute` and `cuDeviceGetAttribute`: the numbers are the same. What does not
+/// follow from the properties is as an H200 with driver 580 answers; see
+/// `bench/gpu/device_facts.py`.
 pub fn attribute(attribute: c_int) -> c_int {
     let gpu = &machine().properties;
     match attribute {
-        1 | 2 | 3 => 1024, // threads per block, block x, y
+        1..=3 => 1024, // threads per block, block x, y
         4 => 64,
         5 => 0x7fff_ffff,
         6 | 7 => 65_535,
@@ -58,21 +60,40 @@ pub fn attribute(attribute: c_int) -> c_int {
         76 => gpu.minor,
         81 => gpu.shared_per_sm as c_int,
         82 => gpu.registers_per_sm,
-        87 => 2,
+        // How many times slower double precision is.
+        87 => if gpu.minor == 0 { 2 } else { 64 },
         97 => gpu.shared_per_block_optin as c_int,
-        // Virtual memory management by file handle, IPC events, pools.
-        102 | 103 | 115 | 125 => 1,
-        // Fabric handles, multicast: none.
-        128 | 132 => 0,
         106 => gpu.max_blocks_per_sm,
         108 => gpu.persisting_l2_bytes,
-        109 => 134_213_632,
+        109 => 134_217_728,
         111 => gpu.shared_reserved_per_block as c_int,
-        119 => 1,
-        120 => c_int::from(gpu.major >= 9),
+        // Thread-block clusters, tensor maps.
+        120 | 127 => c_int::from(gpu.major >= 9),
+        // Address spaces of other memory, NUMA: none.
+        118 => 100,
+        119 => 9,
+        126 => 4,
+        131 => -1,
+        // Who made the chip and which it is.
+        139 => machine().config.int("pci_device_id", 0x2335_10de),
+        140 => 0x18bf_10de,
+        // Textures and surfaces.
+        21 | 22 | 56 | 70 => 131_072,
+        23 | 57 => 65_536,
+        24..=26 | 58..=60 => 16_384,
+        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => 32_768,
+        29 | 43 | 62 | 65 => 2_048,
+        47 | 48 => 8_192,
+        54 | 68 => 2_046,
+        69 => 268_435_456,
+        71 => 65_000,
+        72 => 2_097_120,
         // Yes to: overlap, host mapping, concurrency, unified addressing, priorities, caches,
-        // managed memory, preemption, registered pointers, cooperative launch.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 91 | 92 | 95 | 98 | 99 => 1,
+        // managed memory, preemption, cooperative launch, registered pointers, memory by file
+        // handle, pools, sparse arrays, deferred mapping, IPC events, user objects.
+        15 | 19 | 31 | 41 | 44 | 78..=80 | 83 | 89..=91 | 95 | 96 | 99 | 102 | 103 | 107 | 110
+        | 112..=117 | 121..=125 | 129 | 141 | 142 | 144 | 145 => 1,
+        // No to everything else, fabric handles and multicast among it.
         _ => 0,
     }
 }
@@ -247,6 +268,7 @@ fn enter(context: u64) -> Status {
 }
 
 const INVALID_CONTEXT: Status = 201;
+const UNSUPPORTED_LIMIT: Status = 215;
 
 thread_local! {
     /// Devices to return to when contexts are popped.
@@ -340,8 +362,20 @@ export! {
         SUCCESS
     }
     fn cuCtxSynchronize() -> Status, or UNKNOWN; { SUCCESS }
-    fn cuCtxGetLimit(out: *mut usize, _limit: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, 1024) };
+    fn cuCtxGetLimit(out: *mut usize, limit: c_int) -> Status, or UNKNOWN; {
+        let value = match limit {
+            0 => 1024,      // stack
+            1 => 8_650_752, // what kernels print
+            2 => 8 << 20,   // their heap
+            4 => 2048,      // pending launches
+            5 => 64,        // fetch size of the L2
+            6 => 11_796_480,
+            7 => machine().properties.shared_per_block_optin as usize,
+            // Contexts that share a GPU with graphics: none here.
+            8 => 0,
+            _ => return UNSUPPORTED_LIMIT,
+        };
+        unsafe { put(out, value) };
         SUCCESS
     }
     fn cuCtxSetLimit(_limit: c_int, _value: usize) -> Status, or UNKNOWN; { SUCCESS }
@@ -526,8 +560,11 @@ export! {
         unsafe { put(out, crate::kernels::occupancy(threads, shared)) };
         SUCCESS
     }
-    fn cuOccupancyMaxActiveClusters(out: *mut c_int, _function: u64, _config: *const c_void) -> Status, or UNKNOWN; {
-        unsafe { put(out, machine().properties.sm_count) };
+    fn cuOccupancyMaxActiveClusters(out: *mut c_int, _function: u64, config: *const LaunchConfig) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's launch configuration.
+        let Some(config) = (unsafe { LaunchConfig::read(config) }) else { return INVALID_VALUE };
+        let most = crate::kernels::clusters(config.cluster(), config.threads(), config.shared as usize);
+        unsafe { put(out, most) };
         SUCCESS
     }
     fn cuLaunchKernel(_function: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
@@ -594,7 +631,7 @@ export! {
     fn cuTensorMapEncodeIm2col() -> Status, or UNKNOWN; { SUCCESS }
 }
 
-/// The start of `CUlaunchConfig`.
+/// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct LaunchConfig {
@@ -602,6 +639,39 @@ pub struct LaunchConfig {
     block: [c_uint; 3],
     shared: c_uint,
     stream: u64,
+    attributes: *const LaunchAttribute,
+    count: c_uint,
+}
+
+/// `CUlaunchAttribute`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct LaunchAttribute {
+    id: c_int,
+    padding: c_int,
+    value: [c_uint; 16],
+}
+
+impl LaunchConfig {
+    unsafe fn read(config: *const Self) -> Option<Self> {
+        // SAFETY: null or valid by the vendor's header.
+        (!config.is_null()).then(|| unsafe { config.read_unaligned() })
+    }
+
+    fn threads(&self) -> c_int {
+        self.block.iter().product::<c_uint>() as c_int
+    }
+
+    /// Blocks in a cluster: one where none is asked for.
+    fn cluster(&self) -> c_int {
+        const CLUSTER_DIMENSION: c_int = 4;
+        let count = if self.attributes.is_null() { 0 } else { self.count as usize };
+        (0..count)
+            // SAFETY: `count` attributes by the vendor's header.
+            .map(|index| unsafe { self.attributes.add(index).read_unaligned() })
+            .find(|attribute| attribute.id == CLUSTER_DIMENSION)
+            .map_or(1, |found| found.value[..3].iter().product::<c_uint>() as c_int)
+    }
 }
 
 // Names from before the driver's ABI was revised; some libraries look them up first.

@@ -55,16 +55,21 @@ export! {
 
 // ---- kernels ----
 
-/// Shared memory that `blocks` blocks on one multiprocessor leave for each.
-fn shared_for(blocks: c_int) -> usize {
+/// Dynamic shared memory for each of `blocks` blocks on one multiprocessor; none if their
+/// threads do not fit.
+fn shared_for(blocks: c_int, threads: c_int) -> Option<usize> {
     let gpu = &machine().properties;
-    let each = gpu.shared_per_sm / u64::from(blocks.max(1) as u32);
-    each.saturating_sub(gpu.shared_reserved_per_block).min(gpu.shared_per_block_optin) as usize
+    if crate::kernels::occupancy(threads, 0) < blocks || blocks < 1 {
+        return None;
+    }
+    let each = gpu.shared_per_sm / u64::from(blocks as u32);
+    Some(each.min(gpu.shared_per_block_optin) as usize)
 }
 
 export! {
-    fn cuOccupancyAvailableDynamicSMemPerBlock(out: *mut usize, _function: u64, blocks: c_int, _threads: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, shared_for(blocks)) };
+    fn cuOccupancyAvailableDynamicSMemPerBlock(out: *mut usize, _function: u64, blocks: c_int, threads: c_int) -> Status, or UNKNOWN; {
+        let Some(shared) = shared_for(blocks, threads) else { return INVALID_VALUE };
+        unsafe { put(out, shared) };
         SUCCESS
     }
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: *mut c_int, _function: u64, threads: c_int, shared: usize, _flags: c_uint) -> Status, or UNKNOWN; {
