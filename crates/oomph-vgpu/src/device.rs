@@ -17,6 +17,8 @@ pub struct Properties {
     pub major: i32,
     pub minor: i32,
     pub sm_count: i32,
+    /// Multiprocessors in each group (GPC) that can run clusters of more than two blocks.
+    pub groups: Vec<i32>,
     pub shared_per_block: u64,
     pub shared_per_block_optin: u64,
     pub shared_per_sm: u64,
@@ -36,12 +38,14 @@ pub struct Properties {
 
 impl Properties {
     fn new(config: &Config) -> Self {
+        let sm_count = config.int("sm_count", 132);
         Self {
             name: config.text("name", "NVIDIA H200").to_owned(),
             total_bytes: config.number("memory.total_bytes", 150_109_880_320),
             major: config.int("compute_capability.major", 9),
             minor: config.int("compute_capability.minor", 0),
-            sm_count: config.int("sm_count", 132),
+            sm_count,
+            groups: groups(config.text("sm_groups", ""), sm_count),
             shared_per_block: config.number("shared_memory.per_block_bytes", 49_152),
             shared_per_block_optin: config.number("shared_memory.per_block_optin_bytes", 232_448),
             shared_per_sm: config.number("shared_memory.per_sm_bytes", 233_472),
@@ -55,7 +59,7 @@ impl Properties {
             persisting_l2_bytes: config.int("persisting_l2_bytes", 39_321_600),
             clock_khz: config.int("clock.sm_khz", 1_980_000),
             memory_clock_khz: config.int("clock.memory_khz", 3_201_000),
-            memory_bus_bits: config.int("memory.bus_bits", 6_144),
+            memory_bus_bits: config.int("memory.bus_bits", 6_016),
             copy_engines: config.int("copy_engines", 3),
             ecc: config.int("ecc", 1),
         }
@@ -64,6 +68,21 @@ impl Properties {
     /// The compute capability as one number: 90 for 9.0.
     pub const fn capability(&self) -> i32 {
         self.major * 10 + self.minor
+    }
+}
+
+/// The groups of multiprocessors: as given; as an H200 has them; or 16 in each.
+fn groups(given: &str, sm_count: i32) -> Vec<i32> {
+    const H200: [i32; 8] = [18, 18, 16, 16, 16, 16, 16, 8];
+    const USUAL: i32 = 16;
+    let given: Vec<i32> = given.split(',').filter_map(|text| text.trim().parse().ok()).collect();
+    if !given.is_empty() {
+        given
+    } else if sm_count == 132 {
+        H200.to_vec()
+    } else {
+        let rest = std::iter::once(sm_count % USUAL).filter(|&sms| sms > 0);
+        std::iter::repeat_n(USUAL, (sm_count / USUAL) as usize).chain(rest).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The CUDA driver (`cu*`): what PyTorch, its extensions and Triton ask of it, above all the
 //! virtual-memory functions behind `expandable_segments`.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -11,7 +12,7 @@ use crate::runtime::{
 };
 use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
-use crate::{export, ledger, put};
+use crate::{export, export_tables, ledger, put};
 
 /// A status of the driver; the codes that matter here are the runtime's.
 pub type Status = c_int;
@@ -25,11 +26,18 @@ pub fn uuid(index: c_int) -> [u8; 16] {
     id
 }
 
-/// `cudaDeviceGetAttribute` and `cuDeviceGetAttribute`: the numbers are the same.
+/// PCI domain, bus and device of device `index`.
+pub fn pci_address(index: c_int) -> [c_int; 3] {
+    [0, index + 1, 0]
+}
+
+/// `cudaDeviceGetAttribute` and `cuDeviceGetAttribute`: the numbers are the same. What does not
+/// follow from the properties is as an H200 with driver 580 answers; see
+/// `bench/gpu/device_facts.py`.
 pub fn attribute(attribute: c_int) -> c_int {
     let gpu = &machine().properties;
     match attribute {
-        1 | 2 | 3 => 1024, // threads per block, block x, y
+        1..=3 => 1024, // threads per block, block x, y
         4 => 64,
         5 => 0x7fff_ffff,
         6 | 7 => 65_535,
@@ -42,7 +50,6 @@ pub fn attribute(attribute: c_int) -> c_int {
         14 | 30 => 512,
         16 => gpu.sm_count,
         32 => gpu.ecc,
-        33 => 1,
         36 => gpu.memory_clock_khz,
         37 => gpu.memory_bus_bits,
         38 => gpu.l2_bytes,
@@ -53,21 +60,40 @@ pub fn attribute(attribute: c_int) -> c_int {
         76 => gpu.minor,
         81 => gpu.shared_per_sm as c_int,
         82 => gpu.registers_per_sm,
-        87 => 2,
+        // How many times slower double precision is.
+        87 => if gpu.minor == 0 { 2 } else { 64 },
         97 => gpu.shared_per_block_optin as c_int,
-        // Virtual memory management by file handle, IPC events, pools.
-        102 | 103 | 115 | 125 => 1,
-        // Fabric handles, multicast: none.
-        128 | 132 => 0,
         106 => gpu.max_blocks_per_sm,
         108 => gpu.persisting_l2_bytes,
-        109 => 134_213_632,
+        109 => 134_217_728,
         111 => gpu.shared_reserved_per_block as c_int,
-        119 => 1,
-        120 => c_int::from(gpu.major >= 9),
+        // Thread-block clusters, tensor maps.
+        120 | 127 => c_int::from(gpu.major >= 9),
+        // Address spaces of other memory, NUMA: none.
+        118 => 100,
+        119 => 9,
+        126 => 4,
+        131 => -1,
+        // Who made the chip and which it is.
+        139 => machine().config.int("pci_device_id", 0x2335_10de),
+        140 => 0x18bf_10de,
+        // Textures and surfaces.
+        21 | 22 | 56 | 70 => 131_072,
+        23 | 57 => 65_536,
+        24..=26 | 58..=60 => 16_384,
+        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => 32_768,
+        29 | 43 | 62 | 65 => 2_048,
+        47 | 48 => 8_192,
+        54 | 68 => 2_046,
+        69 => 268_435_456,
+        71 => 65_000,
+        72 => 2_097_120,
         // Yes to: overlap, host mapping, concurrency, unified addressing, priorities, caches,
-        // managed memory, preemption, registered pointers, cooperative launch.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 91 | 92 | 95 | 98 | 99 => 1,
+        // managed memory, preemption, cooperative launch, registered pointers, memory by file
+        // handle, pools, sparse arrays, deferred mapping, IPC events, user objects.
+        15 | 19 | 31 | 41 | 44 | 78..=80 | 83 | 89..=91 | 95 | 96 | 99 | 102 | 103 | 107 | 110
+        | 112..=117 | 121..=125 | 129 | 141 | 142 | 144 | 145 => 1,
+        // No to everything else, fabric handles and multicast among it.
         _ => 0,
     }
 }
@@ -226,8 +252,37 @@ export! {
 
 // ---- devices and contexts ----
 
-/// The one context there is; programs only compare and pass it on.
+/// The primary context of device 0; the others follow. Programs only compare and pass them on.
 const CONTEXT: u64 = 0x100;
+const CONTEXT_STEP: u64 = 0x10;
+
+fn context_of(device: u32) -> u64 {
+    CONTEXT + CONTEXT_STEP * u64::from(device)
+}
+
+/// The primary context of the calling thread's device.
+pub fn current_context() -> u64 {
+    context_of(device::current())
+}
+
+/// Makes the device of `context` the thread's; a null context changes nothing, as every thread
+/// has a device here.
+fn enter(context: u64) -> Status {
+    if context == 0 {
+        return SUCCESS;
+    }
+    let index = context.wrapping_sub(CONTEXT) / CONTEXT_STEP;
+    let known = i32::try_from(index).is_ok_and(device::set_current);
+    if known { SUCCESS } else { INVALID_CONTEXT }
+}
+
+const INVALID_CONTEXT: Status = 201;
+const UNSUPPORTED_LIMIT: Status = 215;
+
+thread_local! {
+    /// Devices to return to when contexts are popped.
+    static PUSHED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
 
 export! {
     fn cuInit(_flags: c_uint) -> Status, or UNKNOWN; {
@@ -272,8 +327,10 @@ export! {
         unsafe { put(out, machine().properties.total_bytes as usize) };
         SUCCESS
     }
-    fn cuDeviceGetAttribute(out: *mut c_int, which: c_int, _device: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, attribute(which)) };
+    fn cuDeviceGetAttribute(out: *mut c_int, which: c_int, device: c_int) -> Status, or UNKNOWN; {
+        const PCI_BUS: c_int = 33;
+        let value = if which == PCI_BUS { pci_address(device)[1] } else { attribute(which) };
+        unsafe { put(out, value) };
         SUCCESS
     }
     fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, _device: c_int) -> Status, or UNKNOWN; {
@@ -285,20 +342,28 @@ export! {
         unsafe { put(flags, 0); put(is_active, 1) };
         SUCCESS
     }
-    fn cuDevicePrimaryCtxRetain(out: *mut u64, _device: c_int) -> Status, or UNKNOWN; {
-        let _ = active();
-        unsafe { put(out, CONTEXT) };
+    fn cuDevicePrimaryCtxRetain(out: *mut u64, device: c_int) -> Status, or UNKNOWN; {
+        if usize::try_from(device).map_or(true, |index| index >= machine().devices.len()) {
+            return INVALID_DEVICE;
+        }
+        unsafe { put(out, context_of(device as u32)) };
         SUCCESS
     }
     fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuCtxGetCurrent(out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, CONTEXT) };
+        unsafe { put(out, current_context()) };
         SUCCESS
     }
-    fn cuCtxSetCurrent(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuCtxPushCurrent_v2(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuCtxSetCurrent(context: u64) -> Status, or UNKNOWN; { enter(context) }
+    fn cuCtxPushCurrent_v2(context: u64) -> Status, or UNKNOWN; {
+        PUSHED.with_borrow_mut(|stack| stack.push(device::current()));
+        enter(context)
+    }
     fn cuCtxPopCurrent_v2(out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, CONTEXT) };
+        unsafe { put(out, current_context()) };
+        if let Some(device) = PUSHED.with_borrow_mut(Vec::pop) {
+            device::set_current(device as i32);
+        }
         SUCCESS
     }
     fn cuCtxGetDevice(out: *mut c_int) -> Status, or UNKNOWN; {
@@ -306,8 +371,20 @@ export! {
         SUCCESS
     }
     fn cuCtxSynchronize() -> Status, or UNKNOWN; { SUCCESS }
-    fn cuCtxGetLimit(out: *mut usize, _limit: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, 1024) };
+    fn cuCtxGetLimit(out: *mut usize, limit: c_int) -> Status, or UNKNOWN; {
+        let value = match limit {
+            0 => 1024,      // stack
+            1 => 8_650_752, // what kernels print
+            2 => 8 << 20,   // their heap
+            4 => 2048,      // pending launches
+            5 => 64,        // fetch size of the L2
+            6 => 11_796_480,
+            7 => machine().properties.shared_per_block_optin as usize,
+            // Contexts that share a GPU with graphics: none here.
+            8 => 0,
+            _ => return UNSUPPORTED_LIMIT,
+        };
+        unsafe { put(out, value) };
         SUCCESS
     }
     fn cuCtxSetLimit(_limit: c_int, _value: usize) -> Status, or UNKNOWN; { SUCCESS }
@@ -360,7 +437,7 @@ export! {
         }
         unsafe {
             match which {
-                POINTER_CONTEXT => put(out.cast(), CONTEXT),
+                POINTER_CONTEXT => put(out.cast(), current_context()),
                 POINTER_MEMORY_TYPE => put(out.cast(), known.kind),
                 POINTER_DEVICE_POINTER => put(out.cast(), known.device_pointer),
                 POINTER_HOST_POINTER => put(out.cast(), known.host_pointer),
@@ -492,8 +569,11 @@ export! {
         unsafe { put(out, crate::kernels::occupancy(threads, shared)) };
         SUCCESS
     }
-    fn cuOccupancyMaxActiveClusters(out: *mut c_int, _function: u64, _config: *const c_void) -> Status, or UNKNOWN; {
-        unsafe { put(out, machine().properties.sm_count) };
+    fn cuOccupancyMaxActiveClusters(out: *mut c_int, _function: u64, config: *const LaunchConfig) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's launch configuration.
+        let Some(config) = (unsafe { LaunchConfig::read(config) }) else { return INVALID_VALUE };
+        let most = crate::kernels::clusters(config.cluster(), config.threads(), config.shared as usize);
+        unsafe { put(out, most) };
         SUCCESS
     }
     fn cuLaunchKernel(_function: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
@@ -545,7 +625,7 @@ export! {
     }
     fn cuKernelSetAttribute(_which: c_int, _value: c_int, _kernel: u64, _device: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuStreamGetCtx(_stream: u64, out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, CONTEXT) };
+        unsafe { put(out, current_context()) };
         SUCCESS
     }
     fn cuOccupancyMaxPotentialClusterSize(out: *mut c_int, _function: u64, _config: *const c_void) -> Status, or UNKNOWN; {
@@ -560,7 +640,7 @@ export! {
     fn cuTensorMapEncodeIm2col() -> Status, or UNKNOWN; { SUCCESS }
 }
 
-/// The start of `CUlaunchConfig`.
+/// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct LaunchConfig {
@@ -568,11 +648,44 @@ pub struct LaunchConfig {
     block: [c_uint; 3],
     shared: c_uint,
     stream: u64,
+    attributes: *const LaunchAttribute,
+    count: c_uint,
+}
+
+/// `CUlaunchAttribute`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct LaunchAttribute {
+    id: c_int,
+    padding: c_int,
+    value: [c_uint; 16],
+}
+
+impl LaunchConfig {
+    unsafe fn read(config: *const Self) -> Option<Self> {
+        // SAFETY: null or valid by the vendor's header.
+        (!config.is_null()).then(|| unsafe { config.read_unaligned() })
+    }
+
+    fn threads(&self) -> c_int {
+        self.block.iter().product::<c_uint>() as c_int
+    }
+
+    /// Blocks in a cluster: one where none is asked for.
+    fn cluster(&self) -> c_int {
+        const CLUSTER_DIMENSION: c_int = 4;
+        let count = if self.attributes.is_null() { 0 } else { self.count as usize };
+        (0..count)
+            // SAFETY: `count` attributes by the vendor's header.
+            .map(|index| unsafe { self.attributes.add(index).read_unaligned() })
+            .find(|attribute| attribute.id == CLUSTER_DIMENSION)
+            .map_or(1, |found| found.value[..3].iter().product::<c_uint>() as c_int)
+    }
 }
 
 // Names from before the driver's ABI was revised; some libraries look them up first.
 export! {
-    fn cuCtxPushCurrent(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuCtxPushCurrent(context: u64) -> Status, or UNKNOWN; { unsafe { cuCtxPushCurrent_v2(context) } }
     fn cuCtxPopCurrent(out: *mut u64) -> Status, or UNKNOWN; { unsafe { cuCtxPopCurrent_v2(out) } }
     fn cuDevicePrimaryCtxRelease(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuDevicePrimaryCtxReset(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
@@ -625,9 +738,14 @@ export! {
     fn cuGetProcAddress_v2(symbol: *const c_char, out: *mut *mut c_void, _version: c_int, _flags: c_ulonglong, status: *mut c_int) -> Status, or UNKNOWN; {
         unsafe { entry_point(symbol, out, status) }
     }
-    /// Programs with the runtime linked in ask for its private tables; there are none here.
-    fn cuGetExportTable(out: *mut *const c_void, _id: *const c_void) -> Status, or UNKNOWN; {
-        unsafe { put(out, std::ptr::null()) };
-        NOT_FOUND
+    /// Programs with the runtime linked in ask for the driver's private tables.
+    fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 16]) -> Status, or UNKNOWN; {
+        if id.is_null() {
+            return INVALID_VALUE;
+        }
+        // SAFETY: a UUID by the callers' convention.
+        let table = export_tables::find(&unsafe { id.read_unaligned() });
+        unsafe { put(out, table.unwrap_or(std::ptr::null())) };
+        if table.is_some() { SUCCESS } else { INVALID_VALUE }
     }
 }

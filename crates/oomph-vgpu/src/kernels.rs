@@ -73,6 +73,17 @@ pub fn occupancy(threads: c_int, shared: usize) -> c_int {
         .min(gpu.max_blocks_per_sm)
 }
 
+/// Clusters of `size` blocks that run at once. A cluster lives in one group of multiprocessors
+/// (GPC) and needs as many of them as it has blocks; pairs fit anywhere.
+pub fn clusters(size: c_int, threads: c_int, shared: usize) -> c_int {
+    let each = occupancy(threads, shared);
+    let gpu = &machine().properties;
+    if size <= 2 {
+        return gpu.sm_count * each / size.max(1);
+    }
+    gpu.groups.iter().filter(|&&sms| sms >= size).map(|sms| sms * each / size).sum()
+}
+
 /// The architecture whose machine code a GPU of this capability runs, out of those the wheels
 /// carry: the newest of the same major version that is not newer than the GPU.
 fn binary_version() -> c_int {
