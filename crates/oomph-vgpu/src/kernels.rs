@@ -81,7 +81,11 @@ pub fn clusters(size: c_int, threads: c_int, shared: usize) -> c_int {
     if size <= 2 {
         return gpu.sm_count * each / size.max(1);
     }
-    gpu.groups.iter().filter(|&&sms| sms >= size).map(|sms| sms * each / size).sum()
+    gpu.groups
+        .iter()
+        .filter(|&&sms| sms >= size)
+        .map(|sms| sms * each / size)
+        .sum()
 }
 
 /// The architecture whose machine code a GPU of this capability runs, out of those the wheels
