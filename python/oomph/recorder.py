@@ -8,6 +8,7 @@ its metadata, see `Scopes`), and which tensors are parameters, gradients, optimi
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import pickle
@@ -80,6 +81,7 @@ class Recorder:
         self._began = time.time()
         self._step = 0
         self._inferences = 0
+        self._trains = False
         self._main_optimizer: int | None = None
         self._in_optimizer = 0
         self._seen_forward = False
@@ -113,6 +115,7 @@ class Recorder:
             nn_module.register_module_forward_pre_hook(self._enter_module),
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
         ]
+        self._watch_optimizers()
         optim.register_optimizer_step_pre_hook(self._before_step)
         optim.register_optimizer_step_post_hook(self._after_step)
         self._watch_compile()
@@ -122,6 +125,17 @@ class Recorder:
             enabled="all", context="alloc", stacks="python", max_entries=MAX_EVENTS
         )
         torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+
+    def _watch_optimizers(self) -> None:
+        """A script that makes an optimizer trains: passes without gradients are not its steps."""
+        original = optim.Optimizer.__init__
+
+        @functools.wraps(original)
+        def initialize(optimizer, *args, **kwargs):
+            self._trains = True
+            original(optimizer, *args, **kwargs)
+
+        optim.Optimizer.__init__ = initialize  # type: ignore[method-assign]
 
     def _watch_compile(self) -> None:
         """Hooks on modules would change what is compiled; they go when compilation is asked for."""
@@ -200,7 +214,7 @@ class Recorder:
         if not self._modules:
             return
         self._modules.pop()
-        if not self._modules and not self._optimizers and not _grad_enabled():
+        if not self._modules and not self._trains and not _grad_enabled():
             self._inferences += 1
             self._boundary("inference", self._inferences)
             if self.settings.get("steps") and self._inferences >= self.settings["steps"]:
