@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::device::{self, machine};
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
-use crate::streams;
+use crate::{inner, streams};
 use crate::sync::Mutex;
 use crate::{export, put};
 
@@ -51,6 +51,9 @@ static VARIABLES: std::sync::LazyLock<Mutex<HashMap<u64, (usize, Option<u64>)>>>
 
 /// Accounts one launch on `stream`.
 pub fn launched(stream: u64) {
+    if inner::is_inside() {
+        return;
+    }
     let _ = device::active();
     machine().costs.kernel_launched(device::current());
     streams::note_node(stream);
