@@ -148,8 +148,12 @@ fn load() -> Option<Real> {
     // SAFETY: these functions have these signatures in every cuDNN 9.
     let mut real = unsafe {
         Real {
-            create: std::mem::transmute::<*mut c_void, CreateFn>(find(c"cudnnBackendCreateDescriptor")?),
-            destroy: std::mem::transmute::<*mut c_void, DestroyFn>(find(c"cudnnBackendDestroyDescriptor")?),
+            create: std::mem::transmute::<*mut c_void, CreateFn>(find(
+                c"cudnnBackendCreateDescriptor",
+            )?),
+            destroy: std::mem::transmute::<*mut c_void, DestroyFn>(find(
+                c"cudnnBackendDestroyDescriptor",
+            )?),
             finalize: std::mem::transmute::<*mut c_void, DestroyFn>(find(c"cudnnBackendFinalize")?),
             set: std::mem::transmute::<*mut c_void, SetFn>(find(c"cudnnBackendSetAttribute")?),
             get: std::mem::transmute::<*mut c_void, GetFn>(find(c"cudnnBackendGetAttribute")?),
@@ -165,7 +169,13 @@ fn load() -> Option<Real> {
     unsafe {
         let mut device = 0;
         let made = (real.create)(DEVICE_DESCRIPTOR, &raw mut device) == SUCCESS
-            && (real.set)(device, DEVICE_JSON, TYPE_CHAR, json.len() as i64, json.as_ptr().cast()) == SUCCESS
+            && (real.set)(
+                device,
+                DEVICE_JSON,
+                TYPE_CHAR,
+                json.len() as i64,
+                json.as_ptr().cast(),
+            ) == SUCCESS
             && (real.finalize)(device) == SUCCESS;
         if made {
             real.device = device;
@@ -185,7 +195,13 @@ fn attach_device(real: &Real, descriptor: u64, kind: c_int) {
     if real.device != 0 {
         // SAFETY: a live descriptor and one element, as documented.
         unsafe {
-            (real.set)(descriptor, attribute, TYPE_BACKEND_DESCRIPTOR, 1, (&raw const real.device).cast());
+            (real.set)(
+                descriptor,
+                attribute,
+                TYPE_BACKEND_DESCRIPTOR,
+                1,
+                (&raw const real.device).cast(),
+            );
         }
     }
 }
@@ -354,7 +370,11 @@ unsafe fn put_ints(to: *mut c_int, from: &[c_int], room: c_int) {
     if to.is_null() {
         return;
     }
-    for (index, &value) in from.iter().take(usize::try_from(room).unwrap_or(0)).enumerate() {
+    for (index, &value) in from
+        .iter()
+        .take(usize::try_from(room).unwrap_or(0))
+        .enumerate()
+    {
         // SAFETY: the caller gives room for `room` elements.
         unsafe { to.add(index).write(value) }
     }
@@ -488,7 +508,11 @@ impl Rnn {
 
     /// Size of the hidden state that the next layer and step see.
     fn output(&self) -> u64 {
-        if self.projection > 0 { self.projection } else { self.hidden }
+        if self.projection > 0 {
+            self.projection
+        } else {
+            self.hidden
+        }
     }
 
     fn has_projection(&self) -> bool {
@@ -506,7 +530,11 @@ impl Rnn {
 
     /// Elements of all matrices of a pseudo-layer.
     fn matrices(&self, layer: u64) -> u64 {
-        let projection = if self.has_projection() { self.hidden * self.projection } else { 0 };
+        let projection = if self.has_projection() {
+            self.hidden * self.projection
+        } else {
+            0
+        };
         self.gates() * self.hidden * (self.input_of(layer) + self.output()) + projection
     }
 
@@ -542,9 +570,15 @@ impl Rnn {
         } else {
             None
         };
-        let sets = if gates == 0 { 0 } else { self.biases_per_layer() / (gates * self.hidden).max(1) };
+        let sets = if gates == 0 {
+            0
+        } else {
+            self.biases_per_layer() / (gates * self.hidden).max(1)
+        };
         let bias = (id < sets * gates).then(|| {
-            let all: u64 = (0..self.pseudo_layers()).map(|each| self.matrices(each)).sum();
+            let all: u64 = (0..self.pseudo_layers())
+                .map(|each| self.matrices(each))
+                .sum();
             all + layer * self.biases_per_layer() + id * self.hidden
         });
         (matrix, bias)
@@ -610,7 +644,11 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
     let rows = sequences.length * sequences.batch;
     let bytes = data_bytes(rnn.kind);
     let states = rows * rnn.pseudo_layers() * rnn.hidden * bytes;
-    let reserve = if training { states * (rnn.gates() + 2) } else { 0 };
+    let reserve = if training {
+        states * (rnn.gates() + 2)
+    } else {
+        0
+    };
     (states * rnn.gates(), reserve)
 }
 

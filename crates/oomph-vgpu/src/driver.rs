@@ -433,7 +433,9 @@ export! {
 /// # Safety
 /// `out` must be null or valid for a write.
 pub unsafe fn private(out: *mut *mut c_void, size: usize) -> Status {
-    let Some(at) = inner::allocate(size as u64) else { return MEMORY_ALLOCATION };
+    let Some(at) = inner::allocate(size as u64) else {
+        return MEMORY_ALLOCATION;
+    };
     unsafe { put(out, at as *mut c_void) };
     SUCCESS
 }

@@ -6,9 +6,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::device::{self, machine};
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
-use crate::{inner, streams};
 use crate::sync::Mutex;
 use crate::{export, put};
+use crate::{inner, streams};
 
 /// `dim3`.
 #[repr(C)]
