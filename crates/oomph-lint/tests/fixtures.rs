@@ -1,6 +1,12 @@
 //! Fixtures: one file per rule. A line is marked with the code that must be found on it; every
 //! other line must stay clean. What the fixes make of the file is a snapshot.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 use std::fs;
 use std::path::PathBuf;
 

@@ -1,5 +1,7 @@
 //! Text: the source, underlined.
 
+use std::fmt::Write as _;
+
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 
@@ -48,13 +50,14 @@ pub fn text(files: &[FileReport], options: TextOptions) -> String {
         }
         for finding in &file.findings {
             if options.concise {
-                out.push_str(&format!(
-                    "{}: {} {}{}\n",
+                let _ = writeln!(
+                    out,
+                    "{}: {} {}{}",
                     location(&file.path, finding.start),
                     finding.rule.code,
                     finding.message,
                     held(finding)
-                ));
+                );
             } else if let Some(source) = &file.source {
                 out.push_str(&full(&renderer, &file.path, source, finding));
                 out.push_str("\n\n");

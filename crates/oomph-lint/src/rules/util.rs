@@ -282,11 +282,12 @@ pub(super) fn modulus(expr: &Expr) -> Option<&Expr> {
             if self.0.is_some() {
                 return;
             }
-            if let Expr::BinOp(node) = expr {
-                if node.op == Operator::Mod && !node.left.is_string_literal_expr() {
-                    self.0 = Some(&node.right);
-                    return;
-                }
+            if let Expr::BinOp(node) = expr
+                && node.op == Operator::Mod
+                && !node.left.is_string_literal_expr()
+            {
+                self.0 = Some(&node.right);
+                return;
             }
             walk_expr(self, expr);
         }
@@ -297,7 +298,7 @@ pub(super) fn modulus(expr: &Expr) -> Option<&Expr> {
 }
 
 /// The calls in a piece of syntax, outermost first.
-pub(super) fn calls_in<'a>(body: &'a [Stmt]) -> Vec<&'a ruff_python_ast::ExprCall> {
+pub(super) fn calls_in(body: &[Stmt]) -> Vec<&ruff_python_ast::ExprCall> {
     struct Calls<'a>(Vec<&'a ruff_python_ast::ExprCall>);
     impl<'a> Visitor<'a> for Calls<'a> {
         fn visit_expr(&mut self, expr: &'a Expr) {

@@ -13,9 +13,7 @@ mod walk;
 
 use std::rc::Rc;
 
-use ruff_python_ast::{
-    Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef, StmtWith,
-};
+use ruff_python_ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef, StmtWith};
 use ruff_text_size::{Ranged, TextRange};
 
 pub(crate) use names::{names_in, place_of};

@@ -147,14 +147,14 @@ pub(crate) fn constructed(qual: &str) -> Option<Kind> {
     if qual.starts_with("torchvision.models.") && !qual.ends_with("_Weights") {
         return Some(Kind::Model(ModelKind::Plain));
     }
-    if let Some(rest) = qual.strip_prefix("transformers.") {
-        if let Some(class) = rest.strip_suffix(".from_pretrained") {
-            let class = class.rsplit('.').next().unwrap_or(class);
-            if class.contains("Model") || class.contains("For") {
-                return Some(Kind::Model(ModelKind::Plain));
-            }
-            return None;
+    if let Some(rest) = qual.strip_prefix("transformers.")
+        && let Some(class) = rest.strip_suffix(".from_pretrained")
+    {
+        let class = class.rsplit('.').next().unwrap_or(class);
+        if class.contains("Model") || class.contains("For") {
+            return Some(Kind::Model(ModelKind::Plain));
         }
+        return None;
     }
     if last == "AverageMeter" {
         return Some(Kind::Meter);
