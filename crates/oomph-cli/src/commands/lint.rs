@@ -331,10 +331,12 @@ impl Args {
             };
         }
         let linted = oomph_lint::lint(&source, selection);
+        // Most files are clean: their texts need not stay until the end.
+        let source = (!linted.findings.is_empty()).then_some(source);
         Outcome {
             report: FileReport {
                 path: name.to_string(),
-                source: Some(source),
+                source,
                 findings: linted.findings,
                 problems: linted.problems,
             },

@@ -42,6 +42,20 @@ pub fn text(files: &[FileReport], options: TextOptions) -> String {
     let mut out = String::new();
     for file in files {
         for problem in &file.problems {
+            if options.concise {
+                let at = crate::Position {
+                    cell: problem.cell,
+                    line: problem.line,
+                    column: problem.column,
+                };
+                let _ = writeln!(
+                    out,
+                    "{}: error: cannot lint: {}",
+                    location(&file.path, at),
+                    problem.message
+                );
+                continue;
+            }
             let title = Level::ERROR.primary_title(format!("cannot lint: {}", problem.message));
             let mut origin = Origin::path(file_in_cell(&file.path, problem.cell));
             origin = origin.line(problem.line).char_column(problem.column);

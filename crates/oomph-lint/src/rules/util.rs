@@ -447,6 +447,15 @@ pub(super) fn has_managed_loop(model: &Model<'_>) -> bool {
         .any(|name| model.source.contains(name))
 }
 
+/// Whether the file trains, or makes what trains: without gradients, wrappers cost less.
+pub(super) fn trains(model: &Model<'_>) -> bool {
+    ["backward", "optim", "loss_scaler"]
+        .iter()
+        .any(|word| model.source.contains(word))
+        && !model.source.contains("import unittest")
+        && !model.source.contains("import pytest")
+}
+
 /// Whether a call constructs a cross-entropy or is one.
 pub(super) fn is_cross_entropy(call: &Call<'_>) -> bool {
     call.is("torch.nn.functional.cross_entropy")

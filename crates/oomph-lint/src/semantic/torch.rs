@@ -259,30 +259,23 @@ pub(crate) fn leaves_torch(last: &str) -> bool {
     )
 }
 
-/// Reductions that make a tensor so small that keeping it costs nothing to speak of.
-pub(crate) fn makes_small(last: &str) -> bool {
+/// Operations whose result is as large as what goes in.
+pub(crate) fn keeps_size(last: &str) -> bool {
     matches!(
         last,
-        "mean"
-            | "sum"
-            | "norm"
-            | "item"
-            | "max"
-            | "min"
-            | "argmax"
-            | "argmin"
-            | "std"
-            | "var"
-            | "prod"
-            | "all"
-            | "any"
-            | "topk"
-            | "mse_loss"
-            | "cross_entropy"
-            | "nll_loss"
-            | "l1_loss"
-            | "median"
-            | "logsumexp"
+        "float"
+            | "half"
+            | "double"
+            | "bfloat16"
+            | "softmax"
+            | "log_softmax"
+            | "sigmoid"
+            | "tanh"
+            | "exp"
+            | "contiguous"
+            | "clone"
+            | "permute"
+            | "transpose"
     )
 }
 

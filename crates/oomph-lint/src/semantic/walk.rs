@@ -1373,6 +1373,8 @@ impl<'a, 'd> Walker<'a, 'd> {
                     Kind::Tensor => Value {
                         softmax: false,
                         one_hot: false,
+                        // `model(x)[0]` is an output; a slice of an output may be small.
+                        model_output: base.model_output && constant_index(&node.slice).is_some(),
                         ..base
                     },
                     Kind::Collection => {
@@ -1830,9 +1832,8 @@ impl<'a, 'd> Walker<'a, 'd> {
             let mut value = Value::tensor(graph, device.unwrap_or_default());
             value.softmax = matches!(last, "softmax" | "log_softmax");
             value.one_hot = last == "one_hot";
-            value.model_output = args.first().is_some_and(|arg| arg.model_output)
-                && !torch::makes_small(last)
-                && !torch::is_functional_loss(qual);
+            value.model_output =
+                args.first().is_some_and(|arg| arg.model_output) && torch::keeps_size(last);
             return with_indices(value, last, call.arguments.len() >= 2);
         }
         if qual.ends_with(".Variable") && qual.starts_with("torch.autograd") {
@@ -1936,7 +1937,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 };
                 let mut value = Value::tensor(graph, recv.device);
                 value.softmax = matches!(name, "softmax" | "log_softmax");
-                value.model_output = recv.model_output && !torch::makes_small(name);
+                value.model_output = recv.model_output && torch::keeps_size(name);
                 with_indices(value, name, !call.arguments.is_empty())
             }
             (Kind::Unknown, "softmax" | "log_softmax") => {
