@@ -100,3 +100,29 @@ fn snapshots() {
         }
     }
 }
+
+/// Whole scripts, under the default rules: every marked code on its line, and nothing else.
+#[test]
+fn scripts() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let code = fs::read_to_string(&path).unwrap();
+        let mut marked: Vec<(usize, String)> = Vec::new();
+        for (index, line) in code.lines().enumerate() {
+            let codes = line.split_once("# OOM").map_or("", |(_, rest)| rest);
+            for part in codes.split_whitespace() {
+                marked.push((index + 1, format!("OOM{}", part.trim_start_matches("OOM"))));
+            }
+        }
+        let source = Source::python(code).unwrap();
+        let mut found: Vec<(usize, String)> = lint(&source, &Selection::default())
+            .findings
+            .iter()
+            .map(|each| (each.start.line, each.rule.code.to_string()))
+            .collect();
+        found.sort();
+        marked.sort();
+        assert_eq!(found, marked, "{}", path.display());
+    }
+}

@@ -380,14 +380,10 @@ pub(super) fn oom_handler(
             return Some(OomTest::Class);
         }
     }
-    strings_in(tests_of(&handler.body))
+    strings_in(&handler.body)
         .iter()
         .any(|text| text.contains("out of memory"))
         .then_some(OomTest::Message)
-}
-
-fn tests_of(body: &[Stmt]) -> &[Stmt] {
-    body
 }
 
 /// Whether the file speaks of a GPU at all.

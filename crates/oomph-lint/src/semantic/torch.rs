@@ -340,21 +340,6 @@ pub(crate) fn is_tensor_function(qual: &str) -> bool {
     false
 }
 
-/// Functional losses.
-pub(crate) fn is_functional_loss(qual: &str) -> bool {
-    qual.strip_prefix("torch.nn.functional.")
-        .is_some_and(|name| {
-            name.ends_with("_loss")
-                || matches!(
-                    name,
-                    "cross_entropy"
-                        | "binary_cross_entropy"
-                        | "binary_cross_entropy_with_logits"
-                        | "kl_div"
-                )
-        })
-}
-
 /// Entering this context turns gradients off.
 pub(crate) fn is_no_grad(qual: &str) -> bool {
     matches!(
