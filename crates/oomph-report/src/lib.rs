@@ -1,1 +1,4 @@
 //! How results are shown: terminal, JSON, HTML.
+
+pub mod explanation;
+pub mod terminal;

@@ -1,0 +1,137 @@
+//! Memory outside the allocator: what the context, loaded kernels and libraries take.
+//!
+//! A real GPU charges these lazily, at the first use of each thing. The amounts come with the
+//! configuration: measured for some GPUs, estimated for the others.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::config::Config;
+use crate::device;
+use crate::sync::Mutex;
+
+/// A thing that costs device memory when it first happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Charge {
+    /// The context itself.
+    Context,
+    /// The first kernel launch.
+    FirstKernel,
+    /// A cuBLAS handle; each thread that multiplies matrices makes one.
+    CublasHandle,
+    /// The first matrix product.
+    FirstMatmul,
+    /// A cuDNN handle; each thread that uses cuDNN makes one.
+    CudnnHandle,
+    /// The first Fourier transform.
+    FirstFft,
+    /// A stream.
+    Stream,
+    /// A cuSOLVER handle.
+    CusolverHandle,
+    /// A cuSPARSE handle.
+    CusparseHandle,
+    /// A NCCL communicator, at its first collective.
+    NcclCommunicator,
+}
+
+impl Charge {
+    const ALL: [Self; 10] = [
+        Self::Context,
+        Self::FirstKernel,
+        Self::CublasHandle,
+        Self::FirstMatmul,
+        Self::CudnnHandle,
+        Self::FirstFft,
+        Self::Stream,
+        Self::CusolverHandle,
+        Self::CusparseHandle,
+        Self::NcclCommunicator,
+    ];
+
+    /// The configuration key with its bytes.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Context => "context.base_bytes",
+            Self::FirstKernel => "context.first_kernel_bytes",
+            Self::CublasHandle => "context.cublas_handle_bytes",
+            Self::FirstMatmul => "context.first_matmul_bytes",
+            Self::CudnnHandle => "context.cudnn_handle_bytes",
+            Self::FirstFft => "context.first_fft_bytes",
+            Self::Stream => "context.stream_bytes",
+            Self::CusolverHandle => "context.cusolver_handle_bytes",
+            Self::CusparseHandle => "context.cusparse_handle_bytes",
+            Self::NcclCommunicator => "context.nccl_communicator_bytes",
+        }
+    }
+
+    /// Whether it is charged each time, not only the first.
+    const fn repeats(self) -> bool {
+        matches!(
+            self,
+            Self::CublasHandle
+                | Self::CudnnHandle
+                | Self::Stream
+                | Self::CusolverHandle
+                | Self::CusparseHandle
+                | Self::NcclCommunicator
+        )
+    }
+
+    /// Measured on an H200 with driver 580 and torch 2.11.0: `bench/gpu/calibrate.py`.
+    const fn default_bytes(self) -> u64 {
+        const MIB: u64 = 1 << 20;
+        match self {
+            Self::Context => 552_402_944,
+            Self::FirstKernel => 92 * MIB,
+            Self::CublasHandle => 64 * MIB,
+            Self::FirstMatmul => 2 * MIB,
+            Self::CudnnHandle => 10 * MIB,
+            Self::CusolverHandle => 96 * MIB,
+            Self::FirstFft => 8 * MIB,
+            Self::Stream => 2_293_760,
+            Self::CusparseHandle => 0,
+            Self::NcclCommunicator => 860 * MIB,
+        }
+    }
+}
+
+/// The amounts, and what was charged already.
+#[derive(Debug)]
+pub struct ContextCosts {
+    bytes: [u64; Charge::ALL.len()],
+    charged: Mutex<HashSet<(u32, Charge)>>,
+    kernel_seen: AtomicBool,
+}
+
+impl ContextCosts {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            bytes: Charge::ALL.map(|charge| config.number(charge.key(), charge.default_bytes())),
+            charged: Mutex::new(HashSet::new()),
+            kernel_seen: AtomicBool::new(false),
+        }
+    }
+
+    /// Charges `what` to `device`, if it is due.
+    pub fn charge(&self, device: u32, what: Charge) {
+        let first = self.charged.lock().insert((device, what));
+        if first || what.repeats() {
+            let bytes = self.bytes[what as usize];
+            if let Some(gpu) = device::machine().devices.get(device as usize) {
+                gpu.memory.lock().charge_context(bytes);
+            }
+        }
+    }
+
+    /// Charges the first kernel; cheap enough for every launch.
+    pub fn kernel_launched(&self, device: u32) {
+        if device == 0 && self.kernel_seen.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.charge(device, Charge::FirstKernel);
+        if let Some(gpu) = device::machine().devices.get(device as usize) {
+            gpu.memory.lock().kernel_launched();
+        }
+    }
+}

@@ -1,0 +1,643 @@
+//! cuDNN: convolution plans come from the real library, everything else is modelled.
+//!
+//! The backend API (descriptors, heuristics, plans) is passed through to the installed cuDNN. Its
+//! descriptors accept a device-property descriptor in place of a handle, so plans and their
+//! workspaces are the real ones, for the GPU that is played, on a machine that has none. Plans
+//! are never executed.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::context::Charge;
+use crate::device::{self, machine};
+use crate::streams::opaque_handle;
+use crate::sync::Mutex;
+use crate::{export, ledger, put};
+
+pub type Status = c_int;
+const SUCCESS: Status = 0;
+const NOT_INITIALIZED: Status = 1001;
+const BAD_PARAM: Status = 2000;
+const INTERNAL: Status = 4000;
+
+// ---- the backend API, passed through ----
+
+/// Attributes and types of `cudnn_graph.h` that are rewritten on the way.
+const TYPE_HANDLE: c_int = 0;
+const TYPE_BACKEND_DESCRIPTOR: c_int = 15;
+const TYPE_CHAR: c_int = 24;
+const ENGINE_DESCRIPTOR: c_int = 2;
+const HEURISTICS_DESCRIPTOR: c_int = 4;
+const PLAN_DESCRIPTOR: c_int = 5;
+const DEVICE_DESCRIPTOR: c_int = 38;
+const HEURISTICS_DEVICE: c_int = 204;
+const PLAN_DEVICE: c_int = 407;
+const ENGINE_DEVICE: c_int = 1307;
+const DEVICE_JSON: c_int = 2702;
+
+type CreateFn = unsafe extern "C" fn(c_int, *mut u64) -> Status;
+type DestroyFn = unsafe extern "C" fn(u64) -> Status;
+type SetFn = unsafe extern "C" fn(u64, c_int, c_int, i64, *const c_void) -> Status;
+type GetFn = unsafe extern "C" fn(u64, c_int, c_int, i64, *mut i64, *mut c_void) -> Status;
+type VersionFn = unsafe extern "C" fn() -> usize;
+
+/// The functions of the installed library.
+#[derive(Debug)]
+struct Real {
+    create: CreateFn,
+    destroy: DestroyFn,
+    finalize: DestroyFn,
+    set: SetFn,
+    get: GetFn,
+    version: VersionFn,
+    /// The finalized device-property descriptor of the GPU that is played.
+    device: u64,
+}
+
+/// What each open descriptor is, for the kinds that need the device.
+static KINDS: std::sync::LazyLock<Mutex<HashMap<u64, c_int>>> =
+    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// The library that PyTorch has loaded, or the one the loader finds.
+fn library() -> Option<*mut c_void> {
+    [libc::RTLD_LAZY | libc::RTLD_NOLOAD, libc::RTLD_LAZY]
+        .into_iter()
+        .find_map(|flags| {
+            // SAFETY: opens a library by name.
+            let handle = unsafe { libc::dlopen(c"libcudnn.so.9".as_ptr(), flags) };
+            (!handle.is_null()).then_some(handle)
+        })
+}
+
+fn real() -> Option<&'static Real> {
+    static REAL: OnceLock<Option<Real>> = OnceLock::new();
+    REAL.get_or_init(load).as_ref()
+}
+
+fn load() -> Option<Real> {
+    let library = library()?;
+    let find = |name: &CStr| {
+        // SAFETY: looks a name up in a library that is open. A handle finds the library's own
+        // definition, never the one of this library.
+        let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    };
+    // SAFETY: these functions have these signatures in every cuDNN 9.
+    let mut real = unsafe {
+        Real {
+            create: std::mem::transmute::<*mut c_void, CreateFn>(find(
+                c"cudnnBackendCreateDescriptor",
+            )?),
+            destroy: std::mem::transmute::<*mut c_void, DestroyFn>(find(
+                c"cudnnBackendDestroyDescriptor",
+            )?),
+            finalize: std::mem::transmute::<*mut c_void, DestroyFn>(find(c"cudnnBackendFinalize")?),
+            set: std::mem::transmute::<*mut c_void, SetFn>(find(c"cudnnBackendSetAttribute")?),
+            get: std::mem::transmute::<*mut c_void, GetFn>(find(c"cudnnBackendGetAttribute")?),
+            version: std::mem::transmute::<*mut c_void, VersionFn>(find(c"cudnnGetVersion")?),
+            device: 0,
+        }
+    };
+    let json = machine().config.text("cudnn_json", "").to_owned();
+    if json.is_empty() {
+        return Some(real);
+    }
+    // SAFETY: calls as documented; `json` outlives them.
+    unsafe {
+        let mut device = 0;
+        let made = (real.create)(DEVICE_DESCRIPTOR, &raw mut device) == SUCCESS
+            && (real.set)(
+                device,
+                DEVICE_JSON,
+                TYPE_CHAR,
+                json.len() as i64,
+                json.as_ptr().cast(),
+            ) == SUCCESS
+            && (real.finalize)(device) == SUCCESS;
+        if made {
+            real.device = device;
+        }
+    }
+    Some(real)
+}
+
+/// Sets the device on a descriptor that has no handle.
+fn attach_device(real: &Real, descriptor: u64, kind: c_int) {
+    let attribute = match kind {
+        HEURISTICS_DESCRIPTOR => HEURISTICS_DEVICE,
+        PLAN_DESCRIPTOR => PLAN_DEVICE,
+        ENGINE_DESCRIPTOR => ENGINE_DEVICE,
+        _ => return,
+    };
+    if real.device != 0 {
+        // SAFETY: a live descriptor and one element, as documented.
+        unsafe {
+            (real.set)(
+                descriptor,
+                attribute,
+                TYPE_BACKEND_DESCRIPTOR,
+                1,
+                (&raw const real.device).cast(),
+            );
+        }
+    }
+}
+
+/// Counts plans as they are finalized: benchmark mode times them in that order, and the
+/// heuristics give the fastest first.
+static PLANS: AtomicU64 = AtomicU64::new(0);
+
+export! {
+    fn cudnnBackendCreateDescriptor(kind: c_int, out: *mut u64) -> Status, or INTERNAL; {
+        let Some(real) = real() else { return NOT_INITIALIZED };
+        // SAFETY: the caller's arguments, passed on.
+        let status = unsafe { (real.create)(kind, out) };
+        if status == SUCCESS && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR) {
+            KINDS.lock().insert(unsafe { out.read() }, kind);
+        }
+        status
+    }
+    fn cudnnBackendDestroyDescriptor(descriptor: u64) -> Status, or INTERNAL; {
+        let Some(real) = real() else { return NOT_INITIALIZED };
+        KINDS.lock().remove(&descriptor);
+        unsafe { (real.destroy)(descriptor) }
+    }
+    fn cudnnBackendSetAttribute(descriptor: u64, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status, or INTERNAL; {
+        let Some(real) = real() else { return NOT_INITIALIZED };
+        // Handles of this library mean nothing to the real one; the device goes in instead.
+        if kind == TYPE_HANDLE {
+            return SUCCESS;
+        }
+        unsafe { (real.set)(descriptor, attribute, kind, count, values) }
+    }
+    fn cudnnBackendFinalize(descriptor: u64) -> Status, or INTERNAL; {
+        let Some(real) = real() else { return NOT_INITIALIZED };
+        let kind = KINDS.lock().get(&descriptor).copied();
+        if let Some(kind) = kind {
+            attach_device(real, descriptor, kind);
+            if kind == PLAN_DESCRIPTOR {
+                PLANS.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        unsafe { (real.finalize)(descriptor) }
+    }
+    fn cudnnBackendGetAttribute(descriptor: u64, attribute: c_int, kind: c_int, room: i64, count: *mut i64, values: *mut c_void) -> Status, or INTERNAL; {
+        let Some(real) = real() else { return NOT_INITIALIZED };
+        unsafe { (real.get)(descriptor, attribute, kind, room, count, values) }
+    }
+    fn cudnnBackendExecute(_handle: u64, _plan: u64, _pack: u64) -> Status, or INTERNAL; {
+        crate::kernels::launched(0);
+        SUCCESS
+    }
+    fn cudnnGetVersion() -> usize, or 0; {
+        real().map_or(0, |real| unsafe { (real.version)() })
+    }
+    fn cudnnGetCudartVersion() -> usize, or 0; { machine().config.number("cuda_version", 13_000) as usize }
+    fn cudnnGetProperty(which: c_int, value: *mut c_int) -> Status, or INTERNAL; {
+        let version = unsafe { cudnnGetVersion() } as c_int;
+        let parts = [version / 10_000, version / 100 % 100, version % 100];
+        let part = usize::try_from(which).ok().and_then(|which| parts.get(which));
+        unsafe { put(value, part.copied().unwrap_or(0)) };
+        SUCCESS
+    }
+    fn cudnnGetErrorString(status: Status) -> *const c_char, or std::ptr::null(); {
+        match status {
+            SUCCESS => c"CUDNN_STATUS_SUCCESS",
+            NOT_INITIALIZED => c"CUDNN_STATUS_NOT_INITIALIZED",
+            BAD_PARAM => c"CUDNN_STATUS_BAD_PARAM",
+            3000..4000 => c"CUDNN_STATUS_NOT_SUPPORTED",
+            _ => c"CUDNN_STATUS_INTERNAL_ERROR",
+        }.as_ptr()
+    }
+    fn cudnnGetLastErrorString(text: *mut c_char, size: usize) -> (), or (); {
+        if size > 0 {
+            unsafe { put(text, 0) };
+        }
+    }
+    fn cudnnCreate(out: *mut u64) -> Status, or INTERNAL; {
+        if device::active().is_none() {
+            return NOT_INITIALIZED;
+        }
+        machine().costs.charge(device::current(), Charge::CudnnHandle);
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cudnnDestroy(_handle: u64) -> Status, or INTERNAL; { SUCCESS }
+    fn cudnnGetStream(_handle: u64, stream: *mut u64) -> Status, or INTERNAL; {
+        unsafe { put(stream, 0) };
+        SUCCESS
+    }
+}
+
+// ---- descriptors of the older API ----
+
+/// The most dimensions a cuDNN tensor has.
+const MAX_DIMS: usize = 8;
+
+/// A tensor or filter.
+#[derive(Debug, Clone, Default)]
+struct Tensor {
+    kind: c_int,
+    format: c_int,
+    dims: Vec<c_int>,
+    strides: Vec<c_int>,
+}
+
+impl Tensor {
+    fn elements(&self) -> u64 {
+        self.dims.iter().map(|&dim| dim.max(0) as u64).product()
+    }
+}
+
+/// A recurrent network, as `cudnnSetRNNDescriptor_v8` was given it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rnn {
+    algorithm: c_int,
+    cell: c_int,
+    bias: c_int,
+    direction: c_int,
+    input_mode: c_int,
+    kind: c_int,
+    math: c_int,
+    input: u64,
+    hidden: u64,
+    projection: u64,
+    layers: u64,
+    dropout: bool,
+}
+
+/// A batch of sequences.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sequences {
+    length: u64,
+    batch: u64,
+}
+
+#[derive(Debug, Default)]
+struct Descriptors {
+    tensors: HashMap<u64, Tensor>,
+    rnns: HashMap<u64, Rnn>,
+    sequences: HashMap<u64, Sequences>,
+    dropouts: HashMap<u64, f32>,
+}
+
+static DESCRIPTORS: std::sync::LazyLock<Mutex<Descriptors>> =
+    std::sync::LazyLock::new(|| Mutex::new(Descriptors::default()));
+
+fn data_bytes(kind: c_int) -> u64 {
+    match kind {
+        1 => 8,
+        2 | 9 => 2,
+        3 | 7 | 8 => 1,
+        _ => 4,
+    }
+}
+
+unsafe fn ints(from: *const c_int, count: c_int) -> Vec<c_int> {
+    let count = usize::try_from(count).unwrap_or(0).min(MAX_DIMS);
+    if from.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's array has `count` elements by the vendor's header.
+    unsafe { std::slice::from_raw_parts(from, count) }.to_vec()
+}
+
+unsafe fn put_ints(to: *mut c_int, from: &[c_int], room: c_int) {
+    if to.is_null() {
+        return;
+    }
+    for (index, &value) in from
+        .iter()
+        .take(usize::try_from(room).unwrap_or(0))
+        .enumerate()
+    {
+        // SAFETY: the caller gives room for `room` elements.
+        unsafe { to.add(index).write(value) }
+    }
+}
+
+export! {
+    fn cudnnSetTensorNdDescriptor(descriptor: u64, kind: c_int, count: c_int, dims: *const c_int, strides: *const c_int) -> Status, or INTERNAL; {
+        let tensor = unsafe { Tensor { kind, format: 0, dims: ints(dims, count), strides: ints(strides, count) } };
+        DESCRIPTORS.lock().tensors.insert(descriptor, tensor);
+        SUCCESS
+    }
+    fn cudnnSetFilterNdDescriptor(descriptor: u64, kind: c_int, format: c_int, count: c_int, dims: *const c_int) -> Status, or INTERNAL; {
+        let tensor = unsafe { Tensor { kind, format, dims: ints(dims, count), strides: Vec::new() } };
+        DESCRIPTORS.lock().tensors.insert(descriptor, tensor);
+        SUCCESS
+    }
+    fn cudnnGetTensorNdDescriptor(descriptor: u64, room: c_int, kind: *mut c_int, count: *mut c_int, dims: *mut c_int, strides: *mut c_int) -> Status, or INTERNAL; {
+        let descriptors = DESCRIPTORS.lock();
+        let Some(tensor) = descriptors.tensors.get(&descriptor) else { return BAD_PARAM };
+        unsafe {
+            put(kind, tensor.kind);
+            put(count, tensor.dims.len() as c_int);
+            put_ints(dims, &tensor.dims, room);
+            put_ints(strides, &tensor.strides, room);
+        }
+        SUCCESS
+    }
+    fn cudnnGetFilterNdDescriptor(descriptor: u64, room: c_int, kind: *mut c_int, format: *mut c_int, count: *mut c_int, dims: *mut c_int) -> Status, or INTERNAL; {
+        let descriptors = DESCRIPTORS.lock();
+        let Some(tensor) = descriptors.tensors.get(&descriptor) else { return BAD_PARAM };
+        unsafe {
+            put(kind, tensor.kind);
+            put(format, tensor.format);
+            put(count, tensor.dims.len() as c_int);
+            put_ints(dims, &tensor.dims, room);
+        }
+        SUCCESS
+    }
+    fn cudnnDestroyTensorDescriptor(descriptor: u64) -> Status, or INTERNAL; {
+        DESCRIPTORS.lock().tensors.remove(&descriptor);
+        SUCCESS
+    }
+    fn cudnnDestroyFilterDescriptor(descriptor: u64) -> Status, or INTERNAL; {
+        DESCRIPTORS.lock().tensors.remove(&descriptor);
+        SUCCESS
+    }
+    fn cudnnSetDropoutDescriptor(descriptor: u64, _handle: u64, probability: f32, _states: *mut c_void, _size: usize, _seed: u64) -> Status, or INTERNAL; {
+        DESCRIPTORS.lock().dropouts.insert(descriptor, probability);
+        SUCCESS
+    }
+    fn cudnnRestoreDropoutDescriptor(descriptor: u64, _handle: u64, probability: f32, _states: *mut c_void, _size: usize, _seed: u64) -> Status, or INTERNAL; {
+        DESCRIPTORS.lock().dropouts.insert(descriptor, probability);
+        SUCCESS
+    }
+    fn cudnnDropoutGetStatesSize(_handle: u64, size: *mut usize) -> Status, or INTERNAL; {
+        // One generator state per resident thread; the H200's figure, measured, scaled by threads.
+        let gpu = &machine().properties;
+        let threads = gpu.sm_count as u64 * gpu.max_threads_per_sm as u64;
+        unsafe { put(size, (threads * DROPOUT_STATE_BYTES) as usize) };
+        SUCCESS
+    }
+}
+
+/// Bytes of generator state per thread that a dropout descriptor keeps.
+const DROPOUT_STATE_BYTES: u64 = 16;
+
+// ---- recurrent networks ----
+
+const MODE_LSTM: c_int = 2;
+const MODE_GRU: c_int = 3;
+const NO_BIAS: c_int = 0;
+const SINGLE_BIASES: [c_int; 2] = [1, 3];
+
+impl Rnn {
+    fn gates(&self) -> u64 {
+        match self.cell {
+            MODE_LSTM => 4,
+            MODE_GRU => 3,
+            _ => 1,
+        }
+    }
+
+    fn directions(&self) -> u64 {
+        if self.direction == 1 { 2 } else { 1 }
+    }
+
+    fn pseudo_layers(&self) -> u64 {
+        self.layers * self.directions()
+    }
+
+    /// Size of the hidden state that the next layer and step see.
+    fn output(&self) -> u64 {
+        if self.projection > 0 {
+            self.projection
+        } else {
+            self.hidden
+        }
+    }
+
+    fn has_projection(&self) -> bool {
+        self.cell == MODE_LSTM && self.projection > 0 && self.projection < self.hidden
+    }
+
+    /// Columns of the input matrices of pseudo-layer `layer`.
+    fn input_of(&self, layer: u64) -> u64 {
+        if layer < self.directions() {
+            self.input
+        } else {
+            self.output() * self.directions()
+        }
+    }
+
+    /// Elements of all matrices of a pseudo-layer.
+    fn matrices(&self, layer: u64) -> u64 {
+        let projection = if self.has_projection() {
+            self.hidden * self.projection
+        } else {
+            0
+        };
+        self.gates() * self.hidden * (self.input_of(layer) + self.output()) + projection
+    }
+
+    fn biases_per_layer(&self) -> u64 {
+        let sets = match self.bias {
+            NO_BIAS => 0,
+            single if SINGLE_BIASES.contains(&single) => 1,
+            _ => 2,
+        };
+        sets * self.gates() * self.hidden
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        let layers = self.pseudo_layers();
+        let matrices: u64 = (0..layers).map(|layer| self.matrices(layer)).sum();
+        (matrices + layers * self.biases_per_layer()) * data_bytes(self.kind)
+    }
+
+    /// Where matrix and bias `id` of a pseudo-layer lie: matrix (offset, rows, columns) and bias
+    /// offset, in elements. All matrices come first, then all biases.
+    fn place(&self, layer: u64, id: u64) -> (Option<(u64, u64, u64)>, Option<u64>) {
+        let gates = self.gates();
+        let (input, output) = (self.input_of(layer), self.output());
+        let before: u64 = (0..layer).map(|earlier| self.matrices(earlier)).sum();
+        let matrix = if id < gates {
+            Some((before + id * self.hidden * input, self.hidden, input))
+        } else if id < 2 * gates {
+            let at = before + gates * self.hidden * input + (id - gates) * self.hidden * output;
+            Some((at, self.hidden, output))
+        } else if self.has_projection() {
+            let at = before + gates * self.hidden * (input + output);
+            Some((at, self.projection, self.hidden))
+        } else {
+            None
+        };
+        let sets = if gates == 0 {
+            0
+        } else {
+            self.biases_per_layer() / (gates * self.hidden).max(1)
+        };
+        let bias = (id < sets * gates).then(|| {
+            let all: u64 = (0..self.pseudo_layers())
+                .map(|each| self.matrices(each))
+                .sum();
+            all + layer * self.biases_per_layer() + id * self.hidden
+        });
+        (matrix, bias)
+    }
+}
+
+export! {
+    fn cudnnSetRNNDescriptor_v8(descriptor: u64, algorithm: c_int, cell: c_int, bias: c_int, direction: c_int, input_mode: c_int, kind: c_int, _precision: c_int, math: c_int, input: c_int, hidden: c_int, projection: c_int, layers: c_int, dropout: u64, _flags: c_int) -> Status, or INTERNAL; {
+        let mut descriptors = DESCRIPTORS.lock();
+        let dropout = descriptors.dropouts.get(&dropout).is_some_and(|&p| p > 0.0);
+        descriptors.rnns.insert(descriptor, Rnn {
+            algorithm, cell, bias, direction, input_mode, kind, math,
+            input: input as u64, hidden: hidden as u64, projection: projection as u64, layers: layers as u64,
+            dropout,
+        });
+        SUCCESS
+    }
+    fn cudnnSetRNNDataDescriptor(descriptor: u64, _kind: c_int, _layout: c_int, length: c_int, batch: c_int, _vector: c_int, _lengths: *const c_int, _fill: *mut c_void) -> Status, or INTERNAL; {
+        DESCRIPTORS.lock().sequences.insert(descriptor, Sequences { length: length as u64, batch: batch as u64 });
+        SUCCESS
+    }
+    fn cudnnGetRNNWeightSpaceSize(_handle: u64, descriptor: u64, size: *mut usize) -> Status, or INTERNAL; {
+        let descriptors = DESCRIPTORS.lock();
+        let Some(rnn) = descriptors.rnns.get(&descriptor) else { return BAD_PARAM };
+        unsafe { put(size, rnn.weight_bytes() as usize) };
+        SUCCESS
+    }
+    fn cudnnGetRNNWeightParams(_handle: u64, descriptor: u64, layer: c_int, _size: usize, space: u64, id: c_int, matrix: u64, matrix_at: *mut u64, bias: u64, bias_at: *mut u64) -> Status, or INTERNAL; {
+        let mut descriptors = DESCRIPTORS.lock();
+        let Some(rnn) = descriptors.rnns.get(&descriptor).copied() else { return BAD_PARAM };
+        let bytes = data_bytes(rnn.kind);
+        let (matrix_place, bias_place) = rnn.place(layer as u64, id as u64);
+        let tensor = |dims: Vec<c_int>| {
+            let strides = vec![dims[1] * dims[2], dims[2], 1];
+            Tensor { kind: rnn.kind, format: 0, dims, strides }
+        };
+        if let Some((_, rows, columns)) = matrix_place {
+            descriptors.tensors.insert(matrix, tensor(vec![1, rows as c_int, columns as c_int]));
+        }
+        if bias_place.is_some() {
+            descriptors.tensors.insert(bias, tensor(vec![1, rnn.hidden as c_int, 1]));
+        }
+        unsafe {
+            put(matrix_at, matrix_place.map_or(0, |(at, ..)| space + at * bytes));
+            put(bias_at, bias_place.map_or(0, |at| space + at * bytes));
+        }
+        SUCCESS
+    }
+    fn cudnnGetRNNTempSpaceSizes(_handle: u64, descriptor: u64, training: c_int, data: u64, work: *mut usize, reserve: *mut usize) -> Status, or INTERNAL; {
+        let descriptors = DESCRIPTORS.lock();
+        let (Some(rnn), Some(sequences)) = (descriptors.rnns.get(&descriptor), descriptors.sequences.get(&data)) else {
+            return BAD_PARAM;
+        };
+        let (work_bytes, reserve_bytes) = rnn_temporaries(rnn, sequences, training != 0);
+        ledger::assume("cudnnGetRNNTempSpaceSizes", "work space of recurrent layers follows a model fitted on an H200");
+        unsafe { put(work, work_bytes as usize); put(reserve, reserve_bytes as usize) };
+        SUCCESS
+    }
+}
+
+/// Work and reserve space of a recurrent network.
+fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u64) {
+    let rows = sequences.length * sequences.batch;
+    let bytes = data_bytes(rnn.kind);
+    let states = rows * rnn.pseudo_layers() * rnn.hidden * bytes;
+    let reserve = if training {
+        states * (rnn.gates() + 2)
+    } else {
+        0
+    };
+    (states * rnn.gates(), reserve)
+}
+
+// ---- batch normalization ----
+
+export! {
+    fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(_handle: u64, mode: c_int, _ops: c_int, x: u64, _z: u64, _y: u64, _scale: u64, _activation: u64, size: *mut usize) -> Status, or INTERNAL; {
+        unsafe { put(size, batch_norm_workspace(mode, x, false) as usize) };
+        SUCCESS
+    }
+    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(_handle: u64, mode: c_int, _ops: c_int, x: u64, _y: u64, _dy: u64, _dz: u64, _dx: u64, _scale: u64, _activation: u64, size: *mut usize) -> Status, or INTERNAL; {
+        unsafe { put(size, batch_norm_workspace(mode, x, true) as usize) };
+        SUCCESS
+    }
+    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(_handle: u64, _mode: c_int, _ops: c_int, _activation: u64, _x: u64, size: *mut usize) -> Status, or INTERNAL; {
+        // Only the fused activations keep something.
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
+}
+
+fn batch_norm_workspace(_mode: c_int, x: u64, _backward: bool) -> u64 {
+    let descriptors = DESCRIPTORS.lock();
+    let _elements = descriptors.tensors.get(&x).map_or(0, Tensor::elements);
+    0
+}
+
+// ---- convolutions by the older API, which PyTorch uses only when told to ----
+
+/// The start of `cudnnConvolutionFwdAlgoPerf_t` and its twins.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct AlgorithmPerf {
+    algorithm: c_int,
+    status: c_int,
+    time: f32,
+    memory: usize,
+    determinism: c_int,
+    math: c_int,
+    reserved: [c_int; 3],
+}
+
+macro_rules! old_convolutions {
+    ($($get:ident $find:ident $size:ident),*) => { export! {$(
+        fn $get(_handle: u64, _a: u64, _b: u64, _c: u64, _d: u64, _wanted: c_int, count: *mut c_int, results: *mut AlgorithmPerf) -> Status, or INTERNAL; {
+            unsafe { one_algorithm(count, results) }
+        }
+        fn $find(_handle: u64, _x: u64, _px: u64, _w: u64, _pw: u64, _c: u64, _y: u64, _py: u64, _wanted: c_int, count: *mut c_int, results: *mut AlgorithmPerf, _work: u64, _size: usize) -> Status, or INTERNAL; {
+            unsafe { one_algorithm(count, results) }
+        }
+        fn $size(_handle: u64, _a: u64, _b: u64, _c: u64, _d: u64, _algorithm: c_int, size: *mut usize) -> Status, or INTERNAL; {
+            ledger::assume(stringify!($size), "the older convolution interface is taken to need no work space");
+            unsafe { put(size, 0) };
+            SUCCESS
+        }
+    )*} };
+}
+
+old_convolutions!(
+    cudnnGetConvolutionForwardAlgorithm_v7 cudnnFindConvolutionForwardAlgorithmEx cudnnGetConvolutionForwardWorkspaceSize,
+    cudnnGetConvolutionBackwardDataAlgorithm_v7 cudnnFindConvolutionBackwardDataAlgorithmEx cudnnGetConvolutionBackwardDataWorkspaceSize,
+    cudnnGetConvolutionBackwardFilterAlgorithm_v7 cudnnFindConvolutionBackwardFilterAlgorithmEx cudnnGetConvolutionBackwardFilterWorkspaceSize
+);
+
+unsafe fn one_algorithm(count: *mut c_int, results: *mut AlgorithmPerf) -> Status {
+    unsafe {
+        put(count, 1);
+        put(
+            results,
+            AlgorithmPerf {
+                algorithm: 1,
+                status: SUCCESS,
+                time: 1.0,
+                memory: 0,
+                determinism: 1,
+                math: 0,
+                reserved: [0; 3],
+            },
+        );
+    }
+    SUCCESS
+}
+
+export! {
+    fn cudnnGetCTCLossWorkspaceSize(_handle: u64, _probabilities: u64, _gradients: u64, _labels: u64, _label_lengths: u64, _input_lengths: u64, _algorithm: c_int, _descriptor: u64, size: *mut usize) -> Status, or INTERNAL; {
+        ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
+    fn cudnnGetCTCLossWorkspaceSize_v8(_handle: u64, _algorithm: c_int, _descriptor: u64, _probabilities: u64, _gradients: u64, size: *mut usize) -> Status, or INTERNAL; {
+        ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
+}

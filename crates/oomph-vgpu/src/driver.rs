@@ -1,0 +1,751 @@
+//! The CUDA driver (`cu*`): what PyTorch, its extensions and Triton ask of it, above all the
+//! virtual-memory functions behind `expandable_segments`.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+
+use crate::device::{self, active, machine};
+use crate::memory::{GRANULE, Reservation, discard, round_up};
+use crate::runtime::{
+    self, INITIALIZATION, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, SUCCESS, UNKNOWN,
+};
+use crate::streams::{self, opaque_handle};
+use crate::sync::Mutex;
+use crate::{export, export_tables, ledger, put};
+
+/// A status of the driver; the codes that matter here are the runtime's.
+pub type Status = c_int;
+
+const NOT_FOUND: Status = 500;
+
+/// A stable identity for device `index`.
+pub fn uuid(index: c_int) -> [u8; 16] {
+    let mut id = *b"oomph virtual \0\0";
+    id[15] = index as u8;
+    id
+}
+
+/// PCI domain, bus and device of device `index`.
+pub fn pci_address(index: c_int) -> [c_int; 3] {
+    [0, index + 1, 0]
+}
+
+/// `cudaDeviceGetAttribute` and `cuDeviceGetAttribute`: the numbers are the same. What does not
+/// follow from the properties is as an H200 with driver 580 answers; see
+/// `bench/gpu/device_facts.py`.
+pub fn attribute(attribute: c_int) -> c_int {
+    let gpu = &machine().properties;
+    match attribute {
+        1..=3 => 1024, // threads per block, block x, y
+        4 => 64,
+        5 => 0x7fff_ffff,
+        6 | 7 => 65_535,
+        8 => gpu.shared_per_block as c_int,
+        9 => 65_536,
+        10 => 32,
+        11 => 0x7fff_ffff,
+        12 => gpu.registers_per_block,
+        13 => gpu.clock_khz,
+        14 | 30 => 512,
+        16 => gpu.sm_count,
+        32 => gpu.ecc,
+        36 => gpu.memory_clock_khz,
+        37 => gpu.memory_bus_bits,
+        38 => gpu.l2_bytes,
+        39 => gpu.max_threads_per_sm,
+        40 => gpu.copy_engines,
+        51 => 32,
+        75 => gpu.major,
+        76 => gpu.minor,
+        81 => gpu.shared_per_sm as c_int,
+        82 => gpu.registers_per_sm,
+        // How many times slower double precision is.
+        87 => if gpu.minor == 0 { 2 } else { 64 },
+        97 => gpu.shared_per_block_optin as c_int,
+        106 => gpu.max_blocks_per_sm,
+        108 => gpu.persisting_l2_bytes,
+        109 => 134_217_728,
+        111 => gpu.shared_reserved_per_block as c_int,
+        // Thread-block clusters, tensor maps.
+        120 | 127 => c_int::from(gpu.major >= 9),
+        // Address spaces of other memory, NUMA: none.
+        118 => 100,
+        119 => 9,
+        126 => 4,
+        131 => -1,
+        // Who made the chip and which it is.
+        139 => machine().config.int("pci_device_id", 0x2335_10de),
+        140 => 0x18bf_10de,
+        // Textures and surfaces.
+        21 | 22 | 56 | 70 => 131_072,
+        23 | 57 => 65_536,
+        24..=26 | 58..=60 => 16_384,
+        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => 32_768,
+        29 | 43 | 62 | 65 => 2_048,
+        47 | 48 => 8_192,
+        54 | 68 => 2_046,
+        69 => 268_435_456,
+        71 => 65_000,
+        72 => 2_097_120,
+        // Yes to: overlap, host mapping, concurrency, unified addressing, priorities, caches,
+        // managed memory, preemption, cooperative launch, registered pointers, memory by file
+        // handle, pools, sparse arrays, deferred mapping, IPC events, user objects.
+        15 | 19 | 31 | 41 | 44 | 78..=80 | 83 | 89..=91 | 95 | 96 | 99 | 102 | 103 | 107 | 110
+        | 112..=117 | 121..=125 | 129 | 141 | 142 | 144 | 145 => 1,
+        // No to everything else, fabric handles and multicast among it.
+        _ => 0,
+    }
+}
+
+// ---- virtual memory management ----
+
+/// Physical memory made by `cuMemCreate`: charged while a handle or a mapping holds it.
+#[derive(Debug, Clone, Copy)]
+struct Physical {
+    device: u32,
+    size: u64,
+    references: u32,
+}
+
+#[derive(Debug, Default)]
+struct Virtual {
+    physical: HashMap<u64, Physical>,
+    reserved: BTreeMap<u64, Reservation>,
+    /// Mapped address → (length, handle).
+    mapped: BTreeMap<u64, (u64, u64)>,
+}
+
+static VIRTUAL: std::sync::LazyLock<Mutex<Virtual>> =
+    std::sync::LazyLock::new(|| Mutex::new(Virtual::default()));
+
+impl Virtual {
+    /// Drops one reference, and the memory with the last.
+    fn release(&mut self, handle: u64) -> Status {
+        let Some(physical) = self.physical.get_mut(&handle) else {
+            return INVALID_VALUE;
+        };
+        physical.references -= 1;
+        if physical.references == 0 {
+            let Physical { device, size, .. } = *physical;
+            self.physical.remove(&handle);
+            if let Some(device) = machine().devices.get(device as usize) {
+                device.memory.lock().give_physical(size);
+            }
+        }
+        SUCCESS
+    }
+}
+
+/// The device that `addr` belongs to, by whichever way it was handed out.
+pub fn device_of(addr: u64) -> Option<u32> {
+    if let Some((index, _)) = device::owner(addr) {
+        return Some(index);
+    }
+    let virtual_memory = VIRTUAL.lock();
+    if virtual_memory
+        .reserved
+        .range(..=addr)
+        .next_back()
+        .is_some_and(|(_, r)| r.contains(addr))
+    {
+        let mapped = virtual_memory.mapped.range(..=addr).next_back();
+        let handle = mapped
+            .filter(|&(&at, &(len, _))| addr < at + len)
+            .map(|(_, &(_, h))| h);
+        let physical = handle.and_then(|handle| virtual_memory.physical.get(&handle));
+        return Some(physical.map_or_else(device::current, |physical| physical.device));
+    }
+    runtime::is_opened(addr).then(device::current)
+}
+
+/// The start of `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct AllocationProp {
+    kind: c_int,
+    handle_types: c_int,
+    location_kind: c_int,
+    location_id: c_int,
+}
+
+export! {
+    fn cuMemAddressReserve(out: *mut u64, size: usize, _align: usize, _hint: u64, _flags: c_ulonglong) -> Status, or UNKNOWN; {
+        let Some(range) = Reservation::new(size as u64) else { return MEMORY_ALLOCATION };
+        unsafe { put(out, range.base()) };
+        VIRTUAL.lock().reserved.insert(range.base(), range);
+        SUCCESS
+    }
+    fn cuMemAddressFree(at: u64, _size: usize) -> Status, or UNKNOWN; {
+        if VIRTUAL.lock().reserved.remove(&at).is_some() { SUCCESS } else { INVALID_VALUE }
+    }
+    fn cuMemCreate(out: *mut u64, size: usize, prop: *const AllocationProp, _flags: c_ulonglong) -> Status, or UNKNOWN; {
+        if active().is_none() || prop.is_null() {
+            return INVALID_VALUE;
+        }
+        // SAFETY: the caller's property struct begins with these fields.
+        let index = unsafe { prop.read_unaligned() }.location_id;
+        let Some(device) = machine().devices.get(index as usize) else { return INVALID_DEVICE };
+        let size = round_up(size as u64, GRANULE);
+        if !device.memory.lock().take_physical(size) {
+            return MEMORY_ALLOCATION;
+        }
+        let handle = opaque_handle();
+        VIRTUAL.lock().physical.insert(handle, Physical { device: index as u32, size, references: 1 });
+        unsafe { put(out, handle) };
+        SUCCESS
+    }
+    fn cuMemRelease(handle: u64) -> Status, or UNKNOWN; { VIRTUAL.lock().release(handle) }
+    fn cuMemMap(at: u64, size: usize, _offset: usize, handle: u64, _flags: c_ulonglong) -> Status, or UNKNOWN; {
+        let mut virtual_memory = VIRTUAL.lock();
+        let Some(physical) = virtual_memory.physical.get_mut(&handle) else { return INVALID_VALUE };
+        physical.references += 1;
+        virtual_memory.mapped.insert(at, (size as u64, handle));
+        SUCCESS
+    }
+    fn cuMemUnmap(at: u64, size: usize) -> Status, or UNKNOWN; {
+        let mut virtual_memory = VIRTUAL.lock();
+        let inside: Vec<(u64, u64, u64)> = virtual_memory
+            .mapped
+            .range(at..at + size as u64)
+            .map(|(&start, &(len, handle))| (start, len, handle))
+            .collect();
+        if inside.is_empty() {
+            return INVALID_VALUE;
+        }
+        for (start, len, handle) in inside {
+            virtual_memory.mapped.remove(&start);
+            // SAFETY: mapped means it lies in one of the reservations.
+            unsafe { discard(start, len) };
+            virtual_memory.release(handle);
+        }
+        SUCCESS
+    }
+    fn cuMemSetAccess(_at: u64, _size: usize, _list: *const c_void, _count: usize) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuMemGetAllocationGranularity(out: *mut usize, _prop: *const c_void, _option: c_int) -> Status, or UNKNOWN; {
+        unsafe { put(out, GRANULE as usize) };
+        SUCCESS
+    }
+    fn cuMemRetainAllocationHandle(out: *mut u64, at: u64) -> Status, or UNKNOWN; {
+        let mut virtual_memory = VIRTUAL.lock();
+        let Some(&(_, handle)) = virtual_memory.mapped.get(&at) else { return INVALID_VALUE };
+        if let Some(physical) = virtual_memory.physical.get_mut(&handle) {
+            physical.references += 1;
+        }
+        unsafe { put(out, handle) };
+        SUCCESS
+    }
+    fn cuMemGetAllocationPropertiesFromHandle(out: *mut AllocationProp, handle: u64) -> Status, or UNKNOWN; {
+        let virtual_memory = VIRTUAL.lock();
+        let Some(physical) = virtual_memory.physical.get(&handle) else { return INVALID_VALUE };
+        unsafe { put(out, AllocationProp { kind: 1, handle_types: 1, location_kind: 1, location_id: physical.device as c_int }) };
+        SUCCESS
+    }
+    fn cuMemExportToShareableHandle(_out: *mut c_void, _handle: u64, _kind: c_int, _flags: c_ulonglong) -> Status, or UNKNOWN; {
+        // Sharing expandable segments between processes needs a kernel object per page.
+        runtime::NOT_SUPPORTED
+    }
+    fn cuMemImportFromShareableHandle(_out: *mut u64, _handle: *mut c_void, _kind: c_int) -> Status, or UNKNOWN; {
+        runtime::NOT_SUPPORTED
+    }
+}
+
+// ---- devices and contexts ----
+
+/// The primary context of device 0; the others follow. Programs only compare and pass them on.
+const CONTEXT: u64 = 0x100;
+const CONTEXT_STEP: u64 = 0x10;
+
+fn context_of(device: u32) -> u64 {
+    CONTEXT + CONTEXT_STEP * u64::from(device)
+}
+
+/// The primary context of the calling thread's device.
+pub fn current_context() -> u64 {
+    context_of(device::current())
+}
+
+/// Makes the device of `context` the thread's; a null context changes nothing, as every thread
+/// has a device here.
+fn enter(context: u64) -> Status {
+    if context == 0 {
+        return SUCCESS;
+    }
+    let index = context.wrapping_sub(CONTEXT) / CONTEXT_STEP;
+    let known = i32::try_from(index).is_ok_and(device::set_current);
+    if known { SUCCESS } else { INVALID_CONTEXT }
+}
+
+const INVALID_CONTEXT: Status = 201;
+const UNSUPPORTED_LIMIT: Status = 215;
+
+thread_local! {
+    /// Devices to return to when contexts are popped.
+    static PUSHED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
+
+export! {
+    fn cuInit(_flags: c_uint) -> Status, or UNKNOWN; {
+        if device::is_forked() { INITIALIZATION } else { SUCCESS }
+    }
+    fn cuDriverGetVersion(version: *mut c_int) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaDriverGetVersion(version) }
+    }
+    fn cuDeviceGetCount(count: *mut c_int) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaGetDeviceCount(count) }
+    }
+    fn cuDeviceGet(out: *mut c_int, index: c_int) -> Status, or UNKNOWN; {
+        if usize::try_from(index).map_or(true, |index| index >= machine().devices.len()) {
+            return INVALID_DEVICE;
+        }
+        unsafe { put(out, index) };
+        SUCCESS
+    }
+    fn cuDeviceGetName(out: *mut c_char, len: c_int, _device: c_int) -> Status, or UNKNOWN; {
+        let name = machine().properties.name.as_bytes();
+        let room = usize::try_from(len).unwrap_or(0);
+        if out.is_null() || room == 0 {
+            return INVALID_VALUE;
+        }
+        let count = name.len().min(room - 1);
+        // SAFETY: the caller gives `len` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(name.as_ptr().cast(), out, count);
+            *out.add(count) = 0;
+        }
+        SUCCESS
+    }
+    fn cuDeviceGetUuid(out: *mut [u8; 16], device: c_int) -> Status, or UNKNOWN; {
+        unsafe { put(out, uuid(device)) };
+        SUCCESS
+    }
+    fn cuDeviceGetUuid_v2(out: *mut [u8; 16], device: c_int) -> Status, or UNKNOWN; {
+        unsafe { put(out, uuid(device)) };
+        SUCCESS
+    }
+    fn cuDeviceTotalMem_v2(out: *mut usize, _device: c_int) -> Status, or UNKNOWN; {
+        unsafe { put(out, machine().properties.total_bytes as usize) };
+        SUCCESS
+    }
+    fn cuDeviceGetAttribute(out: *mut c_int, which: c_int, device: c_int) -> Status, or UNKNOWN; {
+        const PCI_BUS: c_int = 33;
+        let value = if which == PCI_BUS { pci_address(device)[1] } else { attribute(which) };
+        unsafe { put(out, value) };
+        SUCCESS
+    }
+    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, _device: c_int) -> Status, or UNKNOWN; {
+        let gpu = &machine().properties;
+        unsafe { put(major, gpu.major); put(minor, gpu.minor) };
+        SUCCESS
+    }
+    fn cuDevicePrimaryCtxGetState(_device: c_int, flags: *mut c_uint, is_active: *mut c_int) -> Status, or UNKNOWN; {
+        unsafe { put(flags, 0); put(is_active, 1) };
+        SUCCESS
+    }
+    fn cuDevicePrimaryCtxRetain(out: *mut u64, device: c_int) -> Status, or UNKNOWN; {
+        if usize::try_from(device).map_or(true, |index| index >= machine().devices.len()) {
+            return INVALID_DEVICE;
+        }
+        unsafe { put(out, context_of(device as u32)) };
+        SUCCESS
+    }
+    fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuCtxGetCurrent(out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, current_context()) };
+        SUCCESS
+    }
+    fn cuCtxSetCurrent(context: u64) -> Status, or UNKNOWN; { enter(context) }
+    fn cuCtxPushCurrent_v2(context: u64) -> Status, or UNKNOWN; {
+        PUSHED.with_borrow_mut(|stack| stack.push(device::current()));
+        enter(context)
+    }
+    fn cuCtxPopCurrent_v2(out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, current_context()) };
+        if let Some(device) = PUSHED.with_borrow_mut(Vec::pop) {
+            device::set_current(device as i32);
+        }
+        SUCCESS
+    }
+    fn cuCtxGetDevice(out: *mut c_int) -> Status, or UNKNOWN; {
+        unsafe { put(out, device::current() as c_int) };
+        SUCCESS
+    }
+    fn cuCtxSynchronize() -> Status, or UNKNOWN; { SUCCESS }
+    fn cuCtxGetLimit(out: *mut usize, limit: c_int) -> Status, or UNKNOWN; {
+        let value = match limit {
+            0 => 1024,      // stack
+            1 => 8_650_752, // what kernels print
+            2 => 8 << 20,   // their heap
+            4 => 2048,      // pending launches
+            5 => 64,        // fetch size of the L2
+            6 => 11_796_480,
+            7 => machine().properties.shared_per_block_optin as usize,
+            // Contexts that share a GPU with graphics: none here.
+            8 => 0,
+            _ => return UNSUPPORTED_LIMIT,
+        };
+        unsafe { put(out, value) };
+        SUCCESS
+    }
+    fn cuCtxSetLimit(_limit: c_int, _value: usize) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuGetErrorString(error: Status, out: *mut *const c_char) -> Status, or UNKNOWN; {
+        unsafe { put(out, runtime::describe(error).1.as_ptr()) };
+        SUCCESS
+    }
+    fn cuGetErrorName(error: Status, out: *mut *const c_char) -> Status, or UNKNOWN; {
+        unsafe { put(out, runtime::describe(error).0.as_ptr()) };
+        SUCCESS
+    }
+}
+
+// ---- plain memory ----
+
+/// Attributes of `cuPointerGetAttribute`.
+const POINTER_CONTEXT: c_int = 1;
+const POINTER_MEMORY_TYPE: c_int = 2;
+const POINTER_DEVICE_POINTER: c_int = 3;
+const POINTER_HOST_POINTER: c_int = 4;
+const POINTER_BUFFER_ID: c_int = 7;
+const POINTER_IS_MANAGED: c_int = 8;
+const POINTER_DEVICE_ORDINAL: c_int = 9;
+const POINTER_RANGE_START: c_int = 11;
+const POINTER_RANGE_SIZE: c_int = 12;
+
+export! {
+    fn cuMemAlloc_v2(out: *mut *mut c_void, size: usize) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaMalloc(out, size) }
+    }
+    fn cuMemFree_v2(at: *mut c_void) -> Status, or UNKNOWN; { unsafe { runtime::cudaFree(at) } }
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaMemGetInfo(free, total) }
+    }
+    fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, at: u64) -> Status, or UNKNOWN; {
+        let plain = device::owner(at).and_then(|(_, device)| device.memory.lock().find(at));
+        let found = plain.or_else(|| {
+            let virtual_memory = VIRTUAL.lock();
+            let (&start, &(len, _)) = virtual_memory.mapped.range(..=at).next_back()?;
+            (at < start + len).then_some((start, len))
+        });
+        let Some((start, len)) = found else { return NOT_FOUND };
+        unsafe { put(base, start); put(size, len as usize) };
+        SUCCESS
+    }
+    fn cuPointerGetAttribute(out: *mut c_void, which: c_int, at: u64) -> Status, or UNKNOWN; {
+        let known = runtime::PointerAttributes::of(at);
+        if known.kind == 0 {
+            return INVALID_VALUE;
+        }
+        unsafe {
+            match which {
+                POINTER_CONTEXT => put(out.cast(), current_context()),
+                POINTER_MEMORY_TYPE => put(out.cast(), known.kind),
+                POINTER_DEVICE_POINTER => put(out.cast(), known.device_pointer),
+                POINTER_HOST_POINTER => put(out.cast(), known.host_pointer),
+                POINTER_BUFFER_ID => put(out.cast(), at / GRANULE),
+                POINTER_IS_MANAGED => put(out.cast(), 0_u8),
+                POINTER_DEVICE_ORDINAL => put(out.cast(), known.device),
+                POINTER_RANGE_START | POINTER_RANGE_SIZE => {
+                    let (mut start, mut len) = (0_u64, 0_usize);
+                    let status = cuMemGetAddressRange_v2(&raw mut start, &raw mut len, at);
+                    put(out.cast(), if which == POINTER_RANGE_START { start } else { len as u64 });
+                    return status;
+                }
+                _ => put(out.cast(), 0_u32),
+            }
+        }
+        SUCCESS
+    }
+    fn cuMemcpyHtoD_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+        unsafe { runtime::copy(to, from, len) };
+        SUCCESS
+    }
+    fn cuMemcpyDtoH_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+        unsafe { runtime::copy(to, from, len) };
+        SUCCESS
+    }
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, _stream: u64) -> Status, or UNKNOWN; {
+        unsafe { runtime::copy(to, from, len) };
+        SUCCESS
+    }
+    fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, len: usize, _stream: u64) -> Status, or UNKNOWN; {
+        unsafe { runtime::copy(to, from, len) };
+        SUCCESS
+    }
+    fn cuMemsetD32Async(at: u64, value: c_uint, count: usize, stream: u64) -> Status, or UNKNOWN; {
+        streams::note_node(stream);
+        if (count as u64) * 4 <= machine().copy_limit {
+            for index in 0..count {
+                unsafe { put((at as *mut c_uint).add(index), value) };
+            }
+        }
+        SUCCESS
+    }
+    fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: u64) -> Status, or UNKNOWN; {
+        streams::note_node(stream);
+        unsafe { runtime::set(at, value, count) };
+        SUCCESS
+    }
+    fn cuStreamWriteValue32(_stream: u64, at: u64, value: c_uint, _flags: c_uint) -> Status, or UNKNOWN; {
+        unsafe { put(at as *mut c_uint, value) };
+        SUCCESS
+    }
+    fn cuStreamSynchronize(stream: u64) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaStreamSynchronize(stream) }
+    }
+    fn cuEventCreate(out: *mut u64, _flags: c_uint) -> Status, or UNKNOWN; {
+        unsafe { put(out, streams::create_event()) };
+        SUCCESS
+    }
+    fn cuEventDestroy_v2(event: u64) -> Status, or UNKNOWN; { unsafe { runtime::cudaEventDestroy(event) } }
+    fn cuEventRecord(event: u64, stream: u64) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaEventRecord(event, stream) }
+    }
+    fn cuEventSynchronize(event: u64) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaEventSynchronize(event) }
+    }
+    fn cuEventElapsedTime(out: *mut f32, start: u64, end: u64) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaEventElapsedTime(out, start, end) }
+    }
+}
+
+// ---- modules and launches: kernels do nothing ----
+
+/// Attributes of `cuFuncGetAttribute`.
+const FUNC_MAX_THREADS: c_int = 0;
+const FUNC_REGISTERS: c_int = 4;
+const FUNC_PTX_VERSION: c_int = 5;
+const FUNC_BINARY_VERSION: c_int = 6;
+const FUNC_MAX_DYNAMIC_SHARED: c_int = 8;
+
+export! {
+    fn cuModuleLoad(out: *mut u64, _path: *const c_char) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuModuleLoadData(out: *mut u64, _image: *const c_void) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuModuleLoadDataEx(out: *mut u64, _image: *const c_void, _count: c_uint, _options: *mut c_int, _values: *mut *mut c_void) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuModuleUnload(_module: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuModuleGetFunction(out: *mut u64, _module: u64, _name: *const c_char) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuModuleGetGlobal_v2(at: *mut u64, size: *mut usize, _module: u64, _name: *const c_char) -> Status, or UNKNOWN; {
+        ledger::assume("cuModuleGetGlobal", "a module's global variable is taken to be absent");
+        unsafe { put(at, 0); put(size, 0) };
+        NOT_FOUND
+    }
+    fn cuLinkCreate_v2(_count: c_uint, _options: *mut c_int, _values: *mut *mut c_void, out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuLinkAddData_v2() -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLinkComplete(_state: u64, cubin: *mut *const u8, size: *mut usize) -> Status, or UNKNOWN; {
+        static IMAGE: [u8; 8] = [0; 8];
+        unsafe { put(cubin, IMAGE.as_ptr()); put(size, IMAGE.len()) };
+        SUCCESS
+    }
+    fn cuLinkDestroy(_state: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuFuncGetAttribute(out: *mut c_int, which: c_int, _function: u64) -> Status, or UNKNOWN; {
+        let gpu = &machine().properties;
+        let value = match which {
+            FUNC_MAX_THREADS => 1024,
+            FUNC_REGISTERS => 32,
+            FUNC_PTX_VERSION | FUNC_BINARY_VERSION => gpu.capability(),
+            FUNC_MAX_DYNAMIC_SHARED => gpu.shared_per_block as c_int,
+            _ => 0,
+        };
+        unsafe { put(out, value) };
+        SUCCESS
+    }
+    fn cuFuncSetAttribute(_function: u64, _which: c_int, _value: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuFuncSetCacheConfig(_function: u64, _config: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut c_int, _function: u64, threads: c_int, shared: usize) -> Status, or UNKNOWN; {
+        unsafe { put(out, crate::kernels::occupancy(threads, shared)) };
+        SUCCESS
+    }
+    fn cuOccupancyMaxActiveClusters(out: *mut c_int, _function: u64, config: *const LaunchConfig) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's launch configuration.
+        let Some(config) = (unsafe { LaunchConfig::read(config) }) else { return INVALID_VALUE };
+        let most = crate::kernels::clusters(config.cluster(), config.threads(), config.shared as usize);
+        unsafe { put(out, most) };
+        SUCCESS
+    }
+    fn cuLaunchKernel(_function: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
+        crate::kernels::launched(stream);
+        SUCCESS
+    }
+    fn cuLaunchCooperativeKernel(_function: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void) -> Status, or UNKNOWN; {
+        crate::kernels::launched(stream);
+        SUCCESS
+    }
+    fn cuLaunchKernelEx(config: *const LaunchConfig, _function: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's launch configuration.
+        let stream = if config.is_null() { 0 } else { unsafe { config.read_unaligned() }.stream };
+        crate::kernels::launched(stream);
+        SUCCESS
+    }
+    fn cuModuleLoadFatBinary(out: *mut u64, _image: *const c_void) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuModuleGetLoadingMode(out: *mut c_int) -> Status, or UNKNOWN; {
+        const LAZY: c_int = 2;
+        unsafe { put(out, LAZY) };
+        SUCCESS
+    }
+    fn cuLibraryLoadData(out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuLibraryLoadFromFile(out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuLibraryUnload(_library: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLibraryGetModule(out: *mut u64, library: u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, library) };
+        SUCCESS
+    }
+    fn cuLibraryGetKernel(out: *mut u64, _library: u64, _name: *const c_char) -> Status, or UNKNOWN; {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cuKernelGetFunction(out: *mut u64, kernel: u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, kernel) };
+        SUCCESS
+    }
+    fn cuKernelGetAttribute(out: *mut c_int, which: c_int, kernel: u64, _device: c_int) -> Status, or UNKNOWN; {
+        unsafe { cuFuncGetAttribute(out, which, kernel) }
+    }
+    fn cuKernelSetAttribute(_which: c_int, _value: c_int, _kernel: u64, _device: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuStreamGetCtx(_stream: u64, out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { put(out, current_context()) };
+        SUCCESS
+    }
+    fn cuOccupancyMaxPotentialClusterSize(out: *mut c_int, _function: u64, _config: *const c_void) -> Status, or UNKNOWN; {
+        unsafe { put(out, 8) };
+        SUCCESS
+    }
+    fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaHostAlloc(out, size, flags) }
+    }
+    fn cuMemFreeHost(at: *mut c_void) -> Status, or UNKNOWN; { unsafe { runtime::cudaFreeHost(at) } }
+    fn cuTensorMapEncodeTiled() -> Status, or UNKNOWN; { SUCCESS }
+    fn cuTensorMapEncodeIm2col() -> Status, or UNKNOWN; { SUCCESS }
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct LaunchConfig {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+    stream: u64,
+    attributes: *const LaunchAttribute,
+    count: c_uint,
+}
+
+/// `CUlaunchAttribute`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct LaunchAttribute {
+    id: c_int,
+    padding: c_int,
+    value: [c_uint; 16],
+}
+
+impl LaunchConfig {
+    unsafe fn read(config: *const Self) -> Option<Self> {
+        // SAFETY: null or valid by the vendor's header.
+        (!config.is_null()).then(|| unsafe { config.read_unaligned() })
+    }
+
+    fn threads(&self) -> c_int {
+        self.block.iter().product::<c_uint>() as c_int
+    }
+
+    /// Blocks in a cluster: one where none is asked for.
+    fn cluster(&self) -> c_int {
+        const CLUSTER_DIMENSION: c_int = 4;
+        let count = if self.attributes.is_null() { 0 } else { self.count as usize };
+        (0..count)
+            // SAFETY: `count` attributes by the vendor's header.
+            .map(|index| unsafe { self.attributes.add(index).read_unaligned() })
+            .find(|attribute| attribute.id == CLUSTER_DIMENSION)
+            .map_or(1, |found| found.value[..3].iter().product::<c_uint>() as c_int)
+    }
+}
+
+// Names from before the driver's ABI was revised; some libraries look them up first.
+export! {
+    fn cuCtxPushCurrent(context: u64) -> Status, or UNKNOWN; { unsafe { cuCtxPushCurrent_v2(context) } }
+    fn cuCtxPopCurrent(out: *mut u64) -> Status, or UNKNOWN; { unsafe { cuCtxPopCurrent_v2(out) } }
+    fn cuDevicePrimaryCtxRelease(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuDevicePrimaryCtxReset(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuDevicePrimaryCtxReset_v2(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLinkCreate(count: c_uint, options: *mut c_int, values: *mut *mut c_void, out: *mut u64) -> Status, or UNKNOWN; {
+        unsafe { cuLinkCreate_v2(count, options, values, out) }
+    }
+    fn cuLinkAddData() -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLinkAddFile() -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLinkAddFile_v2() -> Status, or UNKNOWN; { SUCCESS }
+}
+
+// ---- finding functions by name ----
+
+/// `cuGetProcAddress` and its runtime twins: the newest version of `symbol` that is defined here.
+///
+/// # Safety
+/// `symbol` must be a C string, the others null or valid.
+pub unsafe fn entry_point(
+    symbol: *const c_char,
+    out: *mut *mut c_void,
+    status: *mut c_int,
+) -> Status {
+    const FOUND: c_int = 0;
+    const ABSENT: c_int = 1;
+    if symbol.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: a C string by the vendor's header.
+    let name = unsafe { CStr::from_ptr(symbol) }.to_string_lossy();
+    let address = ["_v2", ""].iter().find_map(|suffix| {
+        let candidate = std::ffi::CString::new(format!("{name}{suffix}")).ok()?;
+        // SAFETY: looks a name up among the loaded libraries; this one comes first.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, candidate.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    });
+    unsafe {
+        put(out, address.unwrap_or(std::ptr::null_mut()));
+        put(status, if address.is_some() { FOUND } else { ABSENT });
+    }
+    SUCCESS
+}
+
+export! {
+    fn cuGetProcAddress(symbol: *const c_char, out: *mut *mut c_void, _version: c_int, _flags: c_ulonglong) -> Status, or UNKNOWN; {
+        let mut status = 0;
+        unsafe { entry_point(symbol, out, &raw mut status) };
+        if status == 0 { SUCCESS } else { NOT_FOUND }
+    }
+    fn cuGetProcAddress_v2(symbol: *const c_char, out: *mut *mut c_void, _version: c_int, _flags: c_ulonglong, status: *mut c_int) -> Status, or UNKNOWN; {
+        unsafe { entry_point(symbol, out, status) }
+    }
+    /// Programs with the runtime linked in ask for the driver's private tables.
+    fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 16]) -> Status, or UNKNOWN; {
+        if id.is_null() {
+            return INVALID_VALUE;
+        }
+        // SAFETY: a UUID by the callers' convention.
+        let table = export_tables::find(&unsafe { id.read_unaligned() });
+        unsafe { put(out, table.unwrap_or(std::ptr::null())) };
+        if table.is_some() { SUCCESS } else { INVALID_VALUE }
+    }
+}

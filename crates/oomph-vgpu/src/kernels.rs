@@ -1,0 +1,226 @@
+//! Kernels: registered, asked about, launched; never run.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use crate::device::{self, machine};
+use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
+use crate::streams;
+use crate::sync::Mutex;
+use crate::{export, put};
+
+/// `dim3`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Dim3 {
+    pub x: c_uint,
+    pub y: c_uint,
+    pub z: c_uint,
+}
+
+/// `cudaFuncAttributes`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FuncAttributes {
+    shared_bytes: usize,
+    const_bytes: usize,
+    local_bytes: usize,
+    max_threads: c_int,
+    registers: c_int,
+    ptx_version: c_int,
+    binary_version: c_int,
+    cache_mode: c_int,
+    max_dynamic_shared: c_int,
+    carveout: c_int,
+    cluster: [c_int; 6],
+    reserved: [c_int; 16],
+}
+
+/// Registers that a kernel is taken to use: what most of PyTorch's do.
+const REGISTERS: c_int = 32;
+
+thread_local! {
+    /// `<<<…>>>` pushes here and the stub of the kernel pops.
+    static CONFIGURATIONS: RefCell<Vec<(Dim3, Dim3, usize, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Device variables: host address → (size, device address once asked for).
+static VARIABLES: std::sync::LazyLock<Mutex<HashMap<u64, (usize, Option<u64>)>>> =
+    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// Accounts one launch on `stream`.
+pub fn launched(stream: u64) {
+    let _ = device::active();
+    machine().costs.kernel_launched(device::current());
+    streams::note_node(stream);
+}
+
+/// Blocks of `threads` threads and `shared` bytes that one multiprocessor holds.
+pub fn occupancy(threads: c_int, shared: usize) -> c_int {
+    let gpu = &machine().properties;
+    if threads <= 0 {
+        return 0;
+    }
+    let warps = (threads + 31) / 32;
+    let by_threads = gpu.max_threads_per_sm / (warps * 32);
+    let by_registers = gpu.registers_per_sm / (warps * 32 * REGISTERS);
+    let per_block = shared as u64 + gpu.shared_reserved_per_block;
+    let by_shared = (gpu.shared_per_sm / per_block.max(1)) as c_int;
+    by_threads
+        .min(by_registers)
+        .min(by_shared)
+        .min(gpu.max_blocks_per_sm)
+}
+
+/// Clusters of `size` blocks that run at once. A cluster lives in one group of multiprocessors
+/// (GPC) and needs as many of them as it has blocks; pairs fit anywhere.
+pub fn clusters(size: c_int, threads: c_int, shared: usize) -> c_int {
+    let each = occupancy(threads, shared);
+    let gpu = &machine().properties;
+    if size <= 2 {
+        return gpu.sm_count * each / size.max(1);
+    }
+    gpu.groups.iter().filter(|&&sms| sms >= size).map(|sms| sms * each / size).sum()
+}
+
+/// The architecture whose machine code a GPU of this capability runs, out of those the wheels
+/// carry: the newest of the same major version that is not newer than the GPU.
+fn binary_version() -> c_int {
+    let gpu = &machine().properties;
+    let carried = machine()
+        .config
+        .text("cubin_architectures", "50,60,70,75,80,86,90,100,120");
+    carried
+        .split(',')
+        .filter_map(|text| text.trim().parse::<c_int>().ok())
+        .filter(|&arch| arch / 10 == gpu.major && arch <= gpu.capability())
+        .max()
+        .unwrap_or_else(|| gpu.capability())
+}
+
+export! {
+    fn __cudaRegisterFatBinary(image: *mut c_void) -> *mut *mut c_void, or std::ptr::null_mut(); {
+        // The handle is only passed back; one leaked word per library keeps it unique.
+        Box::into_raw(Box::new(image))
+    }
+    fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) -> (), or (); {}
+    fn __cudaUnregisterFatBinary(_handle: *mut *mut c_void) -> (), or (); {}
+    fn __cudaRegisterFunction() -> (), or (); {}
+    fn __cudaRegisterVar(_handle: *mut *mut c_void, host: u64, _address: *mut c_char, _name: *const c_char, _external: c_int, size: usize, _constant: c_int, _global: c_int) -> (), or (); {
+        VARIABLES.lock().insert(host, (size, None));
+    }
+    fn __cudaInitModule(_handle: *mut *mut c_void) -> c_char, or 0; { 1 }
+    fn __cudaGetKernel(out: *mut u64, function: u64) -> Error, or UNKNOWN; {
+        unsafe { put(out, function) };
+        SUCCESS
+    }
+    fn __cudaPushCallConfiguration(grid: Dim3, block: Dim3, shared: usize, stream: u64) -> c_uint, or 0; {
+        CONFIGURATIONS.with_borrow_mut(|stack| stack.push((grid, block, shared, stream)));
+        0
+    }
+    fn __cudaPopCallConfiguration(grid: *mut Dim3, block: *mut Dim3, shared: *mut usize, stream: *mut u64) -> Error, or UNKNOWN; {
+        let top = CONFIGURATIONS.with_borrow_mut(Vec::pop);
+        let Some((top_grid, top_block, top_shared, top_stream)) = top else { return INVALID_VALUE };
+        unsafe {
+            put(grid, top_grid);
+            put(block, top_block);
+            put(shared, top_shared);
+            put(stream, top_stream);
+        }
+        SUCCESS
+    }
+    fn cudaLaunchKernel(_function: *const c_void, _grid: Dim3, _block: Dim3, _arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+        launched(stream);
+        SUCCESS
+    }
+    fn __cudaLaunchKernel(_kernel: u64, _grid: Dim3, _block: Dim3, _arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+        launched(stream);
+        SUCCESS
+    }
+    fn cudaLaunchCooperativeKernel(_function: *const c_void, _grid: Dim3, _block: Dim3, _arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+        launched(stream);
+        SUCCESS
+    }
+    fn cudaLaunchKernelExC(config: *const RuntimeLaunchConfig, _function: *const c_void, _arguments: *mut *mut c_void) -> Error, or UNKNOWN; {
+        // SAFETY: the caller's launch configuration.
+        let stream = if config.is_null() { 0 } else { unsafe { config.read_unaligned() }.stream };
+        launched(stream);
+        SUCCESS
+    }
+    fn cudaFuncGetAttributes(out: *mut FuncAttributes, _function: *const c_void) -> Error, or UNKNOWN; {
+        let binary = binary_version();
+        unsafe {
+            put(out, FuncAttributes {
+                shared_bytes: 0,
+                const_bytes: 0,
+                local_bytes: 0,
+                max_threads: 1024,
+                registers: REGISTERS,
+                ptx_version: binary,
+                binary_version: binary,
+                cache_mode: 0,
+                max_dynamic_shared: machine().properties.shared_per_block as c_int,
+                carveout: -1,
+                cluster: [0; 6],
+                reserved: [0; 16],
+            });
+        }
+        SUCCESS
+    }
+    fn cudaFuncSetAttribute(_function: *const c_void, _which: c_int, _value: c_int) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaFuncSetCacheConfig(_function: *const c_void, _config: c_int) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut c_int, _function: *const c_void, threads: c_int, shared: usize) -> Error, or UNKNOWN; {
+        unsafe { put(out, occupancy(threads, shared)) };
+        SUCCESS
+    }
+    fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: *mut c_int, _function: *const c_void, threads: c_int, shared: usize, _flags: c_uint) -> Error, or UNKNOWN; {
+        unsafe { put(out, occupancy(threads, shared)) };
+        SUCCESS
+    }
+    fn cudaGetSymbolAddress(out: *mut u64, symbol: u64) -> Error, or UNKNOWN; {
+        match variable(symbol) {
+            Some(at) => {
+                unsafe { put(out, at) };
+                SUCCESS
+            }
+            None => crate::runtime::fail(INVALID_VALUE),
+        }
+    }
+    fn cudaMemcpyToSymbol(symbol: u64, from: u64, len: usize, offset: usize, _kind: c_int) -> Error, or UNKNOWN; {
+        if let Some(at) = variable(symbol) {
+            // SAFETY: the variable has the size it was registered with; the caller keeps to it.
+            unsafe { std::ptr::copy(from as *const u8, (at + offset as u64) as *mut u8, len) };
+        }
+        SUCCESS
+    }
+    fn cudaMemcpyFromSymbol(to: u64, symbol: u64, len: usize, offset: usize, _kind: c_int) -> Error, or UNKNOWN; {
+        if let Some(at) = variable(symbol) {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy((at + offset as u64) as *const u8, to as *mut u8, len) };
+        }
+        SUCCESS
+    }
+}
+
+/// The start of `cudaLaunchConfig_t`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct RuntimeLaunchConfig {
+    grid: Dim3,
+    block: Dim3,
+    shared: usize,
+    stream: u64,
+}
+
+/// The address of a device variable: a small private piece of memory that belongs to the
+/// kernels' image, not to the allocations that programs make.
+fn variable(symbol: u64) -> Option<u64> {
+    let mut variables = VARIABLES.lock();
+    let (size, at) = variables.get_mut(&symbol)?;
+    if at.is_none() {
+        let words = vec![0_u64; size.div_ceil(8).max(1)];
+        *at = Some(Box::leak(words.into_boxed_slice()).as_ptr() as u64);
+    }
+    *at
+}

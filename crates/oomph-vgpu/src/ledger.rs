@@ -1,0 +1,69 @@
+//! What was called, and what was only assumed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::sync::Mutex;
+
+/// Counts the calls of one entry point. Counters link themselves into a list on their first hit,
+/// so that the hundreds of functions nobody calls cost nothing.
+#[derive(Debug)]
+pub struct Counter {
+    name: &'static str,
+    calls: AtomicU64,
+    next: AtomicPtr<Counter>,
+}
+
+static HEAD: AtomicPtr<Counter> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Counter {
+    pub const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            calls: AtomicU64::new(0),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// Counts one call.
+    pub fn hit(&'static self) {
+        if self.calls.fetch_add(1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        // Only the thread that took the count from 0 to 1 comes here, once.
+        let this = std::ptr::from_ref(self).cast_mut();
+        let mut head = HEAD.load(Ordering::Acquire);
+        loop {
+            self.next.store(head, Ordering::Relaxed);
+            match HEAD.compare_exchange_weak(head, this, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(current) => head = current,
+            }
+        }
+    }
+}
+
+/// The calls so far, by name.
+pub fn calls() -> BTreeMap<&'static str, u64> {
+    let mut result = BTreeMap::new();
+    let mut at = HEAD.load(Ordering::Acquire);
+    // SAFETY: the list holds only addresses of statics, linked before they are published.
+    while let Some(counter) = unsafe { at.as_ref() } {
+        result.insert(counter.name, counter.calls.load(Ordering::Relaxed));
+        at = counter.next.load(Ordering::Relaxed);
+    }
+    result
+}
+
+static ASSUMPTIONS: Mutex<BTreeMap<(&'static str, &'static str), u64>> =
+    Mutex::new(BTreeMap::new());
+
+/// Records that the answer of `function` mattered and was assumed: `what` says what was assumed.
+pub fn assume(function: &'static str, what: &'static str) {
+    *ASSUMPTIONS.lock().entry((function, what)).or_default() += 1;
+}
+
+/// The assumptions so far: (function, what was assumed) and how often.
+pub fn assumptions() -> BTreeMap<(&'static str, &'static str), u64> {
+    ASSUMPTIONS.lock().clone()
+}

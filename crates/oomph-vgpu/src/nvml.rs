@@ -1,0 +1,106 @@
+//! NVML (`nvml*`): found when `libnvidia-ml.so.1` resolves to this library. One device a GPU,
+//! this process the only one on it.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use crate::device::machine;
+use crate::{driver, export, put};
+
+pub type Return = c_int;
+const SUCCESS: Return = 0;
+const INVALID_ARGUMENT: Return = 2;
+const NOT_SUPPORTED: Return = 3;
+const UNKNOWN: Return = 999;
+
+/// Device handles are the index plus one.
+fn index(handle: u64) -> Option<usize> {
+    let index = usize::try_from(handle.checked_sub(1)?).ok()?;
+    (index < machine().devices.len()).then_some(index)
+}
+
+unsafe fn put_text(out: *mut c_char, room: c_uint, text: &str) -> Return {
+    if out.is_null() || (room as usize) <= text.len() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: the caller gives `room` bytes, which hold the text and its terminator.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), out, text.len());
+        *out.add(text.len()) = 0;
+    }
+    SUCCESS
+}
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+export! {
+    fn nvmlInit_v2() -> Return, or UNKNOWN; { SUCCESS }
+    fn nvmlInit() -> Return, or UNKNOWN; { SUCCESS }
+    fn nvmlInitWithFlags(_flags: c_uint) -> Return, or UNKNOWN; { SUCCESS }
+    fn nvmlShutdown() -> Return, or UNKNOWN; { SUCCESS }
+    fn nvmlErrorString(_status: Return) -> *const c_char, or std::ptr::null(); { c"virtual GPU".as_ptr() }
+    fn nvmlSystemGetDriverVersion(out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
+        unsafe { put_text(out, room, machine().config.text("driver_name", "580.159.04")) }
+    }
+    fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) -> Return, or UNKNOWN; {
+        unsafe { crate::runtime::cudaDriverGetVersion(version) }
+    }
+    fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Return, or UNKNOWN; {
+        unsafe { put(count, machine().devices.len() as c_uint) };
+        SUCCESS
+    }
+    fn nvmlDeviceGetHandleByIndex_v2(which: c_uint, out: *mut u64) -> Return, or UNKNOWN; {
+        if which as usize >= machine().devices.len() {
+            return INVALID_ARGUMENT;
+        }
+        unsafe { put(out, u64::from(which) + 1) };
+        SUCCESS
+    }
+    fn nvmlDeviceGetHandleByPciBusId_v2(_bus: *const c_char, out: *mut u64) -> Return, or UNKNOWN; {
+        unsafe { put(out, u64::from(crate::device::current()) + 1) };
+        SUCCESS
+    }
+    fn nvmlDeviceGetHandleByUUID(_uuid: *const c_char, out: *mut u64) -> Return, or UNKNOWN; {
+        unsafe { put(out, 1) };
+        SUCCESS
+    }
+    fn nvmlDeviceGetUUID(handle: u64, out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
+        let Some(index) = index(handle) else { return INVALID_ARGUMENT };
+        let hex: String = driver::uuid(index as c_int).iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+        unsafe { put_text(out, room, &text) }
+    }
+    fn nvmlDeviceGetName(_handle: u64, out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
+        unsafe { put_text(out, room, &machine().properties.name) }
+    }
+    fn nvmlDeviceGetMemoryInfo(handle: u64, out: *mut Memory) -> Return, or UNKNOWN; {
+        let Some(device) = index(handle).and_then(|index| machine().devices.get(index)) else { return INVALID_ARGUMENT };
+        let memory = device.memory.lock();
+        unsafe { put(out, Memory { total: memory.total, free: memory.free(), used: memory.used() }) };
+        SUCCESS
+    }
+    fn nvmlDeviceGetComputeRunningProcesses(_handle: u64, count: *mut c_uint, _list: *mut u8) -> Return, or UNKNOWN; {
+        unsafe { put(count, 0) };
+        SUCCESS
+    }
+    fn nvmlDeviceGetComputeRunningProcesses_v3(_handle: u64, count: *mut c_uint, _list: *mut u8) -> Return, or UNKNOWN; {
+        unsafe { put(count, 0) };
+        SUCCESS
+    }
+    fn nvmlDeviceGetP2PStatus(_a: u64, _b: u64, _which: c_int, status: *mut c_int) -> Return, or UNKNOWN; {
+        unsafe { put(status, 0) };
+        SUCCESS
+    }
+    fn nvmlDeviceGetNvLinkRemoteDeviceType() -> Return, or UNKNOWN; { NOT_SUPPORTED }
+    fn nvmlDeviceGetNvLinkRemotePciInfo_v2() -> Return, or UNKNOWN; { NOT_SUPPORTED }
+    fn nvmlDeviceGetGpuFabricInfoV() -> Return, or UNKNOWN; { NOT_SUPPORTED }
+    fn nvmlDeviceGetUtilizationRates() -> Return, or UNKNOWN; { NOT_SUPPORTED }
+    fn nvmlDeviceGetTemperature() -> Return, or UNKNOWN; { NOT_SUPPORTED }
+    fn nvmlDeviceGetPowerUsage() -> Return, or UNKNOWN; { NOT_SUPPORTED }
+}

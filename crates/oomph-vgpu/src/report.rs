@@ -1,0 +1,116 @@
+//! What the library and the recorder in the same process tell each other: plain C functions.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int};
+use std::fmt::Write;
+
+use crate::device::machine;
+use crate::{export, ledger, put};
+
+/// The state of a device, in bytes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    /// What `cudaMemGetInfo` gives as the total.
+    pub total: u64,
+    /// Where the capacity is enforced.
+    pub limit: u64,
+    /// Handed out by allocation calls, in whole granules.
+    pub allocated: u64,
+    /// Held by the context, kernels and libraries.
+    pub context: u64,
+    /// The greatest `allocated + context` so far.
+    pub peak: u64,
+}
+
+export! {
+    /// The interface below; a recorder refuses a library that speaks another.
+    fn oomph_vgpu_interface() -> c_int, or 0; { 1 }
+    fn oomph_vgpu_usage(device: c_int, out: *mut Usage) -> c_int, or -1; {
+        let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
+        let memory = found.memory.lock();
+        unsafe {
+            put(out, Usage { total: memory.total, limit: memory.limit, allocated: memory.allocated, context: memory.context, peak: memory.peak });
+        }
+        0
+    }
+    /// Moves the capacity; `u64::MAX` lifts it.
+    fn oomph_vgpu_set_limit(device: c_int, limit: u64) -> c_int, or -1; {
+        let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
+        found.memory.lock().limit = limit;
+        0
+    }
+    /// Calls and assumptions as JSON. Returns the length; writes at most `room` bytes.
+    fn oomph_vgpu_report(out: *mut c_char, room: usize) -> usize, or 0; {
+        let text = report();
+        if !out.is_null() {
+            let count = text.len().min(room);
+            // SAFETY: the caller gives `room` bytes.
+            unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), out, count) };
+        }
+        text.len()
+    }
+}
+
+thread_local! {
+    /// Whether the thread is inside an operator, whose kernels have not run.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// What the operator's next reads of single values from the device shall give.
+    static ANSWERS: RefCell<VecDeque<i64>> = const { RefCell::new(VecDeque::new()) };
+    /// Reads inside the operator for which no answer was known.
+    static UNANSWERED: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// What a read of `len` bytes from the device gives inside an operator: the answer prepared for
+/// it, or zero, but never what an earlier owner of the memory left there. `None` outside of
+/// operators and for more than a single value: there the bytes themselves are read.
+pub fn answer_read(len: usize) -> Option<i64> {
+    if !INSIDE.get() || len > size_of::<i64>() {
+        return None;
+    }
+    let answer = ANSWERS.with_borrow_mut(VecDeque::pop_front);
+    if answer.is_none() {
+        UNANSWERED.set(UNANSWERED.get() + 1);
+    }
+    Some(answer.unwrap_or(0))
+}
+
+export! {
+    /// An operator begins on this thread: its kernels will not run, so what it reads back from
+    /// the device is answered instead.
+    fn oomph_vgpu_begin() -> (), or (); {
+        INSIDE.set(true);
+        UNANSWERED.set(0);
+    }
+    /// Queues the answer to one such read.
+    fn oomph_vgpu_answer(value: i64) -> (), or (); {
+        ANSWERS.with_borrow_mut(|answers| answers.push_back(value));
+    }
+    /// The operator has ended. Returns how many reads had no answer and gave zero.
+    fn oomph_vgpu_end() -> c_int, or 0; {
+        INSIDE.set(false);
+        ANSWERS.with_borrow_mut(VecDeque::clear);
+        UNANSWERED.get()
+    }
+}
+
+/// Calls by function and assumptions, as JSON. Names and texts are constants of this crate that
+/// need no escaping.
+fn report() -> String {
+    let mut text = String::from("{\"calls\":{");
+    for (index, (name, count)) in ledger::calls().into_iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}\"{name}\":{count}");
+    }
+    text.push_str("},\"assumptions\":[");
+    for (index, ((function, what), count)) in ledger::assumptions().into_iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        let _ = write!(
+            text,
+            "{comma}{{\"function\":\"{function}\",\"what\":\"{what}\",\"count\":{count}}}"
+        );
+    }
+    text.push_str("]}");
+    text
+}

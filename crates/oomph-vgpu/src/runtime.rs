@@ -1,0 +1,1222 @@
+//! The CUDA runtime (`cuda*`): devices, memory, copies, streams, events, graphs, pools, IPC.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+
+use crate::context::Charge;
+use crate::device::{self, Device, Properties, active, machine};
+use crate::memory::{Refusal, discard};
+use crate::streams::{self, CaptureError, EventState};
+use crate::sync::Mutex;
+use crate::{driver, export, ledger, put};
+
+pub type Error = c_int;
+pub const SUCCESS: Error = 0;
+pub const INVALID_VALUE: Error = 1;
+pub const MEMORY_ALLOCATION: Error = 2;
+pub const INITIALIZATION: Error = 3;
+pub const INVALID_DEVICE: Error = 101;
+pub const INVALID_RESOURCE_HANDLE: Error = 400;
+pub const ILLEGAL_STATE: Error = 401;
+pub const PEER_ACCESS_ALREADY_ENABLED: Error = 704;
+pub const HOST_MEMORY_ALREADY_REGISTERED: Error = 712;
+pub const HOST_MEMORY_NOT_REGISTERED: Error = 713;
+pub const NOT_SUPPORTED: Error = 801;
+pub const STREAM_CAPTURE_UNMATCHED: Error = 903;
+pub const CAPTURED_EVENT: Error = 907;
+pub const UNKNOWN: Error = 999;
+
+thread_local! {
+    static LAST: Cell<Error> = const { Cell::new(SUCCESS) };
+}
+
+/// Keeps `error` for `cudaGetLastError` and returns it.
+pub fn fail(error: Error) -> Error {
+    if error != SUCCESS {
+        LAST.set(error);
+    }
+    error
+}
+
+fn check(ok: bool, error: Error) -> Error {
+    if ok { SUCCESS } else { fail(error) }
+}
+
+/// Runs `body` on the calling thread's device; fails as CUDA does in a forked child.
+fn on_device(body: impl FnOnce(&'static Device) -> Error) -> Error {
+    if device::is_forked() {
+        return fail(INITIALIZATION);
+    }
+    match active() {
+        Some(device) => body(device),
+        None => fail(INVALID_DEVICE),
+    }
+}
+
+/// Names and texts of the errors that this library returns, as the runtime words them.
+const ERRORS: &[(Error, &CStr, &CStr)] = &[
+    (SUCCESS, c"cudaSuccess", c"no error"),
+    (INVALID_VALUE, c"cudaErrorInvalidValue", c"invalid argument"),
+    (
+        MEMORY_ALLOCATION,
+        c"cudaErrorMemoryAllocation",
+        c"out of memory",
+    ),
+    (
+        INITIALIZATION,
+        c"cudaErrorInitializationError",
+        c"initialization error",
+    ),
+    (
+        100,
+        c"cudaErrorNoDevice",
+        c"no CUDA-capable device is detected",
+    ),
+    (
+        INVALID_DEVICE,
+        c"cudaErrorInvalidDevice",
+        c"invalid device ordinal",
+    ),
+    (
+        INVALID_RESOURCE_HANDLE,
+        c"cudaErrorInvalidResourceHandle",
+        c"invalid resource handle",
+    ),
+    (
+        ILLEGAL_STATE,
+        c"cudaErrorIllegalState",
+        c"the operation cannot be performed in the present state",
+    ),
+    (600, c"cudaErrorNotReady", c"device not ready"),
+    (
+        PEER_ACCESS_ALREADY_ENABLED,
+        c"cudaErrorPeerAccessAlreadyEnabled",
+        c"peer access is already enabled",
+    ),
+    (
+        HOST_MEMORY_ALREADY_REGISTERED,
+        c"cudaErrorHostMemoryAlreadyRegistered",
+        c"part or all of the requested memory range is already mapped",
+    ),
+    (
+        HOST_MEMORY_NOT_REGISTERED,
+        c"cudaErrorHostMemoryNotRegistered",
+        c"pointer does not correspond to a registered memory region",
+    ),
+    (
+        NOT_SUPPORTED,
+        c"cudaErrorNotSupported",
+        c"operation not supported",
+    ),
+    (
+        STREAM_CAPTURE_UNMATCHED,
+        c"cudaErrorStreamCaptureUnmatched",
+        c"capture was not ended in the same stream as it began",
+    ),
+    (
+        CAPTURED_EVENT,
+        c"cudaErrorCapturedEvent",
+        c"operation not permitted on an event last recorded in a capturing stream",
+    ),
+    (UNKNOWN, c"cudaErrorUnknown", c"unknown error"),
+];
+
+/// The name and text of an error.
+pub fn describe(error: Error) -> (&'static CStr, &'static CStr) {
+    ERRORS.iter().find(|(code, ..)| *code == error).map_or(
+        (c"cudaErrorUnknown", c"unknown error"),
+        |&(_, name, text)| (name, text),
+    )
+}
+
+export! {
+    fn cudaGetLastError() -> Error, or UNKNOWN; { LAST.replace(SUCCESS) }
+    fn cudaPeekAtLastError() -> Error, or UNKNOWN; { LAST.get() }
+    fn cudaGetErrorName(error: Error) -> *const c_char, or std::ptr::null(); {
+        describe(error).0.as_ptr()
+    }
+    fn cudaGetErrorString(error: Error) -> *const c_char, or std::ptr::null(); {
+        describe(error).1.as_ptr()
+    }
+}
+
+// ---- versions and devices ----
+
+export! {
+    fn cudaRuntimeGetVersion(version: *mut c_int) -> Error, or UNKNOWN; {
+        unsafe { put(version, machine().config.int("cuda_version", 13_000)) };
+        SUCCESS
+    }
+    fn cudaDriverGetVersion(version: *mut c_int) -> Error, or UNKNOWN; {
+        unsafe { put(version, machine().config.int("driver_version", 13_000)) };
+        SUCCESS
+    }
+    fn cudaGetDeviceCount(count: *mut c_int) -> Error, or UNKNOWN; {
+        if device::is_forked() {
+            return fail(INITIALIZATION);
+        }
+        unsafe { put(count, machine().devices.len() as c_int) };
+        SUCCESS
+    }
+    fn cudaGetDevice(index: *mut c_int) -> Error, or UNKNOWN; {
+        unsafe { put(index, device::current() as c_int) };
+        SUCCESS
+    }
+    fn cudaSetDevice(index: c_int) -> Error, or UNKNOWN; {
+        if device::is_forked() {
+            return fail(INITIALIZATION);
+        }
+        if !device::set_current(index) {
+            return fail(INVALID_DEVICE);
+        }
+        // Since CUDA 12 this creates the context.
+        on_device(|_| SUCCESS)
+    }
+    fn cudaDeviceSynchronize() -> Error, or UNKNOWN; { on_device(|_| SUCCESS) }
+    fn cudaDeviceReset() -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Error, or UNKNOWN; {
+        unsafe { put(least, 0); put(greatest, -5) };
+        SUCCESS
+    }
+    fn cudaDeviceGetPCIBusId(text: *mut c_char, len: c_int, index: c_int) -> Error, or UNKNOWN; {
+        let id = format!("00000000:{:02X}:00.0\0", index + 1);
+        let len = usize::try_from(len).unwrap_or(0).min(id.len());
+        if text.is_null() || len == 0 {
+            return fail(INVALID_VALUE);
+        }
+        // SAFETY: the caller gives a buffer of `len` bytes; the last one is made the terminator.
+        unsafe {
+            std::ptr::copy_nonoverlapping(id.as_ptr().cast(), text, len);
+            *text.add(len - 1) = 0;
+        }
+        SUCCESS
+    }
+    fn cudaDeviceCanAccessPeer(can: *mut c_int, index: c_int, peer: c_int) -> Error, or UNKNOWN; {
+        let peers = index != peer && machine().config.number("peer_access", 1) != 0;
+        unsafe { put(can, c_int::from(peers)) };
+        SUCCESS
+    }
+    fn cudaDeviceEnablePeerAccess(_peer: c_int, _flags: c_uint) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaDeviceDisablePeerAccess(_peer: c_int) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaDeviceSetLimit(_limit: c_int, _value: usize) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaDeviceGetLimit(value: *mut usize, _limit: c_int) -> Error, or UNKNOWN; {
+        // The default stack size, the limit that programs ask for.
+        unsafe { put(value, 1024) };
+        SUCCESS
+    }
+    fn cudaDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> Error, or UNKNOWN; {
+        unsafe { put(value, driver::attribute(attribute)) };
+        SUCCESS
+    }
+    /// The layout of CUDA 13.
+    fn cudaGetDeviceProperties(out: *mut DeviceProp13, index: c_int) -> Error, or UNKNOWN; {
+        if usize::try_from(index).map_or(true, |index| index >= machine().devices.len()) {
+            return fail(INVALID_DEVICE);
+        }
+        unsafe { put(out, DeviceProp13::new(&machine().properties, index)) };
+        SUCCESS
+    }
+    /// The layout of CUDA 12.
+    fn cudaGetDeviceProperties_v2(out: *mut DeviceProp12, index: c_int) -> Error, or UNKNOWN; {
+        if usize::try_from(index).map_or(true, |index| index >= machine().devices.len()) {
+            return fail(INVALID_DEVICE);
+        }
+        unsafe { put(out, DeviceProp12::new(&machine().properties, index)) };
+        SUCCESS
+    }
+}
+
+/// Declares the two layouts of `cudaDeviceProp` from one list of fields, so that a field is
+/// filled the same way in both.
+macro_rules! device_prop {
+    ($name:ident { $($field:ident : $ty:ty),* $(,)? }) => {
+        #[repr(C)]
+        #[derive(Debug, Clone, Copy)]
+        pub struct $name { $(pub $field: $ty),* }
+
+        impl $name {
+            /// The properties of device `index`.
+            pub fn new(from: &Properties, index: c_int) -> Self {
+                // SAFETY: plain integers and arrays of them: all zeros is a valid value.
+                let mut prop: Self = unsafe { std::mem::zeroed() };
+                for (to, &byte) in prop.name.iter_mut().take(255).zip(from.name.as_bytes()) {
+                    *to = byte as c_char;
+                }
+                prop.uuid = driver::uuid(index);
+                prop.totalGlobalMem = from.total_bytes as usize;
+                prop.sharedMemPerBlock = from.shared_per_block as usize;
+                prop.regsPerBlock = from.registers_per_block;
+                prop.warpSize = 32;
+                prop.memPitch = 0x7fff_ffff;
+                prop.maxThreadsPerBlock = 1024;
+                prop.maxThreadsDim = [1024, 1024, 64];
+                prop.maxGridSize = [0x7fff_ffff, 65_535, 65_535];
+                prop.totalConstMem = 65_536;
+                prop.major = from.major;
+                prop.minor = from.minor;
+                prop.textureAlignment = 512;
+                prop.texturePitchAlignment = 32;
+                prop.multiProcessorCount = from.sm_count;
+                prop.canMapHostMemory = 1;
+                prop.surfaceAlignment = 512;
+                prop.concurrentKernels = 1;
+                prop.ECCEnabled = from.ecc;
+                prop.pciBusID = index + 1;
+                prop.asyncEngineCount = from.copy_engines;
+                prop.unifiedAddressing = 1;
+                prop.memoryBusWidth = from.memory_bus_bits;
+                prop.l2CacheSize = from.l2_bytes;
+                prop.persistingL2CacheMaxSize = from.persisting_l2_bytes;
+                prop.maxThreadsPerMultiProcessor = from.max_threads_per_sm;
+                prop.streamPrioritiesSupported = 1;
+                prop.globalL1CacheSupported = 1;
+                prop.localL1CacheSupported = 1;
+                prop.sharedMemPerMultiprocessor = from.shared_per_sm as usize;
+                prop.regsPerMultiprocessor = from.registers_per_sm;
+                prop.managedMemory = 1;
+                prop.concurrentManagedAccess = 1;
+                prop.computePreemptionSupported = 1;
+                prop.canUseHostPointerForRegisteredMem = 1;
+                prop.cooperativeLaunch = 1;
+                prop.sharedMemPerBlockOptin = from.shared_per_block_optin as usize;
+                prop.maxBlocksPerMultiProcessor = from.max_blocks_per_sm;
+                prop.accessPolicyMaxWindowSize = 134_213_632;
+                prop.reservedSharedMemPerBlock = from.shared_reserved_per_block as usize;
+                prop.hostRegisterSupported = 1;
+                prop.memoryPoolsSupported = 1;
+                prop.memoryPoolSupportedHandleTypes = 1;
+                prop.ipcEventSupported = 1;
+                prop.clusterLaunch = c_int::from(from.major >= 9);
+                prop.unifiedFunctionPointers = 1;
+                prop.fill_version_specific(from);
+                prop
+            }
+        }
+    };
+}
+
+device_prop!(DeviceProp13 {
+    name: [c_char; 256],
+    uuid: [u8; 16],
+    luid: [c_char; 8],
+    luidDeviceNodeMask: c_uint,
+    totalGlobalMem: usize,
+    sharedMemPerBlock: usize,
+    regsPerBlock: c_int,
+    warpSize: c_int,
+    memPitch: usize,
+    maxThreadsPerBlock: c_int,
+    maxThreadsDim: [c_int; 3],
+    maxGridSize: [c_int; 3],
+    totalConstMem: usize,
+    major: c_int,
+    minor: c_int,
+    textureAlignment: usize,
+    texturePitchAlignment: usize,
+    multiProcessorCount: c_int,
+    integrated: c_int,
+    canMapHostMemory: c_int,
+    maxTexture1D: c_int,
+    maxTexture1DMipmap: c_int,
+    maxTexture2D: [c_int; 2],
+    maxTexture2DMipmap: [c_int; 2],
+    maxTexture2DLinear: [c_int; 3],
+    maxTexture2DGather: [c_int; 2],
+    maxTexture3D: [c_int; 3],
+    maxTexture3DAlt: [c_int; 3],
+    maxTextureCubemap: c_int,
+    maxTexture1DLayered: [c_int; 2],
+    maxTexture2DLayered: [c_int; 3],
+    maxTextureCubemapLayered: [c_int; 2],
+    maxSurface1D: c_int,
+    maxSurface2D: [c_int; 2],
+    maxSurface3D: [c_int; 3],
+    maxSurface1DLayered: [c_int; 2],
+    maxSurface2DLayered: [c_int; 3],
+    maxSurfaceCubemap: c_int,
+    maxSurfaceCubemapLayered: [c_int; 2],
+    surfaceAlignment: usize,
+    concurrentKernels: c_int,
+    ECCEnabled: c_int,
+    pciBusID: c_int,
+    pciDeviceID: c_int,
+    pciDomainID: c_int,
+    tccDriver: c_int,
+    asyncEngineCount: c_int,
+    unifiedAddressing: c_int,
+    memoryBusWidth: c_int,
+    l2CacheSize: c_int,
+    persistingL2CacheMaxSize: c_int,
+    maxThreadsPerMultiProcessor: c_int,
+    streamPrioritiesSupported: c_int,
+    globalL1CacheSupported: c_int,
+    localL1CacheSupported: c_int,
+    sharedMemPerMultiprocessor: usize,
+    regsPerMultiprocessor: c_int,
+    managedMemory: c_int,
+    isMultiGpuBoard: c_int,
+    multiGpuBoardGroupID: c_int,
+    hostNativeAtomicSupported: c_int,
+    pageableMemoryAccess: c_int,
+    concurrentManagedAccess: c_int,
+    computePreemptionSupported: c_int,
+    canUseHostPointerForRegisteredMem: c_int,
+    cooperativeLaunch: c_int,
+    sharedMemPerBlockOptin: usize,
+    pageableMemoryAccessUsesHostPageTables: c_int,
+    directManagedMemAccessFromHost: c_int,
+    maxBlocksPerMultiProcessor: c_int,
+    accessPolicyMaxWindowSize: c_int,
+    reservedSharedMemPerBlock: usize,
+    hostRegisterSupported: c_int,
+    sparseCudaArraySupported: c_int,
+    hostRegisterReadOnlySupported: c_int,
+    timelineSemaphoreInteropSupported: c_int,
+    memoryPoolsSupported: c_int,
+    gpuDirectRDMASupported: c_int,
+    gpuDirectRDMAFlushWritesOptions: c_uint,
+    gpuDirectRDMAWritesOrdering: c_int,
+    memoryPoolSupportedHandleTypes: c_uint,
+    deferredMappingCudaArraySupported: c_int,
+    ipcEventSupported: c_int,
+    clusterLaunch: c_int,
+    unifiedFunctionPointers: c_int,
+    deviceNumaConfig: c_int,
+    deviceNumaId: c_int,
+    mpsEnabled: c_int,
+    hostNumaId: c_int,
+    gpuPciDeviceID: c_uint,
+    gpuPciSubsystemID: c_uint,
+    hostNumaMultinodeIpcSupported: c_int,
+    reserved: [c_int; 56],
+});
+
+impl DeviceProp13 {
+    fn fill_version_specific(&mut self, _from: &Properties) {
+        self.deviceNumaId = -1;
+        self.hostNumaId = -1;
+    }
+}
+
+device_prop!(DeviceProp12 {
+    name: [c_char; 256],
+    uuid: [u8; 16],
+    luid: [c_char; 8],
+    luidDeviceNodeMask: c_uint,
+    totalGlobalMem: usize,
+    sharedMemPerBlock: usize,
+    regsPerBlock: c_int,
+    warpSize: c_int,
+    memPitch: usize,
+    maxThreadsPerBlock: c_int,
+    maxThreadsDim: [c_int; 3],
+    maxGridSize: [c_int; 3],
+    clockRate: c_int,
+    totalConstMem: usize,
+    major: c_int,
+    minor: c_int,
+    textureAlignment: usize,
+    texturePitchAlignment: usize,
+    deviceOverlap: c_int,
+    multiProcessorCount: c_int,
+    kernelExecTimeoutEnabled: c_int,
+    integrated: c_int,
+    canMapHostMemory: c_int,
+    computeMode: c_int,
+    maxTexture1D: c_int,
+    maxTexture1DMipmap: c_int,
+    maxTexture1DLinear: c_int,
+    maxTexture2D: [c_int; 2],
+    maxTexture2DMipmap: [c_int; 2],
+    maxTexture2DLinear: [c_int; 3],
+    maxTexture2DGather: [c_int; 2],
+    maxTexture3D: [c_int; 3],
+    maxTexture3DAlt: [c_int; 3],
+    maxTextureCubemap: c_int,
+    maxTexture1DLayered: [c_int; 2],
+    maxTexture2DLayered: [c_int; 3],
+    maxTextureCubemapLayered: [c_int; 2],
+    maxSurface1D: c_int,
+    maxSurface2D: [c_int; 2],
+    maxSurface3D: [c_int; 3],
+    maxSurface1DLayered: [c_int; 2],
+    maxSurface2DLayered: [c_int; 3],
+    maxSurfaceCubemap: c_int,
+    maxSurfaceCubemapLayered: [c_int; 2],
+    surfaceAlignment: usize,
+    concurrentKernels: c_int,
+    ECCEnabled: c_int,
+    pciBusID: c_int,
+    pciDeviceID: c_int,
+    pciDomainID: c_int,
+    tccDriver: c_int,
+    asyncEngineCount: c_int,
+    unifiedAddressing: c_int,
+    memoryClockRate: c_int,
+    memoryBusWidth: c_int,
+    l2CacheSize: c_int,
+    persistingL2CacheMaxSize: c_int,
+    maxThreadsPerMultiProcessor: c_int,
+    streamPrioritiesSupported: c_int,
+    globalL1CacheSupported: c_int,
+    localL1CacheSupported: c_int,
+    sharedMemPerMultiprocessor: usize,
+    regsPerMultiprocessor: c_int,
+    managedMemory: c_int,
+    isMultiGpuBoard: c_int,
+    multiGpuBoardGroupID: c_int,
+    hostNativeAtomicSupported: c_int,
+    singleToDoublePrecisionPerfRatio: c_int,
+    pageableMemoryAccess: c_int,
+    concurrentManagedAccess: c_int,
+    computePreemptionSupported: c_int,
+    canUseHostPointerForRegisteredMem: c_int,
+    cooperativeLaunch: c_int,
+    cooperativeMultiDeviceLaunch: c_int,
+    sharedMemPerBlockOptin: usize,
+    pageableMemoryAccessUsesHostPageTables: c_int,
+    directManagedMemAccessFromHost: c_int,
+    maxBlocksPerMultiProcessor: c_int,
+    accessPolicyMaxWindowSize: c_int,
+    reservedSharedMemPerBlock: usize,
+    hostRegisterSupported: c_int,
+    sparseCudaArraySupported: c_int,
+    hostRegisterReadOnlySupported: c_int,
+    timelineSemaphoreInteropSupported: c_int,
+    memoryPoolsSupported: c_int,
+    gpuDirectRDMASupported: c_int,
+    gpuDirectRDMAFlushWritesOptions: c_uint,
+    gpuDirectRDMAWritesOrdering: c_int,
+    memoryPoolSupportedHandleTypes: c_uint,
+    deferredMappingCudaArraySupported: c_int,
+    ipcEventSupported: c_int,
+    clusterLaunch: c_int,
+    unifiedFunctionPointers: c_int,
+    reserved: [c_int; 63],
+});
+
+impl DeviceProp12 {
+    fn fill_version_specific(&mut self, from: &Properties) {
+        self.clockRate = from.clock_khz;
+        self.memoryClockRate = from.memory_clock_khz;
+        self.deviceOverlap = 1;
+        self.singleToDoublePrecisionPerfRatio = if from.minor == 0 { 2 } else { 64 };
+        self.cooperativeMultiDeviceLaunch = 1;
+    }
+}
+
+// ---- memory ----
+
+/// `cudaMalloc` for the functions that hand out device memory.
+pub fn malloc(device: &Device, size: u64) -> Result<u64, Error> {
+    device.memory.lock().malloc(size).map_err(|refusal| match refusal {
+        Refusal::OutOfMemory => MEMORY_ALLOCATION,
+        Refusal::AddressSpace => {
+            ledger::assume(
+                "cudaMalloc",
+                "the operating system refused address space; out of memory was reported although \
+                 the GPU had room (see `ulimit -v`)",
+            );
+            MEMORY_ALLOCATION
+        }
+    })
+}
+
+fn free(addr: u64) -> bool {
+    device::owner(addr).is_some_and(|(_, device)| device.memory.lock().free_at(addr))
+}
+
+export! {
+    fn cudaMalloc(out: *mut *mut c_void, size: usize) -> Error, or UNKNOWN; {
+        on_device(|device| {
+            if size == 0 {
+                unsafe { put(out, std::ptr::null_mut()) };
+                return SUCCESS;
+            }
+            match malloc(device, size as u64) {
+                Ok(at) => {
+                    unsafe { put(out, at as *mut c_void) };
+                    SUCCESS
+                }
+                Err(error) => fail(error),
+            }
+        })
+    }
+    fn cudaMallocManaged(out: *mut *mut c_void, size: usize, _flags: c_uint) -> Error, or UNKNOWN; {
+        unsafe { cudaMalloc(out, size) }
+    }
+    fn cudaFree(at: *mut c_void) -> Error, or UNKNOWN; {
+        // `cudaFree(0)` is the usual way to create the context.
+        on_device(|_| check(at.is_null() || free(at as u64), INVALID_VALUE))
+    }
+    fn cudaMemGetInfo(free: *mut usize, total: *mut usize) -> Error, or UNKNOWN; {
+        on_device(|device| {
+            let memory = device.memory.lock();
+            unsafe {
+                put(free, memory.free() as usize);
+                put(total, memory.total as usize);
+            }
+            SUCCESS
+        })
+    }
+}
+
+/// Pinned host memory: start → (length, whether this library allocated it).
+static PINNED: Mutex<BTreeMap<u64, (u64, bool)>> = Mutex::new(BTreeMap::new());
+
+fn pinned(addr: u64) -> Option<u64> {
+    let pinned = PINNED.lock();
+    let (&start, &(len, _)) = pinned.range(..=addr).next_back()?;
+    (addr < start + len).then_some(start)
+}
+
+export! {
+    fn cudaHostAlloc(out: *mut *mut c_void, size: usize, _flags: c_uint) -> Error, or UNKNOWN; {
+        on_device(|_| {
+            // SAFETY: a fresh anonymous mapping.
+            let at = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(), size.max(1), libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0,
+                )
+            };
+            if at == libc::MAP_FAILED {
+                return fail(MEMORY_ALLOCATION);
+            }
+            PINNED.lock().insert(at as u64, (size.max(1) as u64, true));
+            unsafe { put(out, at) };
+            SUCCESS
+        })
+    }
+    fn cudaMallocHost(out: *mut *mut c_void, size: usize) -> Error, or UNKNOWN; {
+        unsafe { cudaHostAlloc(out, size, 0) }
+    }
+    fn cudaFreeHost(at: *mut c_void) -> Error, or UNKNOWN; {
+        if at.is_null() {
+            return SUCCESS;
+        }
+        let mut pinned = PINNED.lock();
+        match pinned.get(&(at as u64)).copied() {
+            Some((len, true)) => {
+                pinned.remove(&(at as u64));
+                // SAFETY: mapped by `cudaHostAlloc` with this length.
+                unsafe { libc::munmap(at, len as usize) };
+                SUCCESS
+            }
+            _ => fail(INVALID_VALUE),
+        }
+    }
+    fn cudaHostRegister(at: *mut c_void, size: usize, _flags: c_uint) -> Error, or UNKNOWN; {
+        on_device(|_| {
+            if pinned(at as u64).is_some() {
+                return fail(HOST_MEMORY_ALREADY_REGISTERED);
+            }
+            PINNED.lock().insert(at as u64, (size as u64, false));
+            SUCCESS
+        })
+    }
+    fn cudaHostUnregister(at: *mut c_void) -> Error, or UNKNOWN; {
+        let known = matches!(PINNED.lock().remove(&(at as u64)), Some((_, false)));
+        check(known, HOST_MEMORY_NOT_REGISTERED)
+    }
+    fn cudaHostGetDevicePointer(out: *mut *mut c_void, at: *mut c_void, _flags: c_uint) -> Error, or UNKNOWN; {
+        unsafe { put(out, at) };
+        SUCCESS
+    }
+    fn cudaPointerGetAttributes(out: *mut PointerAttributes, at: *const c_void) -> Error, or UNKNOWN; {
+        unsafe { put(out, PointerAttributes::of(at as u64)) };
+        SUCCESS
+    }
+}
+
+/// `cudaPointerAttributes`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct PointerAttributes {
+    pub kind: c_int,
+    pub device: c_int,
+    pub device_pointer: u64,
+    pub host_pointer: u64,
+    reserved: [i64; 8],
+}
+
+impl PointerAttributes {
+    const HOST: c_int = 1;
+    const DEVICE: c_int = 2;
+
+    /// What is known of `addr`.
+    pub fn of(addr: u64) -> Self {
+        let none = Self {
+            kind: 0,
+            device: -2,
+            device_pointer: 0,
+            host_pointer: 0,
+            reserved: [0; 8],
+        };
+        if let Some(device) = driver::device_of(addr) {
+            Self {
+                kind: Self::DEVICE,
+                device: device as c_int,
+                device_pointer: addr,
+                ..none
+            }
+        } else if pinned(addr).is_some() {
+            let device = device::current() as c_int;
+            Self {
+                kind: Self::HOST,
+                device,
+                device_pointer: addr,
+                host_pointer: addr,
+                ..none
+            }
+        } else {
+            Self {
+                host_pointer: addr,
+                ..none
+            }
+        }
+    }
+}
+
+/// Copies real bytes where that costs little and matters; large device contents were never
+/// computed. What leaves the device is always copied, as the host will read it.
+///
+/// # Safety
+/// As for the vendor's copy functions: both ranges must be valid.
+pub unsafe fn copy(to: u64, from: u64, len: usize) {
+    if to == 0 || from == 0 || len == 0 {
+        return;
+    }
+    if driver::device_of(to).is_some() {
+        if len as u64 > machine().copy_limit {
+            return;
+        }
+    } else if let Some(answer) = crate::report::answer_read(len) {
+        // SAFETY: the caller's contract; `answer_read` answers reads of up to eight bytes.
+        unsafe { std::ptr::copy_nonoverlapping(answer.to_le_bytes().as_ptr(), to as *mut u8, len) };
+        return;
+    }
+    // SAFETY: the caller's contract; overlapping ranges are allowed here.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) }
+}
+
+/// Sets real bytes where that costs little.
+///
+/// # Safety
+/// The range must be valid.
+pub unsafe fn set(at: u64, value: u8, len: usize) {
+    const PAGE: u64 = 4096;
+    if at == 0 || len == 0 {
+        return;
+    }
+    let end = at + len as u64;
+    if len as u64 <= machine().copy_limit || driver::device_of(at).is_none() {
+        // SAFETY: the caller's contract.
+        unsafe { std::ptr::write_bytes(at as *mut u8, value, len) };
+    } else if value == 0 {
+        // Whole pages become untouched again; only the ends are written.
+        let (first, last) = (at.div_ceil(PAGE) * PAGE, end / PAGE * PAGE);
+        // SAFETY: the range lies in device memory of ours, and the ends inside the range.
+        unsafe {
+            std::ptr::write_bytes(at as *mut u8, 0, (first - at) as usize);
+            discard(first, last.saturating_sub(first));
+            std::ptr::write_bytes(last as *mut u8, 0, (end - last) as usize);
+        }
+    }
+}
+
+export! {
+    fn cudaMemcpy(to: u64, from: u64, len: usize, _kind: c_int) -> Error, or UNKNOWN; {
+        unsafe { copy(to, from, len) };
+        SUCCESS
+    }
+    fn cudaMemcpyAsync(to: u64, from: u64, len: usize, _kind: c_int, stream: u64) -> Error, or UNKNOWN; {
+        streams::note_node(stream);
+        unsafe { copy(to, from, len) };
+        SUCCESS
+    }
+    fn cudaMemcpyPeerAsync(to: u64, _to_device: c_int, from: u64, _from_device: c_int, len: usize, stream: u64) -> Error, or UNKNOWN; {
+        streams::note_node(stream);
+        unsafe { copy(to, from, len) };
+        SUCCESS
+    }
+    fn cudaMemcpy2DAsync(to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, _kind: c_int, stream: u64) -> Error, or UNKNOWN; {
+        streams::note_node(stream);
+        let whole = width as u64 * height as u64;
+        if driver::device_of(to).is_none() || whole <= machine().copy_limit {
+            for row in 0..height {
+                unsafe { copy(to + (row * to_pitch) as u64, from + (row * from_pitch) as u64, width) };
+            }
+        }
+        SUCCESS
+    }
+    fn cudaMemset(at: u64, value: c_int, len: usize) -> Error, or UNKNOWN; {
+        unsafe { set(at, value as u8, len) };
+        SUCCESS
+    }
+    fn cudaMemsetAsync(at: u64, value: c_int, len: usize, stream: u64) -> Error, or UNKNOWN; {
+        streams::note_node(stream);
+        unsafe { set(at, value as u8, len) };
+        SUCCESS
+    }
+}
+
+// ---- streams and events ----
+
+export! {
+    fn cudaStreamCreate(out: *mut u64) -> Error, or UNKNOWN; {
+        unsafe { cudaStreamCreateWithPriority(out, 0, 0) }
+    }
+    fn cudaStreamCreateWithFlags(out: *mut u64, flags: c_uint) -> Error, or UNKNOWN; {
+        unsafe { cudaStreamCreateWithPriority(out, flags, 0) }
+    }
+    fn cudaStreamCreateWithPriority(out: *mut u64, flags: c_uint, priority: c_int) -> Error, or UNKNOWN; {
+        on_device(|_| {
+            machine().costs.charge(device::current(), Charge::Stream);
+            unsafe { put(out, streams::create_stream(device::current(), flags, priority)) };
+            SUCCESS
+        })
+    }
+    fn cudaStreamDestroy(stream: u64) -> Error, or UNKNOWN; {
+        check(streams::destroy_stream(stream), INVALID_RESOURCE_HANDLE)
+    }
+    fn cudaStreamGetPriority(stream: u64, priority: *mut c_int) -> Error, or UNKNOWN; {
+        unsafe { put(priority, streams::stream(stream).map_or(0, |stream| stream.priority)) };
+        SUCCESS
+    }
+    fn cudaStreamGetFlags(stream: u64, flags: *mut c_uint) -> Error, or UNKNOWN; {
+        unsafe { put(flags, streams::stream(stream).map_or(0, |stream| stream.flags)) };
+        SUCCESS
+    }
+    fn cudaStreamGetDevice(stream: u64, device: *mut c_int) -> Error, or UNKNOWN; {
+        let of = streams::stream(stream).map_or_else(device::current, |stream| stream.device);
+        unsafe { put(device, of as c_int) };
+        SUCCESS
+    }
+    fn cudaStreamQuery(stream: u64) -> Error, or UNKNOWN; {
+        check(streams::is_stream(stream), INVALID_RESOURCE_HANDLE)
+    }
+    fn cudaStreamSynchronize(stream: u64) -> Error, or UNKNOWN; {
+        check(streams::is_stream(stream), INVALID_RESOURCE_HANDLE)
+    }
+    fn cudaStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Error, or UNKNOWN; {
+        check(streams::wait(stream, event), INVALID_RESOURCE_HANDLE)
+    }
+    fn cudaStreamAddCallback(stream: u64, callback: Option<unsafe extern "C" fn(u64, Error, *mut c_void)>, data: *mut c_void, _flags: c_uint) -> Error, or UNKNOWN; {
+        if let Some(callback) = callback {
+            // SAFETY: the caller's callback with the caller's argument; all earlier work is done.
+            unsafe { callback(stream, SUCCESS, data) };
+        }
+        SUCCESS
+    }
+    fn cudaLaunchHostFunc(stream: u64, callback: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) -> Error, or UNKNOWN; {
+        if streams::capture(stream).is_some() {
+            streams::note_node(stream);
+        } else if let Some(callback) = callback {
+            // SAFETY: as above.
+            unsafe { callback(data) };
+        }
+        SUCCESS
+    }
+    fn cudaEventCreate(out: *mut u64) -> Error, or UNKNOWN; {
+        unsafe { cudaEventCreateWithFlags(out, 0) }
+    }
+    fn cudaEventCreateWithFlags(out: *mut u64, _flags: c_uint) -> Error, or UNKNOWN; {
+        on_device(|_| {
+            unsafe { put(out, streams::create_event()) };
+            SUCCESS
+        })
+    }
+    fn cudaEventDestroy(event: u64) -> Error, or UNKNOWN; {
+        check(streams::destroy_event(event), INVALID_RESOURCE_HANDLE)
+    }
+    fn cudaEventRecord(event: u64, stream: u64) -> Error, or UNKNOWN; {
+        check(streams::record(event, stream), INVALID_RESOURCE_HANDLE)
+    }
+    fn cudaEventRecordWithFlags(event: u64, stream: u64, _flags: c_uint) -> Error, or UNKNOWN; {
+        check(streams::record(event, stream), INVALID_RESOURCE_HANDLE)
+    }
+    fn cudaEventQuery(event: u64) -> Error, or UNKNOWN; {
+        match streams::event_state(event) {
+            EventState::Done => SUCCESS,
+            EventState::Captured => fail(CAPTURED_EVENT),
+            EventState::Unknown => fail(INVALID_RESOURCE_HANDLE),
+        }
+    }
+    fn cudaEventSynchronize(event: u64) -> Error, or UNKNOWN; {
+        check(streams::event_state(event) != EventState::Unknown, INVALID_RESOURCE_HANDLE)
+    }
+    fn cudaEventElapsedTime(out: *mut f32, start: u64, end: u64) -> Error, or UNKNOWN; {
+        match streams::elapsed_ms(start, end) {
+            Some(ms) => {
+                ledger::assume(
+                    "cudaEventElapsedTime",
+                    "kernels take no time on a virtual GPU; events measure the host",
+                );
+                unsafe { put(out, ms) };
+                SUCCESS
+            }
+            None => fail(INVALID_RESOURCE_HANDLE),
+        }
+    }
+    fn cudaEventElapsedTime_v2(out: *mut f32, start: u64, end: u64) -> Error, or UNKNOWN; {
+        unsafe { cudaEventElapsedTime(out, start, end) }
+    }
+}
+
+// ---- capture and graphs ----
+
+const CAPTURE_NONE: c_int = 0;
+const CAPTURE_ACTIVE: c_int = 1;
+
+fn capture_status(stream: u64) -> (c_int, u64, u64) {
+    streams::capture(stream).map_or((CAPTURE_NONE, 0, 0), |(id, graph)| {
+        (CAPTURE_ACTIVE, id, graph)
+    })
+}
+
+export! {
+    fn cudaStreamBeginCapture(stream: u64, _mode: c_int) -> Error, or UNKNOWN; {
+        check(streams::begin_capture(stream), ILLEGAL_STATE)
+    }
+    fn cudaStreamEndCapture(stream: u64, graph: *mut u64) -> Error, or UNKNOWN; {
+        match streams::end_capture(stream) {
+            Ok(handle) => {
+                unsafe { put(graph, handle) };
+                SUCCESS
+            }
+            Err(CaptureError::NotCapturing) => fail(ILLEGAL_STATE),
+            Err(CaptureError::WrongStream) => fail(STREAM_CAPTURE_UNMATCHED),
+        }
+    }
+    fn cudaStreamIsCapturing(stream: u64, status: *mut c_int) -> Error, or UNKNOWN; {
+        unsafe { put(status, capture_status(stream).0) };
+        SUCCESS
+    }
+    /// CUDA 13: with edge data.
+    fn cudaStreamGetCaptureInfo(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, edges: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
+        let (active, capture, handle) = capture_status(stream);
+        unsafe {
+            put(status, active);
+            put(id, capture);
+            put(graph, handle);
+            put(nodes, 0);
+            put(edges, 0);
+            put(count, 0);
+        }
+        SUCCESS
+    }
+    fn cudaStreamGetCaptureInfo_v3(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, edges: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
+        unsafe { cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, edges, count) }
+    }
+    fn cudaStreamGetCaptureInfo_v2(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
+        unsafe { cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, std::ptr::null_mut(), count) }
+    }
+    fn cudaStreamUpdateCaptureDependencies(_stream: u64, _nodes: *mut u64, _edges: *mut u64, _count: usize, _flags: c_uint) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaThreadExchangeStreamCaptureMode(_mode: *mut c_int) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
+        match streams::graph(graph) {
+            Some(found) => {
+                let room = if nodes.is_null() || count.is_null() { 0 } else { unsafe { count.read() } };
+                for index in 0..room.min(found.nodes as usize) {
+                    // SAFETY: the caller gives room for `count` nodes.
+                    unsafe { nodes.add(index).write(graph + index as u64 + 1) };
+                }
+                unsafe { put(count, found.nodes as usize) };
+                SUCCESS
+            }
+            None => fail(INVALID_VALUE),
+        }
+    }
+    fn cudaGraphNodeGetDependencies(_node: u64, _nodes: *mut u64, edges_or_count: *mut usize, count: *mut usize) -> Error, or UNKNOWN; {
+        // CUDA 12 has no edge argument: there the third one is the count.
+        let count = if machine().config.int("cuda_version", 13_000) < 13_000 { edges_or_count } else { count };
+        unsafe { put(count, 0) };
+        SUCCESS
+    }
+    fn cudaGraphDebugDotPrint(_graph: u64, path: *const c_char, _flags: c_uint) -> Error, or UNKNOWN; {
+        if path.is_null() {
+            return fail(INVALID_VALUE);
+        }
+        // SAFETY: a C string by the vendor's header.
+        let path = unsafe { CStr::from_ptr(path) }.to_string_lossy().into_owned();
+        check(std::fs::write(path, "digraph virtual {}\n").is_ok(), INVALID_VALUE)
+    }
+    fn cudaGraphInstantiate(out: *mut u64, graph: u64, _flags: c_ulonglong) -> Error, or UNKNOWN; {
+        unsafe { cudaGraphInstantiateWithFlags(out, graph, 0) }
+    }
+    fn cudaGraphInstantiateWithFlags(out: *mut u64, graph: u64, _flags: c_ulonglong) -> Error, or UNKNOWN; {
+        match streams::instantiate(graph) {
+            Some(executable) => {
+                unsafe { put(out, executable) };
+                SUCCESS
+            }
+            None => fail(INVALID_VALUE),
+        }
+    }
+    fn cudaGraphLaunch(executable: u64, _stream: u64) -> Error, or UNKNOWN; {
+        check(streams::is_executable(executable), INVALID_VALUE)
+    }
+    fn cudaGraphUpload(executable: u64, _stream: u64) -> Error, or UNKNOWN; {
+        check(streams::is_executable(executable), INVALID_VALUE)
+    }
+    fn cudaGraphDestroy(graph: u64) -> Error, or UNKNOWN; {
+        check(streams::destroy_graph(graph), INVALID_VALUE)
+    }
+    fn cudaGraphExecDestroy(executable: u64) -> Error, or UNKNOWN; {
+        check(streams::destroy_executable(executable), INVALID_VALUE)
+    }
+}
+
+// ---- stream-ordered memory pools ----
+
+/// The device's default pool; PyTorch uses no other.
+const DEFAULT_POOL: u64 = 0x10;
+
+/// A pool grows by chunks of at least this size, as observed on real drivers.
+const POOL_CHUNK: u64 = 32 << 20;
+
+/// Indices of `cudaMemPoolAttr`.
+const POOL_RELEASE_THRESHOLD: c_int = 4;
+const POOL_RESERVED_CURRENT: c_int = 5;
+const POOL_RESERVED_HIGH: c_int = 6;
+const POOL_USED_CURRENT: c_int = 7;
+const POOL_USED_HIGH: c_int = 8;
+
+/// One device's stream-ordered pool: chunks from `cudaMalloc`, cut best fit.
+#[derive(Debug, Default)]
+struct Pool {
+    threshold: u64,
+    chunks: BTreeMap<u64, u64>,
+    holes: BTreeMap<u64, u64>,
+    taken: BTreeMap<u64, u64>,
+    reserved: u64,
+    reserved_high: u64,
+    used: u64,
+    used_high: u64,
+}
+
+static POOLS: Mutex<BTreeMap<u32, Pool>> = Mutex::new(BTreeMap::new());
+
+impl Pool {
+    fn take(&mut self, device: &Device, size: u64) -> Result<u64, Error> {
+        let size = crate::memory::round_up(size.max(1), 512);
+        let fit = self
+            .holes
+            .iter()
+            .filter(|&(_, &len)| len >= size)
+            .min_by_key(|&(&at, &len)| (len, at));
+        let (at, len) = if let Some((&at, &len)) = fit {
+            (at, len)
+        } else {
+            let chunk = crate::memory::round_up(size, POOL_CHUNK);
+            let at = malloc(device, chunk)?;
+            self.chunks.insert(at, chunk);
+            self.reserved += chunk;
+            self.reserved_high = self.reserved_high.max(self.reserved);
+            (at, chunk)
+        };
+        self.holes.remove(&at);
+        if len > size {
+            self.holes.insert(at + size, len - size);
+        }
+        self.taken.insert(at, size);
+        self.used += size;
+        self.used_high = self.used_high.max(self.used);
+        Ok(at)
+    }
+
+    fn give(&mut self, at: u64) -> bool {
+        let Some(size) = self.taken.remove(&at) else {
+            return false;
+        };
+        self.used -= size;
+        let chunk = self
+            .chunks
+            .range(..=at)
+            .next_back()
+            .map(|(&at, &len)| (at, at + len));
+        let (mut start, mut end) = (at, at + size);
+        if let Some((low, high)) = chunk {
+            if let Some((&before, &len)) = self.holes.range(low..at).next_back()
+                && before + len == at
+            {
+                self.holes.remove(&before);
+                start = before;
+            }
+            if end < high
+                && let Some(len) = self.holes.remove(&end)
+            {
+                end += len;
+            }
+        }
+        self.holes.insert(start, end - start);
+        true
+    }
+
+    /// Returns wholly free chunks to the device until at most `keep` bytes are reserved.
+    fn trim(&mut self, keep: u64) {
+        let free: Vec<(u64, u64)> = self
+            .chunks
+            .iter()
+            .filter(|&(at, len)| self.holes.get(at) == Some(len))
+            .map(|(&at, &len)| (at, len))
+            .collect();
+        for (at, len) in free {
+            if self.reserved <= keep {
+                break;
+            }
+            self.chunks.remove(&at);
+            self.holes.remove(&at);
+            self.reserved -= len;
+            crate::runtime::free(at);
+        }
+    }
+}
+
+fn with_pool<T>(body: impl FnOnce(&mut Pool) -> T) -> T {
+    body(POOLS.lock().entry(device::current()).or_default())
+}
+
+export! {
+    fn cudaDeviceGetDefaultMemPool(out: *mut u64, _device: c_int) -> Error, or UNKNOWN; {
+        unsafe { put(out, DEFAULT_POOL) };
+        SUCCESS
+    }
+    fn cudaDeviceGetMemPool(out: *mut u64, _device: c_int) -> Error, or UNKNOWN; {
+        unsafe { put(out, DEFAULT_POOL) };
+        SUCCESS
+    }
+    fn cudaMallocAsync(out: *mut *mut c_void, size: usize, _stream: u64) -> Error, or UNKNOWN; {
+        on_device(|device| match with_pool(|pool| pool.take(device, size as u64)) {
+            Ok(at) => {
+                unsafe { put(out, at as *mut c_void) };
+                SUCCESS
+            }
+            Err(error) => fail(error),
+        })
+    }
+    fn cudaFreeAsync(at: *mut c_void, _stream: u64) -> Error, or UNKNOWN; {
+        let known = with_pool(|pool| {
+            let known = pool.give(at as u64);
+            // A real pool trims at the next synchronisation; work is always done here.
+            let keep = pool.threshold;
+            pool.trim(keep);
+            known
+        });
+        check(known || at.is_null(), INVALID_VALUE)
+    }
+    fn cudaMemPoolTrimTo(_pool: u64, keep: usize) -> Error, or UNKNOWN; {
+        with_pool(|pool| pool.trim(keep as u64));
+        SUCCESS
+    }
+    fn cudaMemPoolSetAccess(_pool: u64, _list: *const c_void, _count: usize) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaMemPoolSetAttribute(_pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
+        if value.is_null() {
+            return fail(INVALID_VALUE);
+        }
+        with_pool(|pool| match attribute {
+            // SAFETY: these attributes are 64-bit by the vendor's header.
+            POOL_RELEASE_THRESHOLD => pool.threshold = unsafe { value.cast::<u64>().read_unaligned() },
+            POOL_RESERVED_HIGH => pool.reserved_high = pool.reserved,
+            POOL_USED_HIGH => pool.used_high = pool.used,
+            _ => {}
+        });
+        SUCCESS
+    }
+    fn cudaMemPoolGetAttribute(_pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
+        with_pool(|pool| {
+            let wide = match attribute {
+                POOL_RELEASE_THRESHOLD => pool.threshold,
+                POOL_RESERVED_CURRENT => pool.reserved,
+                POOL_RESERVED_HIGH => pool.reserved_high,
+                POOL_USED_CURRENT => pool.used,
+                POOL_USED_HIGH => pool.used_high,
+                // The three reuse policies are ints, and on by default.
+                _ => return unsafe { put(value.cast::<c_int>(), 1) },
+            };
+            unsafe { put(value.cast::<u64>(), wide) };
+        });
+        SUCCESS
+    }
+}
+
+// ---- between processes ----
+
+/// What a memory handle says, in its 64 bytes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct IpcHandle {
+    process: u64,
+    base: u64,
+    size: u64,
+    unused: [u64; 5],
+}
+
+/// Address space opened for memory of other processes: start → reservation.
+static OPENED: Mutex<BTreeMap<u64, crate::memory::Reservation>> = Mutex::new(BTreeMap::new());
+
+/// Whether `addr` lies in memory opened from another process.
+pub fn is_opened(addr: u64) -> bool {
+    OPENED
+        .lock()
+        .range(..=addr)
+        .next_back()
+        .is_some_and(|(_, range)| range.contains(addr))
+}
+
+export! {
+    fn cudaIpcGetMemHandle(out: *mut IpcHandle, at: *mut c_void) -> Error, or UNKNOWN; {
+        let found = device::owner(at as u64).and_then(|(_, device)| device.memory.lock().find(at as u64));
+        let Some((base, size)) = found else { return fail(INVALID_VALUE) };
+        unsafe { put(out, IpcHandle { process: u64::from(std::process::id()), base, size, unused: [0; 5] }) };
+        SUCCESS
+    }
+    fn cudaIpcOpenMemHandle(out: *mut *mut c_void, handle: IpcHandle, _flags: c_uint) -> Error, or UNKNOWN; {
+        on_device(|_| {
+            let Some(range) = crate::memory::Reservation::new(handle.size) else {
+                return fail(MEMORY_ALLOCATION);
+            };
+            let at = range.base();
+            // The contents as they are now, where they are small; the memory is not shared.
+            if handle.size <= machine().copy_limit.max(crate::memory::GRANULE) {
+                let local = libc::iovec { iov_base: at as *mut c_void, iov_len: handle.size as usize };
+                let remote = libc::iovec { iov_base: handle.base as *mut c_void, iov_len: handle.size as usize };
+                // SAFETY: `local` is ours; the kernel checks `remote`.
+                unsafe { libc::process_vm_readv(handle.process as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0) };
+            }
+            ledger::assume(
+                "cudaIpcOpenMemHandle",
+                "memory of another process is opened with a copy of its small contents; later writes are not seen",
+            );
+            OPENED.lock().insert(at, range);
+            unsafe { put(out, at as *mut c_void) };
+            SUCCESS
+        })
+    }
+    fn cudaIpcCloseMemHandle(at: *mut c_void) -> Error, or UNKNOWN; {
+        check(OPENED.lock().remove(&(at as u64)).is_some(), INVALID_VALUE)
+    }
+    fn cudaIpcGetEventHandle(out: *mut IpcHandle, _event: u64) -> Error, or UNKNOWN; {
+        unsafe { put(out, IpcHandle { process: u64::from(std::process::id()), base: 0, size: 0, unused: [0; 5] }) };
+        SUCCESS
+    }
+    fn cudaIpcOpenEventHandle(out: *mut u64, _handle: IpcHandle) -> Error, or UNKNOWN; {
+        unsafe { put(out, streams::create_event()) };
+        SUCCESS
+    }
+}
+
+// ---- entry points of the driver ----
+
+export! {
+    fn cudaGetDriverEntryPoint(symbol: *const c_char, out: *mut *mut c_void, _flags: c_ulonglong, status: *mut c_int) -> Error, or UNKNOWN; {
+        unsafe { driver::entry_point(symbol, out, status) }
+    }
+    fn cudaGetDriverEntryPointByVersion(symbol: *const c_char, out: *mut *mut c_void, _version: c_uint, _flags: c_ulonglong, status: *mut c_int) -> Error, or UNKNOWN; {
+        unsafe { driver::entry_point(symbol, out, status) }
+    }
+    fn cudaProfilerStart() -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaProfilerStop() -> Error, or UNKNOWN; { SUCCESS }
+}

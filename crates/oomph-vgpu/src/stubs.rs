@@ -1,0 +1,340 @@
+//! The functions that need no model: they succeed and are counted.
+//!
+//! C passes at least as many arguments as these declare and takes back the same registers, so a
+//! function that ignores its arguments need not declare them.
+
+use std::ffi::{c_char, c_int};
+
+use crate::context::Charge;
+use crate::device::{self, machine};
+use crate::streams::opaque_handle;
+use crate::{cublas, export, kernels, ledger, put};
+
+/// Success of every library.
+const SUCCESS: c_int = 0;
+/// What is returned should anything panic: an internal error for most of these libraries.
+const INTERNAL: c_int = 7;
+
+/// Setters, destructors and the like: nothing happens.
+macro_rules! idle {
+    ($($name:ident)*) => { export! {$( fn $name() -> c_int, or INTERNAL; { SUCCESS } )*} };
+}
+
+/// Matrix and vector products of cuBLAS: work on the GPU.
+macro_rules! products {
+    ($($name:ident)*) => { export! {$(
+        fn $name() -> c_int, or INTERNAL; {
+            cublas::multiplied();
+            SUCCESS
+        }
+    )*} };
+}
+
+/// Other work on the GPU.
+macro_rules! work {
+    ($($name:ident)*) => { export! {$(
+        fn $name() -> c_int, or INTERNAL; {
+            kernels::launched(0);
+            SUCCESS
+        }
+    )*} };
+}
+
+/// Constructors: write an opaque handle to their first argument.
+macro_rules! handles {
+    ($($name:ident)*) => { export! {$(
+        fn $name(out: *mut u64) -> c_int, or INTERNAL; {
+            unsafe { put(out, opaque_handle()) };
+            SUCCESS
+        }
+    )*} };
+}
+
+/// What is said of every work-space query below.
+const NO_WORK_SPACE: &str = "the work space of this routine is not modelled and taken to be empty";
+
+/// Queries that write the size of a work space. `$skip` are the arguments before the output;
+/// integers and pointers each take one slot.
+macro_rules! sizes {
+    ($ty:ty, $skip:tt, $($name:ident)*) => { $( size! { $ty, $skip, $name } )* };
+}
+
+macro_rules! size {
+    ($ty:ty, [$($skip:ident)*], $name:ident) => { export! {
+        fn $name($($skip: usize,)* out: *mut $ty) -> c_int, or INTERNAL; {
+            let _ = ($($skip,)*);
+            ledger::assume(stringify!($name), NO_WORK_SPACE);
+            unsafe { put(out, 0) };
+            SUCCESS
+        }
+    } };
+}
+
+/// The same, for a device size and a host size one after the other.
+macro_rules! two_sizes {
+    ($skip:tt, $($name:ident)*) => { $( size_pair! { $skip, $name } )* };
+}
+
+macro_rules! size_pair {
+    ([$($skip:ident)*], $name:ident) => { export! {
+        fn $name($($skip: usize,)* device: *mut usize, host: *mut usize) -> c_int, or INTERNAL; {
+            let _ = ($($skip,)*);
+            ledger::assume(stringify!($name), NO_WORK_SPACE);
+            unsafe { put(device, 0); put(host, 0) };
+            SUCCESS
+        }
+    } };
+}
+
+idle! {
+    cuMulticastAddDevice cuMulticastBindMem cuMulticastUnbind cublasGetMatrixAsync
+    cublasGetVectorAsync cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
+    cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
+    cublasLtMatrixLayoutDestroy cublasLtMatrixLayoutSetAttribute cublasSetMatrixAsync
+    cublasSetVectorAsync cudnnDestroyActivationDescriptor cudnnDestroyCTCLossDescriptor
+    cudnnDestroyConvolutionDescriptor cudnnDestroyDropoutDescriptor cudnnDestroyRNNDataDescriptor
+    cudnnDestroyRNNDescriptor cudnnDestroySpatialTransformerDescriptor cudnnSetActivationDescriptor
+    cudnnSetCTCLossDescriptorEx cudnnSetCTCLossDescriptor_v9 cudnnSetConvolutionGroupCount
+    cudnnSetConvolutionMathType cudnnSetConvolutionNdDescriptor cudnnSetPooling2dDescriptor
+    cudnnSetSpatialTransformerNdDescriptor cudnnSetStream cufftDestroy cufftSetAutoAllocation
+    cufftSetStream cufftSetWorkArea cuptiActivityDisable cuptiActivityEnable
+    cuptiActivityEnableCudaEventDeviceTimestamps cuptiActivityEnableDriverApi
+    cuptiActivityEnableRuntimeApi cuptiActivityFlushAll cuptiActivityGetNumDroppedRecords
+    cuptiActivityPopExternalCorrelationId cuptiActivityPushExternalCorrelationId
+    cuptiActivityRegisterCallbacks cuptiActivityRegisterTimestampCallback cuptiActivitySetAttribute
+    cuptiEnableCallback cuptiEnableDomain cuptiFinalize cuptiGetVersion cuptiSubscribe
+    cuptiUnsubscribe cusolverDnDestroy cusolverDnDestroyGesvdjInfo cusolverDnDestroyParams
+    cusolverDnDestroySyevjInfo cusolverDnSetStream cusparseCreateIdentityPermutation
+    cusparseDestroy cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnMat
+    cusparseDestroyDnVec cusparseDestroyMatDescr cusparseDestroySpMat cusparseSetMatDiagType
+    cusparseSetMatFillMode cusparseSetMatIndexBase cusparseSetMatType cusparseSetPointerMode
+    cusparseSetStream ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommShrink
+    ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate ncclDevCommDestroy
+    ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRedOpCreatePreMulSum ncclRedOpDestroy
+    nvshmem_free nvshmem_info_get_version nvshmem_init nvshmem_team_n_pes
+    nvshmem_team_split_strided nvshmemid_hostlib_finalize nvshmemid_hostlib_init_attr
+    nvshmemid_init_status nvshmemx_alltoallmem_on_stream nvshmemx_broadcastmem_on_stream
+    nvshmemx_cumodule_init nvshmemx_get_uniqueid nvshmemx_getmem_on_stream
+    nvshmemx_putmem_on_stream nvshmemx_putmem_signal_on_stream nvshmemx_set_attr_uniqueid_args
+    nvshmemx_signal_wait_until_on_stream
+}
+
+products! {
+    cublasCaxpy_v2 cublasCcopy_v2 cublasCdotc_v2 cublasCdotu_v2 cublasCgelsBatched
+    cublasCgemmBatched cublasCgemmStridedBatched cublasCgemm_v2 cublasCgemv_v2 cublasCgeqrfBatched
+    cublasCgerc_v2 cublasCgeru_v2 cublasCgetrfBatched cublasCgetrsBatched cublasChemm_v2
+    cublasChemv_v2 cublasCher2_v2 cublasCher2k_v2 cublasCher_v2 cublasCherk_v2 cublasCrot_v2
+    cublasCrotg_v2 cublasCscal_v2 cublasCsrot_v2 cublasCsscal_v2 cublasCswap_v2 cublasCsymm_v2
+    cublasCsymv_v2 cublasCsyr2_v2 cublasCsyr2k_v2 cublasCsyr_v2 cublasCsyrk_v2 cublasCtrmm_v2
+    cublasCtrmv_v2 cublasCtrsmBatched cublasCtrsm_v2 cublasCtrsv_v2 cublasDasum_v2 cublasDaxpy_v2
+    cublasDcopy_v2 cublasDdot_v2 cublasDgelsBatched cublasDgemmBatched cublasDgemmStridedBatched
+    cublasDgemm_v2 cublasDgemv_v2 cublasDgeqrfBatched cublasDger_v2 cublasDgetrfBatched
+    cublasDgetrsBatched cublasDnrm2_v2 cublasDotEx cublasDrot_v2 cublasDrotg_v2 cublasDrotm_v2
+    cublasDrotmg_v2 cublasDscal_v2 cublasDswap_v2 cublasDsymm_v2 cublasDsymv_v2 cublasDsyr2_v2
+    cublasDsyr2k_v2 cublasDsyr_v2 cublasDsyrk_v2 cublasDtrmm_v2 cublasDtrmv_v2 cublasDtrsmBatched
+    cublasDtrsm_v2 cublasDtrsv_v2 cublasDzasum_v2 cublasDznrm2_v2 cublasGemmEx
+    cublasGemmStridedBatchedEx cublasIcamax_v2 cublasIcamin_v2 cublasIdamax_v2 cublasIdamin_v2
+    cublasIsamax_v2 cublasIsamin_v2 cublasIzamax_v2 cublasIzamin_v2 cublasSasum_v2 cublasSaxpy_v2
+    cublasScasum_v2 cublasScnrm2_v2 cublasScopy_v2 cublasSdot_v2 cublasSgelsBatched
+    cublasSgemmBatched cublasSgemmEx cublasSgemmStridedBatched cublasSgemm_v2 cublasSgemv_v2
+    cublasSgeqrfBatched cublasSger_v2 cublasSgetrfBatched cublasSgetrsBatched cublasSnrm2_v2
+    cublasSrot_v2 cublasSrotg_v2 cublasSrotm_v2 cublasSrotmg_v2 cublasSscal_v2 cublasSswap_v2
+    cublasSsymm_v2 cublasSsymv_v2 cublasSsyr2_v2 cublasSsyr2k_v2 cublasSsyr_v2 cublasSsyrk_v2
+    cublasStrmm_v2 cublasStrmv_v2 cublasStrsmBatched cublasStrsm_v2 cublasStrsv_v2 cublasZaxpy_v2
+    cublasZcopy_v2 cublasZdotc_v2 cublasZdotu_v2 cublasZdrot_v2 cublasZdscal_v2 cublasZgelsBatched
+    cublasZgemmBatched cublasZgemmStridedBatched cublasZgemm_v2 cublasZgemv_v2 cublasZgeqrfBatched
+    cublasZgerc_v2 cublasZgeru_v2 cublasZgetrfBatched cublasZgetrsBatched cublasZhemm_v2
+    cublasZhemv_v2 cublasZher2_v2 cublasZher2k_v2 cublasZher_v2 cublasZherk_v2 cublasZrot_v2
+    cublasZrotg_v2 cublasZscal_v2 cublasZswap_v2 cublasZsymm_v2 cublasZsymv_v2 cublasZsyr2_v2
+    cublasZsyr2k_v2 cublasZsyr_v2 cublasZsyrk_v2 cublasZtrmm_v2 cublasZtrmv_v2 cublasZtrsmBatched
+    cublasZtrsm_v2 cublasZtrsv_v2
+}
+
+work! {
+    cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
+    cudnnBatchNormalizationForwardTrainingEx cudnnCTCLoss cudnnCTCLoss_v8
+    cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
+    cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnPoolingForward
+    cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward
+    cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward
+    cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward cufftXtExec cusolverDnCgeqrf
+    cusolverDnCgesvd cusolverDnCgesvdaStridedBatched cusolverDnCgesvdj cusolverDnCgesvdjBatched
+    cusolverDnCgetrf cusolverDnCgetrs cusolverDnCheevd cusolverDnCheevj cusolverDnCheevjBatched
+    cusolverDnCpotrf cusolverDnCpotrfBatched cusolverDnCpotrs cusolverDnCpotrsBatched
+    cusolverDnCsytrf cusolverDnCungqr cusolverDnCunmqr cusolverDnDgeqrf cusolverDnDgesvd
+    cusolverDnDgesvdaStridedBatched cusolverDnDgesvdj cusolverDnDgesvdjBatched cusolverDnDgetrf
+    cusolverDnDgetrs cusolverDnDorgqr cusolverDnDormqr cusolverDnDpotrf cusolverDnDpotrfBatched
+    cusolverDnDpotrs cusolverDnDpotrsBatched cusolverDnDsyevd cusolverDnDsyevj
+    cusolverDnDsyevjBatched cusolverDnDsytrf cusolverDnSgeqrf cusolverDnSgesvd
+    cusolverDnSgesvdaStridedBatched cusolverDnSgesvdj cusolverDnSgesvdjBatched cusolverDnSgetrf
+    cusolverDnSgetrs cusolverDnSorgqr cusolverDnSormqr cusolverDnSpotrf cusolverDnSpotrfBatched
+    cusolverDnSpotrs cusolverDnSpotrsBatched cusolverDnSsyevd cusolverDnSsyevj
+    cusolverDnSsyevjBatched cusolverDnSsytrf cusolverDnXgeev cusolverDnXgeqrf
+    cusolverDnXgesvdjSetMaxSweeps cusolverDnXgesvdjSetSortEig cusolverDnXgesvdjSetTolerance
+    cusolverDnXpotrf cusolverDnXpotrs cusolverDnXsyevBatched cusolverDnXsyevd cusolverDnXsytrs
+    cusolverDnZgeqrf cusolverDnZgesvd cusolverDnZgesvdaStridedBatched cusolverDnZgesvdj
+    cusolverDnZgesvdjBatched cusolverDnZgetrf cusolverDnZgetrs cusolverDnZheevd cusolverDnZheevj
+    cusolverDnZheevjBatched cusolverDnZpotrf cusolverDnZpotrfBatched cusolverDnZpotrs
+    cusolverDnZpotrsBatched cusolverDnZsytrf cusolverDnZungqr cusolverDnZunmqr cusparseCbsrmm
+    cusparseCbsrmv cusparseCbsrsm2_analysis cusparseCbsrsm2_solve cusparseCbsrsv2_analysis
+    cusparseCbsrsv2_solve cusparseCcsrgeam2 cusparseCsrSetPointers cusparseCsrSetStridedBatch
+    cusparseDbsrmm cusparseDbsrmv cusparseDbsrsm2_analysis cusparseDbsrsm2_solve
+    cusparseDbsrsv2_analysis cusparseDbsrsv2_solve cusparseDcsrgeam2 cusparseDnMatSetStridedBatch
+    cusparseLtDenseDescriptorInit cusparseLtInit cusparseLtMatDescriptorDestroy cusparseLtMatmul
+    cusparseLtMatmulAlgGetAttribute cusparseLtMatmulAlgSelectionInit
+    cusparseLtMatmulAlgSetAttribute cusparseLtMatmulDescSetAttribute cusparseLtMatmulDescriptorInit
+    cusparseLtMatmulGetWorkspace cusparseLtMatmulPlanDestroy cusparseLtMatmulPlanInit
+    cusparseLtMatmulSearch cusparseLtSpMMACompress2 cusparseLtSpMMACompressedSize2
+    cusparseLtStructuredDescriptorInit cusparseSDDMM cusparseSDDMM_preprocess cusparseSbsrmm
+    cusparseSbsrmv cusparseSbsrsm2_analysis cusparseSbsrsm2_solve cusparseSbsrsv2_analysis
+    cusparseSbsrsv2_solve cusparseScsrgeam2 cusparseSpGEMM_compute cusparseSpGEMM_copy
+    cusparseSpGEMM_destroyDescr cusparseSpMM cusparseSpMV cusparseSpMatSetAttribute
+    cusparseSpSM_analysis cusparseSpSM_destroyDescr cusparseSpSM_solve cusparseSpSV_analysis
+    cusparseSpSV_destroyDescr cusparseSpSV_solve cusparseXbsrsm2_zeroPivot
+    cusparseXbsrsv2_zeroPivot cusparseXcoo2csr cusparseXcoosortByRow cusparseXcsrgeam2Nnz
+    cusparseXcsrsort cusparseZbsrmm cusparseZbsrmv cusparseZbsrsm2_analysis cusparseZbsrsm2_solve
+    cusparseZbsrsv2_analysis cusparseZbsrsv2_solve cusparseZcsrgeam2
+}
+
+handles! {
+    cudnnCreateActivationDescriptor cudnnCreateCTCLossDescriptor cudnnCreateConvolutionDescriptor
+    cudnnCreateDropoutDescriptor cudnnCreateFilterDescriptor cudnnCreatePoolingDescriptor
+    cudnnCreateRNNDataDescriptor cudnnCreateRNNDescriptor cudnnCreateSpatialTransformerDescriptor
+    cudnnCreateTensorDescriptor cusolverDnCreateGesvdjInfo cusolverDnCreateParams
+    cusolverDnCreateSyevjInfo cusparseCreate cusparseCreateBsrsm2Info cusparseCreateBsrsv2Info
+    cusparseCreateCoo cusparseCreateCsr cusparseCreateDnMat cusparseCreateDnVec
+    cusparseCreateMatDescr cusparseSpGEMM_createDescr cusparseSpSM_createDescr
+    cusparseSpSV_createDescr
+}
+
+sizes! { c_int, [a0 a1 a2],
+    cusolverDnCgesvd_bufferSize cusolverDnDgesvd_bufferSize cusolverDnSgesvd_bufferSize
+    cusolverDnZgesvd_bufferSize
+}
+
+sizes! { c_int, [a0 a1 a2 a3],
+    cusolverDnCsytrf_bufferSize cusolverDnDsytrf_bufferSize cusolverDnSsytrf_bufferSize
+    cusolverDnZsytrf_bufferSize
+}
+
+sizes! { c_int, [a0 a1 a2 a3 a4],
+    cusolverDnCgeqrf_bufferSize cusolverDnCgetrf_bufferSize cusolverDnCpotrf_bufferSize
+    cusolverDnDgeqrf_bufferSize cusolverDnDgetrf_bufferSize cusolverDnDpotrf_bufferSize
+    cusolverDnSgeqrf_bufferSize cusolverDnSgetrf_bufferSize cusolverDnSpotrf_bufferSize
+    cusolverDnZgeqrf_bufferSize cusolverDnZgetrf_bufferSize cusolverDnZpotrf_bufferSize
+}
+
+sizes! { usize, [a0 a1 a2 a3 a4 a5],
+    cusparseXcoosort_bufferSizeExt cusparseXcsrsort_bufferSizeExt
+}
+
+sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6],
+    cusolverDnCheevd_bufferSize cusolverDnCheevjBatched_bufferSize cusolverDnCheevj_bufferSize
+    cusolverDnCungqr_bufferSize cusolverDnDorgqr_bufferSize cusolverDnDsyevd_bufferSize
+    cusolverDnDsyevjBatched_bufferSize cusolverDnDsyevj_bufferSize cusolverDnSorgqr_bufferSize
+    cusolverDnSsyevd_bufferSize cusolverDnSsyevjBatched_bufferSize cusolverDnSsyevj_bufferSize
+    cusolverDnZheevd_bufferSize cusolverDnZheevjBatched_bufferSize cusolverDnZheevj_bufferSize
+    cusolverDnZungqr_bufferSize
+}
+
+sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8],
+    cusparseSpMV_bufferSize cusparseSpSV_bufferSize
+}
+
+sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9],
+    cusparseSDDMM_bufferSize cusparseSpMM_bufferSize cusparseSpSM_bufferSize
+}
+
+sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10],
+    cusolverDnCgesvdjBatched_bufferSize cusolverDnCunmqr_bufferSize
+    cusolverDnDgesvdjBatched_bufferSize cusolverDnDormqr_bufferSize
+    cusolverDnSgesvdjBatched_bufferSize cusolverDnSormqr_bufferSize
+    cusolverDnZgesvdjBatched_bufferSize cusolverDnZunmqr_bufferSize cusparseCbsrsv2_bufferSize
+    cusparseDbsrsv2_bufferSize cusparseSbsrsv2_bufferSize cusparseZbsrsv2_bufferSize
+}
+
+sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10],
+    cusparseSpGEMM_workEstimation
+}
+
+sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11],
+    cusolverDnCgesvdj_bufferSize cusolverDnDgesvdj_bufferSize cusolverDnSgesvdj_bufferSize
+    cusolverDnZgesvdj_bufferSize
+}
+
+sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12],
+    cusparseCbsrsm2_bufferSize cusparseDbsrsm2_bufferSize cusparseSbsrsm2_bufferSize
+    cusparseZbsrsm2_bufferSize
+}
+
+sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15],
+    cusolverDnCgesvdaStridedBatched_bufferSize cusolverDnDgesvdaStridedBatched_bufferSize
+    cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnZgesvdaStridedBatched_bufferSize
+}
+
+sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18],
+    cusparseCcsrgeam2_bufferSizeExt cusparseDcsrgeam2_bufferSizeExt cusparseScsrgeam2_bufferSizeExt
+    cusparseZcsrgeam2_bufferSizeExt
+}
+
+two_sizes! { [a0 a1 a2 a3 a4 a5 a6 a7],
+    cusolverDnXpotrf_bufferSize
+}
+
+two_sizes! { [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9],
+    cusolverDnXgeqrf_bufferSize
+}
+
+two_sizes! { [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10],
+    cusolverDnXsyevBatched_bufferSize cusolverDnXsyevd_bufferSize cusolverDnXsytrs_bufferSize
+}
+
+two_sizes! { [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16],
+    cusolverDnXgeev_bufferSize
+}
+
+/// cuFile returns a pair of status codes in one register.
+macro_rules! files {
+    ($($name:ident)*) => { export! {$( fn $name() -> i64, or 0; { 0 } )*} };
+}
+
+files! {
+    cuFileBufDeregister cuFileBufRegister cuFileHandleDeregister cuFileHandleRegister cuFileRead
+    cuFileWrite
+}
+
+/// The end of CUPTI's list of records.
+const CUPTI_NO_MORE: c_int = 12;
+
+export! {
+    fn cuptiActivityGetNextRecord() -> c_int, or CUPTI_NO_MORE; { CUPTI_NO_MORE }
+    fn cuptiGetResultString(_status: c_int, out: *mut *const c_char) -> c_int, or INTERNAL; {
+        unsafe { put(out, c"no error".as_ptr()) };
+        SUCCESS
+    }
+    fn cusparseGetErrorString(_status: c_int) -> *const c_char, or std::ptr::null(); { c"success".as_ptr() }
+    fn cusparseGetErrorName(_status: c_int) -> *const c_char, or std::ptr::null(); { c"CUSPARSE_STATUS_SUCCESS".as_ptr() }
+    fn cusparseSpMatGetSize(_matrix: usize, rows: *mut i64, columns: *mut i64, nonzeros: *mut i64) -> c_int, or INTERNAL; {
+        ledger::assume("cusparseSpMatGetSize", "the result of a sparse product is taken to have no entries");
+        unsafe { put(rows, 0); put(columns, 0); put(nonzeros, 0) };
+        SUCCESS
+    }
+    fn cusolverDnCreate(out: *mut u64) -> c_int, or INTERNAL; {
+        machine().costs.charge(device::current(), Charge::CusolverHandle);
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cufftCreate(out: *mut c_int) -> c_int, or INTERNAL; {
+        machine().costs.charge(device::current(), Charge::FirstFft);
+        unsafe { put(out, (opaque_handle() & 0x7fff_ffff) as c_int) };
+        SUCCESS
+    }
+    fn cufftXtMakePlanMany(_plan: c_int, _rank: c_int, _n: usize, _ie: usize, _is: i64, _id: i64, _it: c_int, _oe: usize, _os: i64, _od: i64, _ot: c_int, _batch: i64, size: *mut usize, _execution: c_int) -> c_int, or INTERNAL; {
+        ledger::assume("cufftXtMakePlanMany", "the work space of Fourier transforms is taken to be empty");
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
+    fn nvshmem_malloc(_size: usize) -> usize, or 0; { 0 }
+    fn nvshmem_ptr(_at: usize, _pe: c_int) -> usize, or 0; { 0 }
+    fn nvshmemx_mc_ptr(_team: usize, _at: usize) -> usize, or 0; { 0 }
+}
