@@ -208,3 +208,52 @@ fn findings_on_lines_that_hold_memory_come_first() {
     };
     insta::assert_snapshot!(text(&[file], TextOptions::default()));
 }
+
+/// Fixes that a careless edit would get wrong.
+#[test]
+fn edits_keep_what_they_must() {
+    let fixed = |code: &str| {
+        let source = Source::python(code.to_string()).unwrap();
+        fix(&source, &Selection::all(), Applicability::Unsafe).map(|fixed| fixed.text)
+    };
+    // Arguments that cannot be seen may already say it.
+    assert_eq!(
+        fixed("import torch\nm.cuda().load_state_dict(torch.load(*args))\n"),
+        None
+    );
+    // A comment inside what would be removed.
+    assert_eq!(
+        fixed("import torch\noptimizer.zero_grad(\n    set_to_none=False,  # why\n)\n"),
+        None
+    );
+    // A coroutine is not covered by the decorator.
+    assert_eq!(
+        fixed(
+            "import torch\nasync def evaluate(model, loader):\n    model.eval()\n    for x in loader:\n        model(x)\n"
+        ),
+        None
+    );
+    // `torch` is not bound where the decorator runs.
+    assert_eq!(
+        fixed(
+            "def evaluate(model, loader):\n    import torch\n    model.eval()\n    for x in loader:\n        model(x)\n"
+        ),
+        None
+    );
+    // Other decorators stay outside; indentation is kept.
+    let method = "import torch\nclass T:\n    @property\n    def validate(self):\n        self.model.eval()\n        for x in self.loader:\n            self.model(x)\n";
+    assert_eq!(
+        fixed(method).unwrap(),
+        method.replace("    def validate", "    @torch.no_grad()\n    def validate")
+    );
+    // Trailing commas and comments.
+    assert_eq!(
+        fixed("from torch.utils.checkpoint import checkpoint\ny = checkpoint(\n    f,\n    x,  # input\n)\n").unwrap(),
+        "from torch.utils.checkpoint import checkpoint\ny = checkpoint(\n    f,\n    x, use_reentrant=False,  # input\n)\n"
+    );
+    // Positions of the old spelling get the names that they had.
+    assert_eq!(
+        fixed("import torch\nwith torch.cuda.amp.autocast(on, kind):\n    pass\n").unwrap(),
+        "import torch\nwith torch.amp.autocast(\"cuda\", enabled=on, dtype=kind):\n    pass\n"
+    );
+}

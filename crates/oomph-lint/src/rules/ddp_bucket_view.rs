@@ -57,6 +57,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if call.qual.as_deref().is_some_and(torch::is_ddp)
             && call.keyword("gradient_as_bucket_view").is_none()
             && !call.has_star_kwargs()
+            && !call.has_star_args()
             && !call.node.arguments.is_empty()
         {
             let edit = add_keyword(model, call, "gradient_as_bucket_view=True");

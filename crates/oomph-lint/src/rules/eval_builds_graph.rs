@@ -168,8 +168,11 @@ pub(super) fn decorate(model: &Model<'_>, call: &Call<'_>) -> Option<Fix> {
                 || other.is("torch.autograd.grad")
         });
     let is_generator = model.text(info.node).contains("yield");
-    let imports_torch = model.source.lines().any(|line| line.trim() == "import torch");
+    // At module level, where the decorator runs.
+    let imports_torch = model.source.lines().any(|line| line.trim_end() == "import torch");
+    // `no_grad` does not reach into a coroutine or a generator.
     if trains
+        || info.node.is_async
         || is_generator
         || !imports_torch
         || !is_eval_name(info.node.name.as_str())

@@ -64,6 +64,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if call.callee.kind != Kind::Model(ModelKind::MultiheadAttention)
             || call.arg("need_weights", 4).is_some()
             || call.has_star_kwargs()
+            || call.has_star_args()
         {
             continue;
         }

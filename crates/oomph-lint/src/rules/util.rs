@@ -57,7 +57,7 @@ pub(super) fn add_keyword(model: &Model<'_>, call: &Call<'_>, keyword: &str) -> 
 }
 
 /// Removes a keyword argument, with the comma that goes with it.
-pub(super) fn remove_keyword(call: &Call<'_>, name: &str) -> Option<Edit> {
+pub(super) fn remove_keyword(model: &Model<'_>, call: &Call<'_>, name: &str) -> Option<Edit> {
     let arguments: Vec<_> = call.node.arguments.iter_source_order().collect();
     let index = arguments.iter().position(|argument| {
         argument
@@ -72,7 +72,8 @@ pub(super) fn remove_keyword(call: &Call<'_>, name: &str) -> Option<Edit> {
     } else {
         call.node.arguments.inner_range()
     };
-    Some(Edit::replace(range, ""))
+    // A comment in between would go, too.
+    (!model.text(range).contains('#')).then(|| Edit::replace(range, ""))
 }
 
 /// Deletes a statement that stands alone on its lines; a block that would be empty gets `pass`.
