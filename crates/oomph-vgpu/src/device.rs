@@ -75,14 +75,19 @@ impl Properties {
 fn groups(given: &str, sm_count: i32) -> Vec<i32> {
     const H200: [i32; 8] = [18, 18, 16, 16, 16, 16, 16, 8];
     const USUAL: i32 = 16;
-    let given: Vec<i32> = given.split(',').filter_map(|text| text.trim().parse().ok()).collect();
+    let given: Vec<i32> = given
+        .split(',')
+        .filter_map(|text| text.trim().parse().ok())
+        .collect();
     if !given.is_empty() {
         given
     } else if sm_count == 132 {
         H200.to_vec()
     } else {
         let rest = std::iter::once(sm_count % USUAL).filter(|&sms| sms > 0);
-        std::iter::repeat_n(USUAL, (sm_count / USUAL) as usize).chain(rest).collect()
+        std::iter::repeat_n(USUAL, (sm_count / USUAL) as usize)
+            .chain(rest)
+            .collect()
     }
 }
 

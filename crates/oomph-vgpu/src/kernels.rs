@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::device::{self, machine};
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
-use crate::streams;
+use crate::{inner, streams};
 use crate::sync::Mutex;
 use crate::{export, put};
 
@@ -51,6 +51,9 @@ static VARIABLES: std::sync::LazyLock<Mutex<HashMap<u64, (usize, Option<u64>)>>>
 
 /// Accounts one launch on `stream`.
 pub fn launched(stream: u64) {
+    if inner::is_inside() {
+        return;
+    }
     let _ = device::active();
     machine().costs.kernel_launched(device::current());
     streams::note_node(stream);
@@ -81,7 +84,11 @@ pub fn clusters(size: c_int, threads: c_int, shared: usize) -> c_int {
     if size <= 2 {
         return gpu.sm_count * each / size.max(1);
     }
-    gpu.groups.iter().filter(|&&sms| sms >= size).map(|sms| sms * each / size).sum()
+    gpu.groups
+        .iter()
+        .filter(|&&sms| sms >= size)
+        .map(|sms| sms * each / size)
+        .sum()
 }
 
 /// The architecture whose machine code a GPU of this capability runs, out of those the wheels
