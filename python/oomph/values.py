@@ -38,6 +38,7 @@ A `TorchDispatchMode` would be the usual way, but autograd takes other paths whi
 (`isTensorSubclassLike`): it stops accumulating gradients in place, and memory changes."""
 
 _CPU = torch.device("cpu")
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _aten = torch.ops.aten
 _disabled_dispatch = torch._C._disabled_torch_dispatch_impl
 _make_storage = torch._C._construct_storage_from_data_pointer
@@ -95,6 +96,15 @@ def user_line() -> str:
     return ""
 
 
+def _is_composite(name: str) -> bool:
+    """Whether a real run takes an operator apart: it is composed of others, and CUDA has no kernel.
+
+    Asked of C++: Python knows more decompositions, which real runs do not take.
+    """
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(name, _COMPOSITE.name) and not has_kernel(name, "CUDA")
+
+
 class _Entry:
     """The kernel of one operator: knows its name until it is first called."""
 
@@ -138,7 +148,7 @@ class _Op:
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
         self.special = layer.specials.get(self.name)
-        self.composite = func._can_decompose()
+        self.composite = _is_composite(func.name())
         self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))
 
 
@@ -293,9 +303,7 @@ class ValueLayer:
             name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
             if not name.startswith("aten::") or name not in dispatched:
                 continue
-            composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-                name, "CompositeImplicitAutograd"
-            )
+            composite = _is_composite(name)
             if _is_view(schema) and not composite and schema.name != "aten::lift_fresh":
                 # Views move no data, and some must stay in C++: `nn.Parameter` detaches a tensor
                 # and expects that Python has not seen it.
@@ -319,7 +327,7 @@ class ValueLayer:
         if op is None:
             op = self._ops[func] = _Op(func, self)
         if op.composite:
-            return func.decompose(*args, **kwargs)  # its parts come here one by one
+            return func._op_dk(_COMPOSITE, *args, **kwargs)  # its parts come here one by one
         if self.before is not None:
             self.before(op.name)
         with torch._C._ExcludeDispatchKeyGuard(self._keys):

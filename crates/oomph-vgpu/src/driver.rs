@@ -12,7 +12,7 @@ use crate::runtime::{
 };
 use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
-use crate::{export, export_tables, ledger, put};
+use crate::{export, export_tables, inner, ledger, put};
 
 /// A status of the driver; the codes that matter here are the runtime's.
 pub type Status = c_int;
@@ -428,6 +428,18 @@ export! {
 
 // ---- plain memory ----
 
+/// Memory for a library's own use.
+///
+/// # Safety
+/// `out` must be null or valid for a write.
+pub unsafe fn private(out: *mut *mut c_void, size: usize) -> Status {
+    let Some(at) = inner::allocate(size as u64) else {
+        return MEMORY_ALLOCATION;
+    };
+    unsafe { put(out, at as *mut c_void) };
+    SUCCESS
+}
+
 /// Attributes of `cuPointerGetAttribute`.
 const POINTER_CONTEXT: c_int = 1;
 const POINTER_MEMORY_TYPE: c_int = 2;
@@ -441,9 +453,17 @@ const POINTER_RANGE_SIZE: c_int = 12;
 
 export! {
     fn cuMemAlloc_v2(out: *mut *mut c_void, size: usize) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return unsafe { private(out, size) };
+        }
         unsafe { runtime::cudaMalloc(out, size) }
     }
-    fn cuMemFree_v2(at: *mut c_void) -> Status, or UNKNOWN; { unsafe { runtime::cudaFree(at) } }
+    fn cuMemFree_v2(at: *mut c_void) -> Status, or UNKNOWN; {
+        if inner::free(at as u64) {
+            return SUCCESS;
+        }
+        unsafe { runtime::cudaFree(at) }
+    }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status, or UNKNOWN; {
         unsafe { runtime::cudaMemGetInfo(free, total) }
     }
@@ -500,6 +520,9 @@ export! {
         SUCCESS
     }
     fn cuMemsetD32Async(at: u64, value: c_uint, count: usize, stream: u64) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return SUCCESS;
+        }
         streams::note_node(stream);
         if (count as u64) * 4 <= machine().copy_limit {
             for index in 0..count {
@@ -509,6 +532,9 @@ export! {
         SUCCESS
     }
     fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: u64) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return SUCCESS;
+        }
         streams::note_node(stream);
         unsafe { runtime::set(at, value, count) };
         SUCCESS

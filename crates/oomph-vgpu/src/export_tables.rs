@@ -61,7 +61,12 @@ static RUNTIME: Table<14> = Table::<14>::sized()
     .with(8, module_of_header as *const c_void)
     .with(12, nothing as *const c_void);
 
-static TOOLS_STORAGE: Table<4> = Table::<4>::sized();
+static TOOLS_STORAGE: Table<4> = Table::<4>::sized().with(2, tools_context as *const c_void);
+
+static TOOLS_CONTEXTS: Table<32> = Table::<32>::sized().with(4, tools_context_id as *const c_void);
+
+/// Which group of multiprocessors (GPC) each pair of them is in; cuBLASLt does without.
+static TOOLS_TOPOLOGY: Table<32> = Table::<32>::sized();
 
 static TOOLS_HOOKS: Table<7> = Table::<7>::sized()
     .with(2, callback_flags as *const c_void)
@@ -83,7 +88,7 @@ static CONTEXT_CHECKS: Table<4> = Table::<4>::sized()
 
 /// The table with this UUID.
 pub fn find(wanted: &Id) -> Option<*const c_void> {
-    let known: [(Id, *const c_void); 6] = [
+    let known: [(Id, *const c_void); 8] = [
         (
             id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9),
             (&raw const RUNTIME).cast(),
@@ -91,6 +96,14 @@ pub fn find(wanted: &Id) -> Option<*const c_void> {
         (
             id(0x42d8_5a81_23f6_cb47_8298_f6e7_8a3a_ecdc),
             (&raw const TOOLS_STORAGE).cast(),
+        ),
+        (
+            id(0x2131_8c60_9714_3248_8ca6_41ff_7324_c8f2),
+            (&raw const TOOLS_CONTEXTS).cast(),
+        ),
+        (
+            id(0x1734_dc26_800d_4745_8726_c0f1_e7dd_8bca),
+            (&raw const TOOLS_TOPOLOGY).cast(),
         ),
         (
             id(0xa094_798c_2e74_2e74_93f2_0800_200c_0a66),
@@ -149,6 +162,17 @@ unsafe extern "C" fn domain_flags(out: *mut *const c_void, count: *mut usize) {
         put(out, (&raw const DOMAINS).cast());
         put(count, 32)
     };
+}
+
+/// cuBLASLt keys its cache of heuristics by the identity of the current context.
+unsafe extern "C" fn tools_context(out: *mut u64) -> Status {
+    unsafe { put(out, driver::current_context()) };
+    SUCCESS
+}
+
+unsafe extern "C" fn tools_context_id(context: u64, out: *mut u64) -> Status {
+    unsafe { put(out, context) };
+    SUCCESS
 }
 
 // ---- what libraries keep with a context ----

@@ -6,9 +6,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::device::{self, machine};
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
-use crate::streams;
 use crate::sync::Mutex;
 use crate::{export, put};
+use crate::{inner, streams};
 
 /// `dim3`.
 #[repr(C)]
@@ -51,6 +51,9 @@ static VARIABLES: std::sync::LazyLock<Mutex<HashMap<u64, (usize, Option<u64>)>>>
 
 /// Accounts one launch on `stream`.
 pub fn launched(stream: u64) {
+    if inner::is_inside() {
+        return;
+    }
     let _ = device::active();
     machine().costs.kernel_launched(device::current());
     streams::note_node(stream);

@@ -22,6 +22,7 @@ pub mod device;
 pub mod driver;
 pub mod driver_base;
 pub mod export_tables;
+pub mod inner;
 pub mod kernels;
 pub mod ledger;
 pub mod md2;
