@@ -70,21 +70,31 @@ def check_torch(virtual: bool, unsupported: bool) -> tuple[str, str | None]:
 
 
 class _ImportWatcher:
-    """Calls `then` when torch has been imported, and steps aside."""
+    """Calls `then` when torch has been imported, and steps aside.
+
+    Libraries ask whether torch is there (`importlib.util.find_spec`) without importing it: each
+    answer is watched, and only one that is executed counts.
+    """
 
     def __init__(self, then) -> None:
         self._then = then
+        self._asking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None):
-        if name != "torch":
+        if name != "torch" or self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            self._asking = False
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
             execute(module)
             self._then()
 

@@ -288,6 +288,7 @@ class ValueLayer:
             "aten::_local_scalar_dense": self._item,
             "aten::lift_fresh": self._fresh,
             "aten::equal": self._equal,
+            "aten::_amp_foreach_non_finite_check_and_unscale_": self._unscale,
         }
         self._ops: dict[Any, _Op] = {}
 
@@ -386,6 +387,7 @@ class ValueLayer:
             elif op.reads and t.device.type == "cpu":
                 self._leaves_device(op, args)
         if not worth:
+            self._mark(outs)
             return
         inputs = _tensors(args, [])
         if kwargs:
@@ -478,8 +480,9 @@ class ValueLayer:
     # ---- unknown values ----
 
     def _mark(self, outs) -> None:
+        # Large tensors too: a small part of one is no more known than the whole.
         for t in outs:
-            if t.is_cuda and self._computable(t):
+            if t.is_cuda:
                 self._unknown[t.untyped_storage().data_ptr()] = True
 
     def is_unknown(self, t: torch.Tensor) -> bool:
@@ -526,6 +529,9 @@ class ValueLayer:
             alias.fill_(True)
         elif name in ("eq", "ne"):
             alias.fill_(name == "ne")
+        elif name in ("ge", "le") and _parts_of_one(args):
+            # Corners of one tensor of boxes, neighbours of one series: checks that programs make.
+            alias.fill_(True)
         elif self.rule == "half":
             if alias.numel() == 1:
                 alias.fill_(False)
@@ -546,11 +552,29 @@ class ValueLayer:
 
     def _item(self, func, op, args, kwargs):
         if self.is_unknown(args[0]):
-            kind = "zero" if args[0].is_floating_point() else f"a value by the rule {self.rule!r}"
+            floating = args[0].is_floating_point() or args[0].is_complex()
+            kind = "zero" if floating else f"a value by the rule {self.rule!r}"
             self.assumptions.add(
                 "value", f"a value that nobody computed was read as {kind}", user_line()
             )
+            if floating:
+                func(*args, **kwargs)
+                return 0j if args[0].is_complex() else 0.0
         return func(*args, **kwargs)
+
+    def _unscale(self, func, op, args, kwargs):
+        """A gradient scaler's check: gradients that nobody computed are finite, so the scale stays."""
+        gradients, found = args[:2]
+        if not any(self.is_unknown(t) for t in gradients):
+            return self._run(func, op, args, kwargs)
+        func(*args, **kwargs)
+        self._mark(gradients)
+        if found.is_cuda and self.is_unknown(found):
+            cpu_alias(found).zero_()
+            self._unknown.pop(found.untyped_storage().data_ptr(), None)
+        self.assumptions.add(
+            "value", "gradients that nobody computed were taken to be finite", user_line()
+        )
 
     def _fresh(self, func, op, args, kwargs):
         """`torch.tensor(…, device="cuda")` copies its values without passing here."""
@@ -694,6 +718,14 @@ _CHECKS = {
     "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex", "aten::linalg_lu_factor_ex",
     "aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_qr",
 }  # fmt: skip
+
+
+def _parts_of_one(args: tuple) -> bool:
+    """Whether two tensors are views of the same memory."""
+    if len(args) < 2 or not all(isinstance(t, torch.Tensor) for t in args[:2]):
+        return False
+    a, b = args[:2]
+    return a.is_cuda and b.is_cuda and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def _spread(shape: torch.Size, count: int) -> torch.Tensor:

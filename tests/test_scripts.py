@@ -1,0 +1,117 @@
+"""What public scripts showed: small scripts that once came out wrong through `oomph run`."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script's text on a virtual RTX 4090; gives the result of `--json`."""
+
+    def run_script(text, *options, status=0, arguments=()):
+        script = tmp_path / "script.py"
+        script.write_text(textwrap.dedent(text))
+        result = tmp_path / "result.json"
+        command = [
+            sys.executable, "-m", "oomph", "run", "--gpu", "rtx-4090", "--json", str(result),
+            "--out", str(tmp_path / "out"), *options, str(script), *arguments,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(result.read_text())
+
+    return run_script
+
+
+def test_evaluation_before_training_is_not_counted_as_steps(run):
+    """Sanity checks and rollouts come before the first optimizer step (nanoGPT, PPO, Lightning)."""
+    result = run(
+        """
+        import torch
+        model = torch.nn.Linear(1000, 1000).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = torch.randn(8, 1000, device="cuda")
+        with torch.no_grad():
+            for _ in range(10):
+                model(x)
+        for _ in range(10):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        "--steps", "2",
+    )  # fmt: skip
+    assert result["by_category"]["optimizer_state"] >= 2 * 4 * 1000 * 1000
+    assert len(result["steps"]) == 2
+
+
+def test_asking_for_torch_before_importing_it(run):
+    """transformers and others look for torch without importing it, and import it later."""
+    result = run(
+        """
+        import importlib.util
+        assert importlib.util.find_spec("torch") is not None
+        assert importlib.util.find_spec("torch") is not None
+        import torch
+        mask = torch.ones(4, 4, dtype=torch.bool, device="cuda")
+        assert mask.all()
+        assert mask.nonzero().shape == (16, 2)
+        """
+    )
+    assert result["verdict"] == "fits"
+    assert result["peak"]["allocated_bytes"] > 0
+
+
+def test_corners_of_unknown_boxes_are_in_order(run):
+    """DETR and others assert that boxes of the model are not inside out."""
+    result = run(
+        """
+        import torch
+        model = torch.nn.Linear(2048, 4).cuda()
+        boxes = model(torch.randn(100_000, 2048, device="cuda")).sigmoid()
+        x, y, w, h = boxes.unbind(-1)
+        boxes = torch.stack([x - w, y - h, x + w, y + h], -1)
+        assert (boxes[:, 2:] >= boxes[:, :2]).all()
+        """
+    )
+    assert result["verdict"] == "fits"
+    assert any("rule" in assumption["what"] for assumption in result["assumptions"])
+
+
+def test_parts_of_large_unknown_tensors_are_unknown(run):
+    """A small part of a large tensor that nobody computed must not pass for known."""
+    result = run(
+        """
+        import torch
+        x = torch.randn(1000, 1000, device="cuda") + 1
+        assert x[0, 0].item() == 0.0
+        """
+    )
+    assert [a["what"] for a in result["assumptions"]] == [
+        "a value that nobody computed was read as zero"
+    ]
+
+
+def test_gradient_scaler_keeps_its_scale(run):
+    """Unknown gradients are finite: no step is skipped and the scale stays (UNet, timm, DDPM)."""
+    result = run(
+        """
+        import torch
+        model = torch.nn.Linear(1000, 1000).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for _ in range(3):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(8, 1000, device="cuda")).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert scaler.get_scale() == 65536.0, scaler.get_scale()
+        """
+    )
+    assert len(result["steps"]) == 3
+    assert any("finite" in assumption["what"] for assumption in result["assumptions"])
