@@ -4,8 +4,12 @@
 //! unreadable input; 3 out of memory (for lint: findings).
 
 pub mod commands;
+pub mod host;
+mod json;
+mod table;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 
 use anstream::eprintln;
 use clap::Parser;
@@ -21,7 +25,12 @@ pub const EXIT_FINDINGS: i32 = 3;
 
 /// Fits a PyTorch job into the GPU you have.
 #[derive(Debug, Parser)]
-#[command(name = "oomph", version, about, disable_help_subcommand = true)]
+#[command(
+    name = "oomph",
+    version,
+    about = "Fits a PyTorch job into the GPU you have",
+    disable_help_subcommand = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: commands::Command,
@@ -29,8 +38,8 @@ struct Cli {
 
 /// Runs the command line `args` (without the program name) and returns its exit status.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
-    let argv = std::iter::once(OsString::from("oomph")).chain(args);
-    let cli = match Cli::try_parse_from(argv) {
+    let words = std::iter::once(OsString::from("oomph")).chain(args);
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => {
             // clap prints help and version to stdout and everything else to stderr.
@@ -48,5 +57,17 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
             eprintln!("error: {error:#}");
             EXIT_USAGE
         }
+    }
+}
+
+/// Writes to stdout, without colour where it is no terminal. A reader that went away (`| head`) is
+/// no error.
+fn stdout(text: &str) -> anyhow::Result<()> {
+    let mut out = anstream::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("cannot write to stdout"))
+        }
+        _ => Ok(()),
     }
 }

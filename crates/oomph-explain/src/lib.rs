@@ -1,1 +1,520 @@
 //! From a memory history to the cause of an out-of-memory error.
+//!
+//! Everything here is a function of what was read: [`explain`] takes a [`Trace`], with whatever
+//! out-of-memory messages came along, and returns an [`Explanation`] that is printed, written as
+//! JSON or handed on. Where the evidence does not decide, the explanation says so.
+
+pub mod causes;
+pub mod diff;
+pub mod facts;
+mod messages;
+pub mod stacks;
+pub mod steps;
+
+use oomph_allocator::TorchVersion;
+use oomph_trace::text::{MessageKind, OomMessage};
+use oomph_trace::{Bytes, Category, Problem, ProblemKind, StackId, Trace};
+use serde::Serialize;
+
+pub use causes::{Basis, Cause, Evidence, Fix};
+pub use diff::{Diff, diff};
+pub use facts::Facts;
+
+/// Version of the JSON. Fields may be added; a change of meaning is a new number.
+pub const FORMAT: &str = "oomph.explain/1";
+/// Places in the code that an explanation lists.
+const HOLDERS: usize = 8;
+
+/// What the caller knows and wants.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The device, where the history has several; the busiest otherwise.
+    pub device: Option<u32>,
+    /// The version of PyTorch, where the history does not say.
+    pub torch_version: Option<TorchVersion>,
+    /// The device's memory, where the history does not say.
+    pub device_total: Option<u64>,
+    /// Memory of this process outside of the allocator, where somebody measured it.
+    pub process_outside: Option<u64>,
+    /// Out-of-memory messages of the same failure.
+    pub messages: Vec<OomMessage>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Serialize)]
+pub struct Explanation {
+    /// [`FORMAT`].
+    pub format: &'static str,
+    /// One sentence.
+    pub verdict: String,
+    /// Whether the job ran out of memory.
+    pub out_of_memory: bool,
+    /// The most likely cause; `None` for a job that did not fail.
+    pub cause: Option<Cause>,
+    /// All causes that the evidence supports, the most likely first.
+    pub causes: Vec<Cause>,
+    /// Fixes of the likely causes, the largest saving first.
+    pub fixes: Vec<Fix>,
+    /// Memory at the failure or the peak.
+    pub peak: Peak,
+    /// The lines of code that hold the most at that moment.
+    pub holders: Vec<Holder>,
+    /// What grows, if anything does.
+    pub growth: Option<GrowthReport>,
+    /// The steps that were found.
+    pub steps: Vec<StepReport>,
+    /// What the message said, corrected.
+    pub message: Option<MessageReport>,
+    /// What was assumed.
+    pub assumptions: Vec<String>,
+    /// What was wrong with the input.
+    pub problems: Vec<ProblemReport>,
+}
+
+/// Memory at the failure or the peak, in bytes.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Peak {
+    /// The event.
+    pub event: Option<usize>,
+    /// The device.
+    pub device: u32,
+    /// Bytes alive.
+    pub live_bytes: u64,
+    /// Bytes of the request that failed.
+    pub request_bytes: u64,
+    /// What it made the allocator ask the driver for.
+    pub segment_bytes: u64,
+    /// Both together.
+    pub needed_bytes: u64,
+    /// Held from the driver at that moment.
+    pub reserved_bytes: u64,
+    /// The most that was ever held.
+    pub peak_reserved_bytes: u64,
+    /// Reserved and free.
+    pub unused_bytes: u64,
+    /// Free on the device.
+    pub device_free_bytes: Option<u64>,
+    /// The device's memory.
+    pub device_total_bytes: Option<u64>,
+    /// The allocator could have at least this much.
+    pub room_at_least_bytes: Option<u64>,
+    /// The allocator could not have this much.
+    pub room_below_bytes: Option<u64>,
+    /// Bytes by what they hold.
+    pub categories: Vec<CategoryBytes>,
+}
+
+/// The bytes of a category.
+#[derive(Debug, Clone, Serialize)]
+pub struct CategoryBytes {
+    /// The category.
+    pub category: &'static str,
+    /// Its name in reports.
+    #[serde(skip)]
+    pub name: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// A place in the code and what it holds.
+#[derive(Debug, Clone, Serialize)]
+pub struct Holder {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its blocks.
+    pub blocks: usize,
+    /// What they hold.
+    pub category: &'static str,
+    /// The module, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// The place, the user's own line first.
+    pub stack: Vec<String>,
+}
+
+/// What grows from step to step.
+#[derive(Debug, Clone, Serialize)]
+pub struct GrowthReport {
+    /// Bytes that old steps left.
+    pub bytes: u64,
+    /// Bytes that each step adds.
+    pub bytes_per_step: u64,
+    /// Steps that left some.
+    pub steps: usize,
+    /// Steps until memory runs out, for a job that did not fail.
+    pub steps_left: Option<u64>,
+}
+
+/// A step.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepReport {
+    /// Its first event.
+    pub first_event: usize,
+    /// The most bytes alive within it.
+    pub peak_bytes: u64,
+    /// The bytes alive at its end.
+    pub end_bytes: u64,
+}
+
+/// What the message said.
+#[derive(Debug, Clone, Serialize)]
+pub struct MessageReport {
+    /// Which kind of message.
+    pub kind: &'static str,
+    /// The versions of PyTorch that write it so.
+    pub versions: Option<&'static str>,
+    /// The line of the log.
+    pub line: usize,
+    /// The message.
+    pub text: String,
+    /// What in it misleads.
+    pub corrections: Vec<String>,
+}
+
+/// A problem of the input.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProblemReport {
+    /// Which kind.
+    pub kind: &'static str,
+    /// What was found, and what follows.
+    pub message: String,
+}
+
+impl From<&Problem> for ProblemReport {
+    fn from(problem: &Problem) -> Self {
+        Self {
+            kind: problem.kind.id(),
+            message: problem.message.clone(),
+        }
+    }
+}
+
+/// Explains a history.
+pub fn explain(trace: &Trace, options: &Options) -> Explanation {
+    let mut options = options.clone();
+    let message = primary(&options.messages);
+    if let Some(message) = message {
+        if options.device_total.is_none() {
+            options.device_total = message.total.map(|bytes| bytes.0);
+        }
+        if options.process_outside.is_none() {
+            options.process_outside = messages::process_outside(message);
+        }
+    }
+    let devices = trace.used_devices();
+    let device = options.device.unwrap_or_else(|| {
+        devices
+            .iter()
+            .copied()
+            .max_by_key(|&device| trace.rows_of(device).len())
+            .unwrap_or(0)
+    });
+    let known_version = options.torch_version.or_else(|| {
+        trace
+            .context
+            .torch_version
+            .as_deref()
+            .and_then(TorchVersion::parse)
+    });
+    let facts = Facts::new(
+        trace,
+        &options,
+        device,
+        known_version.unwrap_or(TorchVersion::ASSUMED),
+    );
+    let mut causes = causes::assess(&facts);
+    let growth = growth_report(&facts);
+    let out_of_memory = facts.failed() || message.is_some();
+    let mut assumptions = Vec::new();
+    if known_version.is_none() {
+        assumptions.push(format!(
+            "the snapshot does not name its torch version; the allocator's rules of {} were used",
+            facts.version
+        ));
+    }
+    if out_of_memory && !facts.failed() {
+        assumptions.push(
+            "the history has no out-of-memory event: what is described is its peak".to_owned(),
+        );
+        if causes.is_empty()
+            && let Some(message) = message
+        {
+            causes = messages::causes(message);
+        }
+    }
+    if causes.is_empty() && out_of_memory {
+        causes.push(not_enough_evidence(trace));
+    }
+    let verdict = verdict(&facts, &causes, growth.as_ref(), out_of_memory);
+    let cause = if out_of_memory {
+        causes.first().cloned()
+    } else {
+        None
+    };
+    let mut problems: Vec<ProblemReport> = facts
+        .program
+        .problems
+        .iter()
+        .map(ProblemReport::from)
+        .collect();
+    if devices.len() > 1 && options.device.is_none() {
+        problems.push(ProblemReport::from(&Problem::new(
+            ProblemKind::Incomplete,
+            format!("the snapshot has the devices {devices:?}; this is about device {device}"),
+        )));
+    }
+    Explanation {
+        format: FORMAT,
+        verdict,
+        out_of_memory,
+        fixes: fixes(&causes),
+        cause,
+        peak: peak(&facts),
+        holders: holders(&facts),
+        growth,
+        steps: facts
+            .steps
+            .iter()
+            .map(|step| StepReport {
+                first_event: step.start,
+                peak_bytes: step.peak,
+                end_bytes: step.live_at_end,
+            })
+            .collect(),
+        message: message.map(messages::report),
+        assumptions,
+        problems,
+        causes,
+    }
+}
+
+/// Explains a message alone; `None` if there is none.
+pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
+    let message = primary(messages)?;
+    let mut causes = messages::causes(message);
+    if causes.is_empty() {
+        causes.push(messages::not_enough_evidence(message));
+    }
+    let cause = causes.first().cloned();
+    let allocated = message.allocated.unwrap_or_default().0;
+    let request = message.requested.unwrap_or_default().0;
+    Some(Explanation {
+        format: FORMAT,
+        verdict: cause
+            .as_ref()
+            .map(|cause| cause.verdict.clone())
+            .unwrap_or_default(),
+        out_of_memory: message.kind != MessageKind::Host,
+        fixes: fixes(&causes),
+        cause,
+        causes,
+        peak: Peak {
+            device: message.device.unwrap_or(0),
+            live_bytes: allocated,
+            request_bytes: request,
+            segment_bytes: request,
+            needed_bytes: allocated.saturating_add(request),
+            reserved_bytes: message.reserved.unwrap_or_default().0,
+            peak_reserved_bytes: message.reserved.unwrap_or_default().0,
+            unused_bytes: message.unallocated.unwrap_or_default().0,
+            device_free_bytes: message.free.map(|bytes| bytes.0),
+            device_total_bytes: message.total.map(|bytes| bytes.0),
+            ..Peak::default()
+        },
+        holders: Vec::new(),
+        growth: None,
+        steps: Vec::new(),
+        message: Some(messages::report(message)),
+        assumptions: vec!["sizes in the message are rounded to two decimals by PyTorch".to_owned()],
+        problems: Vec::new(),
+    })
+}
+
+/// The message that says the most: PyTorch's own, the last one.
+fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
+    let weight = |message: &OomMessage| match message.kind {
+        MessageKind::Native => 4,
+        MessageKind::Async | MessageKind::Rejected | MessageKind::MoreThanExbibyte => 3,
+        MessageKind::Host => 0,
+        MessageKind::Warning => 1,
+        _ => 2,
+    };
+    messages.iter().max_by_key(|message| weight(message))
+}
+
+/// Fixes of the first cause, then of the others that are about as likely; the largest first.
+fn fixes(causes: &[Cause]) -> Vec<Fix> {
+    /// Causes that are this much less likely than the first do not add fixes.
+    const CLOSE: f64 = 0.25;
+    let Some(first) = causes.first() else {
+        return Vec::new();
+    };
+    let mut fixes: Vec<Fix> = Vec::new();
+    for cause in causes
+        .iter()
+        .filter(|cause| cause.confidence + CLOSE >= first.confidence)
+    {
+        for fix in &cause.fixes {
+            if fix.saves_bytes > 0 && !fixes.iter().any(|other| other.lever == fix.lever) {
+                fixes.push(fix.clone());
+            }
+        }
+    }
+    fixes
+}
+
+fn not_enough_evidence(trace: &Trace) -> Cause {
+    let why = if trace.events.is_empty() {
+        "the snapshot has no history"
+    } else if trace.stacks.len() <= 1 {
+        "the history has no stacks"
+    } else {
+        "nothing in the history explains the failure"
+    };
+    Cause {
+        id: "not_enough_evidence",
+        confidence: 1.0,
+        verdict: format!("{why}, so the cause cannot be named"),
+        evidence: vec![Evidence::new(
+            "record the whole job: torch.cuda.memory._record_memory_history(\
+             max_entries=sys.maxsize, stacks=\"python\") before the model is built",
+        )],
+        fixes: Vec::new(),
+    }
+}
+
+fn verdict(
+    facts: &Facts,
+    causes: &[Cause],
+    growth: Option<&GrowthReport>,
+    out_of_memory: bool,
+) -> String {
+    if out_of_memory {
+        return causes
+            .first()
+            .map(|cause| cause.verdict.clone())
+            .unwrap_or_default();
+    }
+    if let Some(growth) = growth {
+        let left = growth
+            .steps_left
+            .map(|steps| format!("; memory runs out after about {steps} more steps"))
+            .unwrap_or_default();
+        return format!(
+            "the job did not fail, but {} are left by each step{left}",
+            Bytes(growth.bytes_per_step)
+        );
+    }
+    format!(
+        "the job did not run out of memory: {} were in use at its peak, {} reserved",
+        Bytes(facts.live_bytes),
+        Bytes(facts.program.recorded_peak_reserved)
+    )
+}
+
+fn growth_report(facts: &Facts) -> Option<GrowthReport> {
+    let growth = &facts.growth;
+    if growth.steps < 2 || growth.per_step == 0 {
+        return None;
+    }
+    // A failed job has no steps left; others only where the device's size is known.
+    let total = facts.options.device_total.or(facts
+        .trace
+        .context
+        .device_total
+        .map(|bytes| bytes.0));
+    let steps_left = match total {
+        Some(total) if !facts.failed() => Some(
+            total
+                .saturating_sub(facts::CONTEXT)
+                .saturating_sub(facts.program.recorded_peak_reserved)
+                / growth.per_step,
+        ),
+        _ => None,
+    };
+    Some(GrowthReport {
+        bytes: growth.bytes,
+        bytes_per_step: growth.per_step,
+        steps: growth.steps,
+        steps_left,
+    })
+}
+
+fn peak(facts: &Facts) -> Peak {
+    let mut categories: Vec<CategoryBytes> = Category::ALL
+        .into_iter()
+        .map(|category| CategoryBytes {
+            category: category.id(),
+            name: category.name(),
+            bytes: facts.bytes_of(category),
+        })
+        .filter(|entry| entry.bytes > 0)
+        .collect();
+    categories.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
+    Peak {
+        event: facts.failure.map(|failure| failure.alloc_row as usize),
+        device: facts.program.device,
+        live_bytes: facts.live_bytes,
+        request_bytes: facts.request,
+        segment_bytes: if facts.failed() { facts.segment } else { 0 },
+        needed_bytes: facts.needed(),
+        reserved_bytes: facts.reserved,
+        peak_reserved_bytes: facts.program.recorded_peak_reserved,
+        unused_bytes: facts.unused(),
+        device_free_bytes: facts.room.map(|room| room.device_free),
+        device_total_bytes: facts.options.device_total.or(facts
+            .trace
+            .context
+            .device_total
+            .map(|bytes| bytes.0)),
+        room_at_least_bytes: facts.room.map(|room| room.at_least),
+        room_below_bytes: facts.room.map(|room| room.below),
+        categories,
+    }
+}
+
+/// Groups what is alive by the user's line, the innermost Python line and the category.
+fn holders(facts: &Facts) -> Vec<Holder> {
+    type Key = (Vec<String>, Category, Option<String>);
+    let mut groups: std::collections::HashMap<Key, (u64, usize)> = std::collections::HashMap::new();
+    let mut places: std::collections::HashMap<StackId, Vec<String>> =
+        std::collections::HashMap::new();
+    for block in &facts.live {
+        let place = places.entry(block.stack).or_insert_with(|| {
+            let place = causes::place(facts, block.stack);
+            if place.is_empty() && block.phase == oomph_trace::Phase::Backward {
+                vec!["backward (autograd's own threads have no Python lines)".to_owned()]
+            } else {
+                place
+            }
+        });
+        let module = facts
+            .trace
+            .labels
+            .as_ref()
+            .and_then(|labels| {
+                let allocation = facts.program.allocations.get(block.id as usize)?;
+                let label = labels.get(allocation.alloc_row as usize);
+                Some(facts.trace.strings.get(label.module).to_owned())
+            })
+            .filter(|module| !module.is_empty());
+        let entry = groups
+            .entry((place.clone(), block.category, module))
+            .or_default();
+        entry.0 += block.bytes;
+        entry.1 += 1;
+    }
+    let mut holders: Vec<Holder> = groups
+        .into_iter()
+        .map(|((stack, category, module), (bytes, blocks))| Holder {
+            bytes,
+            blocks,
+            category: category.name(),
+            module,
+            stack,
+        })
+        .collect();
+    holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.stack.cmp(&b.stack)));
+    holders.truncate(HOLDERS);
+    holders
+}

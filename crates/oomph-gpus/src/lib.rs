@@ -1,1 +1,28 @@
 //! The catalogue of GPUs: what each one holds, and where each figure comes from.
+//!
+//! The figures are data, not code: one TOML file per compute capability in `data/`, embedded in
+//! the binary and parsed on first use. What is true of a whole architecture (shared memory,
+//! registers, threads) stands once at the top of its file. Every group of figures has a
+//! [`Source`], so that a measured value can be told from an estimated one. `docs/gpus.md` says how
+//! to add a GPU.
+//!
+//! This crate does no I/O.
+//!
+//! ```
+//! let gpu = oomph_gpus::find("4090")?;
+//! assert_eq!(gpu.name, "NVIDIA GeForce RTX 4090");
+//! # Ok::<(), oomph_gpus::UnknownGpu>(())
+//! ```
+
+mod bytes;
+mod data;
+mod export;
+mod find;
+mod gpu;
+
+pub use bytes::{ParseBytesError, format_bytes, parse_bytes};
+pub use data::{CatalogueError, catalogue, parse_data_file};
+pub use find::{Found, GpuSpec, MAX_GPUS, ParseSpecError, UnknownGpu, find, parse_spec, resolve};
+pub use gpu::{
+    Class, Clocks, Context, Cost, Figure, Gpu, Limits, Link, Memory, Rates, Source, SourceKind,
+};

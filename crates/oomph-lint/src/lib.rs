@@ -1,1 +1,197 @@
 //! Rules that find GPU memory bugs in Python training code.
+//!
+//! - No I/O: callers read files and write results; [`Source`] is a text, [`Config`] is parsed from
+//!   a text.
+//! - One rule is one file in `rules/`; its doc comment is its page ([`Rule::page`]).
+//! - A rule reports what the source proves, as far as one file can: when names or calls leave the
+//!   file, the semantic model says "unknown" and rules stay quiet.
+//! - A fix never breaks a file: every fixed text is parsed again before it is returned.
+//!
+//! ```
+//! use oomph_lint::{Selection, Source, lint};
+//!
+//! let source = Source::python("import torch\ntorch.no_grad()\n".to_string())?;
+//! let linted = lint(&source, &Selection::default());
+//! assert_eq!(linted.findings[0].rule.code, "OOM203");
+//! # Ok::<(), oomph_lint::Problem>(())
+//! ```
+
+pub mod output;
+
+mod config;
+mod fix;
+mod held;
+mod noqa;
+mod notebook;
+mod rule;
+mod rules;
+mod semantic;
+mod source;
+
+use ruff_source_file::LineIndex;
+use ruff_text_size::TextRange;
+
+pub use config::{Config, ConfigError, Selection};
+pub use fix::{Applicability, Edit, Fix};
+pub use held::{HeldBytes, order_by_held};
+pub use rule::{FixAvailability, Rule};
+pub use rules::{ALL, by_code};
+pub use source::{MAX_FILE_BYTES, Position, Problem, Source};
+
+/// Fixes are applied at most this often in a row: a fix may uncover another finding, but a chain
+/// this long would be two rules undoing each other.
+const MAX_FIX_ROUNDS: usize = 10;
+
+/// One finding.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The rule.
+    pub rule: &'static Rule,
+    /// What was found.
+    pub message: String,
+    /// What to do about it.
+    pub help: Option<&'static str>,
+    /// Where it begins.
+    pub start: Position,
+    /// Where it ends.
+    pub end: Position,
+    /// The bytes of [`Source::code`] that it covers.
+    pub span: std::ops::Range<usize>,
+    /// The fix, if there is one.
+    pub fix: Option<Fix>,
+    /// Bytes that a trace found to be held by the lines of the finding.
+    pub held_bytes: Option<u64>,
+}
+
+/// What linting a source gave.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Linted {
+    /// The findings, in source order.
+    pub findings: Vec<Finding>,
+    /// Why the source, or some cells of it, could not be linted.
+    pub problems: Vec<Problem>,
+}
+
+/// Lints a source.
+pub fn lint(source: &Source, selection: &Selection) -> Linted {
+    let work = || lint_parsed(source, selection);
+    match source::with_stack(source.code(), source.is_notebook(), work) {
+        Ok(linted) => linted,
+        Err(problem) => Linted {
+            findings: Vec::new(),
+            problems: vec![problem],
+        },
+    }
+}
+
+fn lint_parsed(source: &Source, selection: &Selection) -> Linted {
+    let (parsed, problems) = source.parse();
+    let Some(parsed) = parsed else {
+        return Linted {
+            findings: Vec::new(),
+            problems,
+        };
+    };
+    let code = source.code();
+    // Every rule needs a name that comes from PyTorch or from a library on top of it.
+    if !semantic::may_use_torch(code) {
+        return Linted {
+            findings: Vec::new(),
+            problems,
+        };
+    }
+    let model = semantic::build(code, &parsed.syntax().body);
+    if !model.uses_torch {
+        return Linted {
+            findings: Vec::new(),
+            problems,
+        };
+    }
+    let index = LineIndex::from_source_text(code);
+    let noqa = noqa::Noqa::read(code, &parsed, &index);
+    let mut findings = Vec::new();
+    let mut reports = Vec::new();
+    for rule in ALL {
+        if !selection.contains(rule) {
+            continue;
+        }
+        (rule.check)(&model, &mut reports);
+        for report in reports.drain(..) {
+            if noqa.silences(rule.code, report.range, &index) {
+                continue;
+            }
+            let range: TextRange = report.range;
+            findings.push(Finding {
+                rule,
+                message: report.message,
+                help: report.help,
+                start: source.position(&index, range.start()),
+                end: source.position(&index, range.end()),
+                span: range.start().to_usize()..range.end().to_usize(),
+                fix: report.fix,
+                held_bytes: None,
+            });
+        }
+    }
+    findings.sort_by(|a, b| {
+        (a.span.start, a.rule.code, a.span.end).cmp(&(b.span.start, b.rule.code, b.span.end))
+    });
+    findings.dedup_by(|a, b| a.rule.code == b.rule.code && a.span == b.span);
+    Linted { findings, problems }
+}
+
+/// What fixing a source gave.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Fixed {
+    /// The text of the file after the fixes.
+    pub text: String,
+    /// How many fixes went in.
+    pub applied: usize,
+    /// What remains.
+    pub linted: Linted,
+    /// The source after the fixes.
+    pub source: Source,
+}
+
+/// Lints a source and applies fixes until none is left: the safe ones, or all of them.
+///
+/// Returns `None` if there is nothing to fix. A round whose result would not parse is dropped, and
+/// what was fixed before it is kept.
+pub fn fix(source: &Source, selection: &Selection, least: Applicability) -> Option<Fixed> {
+    let mut linted = lint(source, selection);
+    if !linted.problems.is_empty() && !source.is_notebook() {
+        return None;
+    }
+    let mut fixed: Option<Fixed> = None;
+    for _ in 0..MAX_FIX_ROUNDS {
+        let fixes: Vec<&Fix> = linted
+            .findings
+            .iter()
+            .filter_map(|finding| finding.fix.as_ref())
+            .filter(|fix| fix.applicability >= least)
+            .collect();
+        let current = fixed.as_ref().map_or(source, |fixed| &fixed.source);
+        let Some((text, next, applied)) = current.with_code(&fixes) else {
+            break;
+        };
+        if applied == 0 {
+            break;
+        }
+        let after = lint(&next, selection);
+        if after.problems.len() > linted.problems.len() {
+            break;
+        }
+        let before = fixed.as_ref().map_or(0, |fixed| fixed.applied);
+        linted = after.clone();
+        fixed = Some(Fixed {
+            text,
+            applied: before + applied,
+            linted: after,
+            source: next,
+        });
+    }
+    fixed
+}

@@ -42,7 +42,10 @@ impl Config {
 
     /// The number of `key`; `default` where it is absent or no number.
     pub fn number(&self, key: &str, default: u64) -> u64 {
-        self.values.get(key).and_then(|value| value.parse().ok()).unwrap_or(default)
+        self.values
+            .get(key)
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(default)
     }
 
     /// Like [`Config::number`], for the `int` fields of the C structs.

@@ -21,10 +21,12 @@ pub enum Charge {
     CublasHandle,
     /// The first matrix product.
     FirstMatmul,
-    /// The first convolution or other cuDNN plan.
-    FirstCudnn,
-    /// A cuDNN handle.
+    /// A cuDNN handle; each thread that uses cuDNN makes one.
     CudnnHandle,
+    /// The first Fourier transform.
+    FirstFft,
+    /// A stream.
+    Stream,
     /// A cuSOLVER handle.
     CusolverHandle,
     /// A cuSPARSE handle.
@@ -34,13 +36,14 @@ pub enum Charge {
 }
 
 impl Charge {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Context,
         Self::FirstKernel,
         Self::CublasHandle,
         Self::FirstMatmul,
-        Self::FirstCudnn,
         Self::CudnnHandle,
+        Self::FirstFft,
+        Self::Stream,
         Self::CusolverHandle,
         Self::CusparseHandle,
         Self::NcclCommunicator,
@@ -53,8 +56,9 @@ impl Charge {
             Self::FirstKernel => "context.first_kernel_bytes",
             Self::CublasHandle => "context.cublas_handle_bytes",
             Self::FirstMatmul => "context.first_matmul_bytes",
-            Self::FirstCudnn => "context.first_cudnn_bytes",
             Self::CudnnHandle => "context.cudnn_handle_bytes",
+            Self::FirstFft => "context.first_fft_bytes",
+            Self::Stream => "context.stream_bytes",
             Self::CusolverHandle => "context.cusolver_handle_bytes",
             Self::CusparseHandle => "context.cusparse_handle_bytes",
             Self::NcclCommunicator => "context.nccl_communicator_bytes",
@@ -67,22 +71,27 @@ impl Charge {
             self,
             Self::CublasHandle
                 | Self::CudnnHandle
+                | Self::Stream
                 | Self::CusolverHandle
                 | Self::CusparseHandle
                 | Self::NcclCommunicator
         )
     }
 
-    /// Measured on an H200 with driver 580 and torch 2.11.0; see `bench/gpu/context.py`.
+    /// Measured on an H200 with driver 580 and torch 2.11.0: `bench/gpu/calibrate.py`.
     const fn default_bytes(self) -> u64 {
+        const MIB: u64 = 1 << 20;
         match self {
-            Self::Context => 527 << 20,
-            Self::FirstKernel => 94 << 20,
-            Self::CublasHandle | Self::CusolverHandle | Self::CusparseHandle => 0,
-            Self::FirstMatmul => 64 << 20,
-            Self::FirstCudnn => 8 << 20,
-            Self::CudnnHandle => 0,
-            Self::NcclCommunicator => 860 << 20,
+            Self::Context => 552_402_944,
+            Self::FirstKernel => 92 * MIB,
+            Self::CublasHandle => 64 * MIB,
+            Self::FirstMatmul => 2 * MIB,
+            Self::CudnnHandle => 10 * MIB,
+            Self::CusolverHandle => 96 * MIB,
+            Self::FirstFft => 8 * MIB,
+            Self::Stream => 2_293_760,
+            Self::CusparseHandle => 0,
+            Self::NcclCommunicator => 860 * MIB,
         }
     }
 }
@@ -117,8 +126,12 @@ impl ContextCosts {
 
     /// Charges the first kernel; cheap enough for every launch.
     pub fn kernel_launched(&self, device: u32) {
-        if device != 0 || !self.kernel_seen.swap(true, Ordering::Relaxed) {
-            self.charge(device, Charge::FirstKernel);
+        if device == 0 && self.kernel_seen.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.charge(device, Charge::FirstKernel);
+        if let Some(gpu) = device::machine().devices.get(device as usize) {
+            gpu.memory.lock().kernel_launched();
         }
     }
 }

@@ -26,15 +26,20 @@ static HANDLES: std::sync::LazyLock<Mutex<HashMap<u64, Handle>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 fn edit(handle: u64, change: impl FnOnce(&mut Handle)) -> Status {
-    HANDLES.lock().get_mut(&handle).map_or(NOT_INITIALIZED, |found| {
-        change(found);
-        SUCCESS
-    })
+    HANDLES
+        .lock()
+        .get_mut(&handle)
+        .map_or(NOT_INITIALIZED, |found| {
+            change(found);
+            SUCCESS
+        })
 }
 
 /// Accounts one call that works on the GPU.
 pub fn multiplied() {
-    machine().costs.charge(device::current(), Charge::FirstMatmul);
+    machine()
+        .costs
+        .charge(device::current(), Charge::FirstMatmul);
     crate::kernels::launched(0);
 }
 

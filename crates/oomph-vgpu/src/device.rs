@@ -75,14 +75,19 @@ impl Properties {
 fn groups(given: &str, sm_count: i32) -> Vec<i32> {
     const H200: [i32; 8] = [18, 18, 16, 16, 16, 16, 16, 8];
     const USUAL: i32 = 16;
-    let given: Vec<i32> = given.split(',').filter_map(|text| text.trim().parse().ok()).collect();
+    let given: Vec<i32> = given
+        .split(',')
+        .filter_map(|text| text.trim().parse().ok())
+        .collect();
     if !given.is_empty() {
         given
     } else if sm_count == 132 {
         H200.to_vec()
     } else {
         let rest = std::iter::once(sm_count % USUAL).filter(|&sms| sms > 0);
-        std::iter::repeat_n(USUAL, (sm_count / USUAL) as usize).chain(rest).collect()
+        std::iter::repeat_n(USUAL, (sm_count / USUAL) as usize)
+            .chain(rest)
+            .collect()
     }
 }
 
@@ -115,12 +120,13 @@ pub fn machine() -> &'static Machine {
         let properties = Properties::new(&config);
         let total = properties.total_bytes;
         let limit = config.number("memory.limit_bytes", total);
-        let leftover = config.number("memory.leftover_bytes", 24 << 20);
         let devices = (0..config.number("count", 1))
             .map(|_| {
-                let mut memory = DeviceMemory::new(total, limit, leftover);
+                let mut memory = DeviceMemory::new(total, limit);
                 memory.others = config.number("memory.other_processes_bytes", 0);
-                Device { memory: Mutex::new(memory) }
+                Device {
+                    memory: Mutex::new(memory),
+                }
             })
             .collect();
         let costs = ContextCosts::new(&config);
@@ -129,7 +135,13 @@ pub fn machine() -> &'static Machine {
         unsafe {
             libc::pthread_atfork(None, None, Some(mark_forked));
         }
-        Machine { config, properties, devices, costs, copy_limit }
+        Machine {
+            config,
+            properties,
+            devices,
+            costs,
+            copy_limit,
+        }
     })
 }
 
@@ -175,5 +187,7 @@ pub fn active() -> Option<&'static Device> {
 
 /// The device whose address space holds `addr`.
 pub fn owner(addr: u64) -> Option<(u32, &'static Device)> {
-    (0u32..).zip(&machine().devices).find(|(_, device)| device.memory.lock().owns(addr))
+    (0u32..)
+        .zip(&machine().devices)
+        .find(|(_, device)| device.memory.lock().owns(addr))
 }

@@ -61,7 +61,13 @@ pub fn attribute(attribute: c_int) -> c_int {
         81 => gpu.shared_per_sm as c_int,
         82 => gpu.registers_per_sm,
         // How many times slower double precision is.
-        87 => if gpu.minor == 0 { 2 } else { 64 },
+        87 => {
+            if gpu.minor == 0 {
+                2
+            } else {
+                64
+            }
+        }
         97 => gpu.shared_per_block_optin as c_int,
         106 => gpu.max_blocks_per_sm,
         108 => gpu.persisting_l2_bytes,
@@ -81,7 +87,9 @@ pub fn attribute(attribute: c_int) -> c_int {
         21 | 22 | 56 | 70 => 131_072,
         23 | 57 => 65_536,
         24..=26 | 58..=60 => 16_384,
-        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => 32_768,
+        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => {
+            32_768
+        }
         29 | 43 | 62 | 65 => 2_048,
         47 | 48 => 8_192,
         54 | 68 => 2_046,
@@ -91,8 +99,28 @@ pub fn attribute(attribute: c_int) -> c_int {
         // Yes to: overlap, host mapping, concurrency, unified addressing, priorities, caches,
         // managed memory, preemption, cooperative launch, registered pointers, memory by file
         // handle, pools, sparse arrays, deferred mapping, IPC events, user objects.
-        15 | 19 | 31 | 41 | 44 | 78..=80 | 83 | 89..=91 | 95 | 96 | 99 | 102 | 103 | 107 | 110
-        | 112..=117 | 121..=125 | 129 | 141 | 142 | 144 | 145 => 1,
+        15
+        | 19
+        | 31
+        | 41
+        | 44
+        | 78..=80
+        | 83
+        | 89..=91
+        | 95
+        | 96
+        | 99
+        | 102
+        | 103
+        | 107
+        | 110
+        | 112..=117
+        | 121..=125
+        | 129
+        | 141
+        | 142
+        | 144
+        | 145 => 1,
         // No to everything else, fabric handles and multicast among it.
         _ => 0,
     }
@@ -122,7 +150,9 @@ static VIRTUAL: std::sync::LazyLock<Mutex<Virtual>> =
 impl Virtual {
     /// Drops one reference, and the memory with the last.
     fn release(&mut self, handle: u64) -> Status {
-        let Some(physical) = self.physical.get_mut(&handle) else { return INVALID_VALUE };
+        let Some(physical) = self.physical.get_mut(&handle) else {
+            return INVALID_VALUE;
+        };
         physical.references -= 1;
         if physical.references == 0 {
             let Physical { device, size, .. } = *physical;
@@ -141,9 +171,16 @@ pub fn device_of(addr: u64) -> Option<u32> {
         return Some(index);
     }
     let virtual_memory = VIRTUAL.lock();
-    if virtual_memory.reserved.range(..=addr).next_back().is_some_and(|(_, r)| r.contains(addr)) {
+    if virtual_memory
+        .reserved
+        .range(..=addr)
+        .next_back()
+        .is_some_and(|(_, r)| r.contains(addr))
+    {
         let mapped = virtual_memory.mapped.range(..=addr).next_back();
-        let handle = mapped.filter(|&(&at, &(len, _))| addr < at + len).map(|(_, &(_, h))| h);
+        let handle = mapped
+            .filter(|&(&at, &(len, _))| addr < at + len)
+            .map(|(_, &(_, h))| h);
         let physical = handle.and_then(|handle| virtual_memory.physical.get(&handle));
         return Some(physical.map_or_else(device::current, |physical| physical.device));
     }
@@ -689,12 +726,18 @@ impl LaunchConfig {
     /// Blocks in a cluster: one where none is asked for.
     fn cluster(&self) -> c_int {
         const CLUSTER_DIMENSION: c_int = 4;
-        let count = if self.attributes.is_null() { 0 } else { self.count as usize };
+        let count = if self.attributes.is_null() {
+            0
+        } else {
+            self.count as usize
+        };
         (0..count)
             // SAFETY: `count` attributes by the vendor's header.
             .map(|index| unsafe { self.attributes.add(index).read_unaligned() })
             .find(|attribute| attribute.id == CLUSTER_DIMENSION)
-            .map_or(1, |found| found.value[..3].iter().product::<c_uint>() as c_int)
+            .map_or(1, |found| {
+                found.value[..3].iter().product::<c_uint>() as c_int
+            })
     }
 }
 

@@ -9,7 +9,9 @@ use std::sync::LazyLock;
 use crate::device::{self, machine};
 use crate::driver::{Status, current_context, private};
 use crate::memory::Reservation;
-use crate::runtime::{self, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN};
+use crate::runtime::{
+    self, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN,
+};
 use crate::sync::Mutex;
 use crate::{export, inner, put};
 

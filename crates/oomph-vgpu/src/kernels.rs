@@ -70,7 +70,10 @@ pub fn occupancy(threads: c_int, shared: usize) -> c_int {
     let by_registers = gpu.registers_per_sm / (warps * 32 * REGISTERS);
     let per_block = shared as u64 + gpu.shared_reserved_per_block;
     let by_shared = (gpu.shared_per_sm / per_block.max(1)) as c_int;
-    by_threads.min(by_registers).min(by_shared).min(gpu.max_blocks_per_sm)
+    by_threads
+        .min(by_registers)
+        .min(by_shared)
+        .min(gpu.max_blocks_per_sm)
 }
 
 /// Clusters of `size` blocks that run at once. A cluster lives in one group of multiprocessors
@@ -81,14 +84,20 @@ pub fn clusters(size: c_int, threads: c_int, shared: usize) -> c_int {
     if size <= 2 {
         return gpu.sm_count * each / size.max(1);
     }
-    gpu.groups.iter().filter(|&&sms| sms >= size).map(|sms| sms * each / size).sum()
+    gpu.groups
+        .iter()
+        .filter(|&&sms| sms >= size)
+        .map(|sms| sms * each / size)
+        .sum()
 }
 
 /// The architecture whose machine code a GPU of this capability runs, out of those the wheels
 /// carry: the newest of the same major version that is not newer than the GPU.
 fn binary_version() -> c_int {
     let gpu = &machine().properties;
-    let carried = machine().config.text("cubin_architectures", "50,60,70,75,80,86,90,100,120");
+    let carried = machine()
+        .config
+        .text("cubin_architectures", "50,60,70,75,80,86,90,100,120");
     carried
         .split(',')
         .filter_map(|text| text.trim().parse::<c_int>().ok())

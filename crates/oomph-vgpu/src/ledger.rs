@@ -18,7 +18,11 @@ static HEAD: AtomicPtr<Counter> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Counter {
     pub const fn new(name: &'static str) -> Self {
-        Self { name, calls: AtomicU64::new(0), next: AtomicPtr::new(std::ptr::null_mut()) }
+        Self {
+            name,
+            calls: AtomicU64::new(0),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+        }
     }
 
     /// Counts one call.

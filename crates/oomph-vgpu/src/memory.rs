@@ -4,7 +4,9 @@
 //! - memory comes in granules of 2 MiB; requests up to half a granule share one;
 //! - the driver takes virtual ranges in multiples of 32 MiB, each below the earlier ones;
 //! - a request goes into the hole with the lowest address that is large enough, whichever range
-//!   it is in; freed neighbours merge; a range that is empty again is given back.
+//!   it is in; freed neighbours merge; a range that is empty again is given back;
+//! - the context leaves 24 MiB free at the top, and when a first kernel makes the driver resize
+//!   the memory for stacks, 412 MiB of address space below that become free.
 //!
 //! The order of addresses matters: PyTorch's allocator breaks ties between blocks of equal size
 //! by address.
@@ -24,6 +26,10 @@ const SMALL_ALIGN: u64 = 512;
 const ARENA_FACTOR: u64 = 8;
 /// The least address space kept for one device.
 const ARENA_MIN: u64 = 1 << 40;
+/// Address space that context creation leaves free in a range of its own.
+const CONTEXT_LEFTOVER: u64 = 24 << 20;
+/// Address space that the first kernel sets free.
+const STACK_HOLE: u64 = 412 << 20;
 
 /// Rounds `value` up to a multiple of `to`.
 pub const fn round_up(value: u64, to: u64) -> u64 {
@@ -66,7 +72,11 @@ impl Reservation {
             libc::madvise(at, padded as usize, libc::MADV_NOHUGEPAGE);
             libc::madvise(at, padded as usize, libc::MADV_DONTDUMP);
         }
-        Some(Self { base: round_up(at as u64, REGION), len, mapping: (at as u64, padded) })
+        Some(Self {
+            base: round_up(at as u64, REGION),
+            len,
+            mapping: (at as u64, padded),
+        })
     }
 
     /// The first address.
@@ -120,30 +130,39 @@ pub struct Layout {
     holes: BTreeMap<u64, u64>,
     /// Address space in no range: start → length.
     gaps: BTreeMap<u64, u64>,
+    /// What the first kernel will set free.
+    stack_hole: Option<u64>,
 }
 
 impl Layout {
-    /// A layout inside `[start, start + len)`, with `leftover` bytes at its top that context
-    /// creation left free in a range of its own.
-    pub fn new(start: u64, len: u64, leftover: u64) -> Self {
-        let region = round_up(leftover, REGION).min(len);
-        let mut layout = Self {
-            regions: BTreeMap::new(),
-            holes: BTreeMap::new(),
-            gaps: BTreeMap::from([(start, len - region)]),
-        };
-        if region > 0 {
-            // Counted one granule longer than its hole can get: the context holds the rest, so
-            // this range never becomes empty.
-            layout.regions.insert(start + len - region, region + GRANULE);
-            layout.holes.insert(start + len - leftover, leftover);
+    /// A layout inside `[start, start + len)`, as context creation leaves it.
+    pub fn new(start: u64, len: u64) -> Self {
+        let top = start + len;
+        let range = round_up(CONTEXT_LEFTOVER, REGION) + round_up(STACK_HOLE, REGION);
+        Self {
+            // One range, counted a granule longer than its holes can get: the context holds the
+            // rest of it, so it never becomes empty.
+            regions: BTreeMap::from([(top - range, range + GRANULE)]),
+            holes: BTreeMap::from([(top - CONTEXT_LEFTOVER, CONTEXT_LEFTOVER)]),
+            gaps: BTreeMap::from([(start, len - range)]),
+            stack_hole: Some(top - range),
         }
-        layout
+    }
+
+    /// The first kernel has made the driver resize the memory for stacks.
+    pub fn resize_stacks(&mut self) {
+        if let Some(at) = self.stack_hole.take() {
+            self.holes.insert(at, STACK_HOLE);
+        }
     }
 
     /// Takes `size` bytes (a multiple of the granule) and returns their address.
     pub fn take(&mut self, size: u64) -> Option<u64> {
-        let found = self.holes.iter().find(|&(_, &len)| len >= size).map(|(&at, &len)| (at, len));
+        let found = self
+            .holes
+            .iter()
+            .find(|&(_, &len)| len >= size)
+            .map(|(&at, &len)| (at, len));
         if let Some((at, len)) = found {
             self.holes.remove(&at);
             if len > size {
@@ -169,7 +188,9 @@ impl Layout {
 
     /// Gives back what [`Layout::take`] returned.
     pub fn give(&mut self, at: u64, size: u64) {
-        let Some((&region, &region_len)) = self.regions.range(..=at).next_back() else { return };
+        let Some((&region, &region_len)) = self.regions.range(..=at).next_back() else {
+            return;
+        };
         let (mut start, mut len) = (at, size);
         if let Some((&before, &before_len)) = self.holes.range(region..at).next_back()
             && before + before_len == at
@@ -231,12 +252,11 @@ pub struct DeviceMemory {
     pub peak: u64,
     /// Bytes another process holds, as far as this one can tell.
     pub others: u64,
-    leftover: u64,
 }
 
 impl DeviceMemory {
-    /// Memory of `total` bytes, with `leftover` free address space left by context creation.
-    pub fn new(total: u64, limit: u64, leftover: u64) -> Self {
+    /// Memory of `total` bytes, of which `limit` can be had.
+    pub fn new(total: u64, limit: u64) -> Self {
         Self {
             arena: None,
             layout: None,
@@ -248,7 +268,6 @@ impl DeviceMemory {
             context: 0,
             peak: 0,
             others: 0,
-            leftover,
         }
     }
 
@@ -267,6 +286,13 @@ impl DeviceMemory {
     pub fn charge_context(&mut self, bytes: u64) {
         self.context += bytes;
         self.peak = self.peak.max(self.allocated + self.context);
+    }
+
+    /// The first kernel was launched.
+    pub fn kernel_launched(&mut self) {
+        if let Ok(layout) = self.layout() {
+            layout.resize_stacks();
+        }
     }
 
     /// Accounts `bytes` of physical memory; false if they do not fit.
@@ -292,7 +318,7 @@ impl DeviceMemory {
                 .into_iter()
                 .find_map(|len| Reservation::new(round_up(len, REGION)))
                 .ok_or(Refusal::AddressSpace)?;
-            self.layout = Some(Layout::new(arena.base(), arena.len(), self.leftover));
+            self.layout = Some(Layout::new(arena.base(), arena.len()));
             self.arena = Some(arena);
         }
         self.layout.as_mut().ok_or(Refusal::AddressSpace)
@@ -333,7 +359,8 @@ impl DeviceMemory {
                 self.give_physical(GRANULE);
                 return Err(Refusal::AddressSpace);
             };
-            self.shared.insert(granule, BTreeMap::from([(granule, GRANULE)]));
+            self.shared
+                .insert(granule, BTreeMap::from([(granule, GRANULE)]));
             (granule, GRANULE, granule)
         };
         if let Some(parts) = self.shared.get_mut(&granule) {
@@ -348,7 +375,9 @@ impl DeviceMemory {
 
     /// `cudaFree`: false if `at` was never handed out.
     pub fn free_at(&mut self, at: u64) -> bool {
-        let Some(taken) = self.taken.remove(&at) else { return false };
+        let Some(taken) = self.taken.remove(&at) else {
+            return false;
+        };
         match taken {
             Taken::Granules(bytes) => self.give_granules(at, bytes),
             Taken::Part { granule, size } => {
@@ -386,7 +415,9 @@ impl DeviceMemory {
 
     /// Whether `addr` lies in this device's address space.
     pub fn owns(&self, addr: u64) -> bool {
-        self.arena.as_ref().is_some_and(|arena| arena.contains(addr))
+        self.arena
+            .as_ref()
+            .is_some_and(|arena| arena.contains(addr))
     }
 }
 

@@ -29,7 +29,12 @@ static COMMUNICATORS: std::sync::LazyLock<Mutex<HashMap<u64, Communicator>>> =
 
 fn create(rank: c_int, size: c_int) -> u64 {
     let handle = opaque_handle();
-    let communicator = Communicator { rank, size, device: device::current(), used: false };
+    let communicator = Communicator {
+        rank,
+        size,
+        device: device::current(),
+        used: false,
+    };
     COMMUNICATORS.lock().insert(handle, communicator);
     handle
 }
@@ -43,8 +48,13 @@ fn collective(handle: u64) -> Option<Communicator> {
         found.used = true;
         drop(communicators);
         if communicator.size > 1 {
-            machine().costs.charge(communicator.device, Charge::NcclCommunicator);
-            ledger::assume("NCCL", "all ranks are taken to be alike: this rank's values stand for theirs");
+            machine()
+                .costs
+                .charge(communicator.device, Charge::NcclCommunicator);
+            ledger::assume(
+                "NCCL",
+                "all ranks are taken to be alike: this rank's values stand for theirs",
+            );
         }
     }
     crate::kernels::launched(0);

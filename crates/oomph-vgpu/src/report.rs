@@ -1,5 +1,7 @@
-//! What the library tells the process it runs in: plain C functions for the recorder.
+//! What the library and the recorder in the same process tell each other: plain C functions.
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
 use std::fmt::Write;
 
@@ -51,6 +53,48 @@ export! {
     }
 }
 
+thread_local! {
+    /// Whether the thread is inside an operator, whose kernels have not run.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// What the operator's next reads of single values from the device shall give.
+    static ANSWERS: RefCell<VecDeque<i64>> = const { RefCell::new(VecDeque::new()) };
+    /// Reads inside the operator for which no answer was known.
+    static UNANSWERED: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// What a read of `len` bytes from the device gives inside an operator: the answer prepared for
+/// it, or zero, but never what an earlier owner of the memory left there. `None` outside of
+/// operators and for more than a single value: there the bytes themselves are read.
+pub fn answer_read(len: usize) -> Option<i64> {
+    if !INSIDE.get() || len > size_of::<i64>() {
+        return None;
+    }
+    let answer = ANSWERS.with_borrow_mut(VecDeque::pop_front);
+    if answer.is_none() {
+        UNANSWERED.set(UNANSWERED.get() + 1);
+    }
+    Some(answer.unwrap_or(0))
+}
+
+export! {
+    /// An operator begins on this thread: its kernels will not run, so what it reads back from
+    /// the device is answered instead.
+    fn oomph_vgpu_begin() -> (), or (); {
+        INSIDE.set(true);
+        UNANSWERED.set(0);
+    }
+    /// Queues the answer to one such read.
+    fn oomph_vgpu_answer(value: i64) -> (), or (); {
+        ANSWERS.with_borrow_mut(|answers| answers.push_back(value));
+    }
+    /// The operator has ended. Returns how many reads had no answer and gave zero.
+    fn oomph_vgpu_end() -> c_int, or 0; {
+        INSIDE.set(false);
+        ANSWERS.with_borrow_mut(VecDeque::clear);
+        UNANSWERED.get()
+    }
+}
+
 /// Calls by function and assumptions, as JSON. Names and texts are constants of this crate that
 /// need no escaping.
 fn report() -> String {
@@ -62,7 +106,10 @@ fn report() -> String {
     text.push_str("},\"assumptions\":[");
     for (index, ((function, what), count)) in ledger::assumptions().into_iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
-        let _ = write!(text, "{comma}{{\"function\":\"{function}\",\"what\":\"{what}\",\"count\":{count}}}");
+        let _ = write!(
+            text,
+            "{comma}{{\"function\":\"{function}\",\"what\":\"{what}\",\"count\":{count}}}"
+        );
     }
     text.push_str("]}");
     text

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
+use crate::context::Charge;
 use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
@@ -67,11 +68,31 @@ fn on_device(body: impl FnOnce(&'static Device) -> Error) -> Error {
 const ERRORS: &[(Error, &CStr, &CStr)] = &[
     (SUCCESS, c"cudaSuccess", c"no error"),
     (INVALID_VALUE, c"cudaErrorInvalidValue", c"invalid argument"),
-    (MEMORY_ALLOCATION, c"cudaErrorMemoryAllocation", c"out of memory"),
-    (INITIALIZATION, c"cudaErrorInitializationError", c"initialization error"),
-    (100, c"cudaErrorNoDevice", c"no CUDA-capable device is detected"),
-    (INVALID_DEVICE, c"cudaErrorInvalidDevice", c"invalid device ordinal"),
-    (INVALID_RESOURCE_HANDLE, c"cudaErrorInvalidResourceHandle", c"invalid resource handle"),
+    (
+        MEMORY_ALLOCATION,
+        c"cudaErrorMemoryAllocation",
+        c"out of memory",
+    ),
+    (
+        INITIALIZATION,
+        c"cudaErrorInitializationError",
+        c"initialization error",
+    ),
+    (
+        100,
+        c"cudaErrorNoDevice",
+        c"no CUDA-capable device is detected",
+    ),
+    (
+        INVALID_DEVICE,
+        c"cudaErrorInvalidDevice",
+        c"invalid device ordinal",
+    ),
+    (
+        INVALID_RESOURCE_HANDLE,
+        c"cudaErrorInvalidResourceHandle",
+        c"invalid resource handle",
+    ),
     (
         ILLEGAL_STATE,
         c"cudaErrorIllegalState",
@@ -93,7 +114,11 @@ const ERRORS: &[(Error, &CStr, &CStr)] = &[
         c"cudaErrorHostMemoryNotRegistered",
         c"pointer does not correspond to a registered memory region",
     ),
-    (NOT_SUPPORTED, c"cudaErrorNotSupported", c"operation not supported"),
+    (
+        NOT_SUPPORTED,
+        c"cudaErrorNotSupported",
+        c"operation not supported",
+    ),
     (
         STREAM_CAPTURE_UNMATCHED,
         c"cudaErrorStreamCaptureUnmatched",
@@ -109,10 +134,10 @@ const ERRORS: &[(Error, &CStr, &CStr)] = &[
 
 /// The name and text of an error.
 pub fn describe(error: Error) -> (&'static CStr, &'static CStr) {
-    ERRORS
-        .iter()
-        .find(|(code, ..)| *code == error)
-        .map_or((c"cudaErrorUnknown", c"unknown error"), |&(_, name, text)| (name, text))
+    ERRORS.iter().find(|(code, ..)| *code == error).map_or(
+        (c"cudaErrorUnknown", c"unknown error"),
+        |&(_, name, text)| (name, text),
+    )
 }
 
 export! {
@@ -282,39 +307,99 @@ macro_rules! device_prop {
 }
 
 device_prop!(DeviceProp13 {
-    name: [c_char; 256], uuid: [u8; 16], luid: [c_char; 8], luidDeviceNodeMask: c_uint,
-    totalGlobalMem: usize, sharedMemPerBlock: usize, regsPerBlock: c_int, warpSize: c_int,
-    memPitch: usize, maxThreadsPerBlock: c_int, maxThreadsDim: [c_int; 3],
-    maxGridSize: [c_int; 3], totalConstMem: usize, major: c_int, minor: c_int,
-    textureAlignment: usize, texturePitchAlignment: usize, multiProcessorCount: c_int,
-    integrated: c_int, canMapHostMemory: c_int, maxTexture1D: c_int, maxTexture1DMipmap: c_int,
-    maxTexture2D: [c_int; 2], maxTexture2DMipmap: [c_int; 2], maxTexture2DLinear: [c_int; 3],
-    maxTexture2DGather: [c_int; 2], maxTexture3D: [c_int; 3], maxTexture3DAlt: [c_int; 3],
-    maxTextureCubemap: c_int, maxTexture1DLayered: [c_int; 2], maxTexture2DLayered: [c_int; 3],
-    maxTextureCubemapLayered: [c_int; 2], maxSurface1D: c_int, maxSurface2D: [c_int; 2],
-    maxSurface3D: [c_int; 3], maxSurface1DLayered: [c_int; 2], maxSurface2DLayered: [c_int; 3],
-    maxSurfaceCubemap: c_int, maxSurfaceCubemapLayered: [c_int; 2], surfaceAlignment: usize,
-    concurrentKernels: c_int, ECCEnabled: c_int, pciBusID: c_int, pciDeviceID: c_int,
-    pciDomainID: c_int, tccDriver: c_int, asyncEngineCount: c_int, unifiedAddressing: c_int,
-    memoryBusWidth: c_int, l2CacheSize: c_int, persistingL2CacheMaxSize: c_int,
-    maxThreadsPerMultiProcessor: c_int, streamPrioritiesSupported: c_int,
-    globalL1CacheSupported: c_int, localL1CacheSupported: c_int,
-    sharedMemPerMultiprocessor: usize, regsPerMultiprocessor: c_int, managedMemory: c_int,
-    isMultiGpuBoard: c_int, multiGpuBoardGroupID: c_int, hostNativeAtomicSupported: c_int,
-    pageableMemoryAccess: c_int, concurrentManagedAccess: c_int,
-    computePreemptionSupported: c_int, canUseHostPointerForRegisteredMem: c_int,
-    cooperativeLaunch: c_int, sharedMemPerBlockOptin: usize,
-    pageableMemoryAccessUsesHostPageTables: c_int, directManagedMemAccessFromHost: c_int,
-    maxBlocksPerMultiProcessor: c_int, accessPolicyMaxWindowSize: c_int,
-    reservedSharedMemPerBlock: usize, hostRegisterSupported: c_int,
-    sparseCudaArraySupported: c_int, hostRegisterReadOnlySupported: c_int,
-    timelineSemaphoreInteropSupported: c_int, memoryPoolsSupported: c_int,
-    gpuDirectRDMASupported: c_int, gpuDirectRDMAFlushWritesOptions: c_uint,
-    gpuDirectRDMAWritesOrdering: c_int, memoryPoolSupportedHandleTypes: c_uint,
-    deferredMappingCudaArraySupported: c_int, ipcEventSupported: c_int, clusterLaunch: c_int,
-    unifiedFunctionPointers: c_int, deviceNumaConfig: c_int, deviceNumaId: c_int,
-    mpsEnabled: c_int, hostNumaId: c_int, gpuPciDeviceID: c_uint, gpuPciSubsystemID: c_uint,
-    hostNumaMultinodeIpcSupported: c_int, reserved: [c_int; 56],
+    name: [c_char; 256],
+    uuid: [u8; 16],
+    luid: [c_char; 8],
+    luidDeviceNodeMask: c_uint,
+    totalGlobalMem: usize,
+    sharedMemPerBlock: usize,
+    regsPerBlock: c_int,
+    warpSize: c_int,
+    memPitch: usize,
+    maxThreadsPerBlock: c_int,
+    maxThreadsDim: [c_int; 3],
+    maxGridSize: [c_int; 3],
+    totalConstMem: usize,
+    major: c_int,
+    minor: c_int,
+    textureAlignment: usize,
+    texturePitchAlignment: usize,
+    multiProcessorCount: c_int,
+    integrated: c_int,
+    canMapHostMemory: c_int,
+    maxTexture1D: c_int,
+    maxTexture1DMipmap: c_int,
+    maxTexture2D: [c_int; 2],
+    maxTexture2DMipmap: [c_int; 2],
+    maxTexture2DLinear: [c_int; 3],
+    maxTexture2DGather: [c_int; 2],
+    maxTexture3D: [c_int; 3],
+    maxTexture3DAlt: [c_int; 3],
+    maxTextureCubemap: c_int,
+    maxTexture1DLayered: [c_int; 2],
+    maxTexture2DLayered: [c_int; 3],
+    maxTextureCubemapLayered: [c_int; 2],
+    maxSurface1D: c_int,
+    maxSurface2D: [c_int; 2],
+    maxSurface3D: [c_int; 3],
+    maxSurface1DLayered: [c_int; 2],
+    maxSurface2DLayered: [c_int; 3],
+    maxSurfaceCubemap: c_int,
+    maxSurfaceCubemapLayered: [c_int; 2],
+    surfaceAlignment: usize,
+    concurrentKernels: c_int,
+    ECCEnabled: c_int,
+    pciBusID: c_int,
+    pciDeviceID: c_int,
+    pciDomainID: c_int,
+    tccDriver: c_int,
+    asyncEngineCount: c_int,
+    unifiedAddressing: c_int,
+    memoryBusWidth: c_int,
+    l2CacheSize: c_int,
+    persistingL2CacheMaxSize: c_int,
+    maxThreadsPerMultiProcessor: c_int,
+    streamPrioritiesSupported: c_int,
+    globalL1CacheSupported: c_int,
+    localL1CacheSupported: c_int,
+    sharedMemPerMultiprocessor: usize,
+    regsPerMultiprocessor: c_int,
+    managedMemory: c_int,
+    isMultiGpuBoard: c_int,
+    multiGpuBoardGroupID: c_int,
+    hostNativeAtomicSupported: c_int,
+    pageableMemoryAccess: c_int,
+    concurrentManagedAccess: c_int,
+    computePreemptionSupported: c_int,
+    canUseHostPointerForRegisteredMem: c_int,
+    cooperativeLaunch: c_int,
+    sharedMemPerBlockOptin: usize,
+    pageableMemoryAccessUsesHostPageTables: c_int,
+    directManagedMemAccessFromHost: c_int,
+    maxBlocksPerMultiProcessor: c_int,
+    accessPolicyMaxWindowSize: c_int,
+    reservedSharedMemPerBlock: usize,
+    hostRegisterSupported: c_int,
+    sparseCudaArraySupported: c_int,
+    hostRegisterReadOnlySupported: c_int,
+    timelineSemaphoreInteropSupported: c_int,
+    memoryPoolsSupported: c_int,
+    gpuDirectRDMASupported: c_int,
+    gpuDirectRDMAFlushWritesOptions: c_uint,
+    gpuDirectRDMAWritesOrdering: c_int,
+    memoryPoolSupportedHandleTypes: c_uint,
+    deferredMappingCudaArraySupported: c_int,
+    ipcEventSupported: c_int,
+    clusterLaunch: c_int,
+    unifiedFunctionPointers: c_int,
+    deviceNumaConfig: c_int,
+    deviceNumaId: c_int,
+    mpsEnabled: c_int,
+    hostNumaId: c_int,
+    gpuPciDeviceID: c_uint,
+    gpuPciSubsystemID: c_uint,
+    hostNumaMultinodeIpcSupported: c_int,
+    reserved: [c_int; 56],
 });
 
 impl DeviceProp13 {
@@ -325,41 +410,100 @@ impl DeviceProp13 {
 }
 
 device_prop!(DeviceProp12 {
-    name: [c_char; 256], uuid: [u8; 16], luid: [c_char; 8], luidDeviceNodeMask: c_uint,
-    totalGlobalMem: usize, sharedMemPerBlock: usize, regsPerBlock: c_int, warpSize: c_int,
-    memPitch: usize, maxThreadsPerBlock: c_int, maxThreadsDim: [c_int; 3],
-    maxGridSize: [c_int; 3], clockRate: c_int, totalConstMem: usize, major: c_int, minor: c_int,
-    textureAlignment: usize, texturePitchAlignment: usize, deviceOverlap: c_int,
-    multiProcessorCount: c_int, kernelExecTimeoutEnabled: c_int, integrated: c_int,
-    canMapHostMemory: c_int, computeMode: c_int, maxTexture1D: c_int, maxTexture1DMipmap: c_int,
-    maxTexture1DLinear: c_int, maxTexture2D: [c_int; 2], maxTexture2DMipmap: [c_int; 2],
-    maxTexture2DLinear: [c_int; 3], maxTexture2DGather: [c_int; 2], maxTexture3D: [c_int; 3],
-    maxTexture3DAlt: [c_int; 3], maxTextureCubemap: c_int, maxTexture1DLayered: [c_int; 2],
-    maxTexture2DLayered: [c_int; 3], maxTextureCubemapLayered: [c_int; 2], maxSurface1D: c_int,
-    maxSurface2D: [c_int; 2], maxSurface3D: [c_int; 3], maxSurface1DLayered: [c_int; 2],
-    maxSurface2DLayered: [c_int; 3], maxSurfaceCubemap: c_int,
-    maxSurfaceCubemapLayered: [c_int; 2], surfaceAlignment: usize, concurrentKernels: c_int,
-    ECCEnabled: c_int, pciBusID: c_int, pciDeviceID: c_int, pciDomainID: c_int,
-    tccDriver: c_int, asyncEngineCount: c_int, unifiedAddressing: c_int,
-    memoryClockRate: c_int, memoryBusWidth: c_int, l2CacheSize: c_int,
-    persistingL2CacheMaxSize: c_int, maxThreadsPerMultiProcessor: c_int,
-    streamPrioritiesSupported: c_int, globalL1CacheSupported: c_int,
-    localL1CacheSupported: c_int, sharedMemPerMultiprocessor: usize,
-    regsPerMultiprocessor: c_int, managedMemory: c_int, isMultiGpuBoard: c_int,
-    multiGpuBoardGroupID: c_int, hostNativeAtomicSupported: c_int,
-    singleToDoublePrecisionPerfRatio: c_int, pageableMemoryAccess: c_int,
-    concurrentManagedAccess: c_int, computePreemptionSupported: c_int,
-    canUseHostPointerForRegisteredMem: c_int, cooperativeLaunch: c_int,
-    cooperativeMultiDeviceLaunch: c_int, sharedMemPerBlockOptin: usize,
-    pageableMemoryAccessUsesHostPageTables: c_int, directManagedMemAccessFromHost: c_int,
-    maxBlocksPerMultiProcessor: c_int, accessPolicyMaxWindowSize: c_int,
-    reservedSharedMemPerBlock: usize, hostRegisterSupported: c_int,
-    sparseCudaArraySupported: c_int, hostRegisterReadOnlySupported: c_int,
-    timelineSemaphoreInteropSupported: c_int, memoryPoolsSupported: c_int,
-    gpuDirectRDMASupported: c_int, gpuDirectRDMAFlushWritesOptions: c_uint,
-    gpuDirectRDMAWritesOrdering: c_int, memoryPoolSupportedHandleTypes: c_uint,
-    deferredMappingCudaArraySupported: c_int, ipcEventSupported: c_int, clusterLaunch: c_int,
-    unifiedFunctionPointers: c_int, reserved: [c_int; 63],
+    name: [c_char; 256],
+    uuid: [u8; 16],
+    luid: [c_char; 8],
+    luidDeviceNodeMask: c_uint,
+    totalGlobalMem: usize,
+    sharedMemPerBlock: usize,
+    regsPerBlock: c_int,
+    warpSize: c_int,
+    memPitch: usize,
+    maxThreadsPerBlock: c_int,
+    maxThreadsDim: [c_int; 3],
+    maxGridSize: [c_int; 3],
+    clockRate: c_int,
+    totalConstMem: usize,
+    major: c_int,
+    minor: c_int,
+    textureAlignment: usize,
+    texturePitchAlignment: usize,
+    deviceOverlap: c_int,
+    multiProcessorCount: c_int,
+    kernelExecTimeoutEnabled: c_int,
+    integrated: c_int,
+    canMapHostMemory: c_int,
+    computeMode: c_int,
+    maxTexture1D: c_int,
+    maxTexture1DMipmap: c_int,
+    maxTexture1DLinear: c_int,
+    maxTexture2D: [c_int; 2],
+    maxTexture2DMipmap: [c_int; 2],
+    maxTexture2DLinear: [c_int; 3],
+    maxTexture2DGather: [c_int; 2],
+    maxTexture3D: [c_int; 3],
+    maxTexture3DAlt: [c_int; 3],
+    maxTextureCubemap: c_int,
+    maxTexture1DLayered: [c_int; 2],
+    maxTexture2DLayered: [c_int; 3],
+    maxTextureCubemapLayered: [c_int; 2],
+    maxSurface1D: c_int,
+    maxSurface2D: [c_int; 2],
+    maxSurface3D: [c_int; 3],
+    maxSurface1DLayered: [c_int; 2],
+    maxSurface2DLayered: [c_int; 3],
+    maxSurfaceCubemap: c_int,
+    maxSurfaceCubemapLayered: [c_int; 2],
+    surfaceAlignment: usize,
+    concurrentKernels: c_int,
+    ECCEnabled: c_int,
+    pciBusID: c_int,
+    pciDeviceID: c_int,
+    pciDomainID: c_int,
+    tccDriver: c_int,
+    asyncEngineCount: c_int,
+    unifiedAddressing: c_int,
+    memoryClockRate: c_int,
+    memoryBusWidth: c_int,
+    l2CacheSize: c_int,
+    persistingL2CacheMaxSize: c_int,
+    maxThreadsPerMultiProcessor: c_int,
+    streamPrioritiesSupported: c_int,
+    globalL1CacheSupported: c_int,
+    localL1CacheSupported: c_int,
+    sharedMemPerMultiprocessor: usize,
+    regsPerMultiprocessor: c_int,
+    managedMemory: c_int,
+    isMultiGpuBoard: c_int,
+    multiGpuBoardGroupID: c_int,
+    hostNativeAtomicSupported: c_int,
+    singleToDoublePrecisionPerfRatio: c_int,
+    pageableMemoryAccess: c_int,
+    concurrentManagedAccess: c_int,
+    computePreemptionSupported: c_int,
+    canUseHostPointerForRegisteredMem: c_int,
+    cooperativeLaunch: c_int,
+    cooperativeMultiDeviceLaunch: c_int,
+    sharedMemPerBlockOptin: usize,
+    pageableMemoryAccessUsesHostPageTables: c_int,
+    directManagedMemAccessFromHost: c_int,
+    maxBlocksPerMultiProcessor: c_int,
+    accessPolicyMaxWindowSize: c_int,
+    reservedSharedMemPerBlock: usize,
+    hostRegisterSupported: c_int,
+    sparseCudaArraySupported: c_int,
+    hostRegisterReadOnlySupported: c_int,
+    timelineSemaphoreInteropSupported: c_int,
+    memoryPoolsSupported: c_int,
+    gpuDirectRDMASupported: c_int,
+    gpuDirectRDMAFlushWritesOptions: c_uint,
+    gpuDirectRDMAWritesOrdering: c_int,
+    memoryPoolSupportedHandleTypes: c_uint,
+    deferredMappingCudaArraySupported: c_int,
+    ipcEventSupported: c_int,
+    clusterLaunch: c_int,
+    unifiedFunctionPointers: c_int,
+    reserved: [c_int; 63],
 });
 
 impl DeviceProp12 {
@@ -513,14 +657,34 @@ impl PointerAttributes {
 
     /// What is known of `addr`.
     pub fn of(addr: u64) -> Self {
-        let none = Self { kind: 0, device: -2, device_pointer: 0, host_pointer: 0, reserved: [0; 8] };
+        let none = Self {
+            kind: 0,
+            device: -2,
+            device_pointer: 0,
+            host_pointer: 0,
+            reserved: [0; 8],
+        };
         if let Some(device) = driver::device_of(addr) {
-            Self { kind: Self::DEVICE, device: device as c_int, device_pointer: addr, ..none }
+            Self {
+                kind: Self::DEVICE,
+                device: device as c_int,
+                device_pointer: addr,
+                ..none
+            }
         } else if pinned(addr).is_some() {
             let device = device::current() as c_int;
-            Self { kind: Self::HOST, device, device_pointer: addr, host_pointer: addr, ..none }
+            Self {
+                kind: Self::HOST,
+                device,
+                device_pointer: addr,
+                host_pointer: addr,
+                ..none
+            }
         } else {
-            Self { host_pointer: addr, ..none }
+            Self {
+                host_pointer: addr,
+                ..none
+            }
         }
     }
 }
@@ -534,8 +698,13 @@ pub unsafe fn copy(to: u64, from: u64, len: usize) {
     if to == 0 || from == 0 || len == 0 {
         return;
     }
-    let to_device = driver::device_of(to).is_some();
-    if to_device && len as u64 > machine().copy_limit {
+    if driver::device_of(to).is_some() {
+        if len as u64 > machine().copy_limit {
+            return;
+        }
+    } else if let Some(answer) = crate::report::answer_read(len) {
+        // SAFETY: the caller's contract; `answer_read` answers reads of up to eight bytes.
+        unsafe { std::ptr::copy_nonoverlapping(answer.to_le_bytes().as_ptr(), to as *mut u8, len) };
         return;
     }
     // SAFETY: the caller's contract; overlapping ranges are allowed here.
@@ -614,6 +783,7 @@ export! {
     }
     fn cudaStreamCreateWithPriority(out: *mut u64, flags: c_uint, priority: c_int) -> Error, or UNKNOWN; {
         on_device(|_| {
+            machine().costs.charge(device::current(), Charge::Stream);
             unsafe { put(out, streams::create_stream(device::current(), flags, priority)) };
             SUCCESS
         })
@@ -711,8 +881,9 @@ const CAPTURE_NONE: c_int = 0;
 const CAPTURE_ACTIVE: c_int = 1;
 
 fn capture_status(stream: u64) -> (c_int, u64, u64) {
-    streams::capture(stream)
-        .map_or((CAPTURE_NONE, 0, 0), |(id, graph)| (CAPTURE_ACTIVE, id, graph))
+    streams::capture(stream).map_or((CAPTURE_NONE, 0, 0), |(id, graph)| {
+        (CAPTURE_ACTIVE, id, graph)
+    })
 }
 
 export! {
@@ -841,7 +1012,11 @@ static POOLS: Mutex<BTreeMap<u32, Pool>> = Mutex::new(BTreeMap::new());
 impl Pool {
     fn take(&mut self, device: &Device, size: u64) -> Result<u64, Error> {
         let size = crate::memory::round_up(size.max(1), 512);
-        let fit = self.holes.iter().filter(|&(_, &len)| len >= size).min_by_key(|&(&at, &len)| (len, at));
+        let fit = self
+            .holes
+            .iter()
+            .filter(|&(_, &len)| len >= size)
+            .min_by_key(|&(&at, &len)| (len, at));
         let (at, len) = if let Some((&at, &len)) = fit {
             (at, len)
         } else {
@@ -863,9 +1038,15 @@ impl Pool {
     }
 
     fn give(&mut self, at: u64) -> bool {
-        let Some(size) = self.taken.remove(&at) else { return false };
+        let Some(size) = self.taken.remove(&at) else {
+            return false;
+        };
         self.used -= size;
-        let chunk = self.chunks.range(..=at).next_back().map(|(&at, &len)| (at, at + len));
+        let chunk = self
+            .chunks
+            .range(..=at)
+            .next_back()
+            .map(|(&at, &len)| (at, at + len));
         let (mut start, mut end) = (at, at + size);
         if let Some((low, high)) = chunk {
             if let Some((&before, &len)) = self.holes.range(low..at).next_back()
@@ -988,7 +1169,11 @@ static OPENED: Mutex<BTreeMap<u64, crate::memory::Reservation>> = Mutex::new(BTr
 
 /// Whether `addr` lies in memory opened from another process.
 pub fn is_opened(addr: u64) -> bool {
-    OPENED.lock().range(..=addr).next_back().is_some_and(|(_, range)| range.contains(addr))
+    OPENED
+        .lock()
+        .range(..=addr)
+        .next_back()
+        .is_some_and(|(_, range)| range.contains(addr))
 }
 
 export! {

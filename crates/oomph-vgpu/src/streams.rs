@@ -116,7 +116,15 @@ pub fn opaque_handle() -> u64 {
 pub fn create_stream(device: u32, flags: u32, priority: i32) -> u64 {
     let mut tables = TABLES.lock();
     let handle = tables.handle();
-    tables.streams.insert(handle, Stream { device, flags, priority, capture: None });
+    tables.streams.insert(
+        handle,
+        Stream {
+            device,
+            flags,
+            priority,
+            capture: None,
+        },
+    );
     handle
 }
 
@@ -139,7 +147,14 @@ pub fn is_stream(stream: u64) -> bool {
 pub fn create_event() -> u64 {
     let mut tables = TABLES.lock();
     let handle = tables.handle();
-    tables.events.insert(handle, Event { recorded: None, capture: None, plans: Plans::default() });
+    tables.events.insert(
+        handle,
+        Event {
+            recorded: None,
+            capture: None,
+            plans: Plans::default(),
+        },
+    );
     handle
 }
 
@@ -152,7 +167,9 @@ pub fn destroy_event(event: u64) -> bool {
 pub fn record(event: u64, stream: u64) -> bool {
     let mut tables = TABLES.lock();
     let capture = tables.capture_of(stream);
-    let Some(entry) = tables.events.get_mut(&event) else { return false };
+    let Some(entry) = tables.events.get_mut(&event) else {
+        return false;
+    };
     entry.recorded = Some(Instant::now());
     entry.plans = PLANS.get();
     entry.capture = capture;
@@ -162,7 +179,9 @@ pub fn record(event: u64, stream: u64) -> bool {
 /// Makes `stream` wait for `event`; a captured event pulls the stream into its capture.
 pub fn wait(stream: u64, event: u64) -> bool {
     let mut tables = TABLES.lock();
-    let Some(entry) = tables.events.get(&event).copied() else { return false };
+    let Some(entry) = tables.events.get(&event).copied() else {
+        return false;
+    };
     if let Some(id) = entry.capture
         && tables.captures.contains_key(&id)
     {
@@ -185,9 +204,9 @@ pub fn event_state(event: u64) -> EventState {
     let tables = TABLES.lock();
     match tables.events.get(&event) {
         None => EventState::Unknown,
-        Some(Event { capture: Some(id), .. }) if tables.captures.contains_key(id) => {
-            EventState::Captured
-        }
+        Some(Event {
+            capture: Some(id), ..
+        }) if tables.captures.contains_key(id) => EventState::Captured,
         Some(_) => EventState::Done,
     }
 }
@@ -217,7 +236,13 @@ pub fn begin_capture(stream: u64) -> bool {
     let graph = tables.handle();
     tables.graphs.insert(graph, Graph::default());
     let id = tables.next;
-    tables.captures.insert(id, Capture { origin: stream, graph });
+    tables.captures.insert(
+        id,
+        Capture {
+            origin: stream,
+            graph,
+        },
+    );
     tables.set_capture(stream, Some(id));
     true
 }
@@ -232,12 +257,17 @@ pub enum CaptureError {
 /// Ends the capture that began on `stream` and returns its graph.
 pub fn end_capture(stream: u64) -> Result<u64, CaptureError> {
     let mut tables = TABLES.lock();
-    let id = tables.capture_of(stream).ok_or(CaptureError::NotCapturing)?;
+    let id = tables
+        .capture_of(stream)
+        .ok_or(CaptureError::NotCapturing)?;
     let origin = tables.captures.get(&id).map(|capture| capture.origin);
     if origin != Some(stream) {
         return Err(CaptureError::WrongStream);
     }
-    let graph = tables.captures.remove(&id).map_or(0, |capture| capture.graph);
+    let graph = tables
+        .captures
+        .remove(&id)
+        .map_or(0, |capture| capture.graph);
     for entry in tables.streams.values_mut() {
         if entry.capture == Some(id) {
             entry.capture = None;
@@ -260,8 +290,12 @@ pub fn note_node(stream: u64) {
     if tables.captures.is_empty() {
         return;
     }
-    let Some(id) = tables.capture_of(stream) else { return };
-    let Some(graph) = tables.captures.get(&id).map(|capture| capture.graph) else { return };
+    let Some(id) = tables.capture_of(stream) else {
+        return;
+    };
+    let Some(graph) = tables.captures.get(&id).map(|capture| capture.graph) else {
+        return;
+    };
     if let Some(graph) = tables.graphs.get_mut(&graph) {
         graph.nodes += 1;
     }

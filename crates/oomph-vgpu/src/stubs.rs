@@ -5,6 +5,8 @@
 
 use std::ffi::{c_char, c_int};
 
+use crate::context::Charge;
+use crate::device::{self, machine};
 use crate::streams::opaque_handle;
 use crate::{cublas, export, kernels, ledger, put};
 
@@ -188,7 +190,7 @@ work! {
 }
 
 handles! {
-    cusolverDnCreate cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo
+    cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo
     cusparseCreate cusparseCreateBsrsm2Info cusparseCreateBsrsv2Info cusparseCreateCoo
     cusparseCreateCsr cusparseCreateDnMat cusparseCreateDnVec cusparseCreateMatDescr
     cusparseSpGEMM_createDescr cusparseSpSM_createDescr cusparseSpSV_createDescr
@@ -306,7 +308,13 @@ export! {
         unsafe { put(rows, 0); put(columns, 0); put(nonzeros, 0) };
         SUCCESS
     }
+    fn cusolverDnCreate(out: *mut u64) -> c_int, or INTERNAL; {
+        machine().costs.charge(device::current(), Charge::CusolverHandle);
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
     fn cufftCreate(out: *mut c_int) -> c_int, or INTERNAL; {
+        machine().costs.charge(device::current(), Charge::FirstFft);
         unsafe { put(out, (opaque_handle() & 0x7fff_ffff) as c_int) };
         SUCCESS
     }

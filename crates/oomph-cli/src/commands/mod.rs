@@ -1,20 +1,44 @@
 //! One file per subcommand. Each has its clap arguments and `run(self) -> Result<exit status>`;
 //! an `Err` is wrong usage or unreadable input and becomes exit status 2.
 
+mod diff;
+mod estimate;
+mod explain;
 mod gpus;
+mod lint;
+mod replay;
+mod run;
 
 /// The subcommands, in the order that `--help` lists them.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
+    /// Run a script on a virtual or a real GPU: does it fit, and where does the memory go?
+    Run(Box<run::Args>),
+    /// What a model file needs and which GPUs would hold it, without any framework
+    Estimate(estimate::Args),
+    /// Say why memory ran out: from a snapshot, a log or a message
+    Explain(explain::Args),
+    /// Say what changed between two snapshots or runs
+    Diff(diff::Args),
+    /// Find the lines of training code that waste or leak GPU memory
+    Lint(lint::Args),
     /// List the known GPUs and what they hold
     Gpus(gpus::Args),
+    /// Ask what other allocator settings or another capacity would have done
+    Replay(replay::Args),
 }
 
 impl Command {
     /// Runs the subcommand and returns its exit status.
     pub fn run(self) -> anyhow::Result<i32> {
         match self {
+            Self::Run(args) => args.run(),
+            Self::Estimate(args) => args.run(),
+            Self::Explain(args) => args.run(),
+            Self::Diff(args) => args.run(),
+            Self::Lint(args) => args.run(),
             Self::Gpus(args) => args.run(),
+            Self::Replay(args) => args.run(),
         }
     }
 }

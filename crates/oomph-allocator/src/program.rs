@@ -1,0 +1,631 @@
+//! A history as a program for the simulator: which request, when, for how long; and the state
+//! that it starts from.
+
+use hashbrown::HashMap;
+use oomph_trace::{Action, BlockState, PoolId, Problem, ProblemKind, StackId, Trace};
+use rustc_hash::FxBuildHasher;
+
+use crate::config::{Config, SMALL_LIMIT};
+
+type AddrMap<V> = HashMap<u64, V, FxBuildHasher>;
+
+/// No row: before the history began, or after it ended.
+pub const NO_ROW: u32 = u32::MAX;
+
+/// One allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocation {
+    /// What the program asked for.
+    pub requested: u64,
+    /// On which stream.
+    pub stream: u64,
+    /// In which pool.
+    pub pool: PoolId,
+    /// Where it was, as recorded.
+    pub addr: u64,
+    /// The stack that made it, where recorded.
+    pub stack: StackId,
+    /// The event that made it, [`NO_ROW`] if it is older than the history.
+    pub alloc_row: u32,
+    /// The event that freed it, [`NO_ROW`] if it outlived the history.
+    pub free_row: u32,
+    /// Whether this is the request that failed.
+    pub failed: bool,
+}
+
+/// A step of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// Make allocation number n.
+    Alloc(u32),
+    /// Free allocation number n.
+    Free(u32),
+    /// Allocation number n was refused.
+    Fail(u32),
+    /// Driver event number n took place.
+    Driver(u32),
+    /// The program gave back everything cached (`torch.cuda.empty_cache()`).
+    EmptyCache,
+}
+
+/// What the driver did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriverEvent {
+    /// One of the four segment actions.
+    pub action: Action,
+    /// Where.
+    pub addr: u64,
+    /// How much.
+    pub size: u64,
+    /// The event's row.
+    pub row: u32,
+}
+
+/// A segment that existed before the history began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitialSegment {
+    /// Where it begins.
+    pub addr: u64,
+    /// Its size.
+    pub size: u64,
+    /// Its stream.
+    pub stream: u64,
+    /// Its pool.
+    pub pool: PoolId,
+    /// Whether it serves small requests.
+    pub is_small: bool,
+    /// Whether it could grow in place.
+    pub is_expandable: bool,
+    /// Its blocks: address, size, requested, and the allocation that holds it.
+    pub blocks: Vec<(u64, u64, u64, Option<u32>)>,
+}
+
+/// The history of one device as a program.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    /// The device.
+    pub device: u32,
+    /// All allocations; those older than the history come first.
+    pub allocations: Vec<Allocation>,
+    /// The steps.
+    pub ops: Vec<Op>,
+    /// What the driver did.
+    pub driver_events: Vec<DriverEvent>,
+    /// The state at the beginning; empty for a complete history.
+    pub initial: Vec<InitialSegment>,
+    /// Number of events that this was made of.
+    pub events: usize,
+    /// The most that was reserved at any moment, as recorded.
+    pub recorded_peak_reserved: u64,
+    /// What was reserved at the end, as recorded.
+    pub recorded_reserved_at_end: u64,
+    /// What does not add up.
+    pub problems: Vec<Problem>,
+}
+
+/// What the allocator could have reserved, told from a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// It could reserve this much.
+    pub at_least: u64,
+    /// It could not reserve this much.
+    pub below: u64,
+    /// Whether the device was full, rather than a limit of the process met.
+    pub by_device: bool,
+    /// The device's free memory at the failure.
+    pub device_free: u64,
+}
+
+impl Program {
+    /// Whether the history begins at the first allocation.
+    pub fn is_complete(&self) -> bool {
+        self.initial.is_empty()
+    }
+
+    /// The allocation that failed, if one did, with the driver's free memory at that moment.
+    pub fn failure(&self) -> Option<&Allocation> {
+        self.allocations
+            .iter()
+            .rev()
+            .find(|allocation| allocation.failed)
+    }
+
+    /// What the allocator could have reserved, told from the failure: at least what it did hold at
+    /// its peak, and less than what it held at the failure plus what it asked for then.
+    ///
+    /// `None` without a failure.
+    pub fn room(&self, config: &Config) -> Option<Room> {
+        let failure = self.failure()?;
+        let segment = config.segment_size(config.round_size(failure.requested));
+        // An event of a failure carries the device's free memory as its address.
+        let device_free = failure.addr;
+        let at_failure = self.reserved_at(failure.alloc_row);
+        let by_device = device_free < segment;
+        Some(Room {
+            at_least: if by_device {
+                self.recorded_peak_reserved
+                    .max(at_failure.saturating_add(device_free) >> 21 << 21)
+            } else {
+                self.recorded_peak_reserved
+            },
+            below: at_failure
+                .saturating_add(segment)
+                .max(self.recorded_peak_reserved + 1),
+            by_device,
+            device_free,
+        })
+    }
+
+    /// What was reserved just before an event.
+    pub fn reserved_at(&self, row: u32) -> u64 {
+        let initial: u64 = self.initial.iter().map(|segment| segment.size).sum();
+        self.driver_events
+            .iter()
+            .take_while(|event| event.row < row)
+            .fold(initial, |reserved, event| match event.action {
+                Action::SegmentAlloc | Action::SegmentMap => reserved.saturating_add(event.size),
+                _ => reserved.saturating_sub(event.size),
+            })
+    }
+
+    /// Makes the program of a device's history.
+    pub fn new(trace: &Trace, device: u32, config: &Config) -> Self {
+        let rows = trace.rows_of(device);
+        let mut program = Self {
+            device,
+            events: rows.len(),
+            ..Self::default()
+        };
+        let state = program.roll_back(trace, rows.clone());
+        let mut live: AddrMap<u32> = HashMap::with_hasher(FxBuildHasher);
+        program.adopt(state, config, &mut live);
+        program.roll_forward(trace, rows, &mut live);
+        program
+    }
+
+    /// Undoes all events from the final state on.
+    fn roll_back(&mut self, trace: &Trace, rows: std::ops::Range<usize>) -> State {
+        let mut state = State::default();
+        for segment in trace.segments.iter().filter(|s| s.device == self.device) {
+            state.segments.insert(
+                segment.addr.0,
+                SegmentState {
+                    size: segment.size.0,
+                    stream: segment.stream.0,
+                    pool: segment.pool,
+                    is_small: segment.is_small,
+                    is_expandable: segment.is_expandable,
+                },
+            );
+            for block in trace.blocks_of(segment) {
+                if block.state != BlockState::Inactive {
+                    state.live.insert(
+                        block.addr.0,
+                        LiveBlock {
+                            requested: block.requested.0,
+                            size: Some(block.size.0),
+                            stream: segment.stream.0,
+                            stack: block.stack,
+                        },
+                    );
+                }
+            }
+        }
+        if trace.segments.is_empty() {
+            // Without a final state there is nothing to go back from: take the history as
+            // complete, and let the missing beginnings show up as frees of unknown blocks.
+            return State::default();
+        }
+        let events = &trace.events;
+        let mut wrong = 0_usize;
+        for row in rows.rev() {
+            let addr = events.addr(row).0;
+            let size = events.size(row).0;
+            match events.action(row) {
+                Action::Alloc => wrong += usize::from(state.live.remove(&addr).is_none()),
+                Action::FreeCompleted => {
+                    state.live.insert(
+                        addr,
+                        LiveBlock {
+                            requested: size,
+                            size: None,
+                            stream: events.stream(row).0,
+                            stack: StackId::NONE,
+                        },
+                    );
+                }
+                Action::SegmentAlloc => {
+                    wrong += usize::from(state.segments.remove(&addr).is_none());
+                }
+                Action::SegmentFree => {
+                    state.segments.insert(
+                        addr,
+                        SegmentState {
+                            size,
+                            stream: events.stream(row).0,
+                            pool: events.pool(row),
+                            // A free large segment of 2 MiB cannot be: the smallest is 10 MiB.
+                            is_small: size <= 2 * SMALL_LIMIT,
+                            is_expandable: false,
+                        },
+                    );
+                }
+                Action::SegmentMap => state.cut(addr, size),
+                Action::SegmentUnmap => state.join(addr, size, events.stream(row).0),
+                _ => {}
+            }
+        }
+        if wrong > 0 {
+            self.problems.push(Problem::new(
+                ProblemKind::Inconsistent,
+                format!(
+                    "{wrong} events do not lead to the state at the end of the snapshot; \
+                     the replay is approximate"
+                ),
+            ));
+        }
+        // Live blocks outside of every segment are leftovers of such a contradiction.
+        state
+    }
+
+    /// Builds the initial segments and their allocations.
+    fn adopt(&mut self, state: State, config: &Config, live: &mut AddrMap<u32>) {
+        let mut blocks: Vec<(u64, LiveBlock)> = state.live.into_iter().collect();
+        blocks.sort_unstable_by_key(|&(addr, _)| addr);
+        let mut segments: Vec<(u64, SegmentState)> = state.segments.into_iter().collect();
+        segments.sort_unstable_by_key(|&(addr, _)| addr);
+        let mut next_block = 0;
+        let mut lost = 0_usize;
+        let mut expandable = false;
+        for (start, segment) in segments {
+            let end = start.saturating_add(segment.size);
+            let mut initial = InitialSegment {
+                addr: start,
+                size: segment.size,
+                stream: segment.stream,
+                pool: segment.pool,
+                is_small: segment.is_small,
+                is_expandable: segment.is_expandable,
+                blocks: Vec::new(),
+            };
+            expandable |= segment.is_expandable;
+            while let Some((addr, _)) = blocks.get(next_block)
+                && *addr < start
+            {
+                lost += 1;
+                next_block += 1;
+            }
+            let mut at = start;
+            while let Some(&(addr, block)) = blocks.get(next_block)
+                && addr < end
+            {
+                let following = blocks
+                    .get(next_block + 1)
+                    .map_or(end, |&(next, _)| next)
+                    .min(end);
+                next_block += 1;
+                if addr < at {
+                    lost += 1;
+                    continue;
+                }
+                if addr > at {
+                    initial.blocks.push((at, addr - at, 0, None));
+                }
+                let room = following - addr;
+                let rounded = config.round_size(block.requested).min(room);
+                let size = block.size.unwrap_or_else(|| {
+                    // What is too small to be split off belongs to the block before it.
+                    let rest = room - rounded;
+                    let splits = if segment.is_small || segment.is_expandable {
+                        rest > 0
+                    } else {
+                        rest > SMALL_LIMIT && rounded < config.max_split_size
+                    };
+                    if splits { rounded } else { room }
+                });
+                let size = size.min(room);
+                let id = self.allocations.len() as u32;
+                self.allocations.push(Allocation {
+                    requested: block.requested,
+                    stream: block.stream,
+                    pool: segment.pool,
+                    addr,
+                    stack: block.stack,
+                    alloc_row: NO_ROW,
+                    free_row: NO_ROW,
+                    failed: false,
+                });
+                live.insert(addr, id);
+                initial.blocks.push((addr, size, block.requested, Some(id)));
+                at = addr.saturating_add(size);
+            }
+            if at < end {
+                initial.blocks.push((at, end - at, 0, None));
+            }
+            self.initial.push(initial);
+        }
+        lost += blocks.len().saturating_sub(next_block);
+        if !self.initial.is_empty() {
+            self.problems.push(Problem::new(
+                ProblemKind::Incomplete,
+                format!(
+                    "the history does not begin at the first allocation: {} segments with {} \
+                     blocks are older and were taken from the state at its end",
+                    self.initial.len(),
+                    self.allocations.len()
+                ),
+            ));
+            if expandable {
+                self.problems.push(Problem::new(
+                    ProblemKind::Incomplete,
+                    "expandable segments that are older than the history are replayed as if they \
+                     could not grow"
+                        .to_owned(),
+                ));
+            }
+        }
+        if lost > 0 {
+            self.problems.push(Problem::new(
+                ProblemKind::Inconsistent,
+                format!("{lost} blocks lie outside of every segment and were left out"),
+            ));
+        }
+    }
+
+    fn roll_forward(
+        &mut self,
+        trace: &Trace,
+        rows: std::ops::Range<usize>,
+        live: &mut AddrMap<u32>,
+    ) {
+        let events = &trace.events;
+        let pools = PoolFinder::new(trace, self.device);
+        let mut reserved: u64 = self.initial.iter().map(|segment| segment.size).sum();
+        let mut peak = reserved;
+        let mut unknown_frees = 0_usize;
+        let mut double = 0_usize;
+        // A run of segments given back that no request follows was the program's own wish.
+        let mut run_of_releases = false;
+        for row in rows {
+            let action = events.action(row);
+            let addr = events.addr(row).0;
+            let size = events.size(row).0;
+            let follows_pressure = matches!(
+                action,
+                Action::SegmentAlloc
+                    | Action::SegmentMap
+                    | Action::SegmentFree
+                    | Action::SegmentUnmap
+                    | Action::Oom
+            );
+            if run_of_releases && !follows_pressure {
+                self.ops.push(Op::EmptyCache);
+            }
+            run_of_releases = false;
+            match action {
+                Action::Alloc | Action::Oom => {
+                    let failed = action == Action::Oom;
+                    let id = self.allocations.len() as u32;
+                    self.allocations.push(Allocation {
+                        requested: size,
+                        stream: events.stream(row).0,
+                        pool: pools.pool(events.pool(row), addr, row),
+                        addr,
+                        stack: events.stack(row),
+                        alloc_row: row as u32,
+                        free_row: NO_ROW,
+                        failed,
+                    });
+                    if failed {
+                        self.ops.push(Op::Fail(id));
+                    } else {
+                        if live.insert(addr, id).is_some() {
+                            double += 1;
+                        }
+                        self.ops.push(Op::Alloc(id));
+                    }
+                }
+                Action::FreeCompleted => match live.remove(&addr) {
+                    Some(id) => {
+                        if let Some(allocation) = self.allocations.get_mut(id as usize) {
+                            allocation.free_row = row as u32;
+                        }
+                        self.ops.push(Op::Free(id));
+                    }
+                    None => unknown_frees += 1,
+                },
+                Action::SegmentAlloc
+                | Action::SegmentMap
+                | Action::SegmentFree
+                | Action::SegmentUnmap => {
+                    if matches!(action, Action::SegmentAlloc | Action::SegmentMap) {
+                        reserved = reserved.saturating_add(size);
+                        peak = peak.max(reserved);
+                    } else {
+                        reserved = reserved.saturating_sub(size);
+                        run_of_releases = true;
+                    }
+                    self.ops.push(Op::Driver(self.driver_events.len() as u32));
+                    self.driver_events.push(DriverEvent {
+                        action,
+                        addr,
+                        size,
+                        row: row as u32,
+                    });
+                }
+                _ => {}
+            }
+        }
+        if run_of_releases {
+            self.ops.push(Op::EmptyCache);
+        }
+        self.recorded_peak_reserved = peak;
+        self.recorded_reserved_at_end = reserved;
+        if unknown_frees > 0 {
+            self.problems.push(Problem::new(
+                ProblemKind::Incomplete,
+                format!("{unknown_frees} frees are of blocks whose allocation is not recorded"),
+            ));
+        }
+        if double > 0 {
+            self.problems.push(Problem::new(
+                ProblemKind::Inconsistent,
+                format!("{double} blocks are allocated twice without a free between"),
+            ));
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LiveBlock {
+    requested: u64,
+    // Known for blocks that live to the end.
+    size: Option<u64>,
+    stream: u64,
+    stack: StackId,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SegmentState {
+    size: u64,
+    stream: u64,
+    pool: PoolId,
+    is_small: bool,
+    is_expandable: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    segments: std::collections::BTreeMap<u64, SegmentState>,
+    live: AddrMap<LiveBlock>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            segments: std::collections::BTreeMap::new(),
+            live: HashMap::with_hasher(FxBuildHasher),
+        }
+    }
+}
+
+impl State {
+    /// Undoes a map: takes the range out of the mapped segment that holds it.
+    fn cut(&mut self, addr: u64, size: u64) {
+        let end = addr.saturating_add(size);
+        let Some((&start, &segment)) = self.segments.range(..=addr).next_back() else {
+            return;
+        };
+        let segment_end = start.saturating_add(segment.size);
+        if segment_end < end {
+            return;
+        }
+        self.segments.remove(&start);
+        if start < addr {
+            self.segments.insert(
+                start,
+                SegmentState {
+                    size: addr - start,
+                    ..segment
+                },
+            );
+        }
+        if end < segment_end {
+            self.segments.insert(
+                end,
+                SegmentState {
+                    size: segment_end - end,
+                    ..segment
+                },
+            );
+        }
+    }
+
+    /// Undoes an unmap: adds the range, joined with its neighbours.
+    fn join(&mut self, addr: u64, size: u64, stream: u64) {
+        let mut start = addr;
+        let mut end = addr.saturating_add(size);
+        let mut is_small = size < 10 * SMALL_LIMIT;
+        let before = self.segments.range(..addr).next_back();
+        if let Some((&before, segment)) = before
+            && segment.is_expandable
+            && before + segment.size == addr
+        {
+            is_small = segment.is_small;
+            start = before;
+            self.segments.remove(&before);
+        }
+        if let Some(segment) = self.segments.get(&end)
+            && segment.is_expandable
+        {
+            let length = segment.size;
+            is_small = segment.is_small;
+            self.segments.remove(&end);
+            end = end.saturating_add(length);
+        }
+        self.segments.insert(
+            start,
+            SegmentState {
+                size: end - start,
+                stream,
+                pool: PoolId::DEFAULT,
+                is_small,
+                is_expandable: true,
+            },
+        );
+    }
+}
+
+/// Recorders before 2.12 write no pool with an event. Where private pools exist, the segment that
+/// holds the address tells: for segments that live to the end.
+struct PoolFinder {
+    // (start, end, row of the segment's allocation, pool), by start; empty if nobody needs it.
+    segments: Vec<(u64, u64, usize, PoolId)>,
+}
+
+impl PoolFinder {
+    fn new(trace: &Trace, device: u32) -> Self {
+        let private = trace
+            .segments
+            .iter()
+            .any(|segment| segment.device == device && segment.pool != PoolId::DEFAULT);
+        if !private || trace.events.knows_pools() {
+            return Self {
+                segments: Vec::new(),
+            };
+        }
+        let mut segments: Vec<(u64, u64, usize, PoolId)> = trace
+            .segments
+            .iter()
+            .filter(|segment| segment.device == device && segment.pool != PoolId::DEFAULT)
+            .map(|s| (s.addr.0, s.addr.0.saturating_add(s.size.0), 0, s.pool))
+            .collect();
+        segments.sort_unstable_by_key(|segment| segment.0);
+        // An address may have belonged to another segment before.
+        for row in trace.rows_of(device) {
+            if trace.events.action(row) == Action::SegmentAlloc {
+                let addr = trace.events.addr(row).0;
+                if let Ok(at) = segments.binary_search_by_key(&addr, |segment| segment.0)
+                    && let Some(segment) = segments.get_mut(at)
+                {
+                    segment.2 = row;
+                }
+            }
+        }
+        Self { segments }
+    }
+
+    fn pool(&self, recorded: PoolId, addr: u64, row: usize) -> PoolId {
+        if self.segments.is_empty() {
+            return recorded;
+        }
+        let at = self
+            .segments
+            .partition_point(|&(start, ..)| start <= addr)
+            .checked_sub(1);
+        match at.and_then(|at| self.segments.get(at)) {
+            Some(&(_, end, since, pool)) if addr < end && row >= since => pool,
+            _ => recorded,
+        }
+    }
+}

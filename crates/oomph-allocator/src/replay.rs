@@ -1,0 +1,432 @@
+//! Running a program: against the record, to show that the simulation is exact; or under other
+//! conditions, to ask what would have happened.
+
+use oomph_trace::Action;
+
+use crate::config::Config;
+use crate::driver::{AddressModel, Driver};
+use crate::program::{Allocation, DriverEvent, Op, Program};
+use crate::simulator::{BlockId, Simulator, Stats};
+
+/// Mismatches that are kept in full; the others are counted.
+const MAX_KEPT: usize = 16;
+
+/// An event that came out differently.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The event's row.
+    pub row: u32,
+    /// What the record says and what the simulation did.
+    pub what: String,
+}
+
+/// What came of a replay with the recorded driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Events of the history.
+    pub events: usize,
+    /// Events that came out differently.
+    pub mismatches: usize,
+    /// The first of them.
+    pub examples: Vec<Mismatch>,
+    /// The amounts, as simulated.
+    pub stats: Stats,
+    /// The simulated allocator's block for each allocation, for whoever wants to compare.
+    pub retries: u64,
+}
+
+/// The recorded driver: answers with the recorded addresses.
+#[derive(Debug, Default)]
+struct Tape {
+    events: Vec<DriverEvent>,
+    // The events between the last step and the next one.
+    next: usize,
+    end: usize,
+    wrong: Vec<(u32, String)>,
+    wrong_count: usize,
+    total: u64,
+}
+
+impl Tape {
+    fn peek(&self) -> Option<DriverEvent> {
+        if self.next < self.end {
+            self.events.get(self.next).copied()
+        } else {
+            None
+        }
+    }
+
+    fn complain(&mut self, row: u32, what: impl FnOnce() -> String) {
+        self.wrong_count += 1;
+        if self.wrong.len() < MAX_KEPT {
+            let what = what();
+            self.wrong.push((row, what));
+        }
+    }
+
+    /// A release: the record must have the same one, in any order within its run.
+    fn released(&mut self, action: Action, addr: u64, size: u64) {
+        let run = self
+            .events
+            .get(self.next..self.end)
+            .unwrap_or(&[])
+            .iter()
+            .take_while(|event| matches!(event.action, Action::SegmentFree | Action::SegmentUnmap))
+            .position(|event| event.action == action && event.addr == addr && event.size == size);
+        match run {
+            Some(offset) => {
+                let found = self.next + offset;
+                if let Some(run) = self.events.get_mut(self.next..=found) {
+                    run.rotate_right(1);
+                }
+                self.next += 1;
+            }
+            None => {
+                let row = self.peek().map_or(u32::MAX, |event| event.row);
+                self.complain(row, || {
+                    format!(
+                        "the simulation gives back {size} bytes at {addr:#x}, the record does not"
+                    )
+                });
+            }
+        }
+    }
+}
+
+impl Driver for Tape {
+    fn malloc(&mut self, size: u64) -> Option<u64> {
+        let event = self.peek()?;
+        if event.action != Action::SegmentAlloc {
+            // The record gives memory back first: this request was refused.
+            return None;
+        }
+        if event.size != size {
+            self.complain(event.row, || {
+                format!(
+                    "the simulation asks for {size} bytes, the record for {}",
+                    event.size
+                )
+            });
+        }
+        self.next += 1;
+        Some(event.addr)
+    }
+
+    fn free(&mut self, addr: u64, size: u64) {
+        self.released(Action::SegmentFree, addr, size);
+    }
+
+    fn reserve(&mut self, _size: u64) -> u64 {
+        // Pages are first mapped at the beginning of the reserved space.
+        self.peek()
+            .filter(|event| event.action == Action::SegmentMap)
+            .map_or(0, |event| event.addr)
+    }
+
+    fn map(&mut self, addr: u64, size: u64) -> bool {
+        match self.peek() {
+            Some(event) if event.action == Action::SegmentMap => {
+                if (event.addr, event.size) != (addr, size) {
+                    self.complain(event.row, || {
+                        format!(
+                            "the simulation maps {size} bytes at {addr:#x}, the record {} at {:#x}",
+                            event.size, event.addr
+                        )
+                    });
+                }
+                self.next += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn unmap(&mut self, addr: u64, size: u64) {
+        self.released(Action::SegmentUnmap, addr, size);
+    }
+
+    fn device_total(&self) -> u64 {
+        self.total
+    }
+}
+
+/// The blocks of a program's allocations while it runs.
+struct Blocks(Vec<BlockId>);
+
+impl Blocks {
+    const NONE: BlockId = BlockId(u32::MAX);
+
+    fn new(program: &Program) -> Self {
+        Self(vec![Self::NONE; program.allocations.len()])
+    }
+
+    #[inline]
+    fn set(&mut self, allocation: u32, block: BlockId) {
+        if let Some(slot) = self.0.get_mut(allocation as usize) {
+            *slot = block;
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, allocation: u32) -> Option<BlockId> {
+        let slot = self.0.get_mut(allocation as usize)?;
+        let block = std::mem::replace(slot, Self::NONE);
+        (block != Self::NONE).then_some(block)
+    }
+}
+
+fn adopt<D: Driver>(program: &Program, simulator: &mut Simulator<D>, blocks: &mut Blocks) {
+    for segment in &program.initial {
+        let states: Vec<(u64, u64, u64, bool)> = segment
+            .blocks
+            .iter()
+            .map(|&(addr, size, requested, user)| (addr, size, requested, user.is_some()))
+            .collect();
+        let ids = simulator.adopt_segment(segment.stream, segment.pool, segment.is_small, &states);
+        for (&(.., user), id) in segment.blocks.iter().zip(ids) {
+            if let Some(allocation) = user {
+                blocks.set(allocation, id);
+            }
+        }
+    }
+}
+
+/// Replays a program with the addresses that the driver returned, and compares every event.
+pub fn recorded(program: &Program, config: &Config) -> Replayed {
+    let tape = Tape {
+        events: program.driver_events.clone(),
+        // Only the size of an address reservation depends on it, which the record overrides.
+        total: 1 << 40,
+        ..Tape::default()
+    };
+    let mut simulator = Simulator::new(
+        Config {
+            // The record tells when the limit was met.
+            memory_fraction: None,
+            ..config.clone()
+        },
+        tape,
+    );
+    let mut blocks = Blocks::new(program);
+    adopt(program, &mut simulator, &mut blocks);
+    let mut wrong: Vec<Mismatch> = Vec::new();
+    let mut wrong_count = 0_usize;
+    let mut mismatch = |row: u32, what: &dyn Fn() -> String| {
+        wrong_count += 1;
+        if wrong.len() < MAX_KEPT {
+            wrong.push(Mismatch { row, what: what() });
+        }
+    };
+    for &op in &program.ops {
+        match op {
+            Op::Driver(event) => simulator.driver_mut().end = event as usize + 1,
+            Op::EmptyCache => settle(&mut simulator, None),
+            Op::Free(allocation) => {
+                settle(&mut simulator, None);
+                if let Some(block) = blocks.take(allocation) {
+                    simulator.free(block);
+                }
+            }
+            Op::Alloc(id) | Op::Fail(id) => {
+                let Some(&allocation) = program.allocations.get(id as usize) else {
+                    continue;
+                };
+                settle(&mut simulator, Some(&allocation));
+                let result =
+                    simulator.malloc(allocation.requested, allocation.stream, allocation.pool);
+                match result {
+                    Ok(block) if allocation.failed => {
+                        mismatch(allocation.alloc_row, &|| {
+                            "the record is out of memory, the simulation is not".to_owned()
+                        });
+                        simulator.free(block);
+                    }
+                    Ok(block) => {
+                        let addr = simulator.addr(block);
+                        if addr != allocation.addr {
+                            mismatch(allocation.alloc_row, &|| {
+                                format!(
+                                    "{} bytes at {addr:#x}, recorded at {:#x}",
+                                    allocation.requested, allocation.addr
+                                )
+                            });
+                        }
+                        blocks.set(id, block);
+                    }
+                    Err(_) if allocation.failed => {}
+                    Err(_) => mismatch(allocation.alloc_row, &|| {
+                        "the simulation asks the driver for memory, the record does not".to_owned()
+                    }),
+                }
+                if simulator.driver().next < simulator.driver().end {
+                    settle(&mut simulator, None);
+                }
+            }
+        }
+    }
+    settle(&mut simulator, None);
+    let stats = simulator.stats();
+    let tape = simulator.driver();
+    wrong.extend(tape.wrong.iter().map(|(row, what)| Mismatch {
+        row: *row,
+        what: what.clone(),
+    }));
+    wrong.sort_by_key(|mismatch| mismatch.row);
+    wrong.truncate(MAX_KEPT);
+    Replayed {
+        events: program.events,
+        mismatches: wrong_count + tape.wrong_count,
+        examples: wrong,
+        stats,
+        retries: stats.retries,
+    }
+}
+
+/// Brings the simulation to where the record is before the next step: if the record gives memory
+/// back and the next request does not explain it, the program called `empty_cache()`.
+fn settle(simulator: &mut Simulator<Tape>, next: Option<&Allocation>) {
+    let tape = simulator.driver();
+    if tape.next >= tape.end {
+        return;
+    }
+    let pending = tape.events.get(tape.next..tape.end).unwrap_or(&[]);
+    let releases = pending
+        .iter()
+        .take_while(|event| matches!(event.action, Action::SegmentFree | Action::SegmentUnmap))
+        .count();
+    if releases > 0 {
+        let mut run: Vec<(u64, u64)> = pending
+            .iter()
+            .take(releases)
+            .map(|event| (event.addr, event.size))
+            .collect();
+        run.sort_unstable();
+        let mut all = simulator.releasable();
+        all.sort_unstable();
+        let everything = run == all;
+        let explained = next
+            .is_some_and(|next| !simulator.has_free_block(next.requested, next.stream, next.pool));
+        let config = simulator.config();
+        let selective = config.max_split_size != u64::MAX || config.gc_threshold > 0.0;
+        if !explained || (selective && everything) {
+            simulator.empty_cache();
+        } else if selective && config.gc_threshold > 0.0 {
+            // Which segments are old enough depends on a limit that no snapshot states: follow
+            // the record.
+            for (addr, _) in run {
+                simulator.release_segment(addr);
+            }
+        }
+    }
+    if next.is_none() {
+        // Whatever is left has no explanation.
+        let tape = simulator.driver_mut();
+        while let Some(event) = tape.peek() {
+            tape.complain(event.row, || {
+                format!(
+                    "the record has a {} of {} bytes at {:#x} that the simulation lacks",
+                    event.action.name(),
+                    event.size,
+                    event.addr
+                )
+            });
+            tape.next += 1;
+        }
+    }
+}
+
+/// The device under which a what-if runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device {
+    /// What the allocator may get from the driver.
+    pub capacity: u64,
+    /// The limit of `set_per_process_memory_fraction`, if any.
+    pub limit: Option<u64>,
+}
+
+impl Device {
+    /// A device that is large enough for anything.
+    pub const UNLIMITED: Self = Self {
+        capacity: 1 << 50,
+        limit: None,
+    };
+
+    /// A device of which the allocator may have `capacity` bytes.
+    pub const fn of(capacity: u64) -> Self {
+        Self {
+            capacity,
+            limit: None,
+        }
+    }
+}
+
+/// What would have happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Predicted {
+    /// The amounts until the end, or until memory ran out.
+    pub stats: Stats,
+    /// The event at which memory ran out, if it did.
+    pub failed_row: Option<u32>,
+    /// What could not be served there.
+    pub failed_request: u64,
+    /// Whether the request that failed in the record was served.
+    pub serves_failed_request: bool,
+}
+
+impl Predicted {
+    /// Whether everything was served.
+    pub fn fits(&self) -> bool {
+        self.failed_row.is_none()
+    }
+}
+
+/// Runs a program under other settings or on another device, without the recorded addresses.
+pub fn predict(program: &Program, config: &Config, device: Device) -> Predicted {
+    let mut driver = AddressModel::new(device.capacity).with_limit(device.limit);
+    driver.occupy(program.initial.iter().map(|segment| segment.size).sum());
+    let mut simulator = Simulator::new(config.clone(), driver);
+    let mut blocks = Blocks::new(program);
+    adopt(program, &mut simulator, &mut blocks);
+    let mut serves_failed_request = false;
+    let last_failure = program.allocations.iter().rposition(|a| a.failed);
+    for &op in &program.ops {
+        match op {
+            Op::Driver(_) => {}
+            Op::EmptyCache => simulator.empty_cache(),
+            Op::Free(allocation) => {
+                if let Some(block) = blocks.take(allocation) {
+                    simulator.free(block);
+                }
+            }
+            Op::Alloc(id) | Op::Fail(id) => {
+                let Some(allocation) = program.allocations.get(id as usize) else {
+                    continue;
+                };
+                let result =
+                    simulator.malloc(allocation.requested, allocation.stream, allocation.pool);
+                match result {
+                    Ok(block) => {
+                        blocks.set(id, block);
+                        serves_failed_request |= allocation.failed;
+                    }
+                    // The program lived through this failure (cuDNN tries smaller workspaces).
+                    Err(_) if allocation.failed && last_failure != Some(id as usize) => {}
+                    Err(_) => {
+                        return Predicted {
+                            stats: simulator.stats(),
+                            failed_row: Some(allocation.alloc_row),
+                            failed_request: allocation.requested,
+                            serves_failed_request: false,
+                        };
+                    }
+                }
+            }
+        }
+    }
+    Predicted {
+        stats: simulator.stats(),
+        failed_row: None,
+        failed_request: 0,
+        serves_failed_request,
+    }
+}

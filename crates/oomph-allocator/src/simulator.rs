@@ -1,0 +1,1077 @@
+//! The allocator itself: pools, best fit, splitting, merging, the failure chain.
+//!
+//! The order of checks, and which candidate is tried, follow PyTorch's `CUDACachingAllocator`
+//! step by step: two allocators that differ in one tie give different addresses from there on.
+
+use std::collections::BTreeSet;
+
+use crate::config::{Config, LARGE_ROUNDING, MIN_BLOCK, SMALL_LIMIT, SMALL_SEGMENT, TOO_MUCH};
+use crate::driver::Driver;
+use crate::size_index::{Entry, SizeIndex};
+use oomph_trace::PoolId;
+
+/// No block.
+const NONE: u32 = u32::MAX;
+
+/// A handle to a block that was handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockId(pub(crate) u32);
+
+/// The request could not be served, even after everything cached was given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("out of memory: {segment} bytes more were needed, {reserved} are reserved")]
+pub struct OutOfMemory {
+    /// What the driver was asked for.
+    pub segment: u64,
+    /// What was reserved at that moment.
+    pub reserved: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Block {
+    addr: u64,
+    size: u64,
+    requested: u64,
+    stream: u64,
+    gc_base: u64,
+    prev: u32,
+    next: u32,
+    pool: u32,
+    // Index of the expandable segment, NONE for a plain one.
+    expandable: u32,
+    allocated: bool,
+    mapped: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Pool {
+    is_small: bool,
+    id: PoolId,
+    // By stream, ascending; almost always one.
+    free: Vec<(u64, SizeIndex)>,
+    // Unmapped parts of expandable segments: (stream, address, block).
+    unmapped: BTreeSet<(u64, u64, u32)>,
+    get_free_calls: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Expandable {
+    start: u64,
+    page: u64,
+}
+
+/// Amounts of memory now, and their peaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes of blocks in use.
+    pub allocated: u64,
+    /// The most of that at any moment.
+    pub allocated_peak: u64,
+    /// Bytes that programs asked for, of blocks in use.
+    pub requested: u64,
+    /// Bytes held from the driver.
+    pub reserved: u64,
+    /// The most of that at any moment.
+    pub reserved_peak: u64,
+    /// Times that everything cached was given back to serve a request.
+    pub retries: u64,
+    /// `cudaMalloc` and map calls that succeeded.
+    pub driver_allocs: u64,
+}
+
+/// The simulated allocator of one device.
+#[derive(Debug, Clone)]
+pub struct Simulator<D> {
+    config: Config,
+    driver: D,
+    blocks: Vec<Block>,
+    vacant: Vec<u32>,
+    pools: Vec<Pool>,
+    expandable: Vec<Expandable>,
+    stats: Stats,
+    // Whether a GC threshold and a limit are both set.
+    collects_garbage: bool,
+    limit: u64,
+}
+
+impl<D: Driver> Simulator<D> {
+    /// An allocator that holds nothing yet.
+    pub fn new(config: Config, driver: D) -> Self {
+        let fraction = config
+            .memory_fraction
+            .map(|share| (share * driver.device_total() as f64) as u64);
+        let limit = driver.limit().or(fraction);
+        let mut simulator = Self {
+            collects_garbage: config.gc_threshold > 0.0 && limit.is_some(),
+            limit: limit.unwrap_or(u64::MAX),
+            config,
+            driver,
+            blocks: Vec::new(),
+            vacant: Vec::new(),
+            pools: Vec::new(),
+            expandable: Vec::new(),
+            stats: Stats::default(),
+        };
+        simulator.add_pools(PoolId::DEFAULT);
+        simulator
+    }
+
+    fn add_pools(&mut self, id: PoolId) {
+        for is_small in [false, true] {
+            self.pools.push(Pool {
+                is_small,
+                id,
+                free: Vec::new(),
+                unmapped: BTreeSet::new(),
+                get_free_calls: 0,
+            });
+        }
+    }
+
+    /// The amounts so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The driver.
+    pub fn driver_mut(&mut self) -> &mut D {
+        &mut self.driver
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// Where a block lies.
+    #[inline]
+    pub fn addr(&self, id: BlockId) -> u64 {
+        self.block(id.0).addr
+    }
+
+    /// How large a block is.
+    pub fn size(&self, id: BlockId) -> u64 {
+        self.block(id.0).size
+    }
+
+    #[inline]
+    fn block(&self, id: u32) -> &Block {
+        // Indices come from this table and are never NONE here; the fallback keeps a broken
+        // invariant from ending the process.
+        static NOTHING: Block = Block {
+            addr: 0,
+            size: 0,
+            requested: 0,
+            stream: 0,
+            gc_base: 0,
+            prev: NONE,
+            next: NONE,
+            pool: 0,
+            expandable: NONE,
+            allocated: true,
+            mapped: true,
+        };
+        self.blocks.get(id as usize).unwrap_or(&NOTHING)
+    }
+
+    #[inline]
+    fn with<T: Default>(&mut self, id: u32, change: impl FnOnce(&mut Block) -> T) -> T {
+        self.blocks
+            .get_mut(id as usize)
+            .map(change)
+            .unwrap_or_default()
+    }
+
+    fn new_block(&mut self, block: Block) -> u32 {
+        if let Some(id) = self.vacant.pop() {
+            self.with(id, |slot| *slot = block);
+            return id;
+        }
+        self.blocks.push(block);
+        self.blocks.len() as u32 - 1
+    }
+
+    fn pool_index(&mut self, id: PoolId, rounded: u64) -> u32 {
+        let small = u32::from(rounded <= SMALL_LIMIT);
+        if id == PoolId::DEFAULT {
+            return small;
+        }
+        let found = self.pools.iter().position(|pool| pool.id == id);
+        let large = found.unwrap_or_else(|| {
+            self.add_pools(id);
+            self.pools.len() - 2
+        });
+        large as u32 + small
+    }
+
+    fn pool(&mut self, index: u32) -> Option<&mut Pool> {
+        self.pools.get_mut(index as usize)
+    }
+
+    fn insert_free(&mut self, id: u32) {
+        let block = self.block(id);
+        let (pool, stream, entry) = (
+            block.pool,
+            block.stream,
+            Entry {
+                size: block.size,
+                addr: block.addr,
+                block: id,
+            },
+        );
+        let Some(pool) = self.pool(pool) else { return };
+        let calls = pool.get_free_calls;
+        match pool.free.iter_mut().find(|(other, _)| *other == stream) {
+            Some((_, index)) => index.insert(entry),
+            None => {
+                let at = pool.free.partition_point(|&(other, _)| other < stream);
+                let mut index = SizeIndex::default();
+                index.insert(entry);
+                pool.free.insert(at, (stream, index));
+            }
+        }
+        self.with(id, |block| block.gc_base = calls);
+    }
+
+    fn remove_free(&mut self, id: u32) {
+        let block = self.block(id);
+        let (pool, stream, size, addr) = (block.pool, block.stream, block.size, block.addr);
+        if let Some(pool) = self.pool(pool)
+            && let Some((_, index)) = pool.free.iter_mut().find(|(other, _)| *other == stream)
+        {
+            index.remove(size, addr);
+        }
+    }
+
+    /// Hands out a block.
+    pub fn malloc(
+        &mut self,
+        requested: u64,
+        stream: u64,
+        pool_id: PoolId,
+    ) -> Result<BlockId, OutOfMemory> {
+        if requested >= TOO_MUCH {
+            return Err(OutOfMemory {
+                segment: requested,
+                reserved: self.stats.reserved,
+            });
+        }
+        let rounded = self.config.round_size(requested);
+        let pool = self.pool_index(pool_id, rounded);
+        let segment = self.config.segment_size(rounded);
+        let mut found = self.get_free_block(pool, stream, rounded);
+        if found.is_none() {
+            if self.collects_garbage {
+                self.collect_garbage();
+            }
+            found = self.alloc_block(pool, stream, rounded, segment);
+        }
+        if found.is_none()
+            && self.config.max_split_size != u64::MAX
+            && self.release_available_cached_blocks(pool, stream, rounded)
+        {
+            found = self.alloc_block(pool, stream, rounded, segment);
+        }
+        let may_flush = pool_id == PoolId::DEFAULT || !self.config.no_flush_in_private_pools;
+        if found.is_none() && may_flush {
+            self.stats.retries += 1;
+            self.empty_cache();
+            found = self.alloc_block(pool, stream, rounded, segment);
+        }
+        let Some(id) = found else {
+            return Err(OutOfMemory {
+                segment,
+                reserved: self.stats.reserved,
+            });
+        };
+        Ok(self.hand_out(id, requested, rounded))
+    }
+
+    /// Whether a request could be served without asking the driver.
+    pub fn has_free_block(&mut self, requested: u64, stream: u64, pool_id: PoolId) -> bool {
+        let rounded = self.config.round_size(requested);
+        let pool = self.pool_index(pool_id, rounded);
+        self.find_free_block(pool, stream, rounded).is_some()
+    }
+
+    fn find_free_block(&self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
+        let pool = self.pools.get(pool as usize)?;
+        let (_, index) = pool.free.iter().find(|&&(other, _)| other == stream)?;
+        let (mut cursor, mut entry) = index.lower_bound(rounded)?;
+        if self.block(entry.block).expandable != NONE {
+            if self.config.expandable_segments {
+                // Ranked by the size that the block could grow to.
+                let grown = |id: u32| {
+                    let block = self.block(id);
+                    let next = self.block(block.next);
+                    if block.next != NONE && !next.mapped {
+                        block.size.saturating_add(next.size)
+                    } else {
+                        block.size
+                    }
+                };
+                while let Some((next_cursor, next)) = index.next(cursor)
+                    && self.block(next.block).expandable != NONE
+                    && grown(next.block) < grown(entry.block)
+                {
+                    (cursor, entry) = (next_cursor, next);
+                }
+            } else {
+                while self.block(entry.block).expandable != NONE {
+                    (cursor, entry) = index.next(cursor)?;
+                }
+            }
+        }
+        // Only this one candidate is tested: there is no second choice.
+        if rounded < self.config.max_split_size && entry.size >= self.config.max_split_size {
+            return None;
+        }
+        if rounded >= self.config.max_split_size
+            && entry.size >= rounded.saturating_add(self.config.max_non_split_rounding)
+        {
+            return None;
+        }
+        Some(entry.block)
+    }
+
+    fn get_free_block(&mut self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
+        if self.collects_garbage
+            && let Some(pool) = self.pool(pool)
+        {
+            pool.get_free_calls += 1;
+        }
+        let id = self.find_free_block(pool, stream, rounded)?;
+        self.remove_free(id);
+        Some(id)
+    }
+
+    fn alloc_block(&mut self, pool: u32, stream: u64, rounded: u64, segment: u64) -> Option<u32> {
+        if self.stats.reserved.saturating_add(segment) > self.limit {
+            return None;
+        }
+        if self.config.expandable_segments {
+            return self.grow_expandable(pool, stream, rounded);
+        }
+        let addr = self.driver.malloc(segment)?;
+        self.reserve(segment);
+        Some(self.new_block(Block {
+            addr,
+            size: segment,
+            requested: 0,
+            stream,
+            gc_base: 0,
+            prev: NONE,
+            next: NONE,
+            pool,
+            expandable: NONE,
+            allocated: false,
+            mapped: true,
+        }))
+    }
+
+    fn reserve(&mut self, size: u64) {
+        let stats = &mut self.stats;
+        stats.reserved = stats.reserved.saturating_add(size);
+        stats.reserved_peak = stats.reserved_peak.max(stats.reserved);
+        stats.driver_allocs += 1;
+    }
+
+    fn hand_out(&mut self, id: u32, requested: u64, rounded: u64) -> BlockId {
+        let block = self.block(id);
+        let size = block.size;
+        let rest = size.saturating_sub(rounded);
+        let is_small = self
+            .pools
+            .get(block.pool as usize)
+            .is_some_and(|pool| pool.is_small);
+        let split = if is_small || self.config.expandable_segments {
+            rest >= MIN_BLOCK
+        } else {
+            rounded < self.config.max_split_size && rest > SMALL_LIMIT
+        };
+        let id = if split {
+            // The request takes the low end; the rest keeps its identity and moves up.
+            let front = Block {
+                addr: block.addr,
+                size: rounded,
+                requested,
+                stream: block.stream,
+                gc_base: 0,
+                prev: block.prev,
+                next: id,
+                pool: block.pool,
+                expandable: block.expandable,
+                allocated: true,
+                mapped: true,
+            };
+            let before = front.prev;
+            let front = self.new_block(front);
+            if before != NONE {
+                self.with(before, |block| block.next = front);
+            }
+            self.with(id, |block| {
+                block.prev = front;
+                block.addr = block.addr.saturating_add(rounded);
+                block.size = rest;
+            });
+            self.insert_free(id);
+            front
+        } else {
+            self.with(id, |block| {
+                block.allocated = true;
+                block.requested = requested;
+            });
+            id
+        };
+        let size = self.block(id).size;
+        let stats = &mut self.stats;
+        stats.allocated = stats.allocated.saturating_add(size);
+        stats.allocated_peak = stats.allocated_peak.max(stats.allocated);
+        stats.requested = stats.requested.saturating_add(requested);
+        BlockId(id)
+    }
+
+    /// Takes a block back; all streams are done with it.
+    pub fn free(&mut self, id: BlockId) {
+        let id = id.0;
+        let block = self.block(id);
+        if !block.allocated || id as usize >= self.blocks.len() {
+            return;
+        }
+        let (size, requested, prev, next) = (block.size, block.requested, block.prev, block.next);
+        self.stats.allocated = self.stats.allocated.saturating_sub(size);
+        self.stats.requested = self.stats.requested.saturating_sub(requested);
+        self.with(id, |block| block.allocated = false);
+        self.merge(id, prev);
+        self.merge(id, next);
+        self.insert_free(id);
+    }
+
+    /// Takes `other` into its neighbour `id` if both are free and alike.
+    fn merge(&mut self, id: u32, other: u32) {
+        if other == NONE {
+            return;
+        }
+        let from = self.block(other);
+        if from.allocated || from.mapped != self.block(id).mapped {
+            return;
+        }
+        if from.mapped {
+            self.remove_free(other);
+        } else {
+            let key = (from.stream, from.addr, other);
+            let pool = from.pool;
+            if let Some(pool) = self.pool(pool) {
+                pool.unmapped.remove(&key);
+            }
+        }
+        let from = self.block(other);
+        let (addr, size, prev, next) = (from.addr, from.size, from.prev, from.next);
+        if next == id {
+            self.with(id, |block| {
+                block.addr = addr;
+                block.prev = prev;
+                block.size = block.size.saturating_add(size);
+            });
+            if prev != NONE {
+                self.with(prev, |block| block.next = id);
+            }
+        } else {
+            self.with(id, |block| {
+                block.next = next;
+                block.size = block.size.saturating_add(size);
+            });
+            if next != NONE {
+                self.with(next, |block| block.prev = id);
+            }
+        }
+        self.vacant.push(other);
+    }
+
+    // --- giving memory back -------------------------------------------------------------------
+
+    /// Segments that are wholly free: (address, size), pool by pool in the order of release.
+    pub fn releasable(&self) -> Vec<(u64, u64)> {
+        self.pools
+            .iter()
+            .flat_map(|pool| &pool.free)
+            .flat_map(|(_, index)| index.iter())
+            .filter(|entry| self.is_whole_segment(entry.block))
+            .map(|entry| (entry.addr, entry.size))
+            .collect()
+    }
+
+    fn is_whole_segment(&self, id: u32) -> bool {
+        let block = self.block(id);
+        block.expandable == NONE && block.prev == NONE && block.next == NONE
+    }
+
+    /// `torch.cuda.empty_cache()`: gives back every segment that is wholly free, and the whole
+    /// free pages of expandable ones.
+    pub fn empty_cache(&mut self) {
+        for pool in 0..self.pools.len() {
+            let entries: Vec<u32> = self
+                .pools
+                .get(pool)
+                .into_iter()
+                .flat_map(|pool| &pool.free)
+                .flat_map(|(_, index)| index.iter())
+                .map(|entry| entry.block)
+                .collect();
+            let mut to_unmap = Vec::new();
+            for id in entries {
+                if self.block(id).expandable != NONE {
+                    to_unmap.push(id);
+                } else if self.is_whole_segment(id) {
+                    self.release(id);
+                }
+            }
+            for id in to_unmap {
+                self.unmap(id);
+            }
+        }
+    }
+
+    /// Gives back the segment that starts at `addr` if it is wholly free.
+    pub fn release_segment(&mut self, addr: u64) -> bool {
+        let found = self
+            .pools
+            .iter()
+            .flat_map(|pool| &pool.free)
+            .flat_map(|(_, index)| index.iter())
+            .find(|entry| entry.addr == addr && self.is_whole_segment(entry.block));
+        match found {
+            Some(entry) => {
+                self.release(entry.block);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn release(&mut self, id: u32) {
+        self.remove_free(id);
+        let block = self.block(id);
+        let (addr, size) = (block.addr, block.size);
+        self.driver.free(addr, size);
+        self.stats.reserved = self.stats.reserved.saturating_sub(size);
+        self.with(id, |block| block.allocated = true);
+        self.vacant.push(id);
+    }
+
+    fn release_available_cached_blocks(&mut self, pool: u32, stream: u64, rounded: u64) -> bool {
+        let wanted = rounded.max(self.config.max_split_size);
+        let Some(pool) = self.pools.get(pool as usize) else {
+            return false;
+        };
+        let Some((_, index)) = pool.free.iter().find(|&&(other, _)| other == stream) else {
+            return false;
+        };
+        // The first that is large enough and not expandable …
+        if let Some((_, entry)) = index.lower_bound(wanted) {
+            if self.block(entry.block).expandable == NONE {
+                if self.is_whole_segment(entry.block) {
+                    self.release(entry.block);
+                    return true;
+                }
+                return false;
+            }
+        }
+        // … or the largest ones below it, until together they are large enough.
+        let candidates: Vec<Entry> = index
+            .iter()
+            .filter(|entry| entry.size < wanted && entry.size >= self.config.max_split_size)
+            .filter(|entry| self.is_whole_segment(entry.block))
+            .collect();
+        let mut released = 0_u64;
+        for entry in candidates.into_iter().rev() {
+            if released >= wanted {
+                break;
+            }
+            released = released.saturating_add(entry.size);
+            self.release(entry.block);
+        }
+        released >= wanted
+    }
+
+    fn collect_garbage(&mut self) {
+        let threshold = (self.config.gc_threshold * self.limit as f64) as u64;
+        if self.stats.reserved <= threshold {
+            return;
+        }
+        let target = self.stats.reserved - threshold;
+        let mut reclaimed = 0_u64;
+        loop {
+            let Some(pool) = self.pools.first() else {
+                return;
+            };
+            let calls = pool.get_free_calls;
+            let age = |id: u32| calls.saturating_sub(self.block(id).gc_base);
+            let mut candidates: Vec<u32> = pool
+                .free
+                .iter()
+                .flat_map(|(_, index)| index.iter())
+                .map(|entry| entry.block)
+                .filter(|&id| self.is_whole_segment(id))
+                .collect();
+            if candidates.is_empty() {
+                return;
+            }
+            let total: u64 = candidates.iter().map(|&id| age(id)).sum();
+            let average = total as f64 / candidates.len() as f64;
+            candidates.retain(|&id| age(id) as f64 >= average);
+            let mut freed = false;
+            for id in candidates {
+                if reclaimed >= target {
+                    return;
+                }
+                reclaimed = reclaimed.saturating_add(self.block(id).size);
+                self.release(id);
+                freed = true;
+            }
+            if !freed || reclaimed >= target {
+                return;
+            }
+        }
+    }
+
+    // --- expandable segments ------------------------------------------------------------------
+
+    fn is_available(&self, id: u32) -> bool {
+        id != NONE && !self.block(id).allocated
+    }
+
+    fn find_expandable(&mut self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
+        let unmapped = &self.pools.get(pool as usize)?.unmapped;
+        for &(_, _, id) in unmapped
+            .range((stream, 0, 0)..)
+            .take_while(|&&(other, _, _)| other == stream)
+        {
+            // A free block right before the unmapped space can be used with it.
+            let before = self.block(id).prev;
+            let start = if self.is_available(before) {
+                before
+            } else {
+                id
+            };
+            let mut room = 0_u64;
+            let mut at = start;
+            while room < rounded && self.is_available(at) {
+                room = room.saturating_add(self.block(at).size);
+                at = self.block(at).next;
+            }
+            if room >= rounded {
+                return Some(start);
+            }
+        }
+        let is_small = self.pools.get(pool as usize)?.is_small;
+        let page = if is_small {
+            SMALL_SEGMENT
+        } else {
+            self.config.large_segment_size.max(LARGE_ROUNDING)
+        };
+        let total = self.driver.device_total();
+        let size = total
+            .saturating_add(total / 8)
+            .div_ceil(page)
+            .saturating_mul(page);
+        let start = self.driver.reserve(size);
+        let segment = self.expandable.len() as u32;
+        self.expandable.push(Expandable { start, page });
+        let id = self.new_block(Block {
+            addr: start,
+            size,
+            requested: 0,
+            stream,
+            gc_base: 0,
+            prev: NONE,
+            next: NONE,
+            pool,
+            expandable: segment,
+            allocated: false,
+            mapped: false,
+        });
+        if let Some(pool) = self.pool(pool) {
+            pool.unmapped.insert((stream, start, id));
+        }
+        (size >= rounded).then_some(id)
+    }
+
+    fn page_of(&self, id: u32) -> Expandable {
+        self.expandable
+            .get(self.block(id).expandable as usize)
+            .copied()
+            .unwrap_or(Expandable {
+                start: 0,
+                page: LARGE_ROUNDING,
+            })
+    }
+
+    /// Maps pages for at least `size` bytes at the start of an unmapped block.
+    fn map(&mut self, id: u32, size: u64) -> bool {
+        let page = self.page_of(id).page;
+        let block = self.block(id);
+        let (addr, whole, stream, pool, expandable, next) = (
+            block.addr,
+            block.size,
+            block.stream,
+            block.pool,
+            block.expandable,
+            block.next,
+        );
+        let mapped = size.div_ceil(page).saturating_mul(page).min(whole);
+        if !self.driver.map(addr, mapped) {
+            return false;
+        }
+        if let Some(pool) = self.pool(pool) {
+            pool.unmapped.remove(&(stream, addr, id));
+        }
+        self.with(id, |block| block.mapped = true);
+        if mapped < whole {
+            let rest_addr = addr.saturating_add(mapped);
+            let rest = self.new_block(Block {
+                addr: rest_addr,
+                size: whole - mapped,
+                requested: 0,
+                stream,
+                gc_base: 0,
+                prev: id,
+                next,
+                pool,
+                expandable,
+                allocated: false,
+                mapped: false,
+            });
+            if next != NONE {
+                self.with(next, |block| block.prev = rest);
+            }
+            self.with(id, |block| {
+                block.next = rest;
+                block.size = mapped;
+            });
+            if let Some(pool) = self.pool(pool) {
+                pool.unmapped.insert((stream, rest_addr, rest));
+            }
+        }
+        let (prev, next) = (self.block(id).prev, self.block(id).next);
+        self.merge(id, prev);
+        self.merge(id, next);
+        self.insert_free(id);
+        self.reserve(mapped);
+        true
+    }
+
+    fn grow_expandable(&mut self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
+        let mut candidate = self.find_expandable(pool, stream, rounded)?;
+        if !self.block(candidate).mapped {
+            let size = self.block(candidate).size.min(rounded);
+            if !self.map(candidate, size) {
+                return None;
+            }
+        }
+        while self.block(candidate).size < rounded {
+            let missing = rounded - self.block(candidate).size;
+            let next = self.block(candidate).next;
+            if next == NONE || self.block(next).mapped {
+                return None;
+            }
+            let size = self.block(next).size.min(missing);
+            if !self.map(next, size) {
+                return None;
+            }
+            // Mapping merged the candidate into its neighbour.
+            candidate = next;
+        }
+        self.remove_free(candidate);
+        Some(candidate)
+    }
+
+    /// Gives back the pages that lie wholly inside a free block.
+    fn unmap(&mut self, id: u32) {
+        let Expandable { start, page } = self.page_of(id);
+        let block = self.block(id);
+        let (addr, size, stream, pool, expandable) = (
+            block.addr,
+            block.size,
+            block.stream,
+            block.pool,
+            block.expandable,
+        );
+        let offset = addr.saturating_sub(start);
+        let first = offset.div_ceil(page).saturating_mul(page);
+        let end = offset.saturating_add(size) / page * page;
+        if first >= end {
+            return;
+        }
+        let (unmapped_addr, unmapped_size) = (start.saturating_add(first), end - first);
+        self.remove_free(id);
+        let piece = |addr: u64, size: u64, prev: u32, next: u32| Block {
+            addr,
+            size,
+            requested: 0,
+            stream,
+            gc_base: 0,
+            prev,
+            next,
+            pool,
+            expandable,
+            allocated: false,
+            mapped: true,
+        };
+        let before = unmapped_addr - addr;
+        if before > 0 {
+            let prev = self.block(id).prev;
+            let new = self.new_block(piece(addr, before, prev, id));
+            if prev != NONE {
+                self.with(prev, |block| block.next = new);
+            }
+            self.with(id, |block| block.prev = new);
+            self.insert_free(new);
+        }
+        let after = size.saturating_sub(before).saturating_sub(unmapped_size);
+        if after > 0 {
+            let next = self.block(id).next;
+            let new = self.new_block(piece(
+                unmapped_addr.saturating_add(unmapped_size),
+                after,
+                id,
+                next,
+            ));
+            if next != NONE {
+                self.with(next, |block| block.prev = new);
+            }
+            self.with(id, |block| block.next = new);
+            self.insert_free(new);
+        }
+        self.with(id, |block| {
+            block.addr = unmapped_addr;
+            block.size = unmapped_size;
+            block.mapped = false;
+        });
+        let (prev, next) = (self.block(id).prev, self.block(id).next);
+        self.merge(id, prev);
+        self.merge(id, next);
+        let addr = self.block(id).addr;
+        if let Some(pool) = self.pool(pool) {
+            pool.unmapped.insert((stream, addr, id));
+        }
+        self.driver.unmap(unmapped_addr, unmapped_size);
+        self.stats.reserved = self.stats.reserved.saturating_sub(unmapped_size);
+    }
+
+    // --- starting from a state ----------------------------------------------------------------
+
+    /// Takes over a segment with its blocks: (address, size, requested, whether in use), in the
+    /// order of their addresses and without gaps. Returns a handle for each block.
+    pub fn adopt_segment(
+        &mut self,
+        stream: u64,
+        pool_id: PoolId,
+        is_small: bool,
+        blocks: &[(u64, u64, u64, bool)],
+    ) -> Vec<BlockId> {
+        let pool = self.pool_index(pool_id, if is_small { 0 } else { SMALL_LIMIT + 1 });
+        let mut ids = Vec::with_capacity(blocks.len());
+        let mut prev = NONE;
+        let mut total = 0_u64;
+        for &(addr, size, requested, in_use) in blocks {
+            let id = self.new_block(Block {
+                addr,
+                size,
+                requested,
+                stream,
+                gc_base: 0,
+                prev,
+                next: NONE,
+                pool,
+                expandable: NONE,
+                allocated: in_use,
+                mapped: true,
+            });
+            if prev != NONE {
+                self.with(prev, |block| block.next = id);
+            }
+            if in_use {
+                self.stats.allocated = self.stats.allocated.saturating_add(size);
+                self.stats.requested = self.stats.requested.saturating_add(requested);
+            } else {
+                self.insert_free(id);
+            }
+            total = total.saturating_add(size);
+            prev = id;
+            ids.push(BlockId(id));
+        }
+        self.stats.allocated_peak = self.stats.allocated_peak.max(self.stats.allocated);
+        self.reserve(total);
+        ids
+    }
+
+    /// Whether links, sizes and the free lists agree; for tests.
+    pub fn check(&self) -> Result<(), String> {
+        let mut allocated = 0_u64;
+        let mut mapped = 0_u64;
+        let vacant: std::collections::HashSet<u32> = self.vacant.iter().copied().collect();
+        for (id, block) in self.blocks.iter().enumerate() {
+            let id = id as u32;
+            if vacant.contains(&id) {
+                continue;
+            }
+            if block.allocated {
+                allocated += block.size;
+            }
+            if block.mapped {
+                mapped += block.size;
+            }
+            if block.next != NONE {
+                let next = self.block(block.next);
+                if next.prev != id || next.addr != block.addr + block.size {
+                    return Err(format!("block {id} and its neighbour do not meet"));
+                }
+                if !block.allocated && !next.allocated && block.mapped == next.mapped {
+                    return Err(format!("block {id} and its neighbour should have merged"));
+                }
+            }
+            let in_index = self.pools.get(block.pool as usize).is_some_and(|pool| {
+                pool.free.iter().any(|(stream, index)| {
+                    *stream == block.stream && index.iter().any(|entry| entry.block == id)
+                })
+            });
+            if in_index == (block.allocated || !block.mapped) {
+                return Err(format!("block {id} is in the wrong list"));
+            }
+        }
+        if allocated != self.stats.allocated || mapped != self.stats.reserved {
+            return Err(format!(
+                "{allocated} of {mapped} bytes by block, {} of {} by count",
+                self.stats.allocated, self.stats.reserved
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::driver::AddressModel;
+
+    const MIB: u64 = 1 << 20;
+
+    fn simulator(config: Config) -> Simulator<AddressModel> {
+        Simulator::new(config, AddressModel::new(4 << 30))
+    }
+
+    #[test]
+    fn a_freed_block_is_reused_whole_or_split() {
+        let mut sim = simulator(Config::default());
+        let a = sim.malloc(30 * MIB, 0, PoolId::DEFAULT).unwrap();
+        let addr = sim.addr(a);
+        sim.free(a);
+        let b = sim.malloc(12 * MIB, 0, PoolId::DEFAULT).unwrap();
+        let c = sim.malloc(12 * MIB, 0, PoolId::DEFAULT).unwrap();
+        assert_eq!(sim.addr(b), addr);
+        assert_eq!(sim.addr(c), addr + 12 * MIB);
+        assert_eq!(sim.stats().reserved, 30 * MIB);
+        sim.free(b);
+        sim.free(c);
+        sim.empty_cache();
+        assert_eq!(sim.stats().reserved, 0);
+        sim.check().unwrap();
+    }
+
+    #[test]
+    fn another_stream_never_gets_the_block() {
+        let mut sim = simulator(Config::default());
+        let a = sim.malloc(30 * MIB, 0, PoolId::DEFAULT).unwrap();
+        sim.free(a);
+        sim.malloc(30 * MIB, 7, PoolId::DEFAULT).unwrap();
+        assert_eq!(sim.stats().reserved, 60 * MIB);
+    }
+
+    #[test]
+    fn fragmentation_ends_with_expandable_segments() {
+        // Holes that grow never fit; one growing segment does.
+        let run = |config: Config| {
+            let mut sim = Simulator::new(config, AddressModel::new(6 << 30));
+            for step in 0..300_u64 {
+                let big = sim.malloc((150 + 6 * step) * MIB, 0, PoolId::DEFAULT)?;
+                sim.free(big);
+                sim.malloc(12 * MIB, 0, PoolId::DEFAULT)?;
+            }
+            sim.check().unwrap();
+            Ok::<_, OutOfMemory>(sim.stats().reserved_peak)
+        };
+        assert!(run(Config::default()).is_err());
+        let expandable = Config {
+            expandable_segments: true,
+            ..Config::default()
+        };
+        assert!(run(expandable).is_ok());
+    }
+
+    fn configs() -> impl Strategy<Value = Config> {
+        (
+            any::<bool>(),
+            prop_oneof![Just(u64::MAX), Just(32 * MIB), Just(200 * MIB)],
+            prop_oneof![Just(0_u32), Just(4), Just(8)],
+            prop_oneof![Just(0.0), Just(0.5)],
+        )
+            .prop_map(|(expandable, split, divisions, gc)| Config {
+                expandable_segments: expandable,
+                max_split_size: split,
+                roundup_divisions: [divisions; 16],
+                gc_threshold: gc,
+                memory_fraction: (gc > 0.0).then_some(0.9),
+                ..Config::default()
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn never_overlaps_and_never_loses_a_byte(
+            config in configs(),
+            steps in proptest::collection::vec(
+                (0_u8..10, 1_u64..400_000_000, 0_u64..2, 0_u64..2), 1..300),
+        ) {
+            let mut sim = simulator(config);
+            let mut live: Vec<BlockId> = Vec::new();
+            for (what, size, stream, pool) in steps {
+                match what {
+                    0..=5 => {
+                        let size = if what < 3 { size / 1000 + 1 } else { size };
+                        if let Ok(id) = sim.malloc(size, stream, PoolId(0, pool)) {
+                            prop_assert!(sim.size(id) >= size);
+                            live.push(id);
+                        }
+                    }
+                    6..=8 => {
+                        if !live.is_empty() {
+                            let at = size as usize % live.len();
+                            sim.free(live.swap_remove(at));
+                        }
+                    }
+                    _ => sim.empty_cache(),
+                }
+                sim.check().map_err(TestCaseError::fail)?;
+                prop_assert!(sim.stats().reserved <= 4 << 30);
+                let mut spans: Vec<(u64, u64)> =
+                    live.iter().map(|&id| (sim.addr(id), sim.size(id))).collect();
+                spans.sort_unstable();
+                prop_assert!(spans.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+            }
+            for id in live {
+                sim.free(id);
+            }
+            sim.empty_cache();
+            prop_assert_eq!(sim.stats().allocated, 0);
+            prop_assert_eq!(sim.stats().reserved, 0);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The free blocks of one stream, ordered by size and then address.
+//!
+//! A B-tree would do, but a replay spends most of its time here: sorted chunks that fit into a few
+//! cache lines are about three times as fast for the hundreds to thousands of free blocks that
+//! real jobs have.
+
+/// A free block: size, address, and its index in the simulator's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) size: u64,
+    pub(crate) addr: u64,
+    pub(crate) block: u32,
+}
+
+impl Entry {
+    #[inline]
+    fn key(self) -> (u64, u64) {
+        (self.size, self.addr)
+    }
+}
+
+/// Entries per chunk before it is cut in two.
+const CHUNK: usize = 64;
+
+/// A place in a [`SizeIndex`], valid until the next change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cursor {
+    chunk: usize,
+    item: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SizeIndex {
+    // No chunk is empty.
+    chunks: Vec<Vec<Entry>>,
+    // The largest key of each chunk.
+    highest: Vec<(u64, u64)>,
+}
+
+impl SizeIndex {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.chunks.iter().flatten().copied()
+    }
+
+    #[inline]
+    fn chunk_for(&self, key: (u64, u64)) -> usize {
+        self.highest.partition_point(|&highest| highest < key)
+    }
+
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        let key = entry.key();
+        let at = self.chunk_for(key).min(self.chunks.len().saturating_sub(1));
+        let (Some(chunk), Some(highest)) = (self.chunks.get_mut(at), self.highest.get_mut(at))
+        else {
+            let mut chunk = Vec::with_capacity(CHUNK);
+            chunk.push(entry);
+            self.chunks.push(chunk);
+            self.highest.push(key);
+            return;
+        };
+        let item = chunk.partition_point(|other| other.key() < key);
+        chunk.insert(item, entry);
+        *highest = (*highest).max(key);
+        if chunk.len() >= CHUNK {
+            let mut upper = Vec::with_capacity(CHUNK);
+            upper.extend(chunk.drain(CHUNK / 2..));
+            if let Some(last) = chunk.last() {
+                let upper_highest = std::mem::replace(highest, last.key());
+                self.highest.insert(at + 1, upper_highest);
+                self.chunks.insert(at + 1, upper);
+            }
+        }
+    }
+
+    /// Removes the block of this size at this address; false if there is none.
+    pub(crate) fn remove(&mut self, size: u64, addr: u64) -> bool {
+        let key = (size, addr);
+        let at = self.chunk_for(key);
+        let (Some(chunk), Some(highest)) = (self.chunks.get_mut(at), self.highest.get_mut(at))
+        else {
+            return false;
+        };
+        let item = chunk.partition_point(|other| other.key() < key);
+        if chunk.get(item).map(|entry| entry.key()) != Some(key) {
+            return false;
+        }
+        chunk.remove(item);
+        match chunk.last() {
+            Some(last) => *highest = last.key(),
+            None => {
+                self.chunks.remove(at);
+                self.highest.remove(at);
+            }
+        }
+        true
+    }
+
+    /// The first block of at least `size` bytes: the smallest, then the lowest.
+    #[inline]
+    pub(crate) fn lower_bound(&self, size: u64) -> Option<(Cursor, Entry)> {
+        let chunk = self.chunk_for((size, 0));
+        let entries = self.chunks.get(chunk)?;
+        let item = entries.partition_point(|entry| entry.size < size);
+        let entry = *entries.get(item)?;
+        Some((Cursor { chunk, item }, entry))
+    }
+
+    /// The next block in order.
+    pub(crate) fn next(&self, cursor: Cursor) -> Option<(Cursor, Entry)> {
+        let chunk = self.chunks.get(cursor.chunk)?;
+        let cursor = if cursor.item + 1 < chunk.len() {
+            Cursor {
+                item: cursor.item + 1,
+                ..cursor
+            }
+        } else {
+            Cursor {
+                chunk: cursor.chunk + 1,
+                item: 0,
+            }
+        };
+        let entry = *self.chunks.get(cursor.chunk)?.get(cursor.item)?;
+        Some((cursor, entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn behaves_like_an_ordered_set(
+            changes in proptest::collection::vec((any::<bool>(), 0_u64..40, 0_u64..40), 0..600)
+        ) {
+            let mut index = SizeIndex::default();
+            let mut model = BTreeSet::new();
+            for (insert, size, addr) in changes {
+                if insert {
+                    if model.insert((size, addr)) {
+                        index.insert(Entry { size, addr, block: 0 });
+                    }
+                } else {
+                    prop_assert_eq!(index.remove(size, addr), model.remove(&(size, addr)));
+                }
+                let found = index.lower_bound(size).map(|(_, entry)| entry.key());
+                prop_assert_eq!(found, model.range((size, 0)..).next().copied());
+            }
+            let keys: Vec<_> = index.iter().map(Entry::key).collect();
+            prop_assert_eq!(&keys, &model.iter().copied().collect::<Vec<_>>());
+            let mut walked = Vec::new();
+            let mut at = index.lower_bound(0);
+            while let Some((cursor, entry)) = at {
+                walked.push(entry.key());
+                at = index.next(cursor);
+            }
+            prop_assert_eq!(keys, walked);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Replays of what was recorded on a real GPU.
+
+use std::path::Path;
+
+use oomph_allocator::{Config, Device, Program, TorchVersion, plan, replay, search};
+
+fn program(name: &str) -> (Program, Config) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fixtures")
+        .join(name);
+    let (trace, _) = oomph_trace::snapshot::read(&path).unwrap();
+    let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
+    (Program::new(&trace, 0, &config), config)
+}
+
+const COMPLETE: [&str; 3] = [
+    "snapshots/gpt2_b8.pickle.xz",
+    "snapshots/lstm_lm.pickle.xz",
+    "snapshots/resnet50_b32.pickle.xz",
+];
+
+const FAILED: [&str; 9] = [
+    "oom/adam_first_step.pickle.xz",
+    "oom/batch_too_big.pickle.xz",
+    "oom/eval_grad.pickle.xz",
+    "oom/fragmentation.pickle.xz",
+    "oom/long_tail.pickle.xz",
+    "oom/loss_accumulate.pickle.xz",
+    "oom/other_process.pickle.xz",
+    "oom/preds_on_gpu.pickle.xz",
+    "oom/vocab_logits.pickle.xz",
+];
+
+#[test]
+fn every_event_is_at_its_recorded_address() {
+    for name in COMPLETE.iter().chain(&FAILED) {
+        let (program, config) = program(name);
+        let replayed = replay::recorded(&program, &config);
+        assert_eq!(replayed.mismatches, 0, "{name}: {:?}", replayed.examples);
+        assert_eq!(
+            replayed.stats.reserved_peak, program.recorded_peak_reserved,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn only_the_full_ring_buffer_is_incomplete() {
+    for name in COMPLETE.iter().chain(&FAILED) {
+        let (program, _) = program(name);
+        assert_eq!(
+            program.is_complete(),
+            *name != "oom/long_tail.pickle.xz",
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn peak_reserved_is_predicted_without_addresses() {
+    for name in COMPLETE {
+        let (program, config) = program(name);
+        let predicted = replay::predict(&program, &config, Device::UNLIMITED);
+        assert!(predicted.fits());
+        assert_eq!(
+            predicted.stats.reserved_peak, program.recorded_peak_reserved,
+            "{name}"
+        );
+    }
+}
+
+/// With the limit that the record implies, the simulation fails at the very same request.
+#[test]
+fn failures_are_predicted_at_their_event() {
+    for name in FAILED {
+        let (program, config) = program(name);
+        let room = program.room(&config).unwrap();
+        let device = if room.by_device {
+            Device::of(room.at_least)
+        } else {
+            Device {
+                limit: Some(room.at_least),
+                ..Device::UNLIMITED
+            }
+        };
+        let predicted = replay::predict(&program, &config, device);
+        let failure = program.failure().unwrap();
+        assert_eq!(predicted.failed_row, Some(failure.alloc_row), "{name}");
+    }
+}
+
+#[test]
+fn bounds_are_in_order() {
+    for name in COMPLETE {
+        let (program, config) = program(name);
+        let bounds = plan::bounds(&program, &config);
+        let needs = search::smallest(&program, &config).unwrap();
+        assert!(bounds.live_bytes <= bounds.static_plan, "{name}");
+        assert!(bounds.live_bytes <= needs, "{name}");
+        assert!(
+            bounds.static_plan as f64 <= bounds.live_bytes as f64 * 1.02,
+            "{name}: {bounds:?}"
+        );
+        assert!(needs <= program.recorded_peak_reserved, "{name}");
+    }
+}
+
+#[test]
+fn expandable_segments_end_the_planted_fragmentation() {
+    let (program, config) = program("oom/fragmentation.pickle.xz");
+    let room = program.room(&config).unwrap();
+    let device = Device {
+        limit: Some(room.at_least),
+        ..Device::UNLIMITED
+    };
+    assert!(!replay::predict(&program, &config, device).fits());
+    let found = search::search(&program, TorchVersion::ASSUMED, device);
+    assert_eq!(found[0].conf, "expandable_segments:True");
+    assert!(found[0].predicted.fits());
+    assert!(found[0].predicted.serves_failed_request);
+}

@@ -1,0 +1,205 @@
+//! `oomph explain`: from a snapshot, a log or a message to the cause.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use oomph_allocator::TorchVersion;
+use oomph_explain::{Explanation, Options};
+use oomph_report::explanation::explanation;
+use oomph_report::terminal::{BOLD, paint, width};
+use oomph_trace::text::{self, OomMessage};
+use oomph_trace::{Content, Problem, Trace};
+use serde::Serialize;
+
+use crate::{json, stdout};
+
+/// Arguments of `oomph explain`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  oomph explain snapshot.pickle            what held the memory, and why\n  oomph explain train.log                  from the message alone\n  oomph explain snapshot.pickle train.log  both of one failure\n  oomph explain rank*.pickle               one file per rank\n  oomph explain - < train.log              from a pipe"
+)]
+pub struct Args {
+    /// Snapshots (.pickle, also .gz, .xz, .zst), oomph traces, or logs with an out-of-memory
+    /// message; `-` reads a log from stdin
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// The device, where a snapshot has several
+    #[arg(long, value_name = "INDEX")]
+    device: Option<u32>,
+
+    /// The device's memory, such as 24GiB, where neither snapshot nor log says it
+    #[arg(long, value_name = "SIZE", value_parser = super::replay::parse_size)]
+    memory: Option<u64>,
+
+    /// The torch version that made the snapshot, such as 2.11
+    #[arg(long, value_name = "VERSION", value_parser = super::replay::parse_version)]
+    torch: Option<TorchVersion>,
+
+    /// Write the result as JSON to FILE, or to stdout for `-`
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+struct Read {
+    path: PathBuf,
+    trace: Trace,
+    problems: Vec<Problem>,
+}
+
+/// Several ranks in one JSON.
+#[derive(Debug, Serialize)]
+struct Ranks<'a> {
+    format: &'static str,
+    verdict: String,
+    ranks: Vec<Rank<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Rank<'a> {
+    file: &'a Path,
+    #[serde(flatten)]
+    explanation: &'a Explanation,
+}
+
+impl Args {
+    /// Explains, and prints.
+    pub fn run(self) -> anyhow::Result<i32> {
+        let mut traces: Vec<Read> = Vec::new();
+        let mut messages: Vec<OomMessage> = Vec::new();
+        let mut log_problems: Vec<Problem> = Vec::new();
+        for path in &self.files {
+            if path == Path::new("-") {
+                let (found, problems) = text::read_from(std::io::stdin().lock())
+                    .context("cannot read the log from stdin")?;
+                if found.is_empty() {
+                    bail!(
+                        "stdin: found a text without any out-of-memory message. Expected a log \
+                         that holds one"
+                    );
+                }
+                messages.extend(found);
+                log_problems.extend(problems);
+                continue;
+            }
+            match oomph_trace::read(path)? {
+                (Content::Trace(trace), problems) => traces.push(Read {
+                    path: path.clone(),
+                    trace: *trace,
+                    problems,
+                }),
+                (Content::Messages(found), problems) => {
+                    messages.extend(found);
+                    log_problems.extend(problems);
+                }
+                _ => bail!("{}: this kind of file cannot be explained", path.display()),
+            }
+        }
+        let options = Options {
+            device: self.device,
+            torch_version: self.torch,
+            device_total: self.memory,
+            messages,
+            ..Options::default()
+        };
+        let mut found: Vec<(PathBuf, Explanation)> = Vec::new();
+        for read in &traces {
+            if let Some(device) = self.device
+                && !read.trace.used_devices().contains(&device)
+            {
+                bail!(
+                    "{}: device {device} has no events; devices with events: {:?}",
+                    read.path.display(),
+                    read.trace.used_devices()
+                );
+            }
+            let mut explained = oomph_explain::explain(&read.trace, &options);
+            let own = read.problems.iter().chain(&log_problems);
+            explained.problems.splice(0..0, own.map(Into::into));
+            found.push((read.path.clone(), explained));
+        }
+        if traces.is_empty() {
+            let path = self.files.first().cloned().unwrap_or_default();
+            let mut explained = oomph_explain::explain_messages(&options.messages)
+                .context("no out-of-memory message was found")?;
+            explained
+                .problems
+                .extend(log_problems.iter().map(Into::into));
+            found.push((path, explained));
+        }
+        if let Some(target) = &self.json {
+            match found.as_slice() {
+                [(_, one)] => json::write(target, one)?,
+                many => json::write(
+                    target,
+                    &Ranks {
+                        format: "oomph.explain-ranks/1",
+                        verdict: across_ranks(many),
+                        ranks: many
+                            .iter()
+                            .map(|(file, explanation)| Rank { file, explanation })
+                            .collect(),
+                    },
+                )?,
+            }
+        }
+        if !self.json.as_deref().is_some_and(json::is_stdout) {
+            stdout(&render(&found, width()))?;
+        }
+        Ok(if found.iter().any(|(_, one)| one.out_of_memory) {
+            crate::EXIT_FINDINGS
+        } else {
+            crate::EXIT_OK
+        })
+    }
+}
+
+fn render(found: &[(PathBuf, Explanation)], width: usize) -> String {
+    if let [(_, one)] = found {
+        return explanation(one, width);
+    }
+    let mut out = format!("{}\n", paint(BOLD, across_ranks(found)));
+    for (path, one) in found {
+        out.push_str(&format!("\n{}\n", paint(BOLD, path.display())));
+        out.push_str(&explanation(one, width));
+    }
+    out
+}
+
+/// One sentence about all files of a set: which failed, and whether they are alike.
+fn across_ranks(found: &[(PathBuf, Explanation)]) -> String {
+    /// Ranks of one job differ by a few percent (DDP: 3 % measured); more is another job, or a
+    /// rank with more to do.
+    const ALIKE: f64 = 1.25;
+    let failed: Vec<String> = found
+        .iter()
+        .filter(|(_, one)| one.out_of_memory)
+        .map(|(path, _)| {
+            path.file_name()
+                .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+        })
+        .collect();
+    let sizes: Vec<u64> = found.iter().map(|(_, one)| one.peak.needed_bytes).collect();
+    let largest = sizes.iter().copied().max().unwrap_or(0);
+    let smallest = sizes.iter().copied().min().unwrap_or(0);
+    let outcome = match failed.len() {
+        0 => format!("none of the {} files ran out of memory", found.len()),
+        count if count == found.len() => format!("all {count} files ran out of memory"),
+        count => format!(
+            "{count} of {} files ran out of memory: {}",
+            found.len(),
+            failed.join(", ")
+        ),
+    };
+    let alike = if (largest as f64) > smallest as f64 * ALIKE {
+        format!(
+            "; they needed from {} to {}, so these are no equal ranks of one job, or one rank has \
+             more to do",
+            oomph_trace::Bytes(smallest),
+            oomph_trace::Bytes(largest)
+        )
+    } else {
+        String::new()
+    };
+    format!("{outcome}{alike}")
+}

@@ -1,0 +1,597 @@
+//! `oomph lint`: memory bugs in training code, before anything runs.
+//!
+//! Exit status: 0 nothing was found; 3 findings; 2 wrong usage, or a file that could not be read,
+//! parsed or written (the others are linted all the same).
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anstream::{eprintln, print, println};
+use anyhow::{Context, bail};
+use ignore::WalkBuilder;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use oomph_lint::output::{self, FileReport, TextOptions};
+use oomph_lint::{ALL, Applicability, Config, Problem, Selection, Source};
+use rayon::prelude::*;
+
+/// Folders that hold other people's code, even where no `.gitignore` says so.
+const FOREIGN_FOLDERS: &[&str] = &[
+    ".git",
+    ".venv",
+    "venv",
+    ".tox",
+    ".nox",
+    ".eggs",
+    "__pycache__",
+    "node_modules",
+    "site-packages",
+    ".ipynb_checkpoints",
+];
+
+/// Name of what comes from standard input, unless `--stdin-filename` says otherwise.
+const STDIN_NAME: &str = "<stdin>";
+
+/// Arguments of `oomph lint`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit status: 0 clean, 3 findings, 2 error.")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
+pub struct Args {
+    /// Files, folders and notebooks to lint; `-` is standard input
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// Rules to run instead of the default ones: codes or prefixes, or ALL
+    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    select: Option<Vec<String>>,
+
+    /// Rules to run on top of the others
+    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    extend_select: Vec<String>,
+
+    /// Rules to leave out
+    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    ignore: Vec<String>,
+
+    /// Apply safe fixes
+    #[arg(long)]
+    fix: bool,
+
+    /// Apply all fixes, also those that may change what the program computes
+    #[arg(long)]
+    unsafe_fixes: bool,
+
+    /// How to write the findings
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = Form::Text)]
+    output_format: Form,
+
+    /// Also write the findings as JSON to a file; `-` writes JSON instead of text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// The name that standard input goes by
+    #[arg(long, value_name = "PATH")]
+    stdin_filename: Option<PathBuf>,
+
+    /// Read settings from this file instead of the nearest pyproject.toml
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Ignore all settings files
+    #[arg(long, conflicts_with = "config")]
+    isolated: bool,
+
+    /// Count findings per rule
+    #[arg(long)]
+    statistics: bool,
+
+    /// Exit with 0 even if there are findings
+    #[arg(long)]
+    exit_zero: bool,
+
+    /// Do not say how many findings there are
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Print the page of a rule
+    #[arg(long, value_name = "CODE", conflicts_with_all = ["paths", "fix"])]
+    explain: Option<String>,
+
+    /// List the rules
+    #[arg(long, conflicts_with_all = ["paths", "fix"])]
+    list_rules: bool,
+}
+
+/// Forms of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// The source with findings underlined
+    Text,
+    /// One line per finding
+    Concise,
+    /// JSON, for editors and scripts
+    Json,
+    /// GitHub annotations
+    Github,
+    /// SARIF 2.1.0
+    Sarif,
+}
+
+/// The settings that hold for a path.
+struct Settings {
+    selection: Selection,
+    exclude: Gitignore,
+    per_file: Vec<(Gitignore, Vec<String>)>,
+}
+
+/// A file to lint.
+struct Target<'s> {
+    path: PathBuf,
+    settings: &'s Settings,
+}
+
+/// What became of a file.
+struct Outcome {
+    report: FileReport,
+    fixed: usize,
+    /// The fixed text of standard input.
+    stdout: Option<String>,
+}
+
+impl Args {
+    /// Lints, and returns the exit status.
+    pub fn run(self) -> anyhow::Result<i32> {
+        if let Some(code) = &self.explain {
+            let Some(rule) = oomph_lint::by_code(code) else {
+                bail!("no rule is called `{code}`; `oomph lint --list-rules` shows them all");
+            };
+            print!("{}", rule.page());
+            return Ok(crate::EXIT_OK);
+        }
+        if self.list_rules {
+            list_rules();
+            return Ok(crate::EXIT_OK);
+        }
+        if self.paths.is_empty() {
+            bail!("nothing to lint: name files or folders, or `-` for standard input");
+        }
+
+        let mut all_settings: Vec<Settings> = Vec::new();
+        let mut by_config: HashMap<Option<PathBuf>, usize> = HashMap::new();
+        let mut of_path = Vec::with_capacity(self.paths.len());
+        for path in &self.paths {
+            let file = self.config_for(path)?;
+            let index = match by_config.get(&file) {
+                Some(index) => *index,
+                None => {
+                    all_settings.push(self.settings(file.as_deref())?);
+                    by_config.insert(file, all_settings.len() - 1);
+                    all_settings.len() - 1
+                }
+            };
+            of_path.push(index);
+        }
+
+        let mut targets = Vec::new();
+        let mut outcomes = Vec::new();
+        for (path, index) in self.paths.iter().zip(of_path) {
+            let settings = &all_settings[index];
+            if path.as_os_str() == "-" {
+                outcomes.push(self.stdin(settings)?);
+            } else {
+                collect(path, settings, &mut targets, &mut outcomes);
+            }
+        }
+        targets.sort_by(|a, b| a.path.cmp(&b.path));
+        targets.dedup_by(|a, b| a.path == b.path);
+        // `collect` keeps the order of the files.
+        let linted: Vec<Outcome> = targets.par_iter().map(|target| self.file(target)).collect();
+        outcomes.extend(linted);
+        self.write(outcomes)
+    }
+
+    /// The settings file for a path: the nearest `pyproject.toml` above it with a table for us.
+    fn config_for(&self, path: &Path) -> anyhow::Result<Option<PathBuf>> {
+        if self.isolated {
+            return Ok(None);
+        }
+        if let Some(config) = &self.config {
+            return Ok(Some(config.clone()));
+        }
+        let start = if path.as_os_str() == "-" {
+            self.stdin_filename.as_deref().unwrap_or(Path::new("."))
+        } else {
+            path
+        };
+        let Ok(start) = std::path::absolute(start) else {
+            return Ok(None);
+        };
+        for folder in start.ancestors() {
+            let file = folder.join("pyproject.toml");
+            if !file.is_file() {
+                continue;
+            }
+            let text = fs::read_to_string(&file)
+                .with_context(|| format!("cannot read {}", file.display()))?;
+            let has_table = Config::from_pyproject(&text)
+                .with_context(|| format!("in {}", file.display()))?
+                .is_some();
+            if has_table {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
+    }
+
+    fn settings(&self, file: Option<&Path>) -> anyhow::Result<Settings> {
+        let mut config = Config::default();
+        let mut root = PathBuf::from(".");
+        if let Some(file) = file {
+            let text = fs::read_to_string(file)
+                .with_context(|| format!("cannot read {}", file.display()))?;
+            config = Config::from_pyproject(&text)
+                .with_context(|| format!("in {}", file.display()))?
+                .unwrap_or_default();
+            if let Some(parent) = file.parent() {
+                root = parent.to_path_buf();
+            }
+        }
+        let root = std::path::absolute(&root).unwrap_or(root);
+        let patterns = |patterns: &[String]| -> anyhow::Result<Gitignore> {
+            let mut builder = GitignoreBuilder::new(&root);
+            for pattern in patterns {
+                builder
+                    .add_line(None, pattern)
+                    .with_context(|| format!("`{pattern}` is no gitignore pattern"))?;
+            }
+            Ok(builder.build()?)
+        };
+        let select = self.select.as_deref().or(config.select.as_deref());
+        let mut extend = config.extend_select.clone();
+        extend.extend(self.extend_select.iter().cloned());
+        let mut ignored = config.ignore.clone();
+        ignored.extend(self.ignore.iter().cloned());
+        let mut per_file = Vec::new();
+        for (pattern, codes) in &config.per_file_ignores {
+            // A wrong code is an error now, not when a file matches.
+            Selection::default().without(codes)?;
+            per_file.push((patterns(std::slice::from_ref(pattern))?, codes.clone()));
+        }
+        Ok(Settings {
+            selection: Selection::new(select, &extend, &ignored)?,
+            exclude: patterns(&config.exclude)?,
+            per_file,
+        })
+    }
+
+    fn stdin(&self, settings: &Settings) -> anyhow::Result<Outcome> {
+        let mut bytes = Vec::new();
+        std::io::stdin()
+            .read_to_end(&mut bytes)
+            .context("cannot read standard input")?;
+        let name = self
+            .stdin_filename
+            .as_ref()
+            .map_or_else(|| STDIN_NAME.to_string(), |path| path.display().to_string());
+        let selection = settings.for_file(Path::new(&name));
+        let mut outcome = self.lint(&name, bytes.clone(), &selection);
+        if self.least().is_some() && outcome.stdout.is_none() {
+            // Nothing was fixed, or nothing could be read: what came in goes out.
+            outcome.stdout = Some(String::from_utf8_lossy(&bytes).into_owned());
+        }
+        Ok(outcome)
+    }
+
+    fn file(&self, target: &Target<'_>) -> Outcome {
+        let name = target.path.display().to_string();
+        let bytes = match fs::read(&target.path) {
+            Ok(bytes) => bytes,
+            Err(error) => return failed(name, &format!("cannot read it: {error}")),
+        };
+        let selection = target.settings.for_file(&target.path);
+        let mut outcome = self.lint(&name, bytes, &selection);
+        if let Some(text) = outcome.stdout.take() {
+            if let Err(error) = replace(&target.path, &text) {
+                outcome.report.problems.push(Problem::new(
+                    1,
+                    1,
+                    format!("cannot write the fixes: {error}"),
+                ));
+                outcome.fixed = 0;
+            }
+        }
+        outcome
+    }
+
+    /// Lints one text. Its fixed form, if fixes were asked for and there were any, is in `stdout`.
+    fn lint(&self, name: &str, bytes: Vec<u8>, selection: &Selection) -> Outcome {
+        let source = match Source::from_bytes(name, bytes) {
+            Ok(source) => source,
+            Err(problem) => {
+                let mut outcome = failed(name.to_string(), "");
+                outcome.report.problems = vec![problem];
+                return outcome;
+            }
+        };
+        if let Some(least) = self.least() {
+            if let Some(fixed) = oomph_lint::fix(&source, selection, least) {
+                return Outcome {
+                    report: FileReport {
+                        path: name.to_string(),
+                        source: Some(fixed.source),
+                        findings: fixed.linted.findings,
+                        problems: fixed.linted.problems,
+                    },
+                    fixed: fixed.applied,
+                    stdout: Some(fixed.text),
+                };
+            }
+        }
+        let linted = oomph_lint::lint(&source, selection);
+        Outcome {
+            report: FileReport {
+                path: name.to_string(),
+                source: Some(source),
+                findings: linted.findings,
+                problems: linted.problems,
+            },
+            fixed: 0,
+            stdout: None,
+        }
+    }
+
+    /// The least trusted fixes that were asked for.
+    fn least(&self) -> Option<Applicability> {
+        if self.unsafe_fixes {
+            Some(Applicability::Unsafe)
+        } else if self.fix {
+            Some(Applicability::Safe)
+        } else {
+            None
+        }
+    }
+
+    fn write(&self, outcomes: Vec<Outcome>) -> anyhow::Result<i32> {
+        let fixed: usize = outcomes.iter().map(|outcome| outcome.fixed).sum();
+        let stdout_text = outcomes.iter().find_map(|outcome| outcome.stdout.clone());
+        let files: Vec<FileReport> = outcomes.into_iter().map(|outcome| outcome.report).collect();
+        let findings: usize = files.iter().map(|file| file.findings.len()).sum();
+        let problems: usize = files.iter().map(|file| file.problems.len()).sum();
+
+        let json_to_stdout = self
+            .json
+            .as_ref()
+            .is_some_and(|path| path.as_os_str() == "-");
+        let form = if json_to_stdout {
+            Form::Json
+        } else {
+            self.output_format
+        };
+        let text = match form {
+            Form::Text | Form::Concise => output::text(
+                &files,
+                TextOptions {
+                    color: true,
+                    concise: form == Form::Concise,
+                    ..TextOptions::default()
+                },
+            ),
+            Form::Json => output::json(&files)?,
+            Form::Github => output::github(&files),
+            Form::Sarif => output::sarif(&files)?,
+        };
+        if let Some(fixed_text) = stdout_text {
+            // The fixed text is the data; what remains to be said goes to stderr.
+            print!("{fixed_text}");
+            anstream::eprint!("{text}");
+        } else {
+            let mut out = anstream::stdout().lock();
+            // A closed pipe (`| head`) is no error of ours.
+            let _ = out.write_all(text.as_bytes());
+        }
+        if let (Some(path), false) = (&self.json, json_to_stdout) {
+            fs::write(path, output::json(&files)?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if self.statistics {
+            statistics(&files);
+        }
+        if !self.quiet {
+            summary(&files, findings, problems, fixed);
+        }
+        Ok(if problems > 0 {
+            crate::EXIT_USAGE
+        } else if findings > 0 && !self.exit_zero {
+            crate::EXIT_FINDINGS
+        } else {
+            crate::EXIT_OK
+        })
+    }
+}
+
+impl Settings {
+    fn for_file(&self, path: &Path) -> Selection {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let mut selection = self.selection.clone();
+        for (pattern, codes) in &self.per_file {
+            if matches(pattern, &path, false) {
+                // The codes were checked when the settings were read.
+                if let Ok(without) = selection.without(codes) {
+                    selection = without;
+                }
+            }
+        }
+        selection
+    }
+}
+
+fn matches(pattern: &Gitignore, path: &Path, is_dir: bool) -> bool {
+    path.starts_with(pattern.path())
+        && pattern
+            .matched_path_or_any_parents(path, is_dir)
+            .is_ignore()
+}
+
+/// Finds the Python files and notebooks under a path. A file that is named is always linted.
+fn collect<'s>(
+    path: &Path,
+    settings: &'s Settings,
+    targets: &mut Vec<Target<'s>>,
+    outcomes: &mut Vec<Outcome>,
+) {
+    if !path.is_dir() {
+        targets.push(Target {
+            path: path.to_path_buf(),
+            settings,
+        });
+        return;
+    }
+    let walk = WalkBuilder::new(path)
+        .hidden(false)
+        .require_git(false)
+        .filter_entry(|entry| {
+            let name = entry.file_name().to_string_lossy();
+            entry.depth() == 0 || !FOREIGN_FOLDERS.contains(&name.as_ref())
+        })
+        .build();
+    for entry in walk {
+        match entry {
+            Ok(entry) => {
+                let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
+                let is_python = entry
+                    .path()
+                    .extension()
+                    .is_some_and(|extension| extension == "py" || extension == "ipynb");
+                if !is_file || !is_python {
+                    continue;
+                }
+                let absolute = std::path::absolute(entry.path())
+                    .unwrap_or_else(|_| entry.path().to_path_buf());
+                if !matches(&settings.exclude, &absolute, false) {
+                    targets.push(Target {
+                        path: entry.into_path(),
+                        settings,
+                    });
+                }
+            }
+            Err(error) => outcomes.push(failed(
+                path.display().to_string(),
+                &format!("cannot read it: {error}"),
+            )),
+        }
+    }
+}
+
+fn failed(path: String, message: &str) -> Outcome {
+    Outcome {
+        report: FileReport {
+            path,
+            source: None,
+            findings: Vec::new(),
+            problems: vec![Problem::new(1, 1, message)],
+        },
+        fixed: 0,
+        stdout: None,
+    }
+}
+
+/// Replaces a file as a whole: a reader, or a crash, sees the old text or the new one.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let path = fs::canonicalize(path)?;
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".oomph-{}", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let written = (|| {
+        fs::write(&temporary, text)?;
+        fs::set_permissions(&temporary, fs::metadata(&path)?.permissions())?;
+        fs::rename(&temporary, &path)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn list_rules() {
+    let mut family = "";
+    for rule in ALL {
+        if rule.family() != family {
+            family = rule.family();
+            println!("\n{family}");
+        }
+        let default = if rule.default {
+            ""
+        } else {
+            " (off by default)"
+        };
+        println!("  {}  {}{default}", rule.code, rule.summary());
+    }
+}
+
+fn statistics(files: &[FileReport]) {
+    let mut counts: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for finding in files.iter().flat_map(|file| &file.findings) {
+        let entry = counts
+            .entry(finding.rule.code)
+            .or_insert((0, finding.rule.name));
+        entry.0 += 1;
+    }
+    for (code, (count, name)) in counts {
+        eprintln!("{count:>6}  {code}  {name}");
+    }
+}
+
+fn summary(files: &[FileReport], findings: usize, problems: usize, fixed: usize) {
+    let plural = |count: usize, word: &str| {
+        if count == 1 {
+            format!("1 {word}")
+        } else {
+            format!("{count} {word}s")
+        }
+    };
+    let mut parts = Vec::new();
+    if fixed > 0 {
+        parts.push(format!("{} fixed", plural(fixed, "finding")));
+    }
+    if findings > 0 {
+        let with = files
+            .iter()
+            .filter(|file| !file.findings.is_empty())
+            .count();
+        parts.push(format!(
+            "{} in {}",
+            plural(findings, "finding"),
+            plural(with, "file")
+        ));
+    } else if problems == 0 {
+        parts.push(format!("nothing found in {}", plural(files.len(), "file")));
+    }
+    if problems > 0 {
+        parts.push(format!(
+            "{} could not be linted",
+            plural(problems, "file or cell")
+        ));
+    }
+    eprintln!("{}", parts.join(", "));
+    let fixable = |safe: bool| {
+        files
+            .iter()
+            .flat_map(|file| &file.findings)
+            .filter_map(|finding| finding.fix.as_ref())
+            .filter(|fix| (fix.applicability == Applicability::Safe) == safe)
+            .count()
+    };
+    match (fixable(true), fixable(false)) {
+        (0, 0) => {}
+        (safe, 0) => eprintln!("hint: `--fix` fixes {safe} of them"),
+        (0, other) => eprintln!("hint: `--unsafe-fixes` fixes {other} of them"),
+        (safe, other) => eprintln!(
+            "hint: `--fix` fixes {safe} of them, `--unsafe-fixes` {} of them",
+            safe + other
+        ),
+    }
+}

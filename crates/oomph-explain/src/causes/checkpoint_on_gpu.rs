@@ -1,0 +1,47 @@
+//! `checkpoint_on_gpu`: `torch.load` put a checkpoint on the GPU, and the dictionary is kept.
+
+use oomph_trace::Bytes;
+
+use super::{Basis, Cause, Evidence, Fix, stack_evidence};
+use crate::facts::Facts;
+
+/// A checkpoint below this share of what was needed is not why memory ran out.
+const DECISIVE: f64 = 0.2;
+
+pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    let loaded_by = |stack| facts.stacks.get(stack).loads_file();
+    let loaded: u64 = facts
+        .live
+        .iter()
+        .filter(|block| loaded_by(block.stack))
+        .map(|block| block.bytes)
+        .sum();
+    let share = facts.share(loaded);
+    if share < DECISIVE {
+        return None;
+    }
+    let mut evidence = vec![Evidence::of(
+        loaded,
+        "put on the GPU by torch.load and still alive".to_owned(),
+    )];
+    evidence.extend(stack_evidence(facts, |block| loaded_by(block.stack)));
+    Some(Cause {
+        id: "checkpoint_on_gpu",
+        confidence: 0.6 + share / 3.0,
+        verdict: format!(
+            "a checkpoint of {} was loaded to the GPU and kept",
+            Bytes(loaded)
+        ),
+        evidence,
+        fixes: vec![
+            Fix::new(
+                "map_location",
+                "load to the CPU and delete the dictionary after load_state_dict",
+                loaded,
+                Basis::Counted,
+                "exact",
+            )
+            .apply("torch.load(path, map_location=\"cpu\")"),
+        ],
+    })
+}

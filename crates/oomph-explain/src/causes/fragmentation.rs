@@ -1,0 +1,99 @@
+//! `fragmentation`: enough memory is reserved, but no hole is large enough.
+//!
+//! Proved by replay: a setting is only named if the simulated allocator, with the recorded
+//! requests and the same memory, serves the request that failed.
+
+use oomph_allocator::{Device, search};
+use oomph_trace::Bytes;
+
+use super::{Basis, Cause, Evidence, Fix};
+use crate::facts::Facts;
+
+/// Below this share of the memory, fragmentation is the ordinary loss of rounding and caching:
+/// the failed jobs that have another cause lose 1 to 5 %.
+const ORDINARY: f64 = 0.12;
+/// Below this, it is a handful of half-used segments of 20 MiB, as every job has.
+const A_FEW_SEGMENTS: u64 = 8 * (20 << 20);
+
+pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    let failure = facts.failure?;
+    let room = facts.room?;
+    let unused = facts.unused();
+    let memory = room.at_least.max(facts.reserved);
+    let share = unused as f64 / memory.max(1) as f64;
+    // Without fragmentation the request would have fitted.
+    if facts.needed() > memory || share < ORDINARY || unused < A_FEW_SEGMENTS {
+        return None;
+    }
+    let device = Device {
+        limit: Some(room.at_least),
+        ..Device::UNLIMITED
+    };
+    let trials = search::search(&facts.program, facts.version, device);
+    let best = trials.iter().find(|trial| trial.predicted.fits());
+    let mut evidence = vec![
+        Evidence::of(
+            unused,
+            format!(
+                "reserved but free at the failure: {:.0} % of the memory that PyTorch could have",
+                share * 100.0
+            ),
+        ),
+        Evidence::of(
+            facts.segment,
+            "asked for in one piece, more than any free block".to_owned(),
+        )
+        .at(facts, failure.stack),
+        Evidence::of(
+            facts.needed(),
+            "alive, with the request: it would fit without holes".to_owned(),
+        ),
+    ];
+    let mut fixes = Vec::new();
+    if let Some(trial) = best {
+        let needs = trial.needs.unwrap_or(trial.predicted.stats.reserved_peak);
+        evidence.push(Evidence::of(
+            needs,
+            format!(
+                "replayed with {}: every request is served within the same {}",
+                trial.conf,
+                Bytes(room.at_least)
+            ),
+        ));
+        let would_need = search::smallest(&facts.program, &facts.config)
+            .unwrap_or(facts.needed().saturating_add(unused));
+        fixes.push(
+            Fix::new(
+                "alloc_conf",
+                format!("set {} before the first use of CUDA", trial.conf),
+                facts
+                    .reserved
+                    .saturating_add(facts.segment)
+                    .max(would_need)
+                    .saturating_sub(needs),
+                Basis::Replayed,
+                "exact",
+            )
+            .apply(format!("PYTORCH_CUDA_ALLOC_CONF={}", trial.conf)),
+        );
+    }
+    fixes.push(Fix::new(
+        "steady_sizes",
+        "make sizes repeat (pad to a few lengths, allocate growing buffers once)",
+        unused,
+        Basis::Estimated,
+        "exact",
+    ));
+    Some(Cause {
+        id: "fragmentation",
+        confidence: if best.is_some() { 0.95 } else { 0.5 },
+        verdict: format!(
+            "{} of {} reserved by PyTorch are free, but in pieces too small for the request of {}",
+            Bytes(unused),
+            Bytes(facts.reserved),
+            Bytes(facts.segment)
+        ),
+        evidence,
+        fixes,
+    })
+}

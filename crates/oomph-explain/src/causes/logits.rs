@@ -1,0 +1,85 @@
+//! `logits`: the loss over a large vocabulary makes several copies of (tokens × vocabulary).
+
+use oomph_trace::Bytes;
+
+use super::{Basis, Cause, Evidence, Fix, stack_evidence};
+use crate::facts::Facts;
+
+/// The copies below this share of what was needed are not why memory ran out.
+const DECISIVE: f64 = 0.35;
+/// A single copy must be this large to be worth a fused loss.
+const MIN_COPY: u64 = 128 << 20;
+
+pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    let failure = facts.failure?;
+    let largest_in_loss = facts
+        .program
+        .allocations
+        .iter()
+        .filter(|allocation| facts.stacks.get(allocation.stack).in_loss())
+        .map(|allocation| facts.config.round_size(allocation.requested))
+        .max()?;
+    if largest_in_loss < MIN_COPY {
+        return None;
+    }
+    // The copies differ in data type only: bf16 or fp32 (and one row less where labels shift).
+    let is_copy = |bytes: u64| {
+        [1.0, 0.5, 2.0].iter().any(|factor| {
+            let ratio = bytes as f64 / (largest_in_loss as f64 * factor);
+            (0.97..=1.03).contains(&ratio)
+        })
+    };
+    let failed_for_copy = is_copy(facts.request);
+    let copies: u64 = facts
+        .live
+        .iter()
+        .filter(|block| is_copy(block.bytes))
+        .map(|block| block.bytes)
+        .sum::<u64>()
+        + if failed_for_copy { facts.request } else { 0 };
+    let share = facts.share(copies);
+    if !failed_for_copy || share < DECISIVE {
+        return None;
+    }
+    let mut evidence = vec![
+        Evidence::of(
+            facts.request,
+            "asked for around the loss, a copy of the logits".to_owned(),
+        )
+        .at(facts, failure.stack),
+        Evidence::of(
+            copies,
+            format!(
+                "in copies of the logits, {:.0} % of everything needed",
+                share * 100.0
+            ),
+        ),
+    ];
+    evidence.extend(stack_evidence(facts, |block| is_copy(block.bytes)));
+    Some(Cause {
+        id: "logits",
+        confidence: (0.75 + share / 4.0).min(0.95),
+        verdict: format!(
+            "the loss over the vocabulary needs {} for copies of the logits, {:.0} % of everything",
+            Bytes(copies),
+            share * 100.0
+        ),
+        evidence,
+        fixes: vec![
+            Fix::new(
+                "fused_cross_entropy",
+                "a fused or chunked cross-entropy, which never holds all logits",
+                copies / 10 * 9,
+                Basis::Estimated,
+                "exact to rounding",
+            ),
+            Fix::new(
+                "micro_batch",
+                "half as many tokens at once, with accumulation",
+                copies / 2,
+                Basis::Estimated,
+                "exact with the right denominator",
+            ),
+        ],
+    })
+}

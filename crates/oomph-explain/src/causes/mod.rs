@@ -1,0 +1,267 @@
+//! The causes, one file each. A file holds one function that looks at the facts and returns the
+//! cause with its confidence, evidence and fixes, or nothing.
+//!
+//! Confidence ranks causes against each other: above 0.8 the evidence decides; around 0.5 it is
+//! what remains when nothing else explains the failure; below 0.3 it only contributes.
+
+mod attention_scores;
+mod batch_too_large;
+mod checkpoint_on_gpu;
+mod fragmentation;
+mod graph_retained;
+mod input_spike;
+mod kv_cache;
+mod logits;
+mod missing_no_grad;
+mod mitigation_inert;
+mod model_too_large;
+mod optimizer_state;
+mod other_process;
+mod outside_allocator;
+mod stale_model;
+mod tensors_kept;
+mod workspace;
+
+use oomph_trace::{Category, StackId};
+use serde::Serialize;
+
+use crate::facts::Facts;
+use crate::stacks::frame_text;
+
+/// Blocks of a stack that are worth a line of evidence.
+const SHOWN_STACKS: usize = 3;
+
+/// Why a job ran out of memory.
+#[derive(Debug, Clone, Serialize)]
+pub struct Cause {
+    /// The identifier, such as `graph_retained`.
+    pub id: &'static str,
+    /// How sure this is, from 0 to 1.
+    pub confidence: f64,
+    /// One sentence.
+    pub verdict: String,
+    /// What it rests on.
+    pub evidence: Vec<Evidence>,
+    /// What helps.
+    pub fixes: Vec<Fix>,
+}
+
+/// A fact that speaks for a cause.
+#[derive(Debug, Clone, Serialize)]
+pub struct Evidence {
+    /// The fact in words.
+    pub what: String,
+    /// The bytes that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Where in the code, the user's own line first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<String>,
+}
+
+impl Evidence {
+    /// A fact.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            bytes: None,
+            stack: Vec::new(),
+        }
+    }
+
+    /// A fact about an amount.
+    pub fn of(bytes: u64, what: impl Into<String>) -> Self {
+        Self {
+            bytes: Some(bytes),
+            ..Self::new(what)
+        }
+    }
+
+    /// With a place in the code.
+    #[must_use]
+    pub fn at(mut self, facts: &Facts, stack: StackId) -> Self {
+        self.stack = place(facts, stack);
+        self
+    }
+}
+
+/// How a predicted saving was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// The simulator ran the history with it.
+    Replayed,
+    /// It is the sum of the blocks that would not be there.
+    Counted,
+    /// A share of the blocks that it acts on.
+    Estimated,
+}
+
+/// Something that helps.
+#[derive(Debug, Clone, Serialize)]
+pub struct Fix {
+    /// The lever's name.
+    pub lever: &'static str,
+    /// What to do.
+    pub what: String,
+    /// What it saves at the peak.
+    pub saves_bytes: u64,
+    /// How that was found.
+    pub basis: Basis,
+    /// Whether the job computes the same.
+    pub same_result: &'static str,
+    /// A setting or a line to copy, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub apply: Option<String>,
+}
+
+impl Fix {
+    /// A fix.
+    pub fn new(
+        lever: &'static str,
+        what: impl Into<String>,
+        saves_bytes: u64,
+        basis: Basis,
+        same_result: &'static str,
+    ) -> Self {
+        Self {
+            lever,
+            what: what.into(),
+            saves_bytes,
+            basis,
+            same_result,
+            apply: None,
+        }
+    }
+
+    /// With something to copy.
+    #[must_use]
+    pub fn apply(mut self, text: impl Into<String>) -> Self {
+        self.apply = Some(text.into());
+        self
+    }
+}
+
+/// A place in the code: the user's own line, then the library's innermost.
+pub(crate) fn place(facts: &Facts, stack: StackId) -> Vec<String> {
+    let found = facts.stacks.get(stack);
+    let mut place = Vec::new();
+    if let Some(user) = found.user {
+        place.push(frame_text(facts.trace, user));
+    }
+    if let Some(python) = found.python
+        && found.user != Some(python)
+    {
+        place.push(frame_text(facts.trace, python));
+    }
+    place
+}
+
+/// The user's own line of a stack, for a sentence.
+pub(crate) fn user_line(facts: &Facts, stack: StackId) -> Option<String> {
+    facts
+        .stacks
+        .get(stack)
+        .user
+        .map(|frame| frame_text(facts.trace, frame))
+}
+
+/// The stacks of the largest blocks among some, with their bytes and counts, largest first.
+pub(crate) fn top_stacks(
+    facts: &Facts,
+    mut wanted: impl FnMut(&crate::facts::Live) -> bool,
+) -> Vec<(StackId, u64, usize)> {
+    let mut by_stack: std::collections::HashMap<StackId, (u64, usize)> =
+        std::collections::HashMap::new();
+    for block in facts.live.iter().filter(|block| wanted(block)) {
+        let entry = by_stack.entry(block.stack).or_default();
+        entry.0 += block.bytes;
+        entry.1 += 1;
+    }
+    let mut stacks: Vec<(StackId, u64, usize)> = by_stack
+        .into_iter()
+        .map(|(stack, (bytes, count))| (stack, bytes, count))
+        .collect();
+    stacks.sort_by_key(|&(stack, bytes, _)| (std::cmp::Reverse(bytes), stack));
+    stacks
+}
+
+/// The largest stacks among some blocks as evidence.
+pub(crate) fn stack_evidence(
+    facts: &Facts,
+    wanted: impl FnMut(&crate::facts::Live) -> bool,
+) -> Vec<Evidence> {
+    top_stacks(facts, wanted)
+        .into_iter()
+        .take(SHOWN_STACKS)
+        .map(|(stack, bytes, count)| {
+            let noun = if count == 1 { "block" } else { "blocks" };
+            Evidence::of(bytes, format!("{count} {noun}")).at(facts, stack)
+        })
+        .collect()
+}
+
+/// Fixes for activations of a training step, with what each saves.
+pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
+    let activations =
+        facts.bytes_of(Category::Activation) + facts.bytes_of(Category::Temporary) + facts.request;
+    vec![
+        Fix::new(
+            "micro_batch",
+            "halve the batch and accumulate two of them",
+            activations / 2,
+            Basis::Estimated,
+            "exact, except with BatchNorm in training",
+        ),
+        Fix::new(
+            "checkpoint",
+            "recompute activations in backward (torch.utils.checkpoint on the repeated blocks)",
+            activations / 10 * 6,
+            Basis::Estimated,
+            "exact",
+        ),
+        Fix::new(
+            "autocast",
+            "bf16 autocast, if the job runs in fp32",
+            activations / 2,
+            Basis::Estimated,
+            "numerics change",
+        ),
+    ]
+}
+
+/// Every cause that the facts support, the most likely first.
+pub fn assess(facts: &Facts) -> Vec<Cause> {
+    let checks: [fn(&Facts) -> Option<Cause>; 17] = [
+        other_process::check,
+        outside_allocator::check,
+        fragmentation::check,
+        graph_retained::check,
+        missing_no_grad::check,
+        tensors_kept::check,
+        kv_cache::check,
+        stale_model::check,
+        checkpoint_on_gpu::check,
+        input_spike::check,
+        optimizer_state::check,
+        logits::check,
+        attention_scores::check,
+        workspace::check,
+        mitigation_inert::check,
+        model_too_large::check,
+        batch_too_large::check,
+    ];
+    let mut causes: Vec<Cause> = checks.iter().filter_map(|check| check(facts)).collect();
+    // Stable: among equals the order above decides.
+    causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+    for cause in &mut causes {
+        cause.confidence = (cause.confidence * 100.0).round() / 100.0;
+        cause.fixes.sort_by_key(|fix| {
+            (
+                fix.basis == Basis::Estimated,
+                std::cmp::Reverse(fix.saves_bytes),
+            )
+        });
+    }
+    causes
+}

@@ -1,0 +1,76 @@
+//! `model_too_large`: parameters, gradients and optimizer state alone do not fit.
+
+use oomph_trace::{Bytes, Category, Phase};
+
+use super::{Basis, Cause, Evidence, Fix, stack_evidence};
+use crate::facts::Facts;
+
+/// From this share on, what stays between steps is the reason.
+const DOMINANT: f64 = 0.8;
+
+pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    let failure = facts.failure?;
+    let in_setup = facts.failure_stack().phase == Phase::Setup;
+    let mut persistent = facts.persistent();
+    if in_setup {
+        persistent += facts.request;
+    }
+    let share = facts.share(persistent);
+    if share < DOMINANT {
+        return None;
+    }
+    let parameters = facts.bytes_of(Category::Parameter);
+    let mut evidence = vec![
+        Evidence::of(
+            persistent,
+            format!(
+                "parameters, gradients and optimizer state, {:.0} % of everything needed",
+                share * 100.0
+            ),
+        ),
+        Evidence::of(facts.request, "asked for at the failure".to_owned()).at(facts, failure.stack),
+    ];
+    evidence.extend(stack_evidence(facts, |block| {
+        block.category == Category::Parameter
+    }));
+    Some(Cause {
+        id: "model_too_large",
+        confidence: if in_setup { 0.9 } else { 0.65 },
+        verdict: if in_setup {
+            format!(
+                "the model does not fit: memory ran out while it was built, with {} of parameters",
+                Bytes(parameters)
+            )
+        } else {
+            format!(
+                "the model does not fit: {} of {} needed stay between steps",
+                Bytes(persistent),
+                Bytes(facts.needed())
+            )
+        },
+        evidence,
+        fixes: vec![
+            Fix::new(
+                "lower_precision",
+                "parameters in bf16",
+                parameters / 2,
+                Basis::Estimated,
+                "numerics change",
+            ),
+            Fix::new(
+                "optimizer_8bit",
+                "8-bit or offloaded optimizer state",
+                facts.bytes_of(Category::OptimizerState) / 4 * 3,
+                Basis::Estimated,
+                "close",
+            ),
+            Fix::new(
+                "shard",
+                "shard over two GPUs (fully_shard)",
+                persistent / 2,
+                Basis::Estimated,
+                "exact to rounding",
+            ),
+        ],
+    })
+}

@@ -1,0 +1,74 @@
+//! `optimizer_state`: the optimizer's state appears at the first `step()`.
+
+use oomph_trace::{Bytes, Category, Phase};
+
+use super::{Basis, Cause, Evidence, Fix, stack_evidence, user_line};
+use crate::facts::Facts;
+
+pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    let failure = facts.failure?;
+    let stack = facts.failure_stack();
+    if !stack.in_optimizer() && stack.phase != Phase::Optimizer {
+        return None;
+    }
+    let state = facts.bytes_of(Category::OptimizerState);
+    let parameters = facts.bytes_of(Category::Parameter);
+    let place = user_line(facts, failure.stack).map_or_else(String::new, |l| format!(" ({l})"));
+    let mut evidence = vec![
+        Evidence::of(facts.request, "asked for inside optimizer.step".to_owned())
+            .at(facts, failure.stack),
+        Evidence::of(
+            state,
+            format!(
+                "optimizer state so far, for {} of parameters",
+                Bytes(parameters)
+            ),
+        ),
+    ];
+    evidence.extend(stack_evidence(facts, |block| {
+        block.category == Category::OptimizerState
+    }));
+    // Adam keeps two values per parameter.
+    let whole = state.max(parameters.saturating_mul(2));
+    Some(Cause {
+        id: "optimizer_state",
+        confidence: 0.9,
+        verdict: format!(
+            "memory ran out inside optimizer.step{place}: its state needs about {} for {} of \
+             parameters",
+            Bytes(whole),
+            Bytes(parameters)
+        ),
+        evidence,
+        fixes: vec![
+            Fix::new(
+                "optimizer_8bit",
+                "an optimizer that keeps its state in 8 bits (torchao, bitsandbytes)",
+                whole / 4 * 3,
+                Basis::Estimated,
+                "close",
+            ),
+            Fix::new(
+                "optimizer_cpu",
+                "keep the state in host memory",
+                whole,
+                Basis::Estimated,
+                "exact",
+            ),
+            Fix::new(
+                "optimizer_fused",
+                "fused=True or foreach=False: no temporary of the size of the parameters",
+                parameters,
+                Basis::Estimated,
+                "exact to rounding",
+            ),
+            Fix::new(
+                "step_in_backward",
+                "step inside backward, so that gradients are never all alive",
+                facts.bytes_of(Category::Gradient) / 10 * 9,
+                Basis::Estimated,
+                "exact without clipping or accumulation",
+            ),
+        ],
+    })
+}

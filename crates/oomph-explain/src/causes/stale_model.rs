@@ -1,0 +1,80 @@
+//! `stale_model`: an earlier model or optimizer is still referenced: several generations of
+//! parameter blocks of the same sizes.
+
+use std::collections::HashMap;
+
+use oomph_trace::{Bytes, Category};
+
+use super::{Basis, Cause, Evidence, Fix, stack_evidence};
+use crate::facts::Facts;
+
+/// Parameters below this share of what was needed are not why memory ran out.
+const DECISIVE: f64 = 0.3;
+/// A generation has at least this many blocks: a model has many parameters.
+const MIN_BLOCKS: usize = 8;
+/// Blocks from here on are compared: small ones repeat by chance.
+const MIN_SIZE: u64 = 64 << 10;
+
+pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    // In the order of their making, parameters of a second model repeat the sizes of the first.
+    let mut parameters: Vec<(u32, u64)> = facts
+        .live
+        .iter()
+        .filter(|block| block.category == Category::Parameter && block.bytes >= MIN_SIZE)
+        .map(|block| (block.id, block.bytes))
+        .collect();
+    parameters.sort_unstable();
+    let sizes: Vec<u64> = parameters.iter().map(|&(_, bytes)| bytes).collect();
+    let period = shortest_period(&sizes)?;
+    let generations = sizes.len() / period;
+    let one: u64 = sizes.iter().take(period).sum();
+    let stale = one.saturating_mul(generations as u64 - 1);
+    let share = facts.share(stale);
+    if period < MIN_BLOCKS || share < DECISIVE {
+        return None;
+    }
+    // The layers of one model also repeat; a whole model has sizes that occur once in it.
+    let mut counts: HashMap<u64, usize> = HashMap::new();
+    for &size in sizes.iter().take(period) {
+        *counts.entry(size).or_insert(0) += 1;
+    }
+    if !counts.values().any(|&count| count == 1) {
+        return None;
+    }
+    let mut evidence = vec![Evidence::of(
+        stale,
+        format!("{generations} generations of {period} parameter blocks of the same sizes"),
+    )];
+    evidence.extend(stack_evidence(facts, |block| {
+        block.category == Category::Parameter
+    }));
+    Some(Cause {
+        id: "stale_model",
+        confidence: 0.6 + share / 4.0,
+        verdict: format!(
+            "{generations} copies of the model are alive, {} each: earlier ones are still \
+             referenced",
+            Bytes(one)
+        ),
+        evidence,
+        fixes: vec![Fix::new(
+            "drop_references",
+            "delete what refers to the earlier model, its optimizer and its outputs (also \
+             exceptions and notebook outputs), then torch.cuda.empty_cache()",
+            stale,
+            Basis::Counted,
+            "exact",
+        )],
+    })
+}
+
+/// The length of a beginning that the whole sequence repeats at least twice; a last, partial
+/// repetition is allowed.
+fn shortest_period(sizes: &[u64]) -> Option<usize> {
+    (MIN_BLOCKS..=sizes.len() / 2).find(|&period| {
+        sizes
+            .iter()
+            .zip(sizes.iter().skip(period))
+            .all(|(a, b)| a == b)
+    })
+}

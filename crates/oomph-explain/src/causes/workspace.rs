@@ -1,0 +1,55 @@
+//! `workspace`: cuDNN or another library asked for a very large scratch space.
+
+use oomph_trace::{Bytes, Category};
+
+use super::{Basis, Cause, Evidence, Fix};
+use crate::facts::Facts;
+
+/// Scratch space below this share of what was needed is ordinary.
+const DECISIVE: f64 = 0.2;
+/// Scratch space of up to some hundred MiB is what convolutions usually take.
+const USUAL: u64 = 512 << 20;
+
+pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    let failure = facts.failure?;
+    let stack = facts.failure_stack();
+    let held = facts.bytes_of(Category::Workspace);
+    let asked = if stack.is_workspace { facts.request } else { 0 };
+    let share = facts.share(held + asked);
+    if share < DECISIVE || held + asked < USUAL {
+        return None;
+    }
+    let whose = if stack.is_convolution_workspace() {
+        "a convolution"
+    } else {
+        "a library"
+    };
+    let trying = if stack.in_benchmark() {
+        " while cuDNN tries its algorithms"
+    } else {
+        ""
+    };
+    Some(Cause {
+        id: "workspace",
+        confidence: if stack.is_workspace { 0.85 } else { 0.5 },
+        verdict: format!(
+            "{whose} asked for {} of scratch space{trying}",
+            Bytes(held + asked)
+        ),
+        evidence: vec![
+            Evidence::of(asked, "asked for as scratch space".to_owned()).at(facts, failure.stack),
+            Evidence::of(held, "held as scratch space".to_owned()),
+        ],
+        fixes: vec![
+            Fix::new(
+                "cudnn_benchmark_off",
+                "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \
+                 workspaces",
+                held + asked,
+                Basis::Estimated,
+                "exact to rounding",
+            )
+            .apply("torch.backends.cudnn.benchmark = False"),
+        ],
+    })
+}

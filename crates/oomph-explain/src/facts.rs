@@ -1,0 +1,384 @@
+//! Everything that the causes ask about a history, computed once.
+
+use std::collections::HashMap;
+
+use oomph_allocator::program::{Allocation, NO_ROW, Op, Program, Room};
+use oomph_allocator::{Config, TorchVersion};
+use oomph_trace::{Action, Category, Phase, StackId, Trace};
+
+use crate::Options;
+use crate::stacks::{StackFacts, Stacks};
+use crate::steps::{self, Step};
+
+/// A block that was alive at the moment of the failure (or of the peak).
+#[derive(Debug, Clone, Copy)]
+pub struct Live {
+    /// Number of the allocation within the program.
+    pub id: u32,
+    /// Its bytes, rounded as the allocator does.
+    pub bytes: u64,
+    /// The stack that made it.
+    pub stack: StackId,
+    /// What it holds.
+    pub category: Category,
+    /// What the job did when it was made.
+    pub phase: Phase,
+    /// The step in which it was made; `None` before the first.
+    pub step: Option<usize>,
+}
+
+/// Blocks of old steps that are still alive.
+#[derive(Debug, Clone, Default)]
+pub struct Growth {
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that each step adds.
+    pub per_step: u64,
+    /// In how many steps they were made.
+    pub steps: usize,
+    /// How many blocks each step leaves.
+    pub blocks_per_step: f64,
+    /// How many stacks they come from.
+    pub stacks: Vec<StackId>,
+    /// The share of a step's forward allocations that stay.
+    pub kept_share: f64,
+    /// Whether the steps that leave them run backward.
+    pub with_backward: bool,
+    /// Whether they were made inside modules.
+    pub in_modules: bool,
+}
+
+/// Everything that the causes ask.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// The history.
+    pub trace: &'a Trace,
+    /// What the caller knows.
+    pub options: &'a Options,
+    /// The history as a program.
+    pub program: Program,
+    /// The allocator's settings.
+    pub config: Config,
+    /// The version of PyTorch.
+    pub version: TorchVersion,
+    /// What the stacks say.
+    pub stacks: Stacks,
+    /// The steps that were found.
+    pub steps: Vec<Step>,
+    /// The row of the failure, or of the peak.
+    pub row: usize,
+    /// The request that failed.
+    pub failure: Option<Allocation>,
+    /// Its bytes, rounded; 0 without a failure.
+    pub request: u64,
+    /// What it made the allocator ask the driver for.
+    pub segment: u64,
+    /// The blocks alive at that moment.
+    pub live: Vec<Live>,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// What was reserved at that moment.
+    pub reserved: u64,
+    /// What the allocator could have reserved.
+    pub room: Option<Room>,
+    /// Blocks of old steps.
+    pub growth: Growth,
+}
+
+impl<'a> Facts<'a> {
+    /// Computes the facts of one device.
+    pub fn new(trace: &'a Trace, options: &'a Options, device: u32, version: TorchVersion) -> Self {
+        let config = Config::from_settings(&trace.settings, version);
+        let program = Program::new(trace, device, &config);
+        let stacks = Stacks::new(trace);
+        let failure = program.failure().copied();
+        let rounded = |allocation: &Allocation| config.round_size(allocation.requested);
+        let request = failure.as_ref().map_or(0, rounded);
+        let rows = trace.rows_of(device);
+        let row = match &failure {
+            Some(failure) => failure.alloc_row as usize,
+            None => peak_row(&program, &config).unwrap_or(rows.end),
+        };
+        let steps = steps::find(trace, &program, &config, &stacks, row);
+        let step_of = |allocation: &Allocation| steps::step_of(&steps, allocation.alloc_row);
+        let parameter_sizes = parameter_sizes(&program, &stacks);
+        let mut live: Vec<Live> = Vec::new();
+        for (id, allocation) in program.allocations.iter().enumerate() {
+            if !is_live(allocation, row) {
+                continue;
+            }
+            let facts = stacks.get(allocation.stack);
+            let label = trace
+                .labels
+                .as_ref()
+                .filter(|_| allocation.alloc_row != NO_ROW)
+                .map(|labels| labels.get(allocation.alloc_row as usize))
+                .unwrap_or_default();
+            let phase = if label.phase == Phase::Unknown {
+                facts.phase
+            } else {
+                label.phase
+            };
+            let step = step_of(allocation);
+            let category = if label.category == Category::Unknown {
+                category(facts, phase, allocation, &parameter_sizes, step.is_some())
+            } else {
+                label.category
+            };
+            live.push(Live {
+                id: id as u32,
+                bytes: rounded(allocation),
+                stack: allocation.stack,
+                category,
+                phase,
+                step,
+            });
+        }
+        let growth = growth(&program, &stacks, &steps, &live, row);
+        let room = program.room(&config);
+        Self {
+            live_bytes: live.iter().map(|block| block.bytes).sum(),
+            reserved: program.reserved_at(row as u32),
+            segment: config.segment_size(request),
+            trace,
+            options,
+            room,
+            config,
+            version,
+            stacks,
+            steps,
+            row,
+            failure,
+            request,
+            live,
+            growth,
+            program,
+        }
+    }
+
+    /// Whether the history ends in an out-of-memory error.
+    pub fn failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// What the failed request's stack says.
+    pub fn failure_stack(&self) -> StackFacts {
+        self.failure
+            .map(|failure| self.stacks.get(failure.stack))
+            .unwrap_or_default()
+    }
+
+    /// What was needed at that moment: everything alive and the request.
+    pub fn needed(&self) -> u64 {
+        self.live_bytes.saturating_add(self.request)
+    }
+
+    /// The bytes of a category that are alive.
+    pub fn bytes_of(&self, category: Category) -> u64 {
+        self.live
+            .iter()
+            .filter(|block| block.category == category)
+            .map(|block| block.bytes)
+            .sum()
+    }
+
+    /// The bytes of parameters, gradients and optimizer state.
+    pub fn persistent(&self) -> u64 {
+        self.bytes_of(Category::Parameter)
+            + self.bytes_of(Category::Gradient)
+            + self.bytes_of(Category::OptimizerState)
+    }
+
+    /// A part of what was needed.
+    pub fn share(&self, bytes: u64) -> f64 {
+        if self.needed() == 0 {
+            0.0
+        } else {
+            bytes as f64 / self.needed() as f64
+        }
+    }
+
+    /// The step in which it happened.
+    pub fn current_step(&self) -> Option<usize> {
+        steps::step_of(&self.steps, self.row as u32)
+    }
+
+    /// The largest free block that the request could have used, and all free bytes of its pool.
+    pub fn unused(&self) -> u64 {
+        self.reserved.saturating_sub(self.live_bytes)
+    }
+}
+
+/// Whether an allocation is alive just before a row.
+pub fn is_live(allocation: &Allocation, row: usize) -> bool {
+    let row = row as u32;
+    let born = allocation.alloc_row == NO_ROW || allocation.alloc_row < row;
+    let gone = allocation.free_row != NO_ROW && allocation.free_row < row;
+    born && !gone && !allocation.failed
+}
+
+/// The row after which the most bytes are alive.
+fn peak_row(program: &Program, config: &Config) -> Option<usize> {
+    let mut live = 0_u64;
+    let mut peak = (0, None);
+    for allocation in &program.allocations {
+        if allocation.alloc_row == NO_ROW {
+            live = live.saturating_add(config.round_size(allocation.requested));
+        }
+    }
+    for op in &program.ops {
+        match *op {
+            Op::Alloc(id) => {
+                let Some(allocation) = program.allocations.get(id as usize) else {
+                    continue;
+                };
+                live = live.saturating_add(config.round_size(allocation.requested));
+                if live > peak.0 {
+                    peak = (live, Some(allocation.alloc_row as usize + 1));
+                }
+            }
+            Op::Free(id) => {
+                if let Some(allocation) = program.allocations.get(id as usize) {
+                    live = live.saturating_sub(config.round_size(allocation.requested));
+                }
+            }
+            _ => {}
+        }
+    }
+    peak.1
+}
+
+/// Sizes of the blocks that were made while the model was built: a gradient has the size of its
+/// parameter.
+fn parameter_sizes(program: &Program, stacks: &Stacks) -> HashMap<u64, usize> {
+    let mut sizes = HashMap::new();
+    for allocation in &program.allocations {
+        if stacks.get(allocation.stack).phase == Phase::Setup {
+            *sizes.entry(allocation.requested).or_insert(0) += 1;
+        }
+    }
+    sizes
+}
+
+fn category(
+    facts: StackFacts,
+    phase: Phase,
+    allocation: &Allocation,
+    parameters: &HashMap<u64, usize>,
+    in_step: bool,
+) -> Category {
+    if facts.is_workspace {
+        return Category::Workspace;
+    }
+    match phase {
+        Phase::Setup => Category::Parameter,
+        Phase::Optimizer => Category::OptimizerState,
+        Phase::Backward => {
+            if facts.accumulates_gradient() || parameters.contains_key(&allocation.requested) {
+                Category::Gradient
+            } else {
+                Category::Temporary
+            }
+        }
+        Phase::Forward | Phase::Inference => Category::Activation,
+        _ => {
+            // The script itself made it: a batch if it is inside a step.
+            if in_step && facts.user.is_some() {
+                Category::Input
+            } else {
+                Category::Unknown
+            }
+        }
+    }
+}
+
+/// Finds the stacks that leave blocks behind step after step.
+fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row: usize) -> Growth {
+    let Some(current) = steps::step_of(steps, row as u32) else {
+        return Growth::default();
+    };
+    // (bytes, blocks, steps) by stack.
+    let mut by_stack: HashMap<StackId, (u64, usize, Vec<usize>)> = HashMap::new();
+    for block in live {
+        let facts = stacks.get(block.stack);
+        let may_leak = matches!(
+            block.category,
+            Category::Activation | Category::Input | Category::Unknown | Category::Temporary
+        ) && facts.phase != Phase::Setup;
+        match block.step {
+            Some(step) if step < current && may_leak && block.stack != StackId::NONE => {
+                let entry = by_stack.entry(block.stack).or_default();
+                entry.0 += block.bytes;
+                entry.1 += 1;
+                entry.2.push(step);
+            }
+            _ => {}
+        }
+    }
+    let mut growth = Growth::default();
+    let mut all_steps: Vec<usize> = Vec::new();
+    let mut blocks = 0_usize;
+    for (stack, (bytes, count, mut of_steps)) in by_stack {
+        of_steps.sort_unstable();
+        of_steps.dedup();
+        // The previous step's loss or output often waits to be replaced; two steps back is a
+        // pattern if it goes on from there to now.
+        let (Some(&first), distinct) = (of_steps.first(), of_steps.len()) else {
+            continue;
+        };
+        let possible = current.saturating_sub(first).max(1);
+        if distinct < 2 || distinct * 2 < possible {
+            continue;
+        }
+        growth.bytes += bytes;
+        blocks += count;
+        growth.stacks.push(stack);
+        all_steps.extend(of_steps);
+    }
+    all_steps.sort_unstable();
+    all_steps.dedup();
+    growth.stacks.sort_unstable();
+    growth.steps = all_steps.len();
+    if growth.steps == 0 {
+        return growth;
+    }
+    growth.per_step = growth.bytes / growth.steps as u64;
+    growth.blocks_per_step = blocks as f64 / growth.steps as f64;
+    growth.with_backward = all_steps
+        .iter()
+        .filter(|&&step| steps.get(step).is_some_and(|step| step.has_backward))
+        .count()
+        * 2
+        > all_steps.len();
+    growth.in_modules = growth
+        .stacks
+        .iter()
+        .any(|&stack| stacks.get(stack).in_module());
+    // How much of what these steps made in forward is still there?
+    let mut made = 0_usize;
+    for allocation in &program.allocations {
+        let facts = stacks.get(allocation.stack);
+        if facts.phase == Phase::Forward
+            && !facts.is_workspace
+            && let Some(step) = steps::step_of(steps, allocation.alloc_row)
+            && all_steps.binary_search(&step).is_ok()
+        {
+            made += 1;
+        }
+    }
+    growth.kept_share = if made == 0 {
+        0.0
+    } else {
+        blocks as f64 / made as f64
+    };
+    growth
+}
+
+/// Bytes by which a device's memory is known to be larger than what the allocator could have:
+/// context and kernels of a single process, as measured (0.6 to 0.8 GiB), rounded up.
+pub const CONTEXT: u64 = 1 << 30;
+
+/// Whether an event is one that the allocator answers.
+pub fn is_request(action: Action) -> bool {
+    matches!(action, Action::Alloc | Action::Oom)
+}

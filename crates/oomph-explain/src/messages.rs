@@ -1,0 +1,396 @@
+//! What a message alone gives away, and what in it misleads.
+
+use oomph_trace::Bytes;
+use oomph_trace::text::{MessageKind, OomMessage};
+
+use crate::MessageReport;
+use crate::causes::{Basis, Cause, Evidence, Fix};
+use crate::stacks::is_users_own;
+
+/// From this share of the reserved memory on, free pieces are more than ordinary loss.
+const FRAGMENTED: f64 = 0.2;
+/// Memory that CUDA's context, kernels and the libraries of one job take at most.
+const LIBRARIES: u64 = 8 << 30;
+/// A share of the device that others hold which decides.
+const FOREIGN: f64 = 0.2;
+
+/// What this process holds outside of PyTorch's allocator, if the message says.
+pub(crate) fn process_outside(message: &OomMessage) -> Option<u64> {
+    let outside = message.this_process?.saturating_sub(message.reserved?);
+    // Inside a container the driver may count another process as this one; more than any library
+    // takes is somebody else's.
+    (outside.0 <= 2 * LIBRARIES).then_some(outside.0)
+}
+
+pub(crate) fn report(message: &OomMessage) -> MessageReport {
+    let mut corrections = Vec::new();
+    if let (Some(printed), Some(private)) = (message.printed_allocated, message.private_pools)
+        && private > Bytes::ZERO
+    {
+        corrections.push(format!(
+            "{private} \"allocated in private pools\" are free blocks of those pools: {} are in \
+             use, not {printed}",
+            printed - private
+        ));
+    }
+    if message.kind == MessageKind::Native
+        && let Some(requested) = message.requested
+    {
+        if requested == Bytes::mib(20) {
+            corrections.push(
+                "\"Tried to allocate 20.00 MiB\" is the segment for any request from 1 to 10 MiB"
+                    .to_owned(),
+            );
+        } else if requested == Bytes::mib(2) {
+            corrections.push(
+                "\"Tried to allocate 2.00 MiB\" is the segment for any request up to 1 MiB"
+                    .to_owned(),
+            );
+        }
+    }
+    if let Some(allowed) = message.allowed {
+        corrections.push(format!(
+            "the process limited itself to {allowed} (set_per_process_memory_fraction); the \
+             device's free memory does not matter"
+        ));
+    }
+    if message.text.contains("try setting") && !is_fragmented(message) {
+        corrections.push(
+            "the hint about fragmentation is in every such message; here it does not apply"
+                .to_owned(),
+        );
+    }
+    MessageReport {
+        kind: message.kind.id(),
+        versions: message.versions,
+        line: message.line,
+        text: message.text.clone(),
+        corrections,
+    }
+}
+
+fn is_fragmented(message: &OomMessage) -> bool {
+    let (Some(unallocated), Some(reserved)) = (message.unallocated, message.reserved) else {
+        return false;
+    };
+    let share = unallocated.0 as f64 / reserved.0.max(1) as f64;
+    let large_enough = message
+        .requested
+        .is_none_or(|requested| unallocated.0 * 10 >= requested.0 * 9);
+    share >= FRAGMENTED && large_enough
+}
+
+/// The places of a traceback, the user's own innermost line first.
+fn places(message: &OomMessage) -> Vec<String> {
+    let text = |frame: &oomph_trace::text::TextFrame| {
+        let file = frame.file.rsplit(['/', '\\']).next().unwrap_or(&frame.file);
+        format!("{file}:{} in {}", frame.line, frame.function)
+    };
+    let mut places = Vec::new();
+    if let Some(user) = message
+        .traceback
+        .iter()
+        .rev()
+        .find(|frame| is_users_own(&frame.file))
+    {
+        places.push(text(user));
+    }
+    if let Some(inner) = message.traceback.last() {
+        let inner = text(inner);
+        if !places.contains(&inner) {
+            places.push(inner);
+        }
+    }
+    places
+}
+
+fn request_evidence(message: &OomMessage) -> Vec<Evidence> {
+    message
+        .requested
+        .map(|requested| {
+            let mut evidence = Evidence::of(requested.0, "asked for at the failure");
+            evidence.stack = places(message);
+            evidence
+        })
+        .into_iter()
+        .collect()
+}
+
+/// The causes that a message decides by itself.
+pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
+    let mut causes = match message.kind {
+        MessageKind::Native | MessageKind::Async | MessageKind::Warning => native(message),
+        MessageKind::MoreThanExbibyte => vec![simple(
+            message,
+            "batch_too_large",
+            0.6,
+            "more than an exbibyte was asked for: a size was computed wrongly (negative, or \
+             multiplied twice)",
+            "check the shapes at this line",
+        )],
+        MessageKind::Workspace => vec![simple(
+            message,
+            "workspace",
+            0.8,
+            "no memory was left for a convolution's scratch space",
+            "torch.backends.cudnn.benchmark = False, or leave more memory free",
+        )],
+        MessageKind::Cublas | MessageKind::Cudnn => vec![simple(
+            message,
+            "outside_allocator",
+            0.6,
+            "out of memory in disguise: the library could not create its handle, since the GPU was \
+             full (PyTorch's own allocator had taken the rest, or another process)",
+            "leave headroom: a smaller batch, or set_per_process_memory_fraction(0.95)",
+        )],
+        MessageKind::Nccl => vec![simple(
+            message,
+            "outside_allocator",
+            0.7,
+            "out of memory in disguise: NCCL could not get its buffers, which come from outside \
+             PyTorch's allocator",
+            "leave headroom for NCCL (about 1 GiB per communicator), fewer communicators, a \
+             smaller NCCL_BUFFSIZE",
+        )],
+        MessageKind::Cuda => vec![simple(
+            message,
+            "outside_allocator",
+            0.5,
+            "memory ran out outside of PyTorch's allocator (the CUDA context, a kernel, another \
+             library), or the GPU was already full when the process began",
+            "see with nvidia-smi who holds the GPU; leave headroom",
+        )],
+        MessageKind::Host => vec![simple(
+            message,
+            "not_enough_evidence",
+            1.0,
+            "this is host memory (RAM), not GPU memory",
+            "fewer data-loader workers, smaller host buffers, more RAM",
+        )],
+        _ => Vec::new(),
+    };
+    causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+    causes
+}
+
+fn simple(
+    message: &OomMessage,
+    id: &'static str,
+    confidence: f64,
+    verdict: &str,
+    advice: &str,
+) -> Cause {
+    let mut evidence = request_evidence(message);
+    evidence.push(Evidence::new(format!(
+        "line {}: {}",
+        message.line,
+        message.text.chars().take(160).collect::<String>()
+    )));
+    Cause {
+        id,
+        confidence,
+        verdict: verdict.to_owned(),
+        evidence,
+        fixes: vec![Fix::new(
+            "headroom",
+            advice,
+            message.requested.unwrap_or(Bytes(1)).0,
+            Basis::Estimated,
+            "exact",
+        )],
+    }
+}
+
+fn native(message: &OomMessage) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let requested = message.requested.unwrap_or_default();
+    if let (Some(total), Some(free)) = (message.total, message.free)
+        && message.allowed.is_none()
+    {
+        let others: Bytes = message.others.iter().map(|other| other.used).sum();
+        let outside = message.outside_pytorch().unwrap_or_default();
+        let share = outside.0 as f64 / total.0.max(1) as f64;
+        let decisive = outside.0 > LIBRARIES || share > FOREIGN;
+        if decisive && free < requested && message.reserved.is_some() {
+            let mut evidence = vec![
+                Evidence::of(outside.0, "held outside of PyTorch on this device"),
+                Evidence::of(
+                    message.reserved.unwrap_or_default().0,
+                    "held by PyTorch's allocator in this process",
+                ),
+                Evidence::of(free.0, "free on the device"),
+            ];
+            evidence.extend(
+                message.others.iter().map(|other| {
+                    Evidence::of(other.used.0, format!("held by process {}", other.pid))
+                }),
+            );
+            let mine = message
+                .this_process
+                .zip(message.reserved)
+                .map(|(used, reserved)| used.saturating_sub(reserved))
+                .unwrap_or_default();
+            let attributed = mine > others && mine.0 > LIBRARIES;
+            if attributed {
+                evidence.push(Evidence::of(
+                    mine.0,
+                    "of that the driver counts to this process itself, far more than a context \
+                     and libraries need: another framework inside it, or (in a container) a \
+                     process that looks like it",
+                ));
+            }
+            causes.push(Cause {
+                id: "other_process",
+                confidence: 0.85,
+                verdict: format!(
+                    "the GPU is full although PyTorch holds only {}: {outside} of {total} are held \
+                     by somebody else",
+                    message.reserved.unwrap_or_default()
+                ),
+                evidence: evidence.clone(),
+                fixes: vec![
+                    Fix::new(
+                        "free_the_gpu",
+                        "find who holds it and end it (a notebook, a zombie, ranks that all use GPU 0)",
+                        outside.0,
+                        Basis::Counted,
+                        "exact",
+                    )
+                    .apply("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv"),
+                ],
+            });
+            if mine.0 > LIBRARIES / 4 {
+                causes.push(Cause {
+                    id: "outside_allocator",
+                    confidence: 0.5,
+                    verdict: format!(
+                        "this process holds {mine} outside of PyTorch's allocator"
+                    ),
+                    evidence,
+                    fixes: vec![Fix::new(
+                        "fewer_communicators",
+                        "keep other frameworks and communicators of this process from taking the GPU",
+                        mine.0,
+                        Basis::Counted,
+                        "exact",
+                    )],
+                });
+            }
+        }
+    }
+    if is_fragmented(message) {
+        let unallocated = message.unallocated.unwrap_or_default();
+        let mut evidence = vec![Evidence::of(
+            unallocated.0,
+            "reserved by PyTorch and free, but in pieces",
+        )];
+        evidence.extend(request_evidence(message));
+        causes.push(Cause {
+            id: "fragmentation",
+            confidence: 0.8,
+            verdict: format!(
+                "{unallocated} of {} reserved by PyTorch are free, but in pieces too small for the \
+                 request of {requested}",
+                message.reserved.unwrap_or_default()
+            ),
+            evidence,
+            fixes: vec![
+                Fix::new(
+                    "alloc_conf",
+                    "let segments grow in place; prove it with `oomph replay` on a snapshot",
+                    unallocated.0,
+                    Basis::Estimated,
+                    "exact",
+                )
+                .apply("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+            ],
+        });
+    }
+    let frames = &message.traceback;
+    if frames.iter().any(|frame| {
+        frame.file.contains("/optim/")
+            && (frame.function == "step" || frame.function.starts_with("_init_group"))
+    }) {
+        causes.push(Cause {
+            id: "optimizer_state",
+            confidence: 0.7,
+            verdict: "memory ran out inside optimizer.step, where the optimizer's state appears"
+                .to_owned(),
+            evidence: request_evidence(message),
+            fixes: vec![Fix::new(
+                "optimizer_8bit",
+                "8-bit or offloaded optimizer state, a fused step",
+                message.allocated.unwrap_or_default().0 / 3,
+                Basis::Estimated,
+                "close",
+            )],
+        });
+    }
+    let in_loss = frames.iter().any(|frame| {
+        frame.file.ends_with("loss_utils.py")
+            || frame.function.contains("cross_entropy")
+            || frame.function == "ForCausalLMLoss"
+    });
+    if in_loss && requested >= Bytes::mib(512) {
+        causes.push(Cause {
+            id: "logits",
+            confidence: 0.7,
+            verdict: format!(
+                "the loss over the vocabulary asked for {requested} for one more copy of the logits"
+            ),
+            evidence: request_evidence(message),
+            fixes: vec![Fix::new(
+                "fused_cross_entropy",
+                "a fused or chunked cross-entropy, which never holds all logits",
+                requested.0,
+                Basis::Estimated,
+                "exact to rounding",
+            )],
+        });
+    }
+    let limit = message.allowed.or(message.total);
+    if let Some(limit) = limit
+        && requested > limit
+    {
+        causes.push(Cause {
+            id: "batch_too_large",
+            confidence: 0.9,
+            verdict: format!(
+                "{requested} were asked for in one piece, more than the {limit} there are"
+            ),
+            evidence: request_evidence(message),
+            fixes: vec![Fix::new(
+                "micro_batch",
+                "a smaller batch or shorter sequences; check the shapes at this line",
+                requested.0 / 2,
+                Basis::Estimated,
+                "exact",
+            )],
+        });
+    }
+    causes
+}
+
+/// What to say where the message does not decide.
+pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
+    let mut evidence = request_evidence(message);
+    if let (Some(allocated), Some(reserved)) = (message.allocated, message.reserved) {
+        evidence.push(Evidence::of(
+            allocated.0,
+            format!("in use by PyTorch, of {reserved} reserved: memory was full, not fragmented"),
+        ));
+    }
+    evidence.push(Evidence::new(
+        "a batch that is too large and memory that leaks from step to step look alike in a \
+         message. Record the job: torch.cuda.memory._record_memory_history(\
+         max_entries=sys.maxsize, stacks=\"python\"), and dump a snapshot when it fails \
+         (`oomph run` does both)",
+    ));
+    Cause {
+        id: "not_enough_evidence",
+        confidence: 1.0,
+        verdict: "memory was full of tensors in use; the message does not say why".to_owned(),
+        evidence,
+        fixes: Vec::new(),
+    }
+}

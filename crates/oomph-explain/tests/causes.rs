@@ -1,0 +1,279 @@
+//! The planted causes, recorded on a real GPU, and healthy jobs that were given too little memory.
+
+use std::path::{Path, PathBuf};
+
+use oomph_allocator::{AddressModel, Config, Driver, Op, Program, Simulator, TorchVersion};
+use oomph_explain::{Options, explain, explain_messages};
+use oomph_trace::{Action, Event, Trace, text};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fixtures")
+        .join(name)
+}
+
+fn trace(name: &str) -> Trace {
+    oomph_trace::snapshot::read(&fixture(name)).unwrap().0
+}
+
+const PLANTED: [(&str, &str); 9] = [
+    ("batch_too_big", "batch_too_large"),
+    ("loss_accumulate", "graph_retained"),
+    ("eval_grad", "missing_no_grad"),
+    ("preds_on_gpu", "tensors_kept"),
+    ("adam_first_step", "optimizer_state"),
+    ("fragmentation", "fragmentation"),
+    ("vocab_logits", "logits"),
+    ("long_tail", "input_spike"),
+    ("other_process", "other_process"),
+];
+
+#[test]
+fn every_planted_cause_is_named_first_from_the_snapshot_alone() {
+    for (name, cause) in PLANTED {
+        let found = explain(
+            &trace(&format!("oom/{name}.pickle.xz")),
+            &Options::default(),
+        );
+        assert!(found.out_of_memory);
+        assert_eq!(found.cause.as_ref().map(|c| c.id), Some(cause), "{name}");
+        assert!(!found.holders.is_empty());
+        assert!(found.fixes.iter().all(|fix| fix.saves_bytes > 0), "{name}");
+    }
+}
+
+/// The message alone decides where memory is held elsewhere, in pieces, or where the traceback
+/// names the place; for the others it must say that it does not decide.
+#[test]
+fn the_message_alone_is_enough_or_says_so() {
+    for (name, cause) in PLANTED {
+        let (messages, _) = text::read(&fixture(&format!("oom/{name}.json"))).unwrap();
+        let found = explain_messages(&messages).unwrap();
+        let expected = match cause {
+            "optimizer_state" | "fragmentation" | "logits" | "other_process" => cause,
+            _ => "not_enough_evidence",
+        };
+        assert_eq!(found.cause.map(|c| c.id), Some(expected), "{name}");
+    }
+}
+
+#[test]
+fn both_together_agree() {
+    for (name, cause) in PLANTED {
+        let (messages, _) = text::read(&fixture(&format!("oom/{name}.json"))).unwrap();
+        let options = Options {
+            messages,
+            ..Options::default()
+        };
+        let found = explain(&trace(&format!("oom/{name}.pickle.xz")), &options);
+        assert_eq!(found.cause.map(|c| c.id), Some(cause), "{name}");
+    }
+}
+
+#[test]
+fn without_cpp_frames_the_causes_are_the_same() {
+    for (name, cause) in PLANTED {
+        let trace = python_only(&trace(&format!("oom/{name}.pickle.xz")));
+        let found = explain(&trace, &Options::default());
+        assert_eq!(
+            found.cause.as_ref().map(|c| c.id),
+            Some(cause),
+            "{name}: {:?}",
+            found.causes
+        );
+    }
+}
+
+/// The same history as `stacks="python"` records it.
+fn python_only(trace: &Trace) -> Trace {
+    let mut copy = trace.clone();
+    let mut events = oomph_trace::Events::default();
+    let mut cut = |stack| {
+        let frames: Vec<_> = trace
+            .stacks
+            .stack(stack)
+            .iter()
+            .copied()
+            .filter(|&frame| trace.stacks.frame(frame).is_python(&trace.strings))
+            .collect();
+        copy.stacks.intern(&frames)
+    };
+    for event in trace.events.iter() {
+        events.push(Event {
+            stack: cut(event.stack),
+            ..event
+        });
+    }
+    for block in &mut copy.blocks {
+        let stack = block.stack;
+        let frames: Vec<_> = trace
+            .stacks
+            .stack(stack)
+            .iter()
+            .copied()
+            .filter(|&frame| trace.stacks.frame(frame).is_python(&trace.strings))
+            .collect();
+        block.stack = copy.stacks.intern(&frames);
+    }
+    copy.events = events;
+    copy
+}
+
+/// A driver that writes down what it does.
+struct Recorder {
+    model: AddressModel,
+    events: std::rc::Rc<std::cell::RefCell<Vec<(Action, u64, u64)>>>,
+}
+
+impl Driver for Recorder {
+    fn malloc(&mut self, size: u64) -> Option<u64> {
+        let addr = self.model.malloc(size)?;
+        self.events
+            .borrow_mut()
+            .push((Action::SegmentAlloc, addr, size));
+        Some(addr)
+    }
+    fn free(&mut self, addr: u64, size: u64) {
+        self.model.free(addr, size);
+        self.events
+            .borrow_mut()
+            .push((Action::SegmentFree, addr, size));
+    }
+    fn reserve(&mut self, size: u64) -> u64 {
+        self.model.reserve(size)
+    }
+    fn map(&mut self, addr: u64, size: u64) -> bool {
+        self.model.map(addr, size)
+    }
+    fn unmap(&mut self, addr: u64, size: u64) {
+        self.model.unmap(addr, size);
+    }
+    fn device_total(&self) -> u64 {
+        self.model.device_total()
+    }
+    fn limit(&self) -> Option<u64> {
+        self.model.limit()
+    }
+}
+
+/// A healthy history as it would have been recorded with less memory, up to the request that
+/// fails; `None` if none does.
+fn starved(trace: &Trace, share: f64) -> Option<Trace> {
+    let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
+    let program = Program::new(trace, 0, &config);
+    let limit = (program.recorded_peak_reserved as f64 * share) as u64;
+    let driver_events = std::rc::Rc::default();
+    let recorder = Recorder {
+        model: AddressModel::new(1 << 45).with_limit(Some(limit)),
+        events: std::rc::Rc::clone(&driver_events),
+    };
+    let mut simulator = Simulator::new(config, recorder);
+    let mut blocks = std::collections::HashMap::new();
+    let mut events = oomph_trace::Events::default();
+    let mut failed = false;
+    for op in &program.ops {
+        let (row, id) = match *op {
+            Op::Alloc(id) => (program.allocations[id as usize].alloc_row, id),
+            Op::Free(id) => (program.allocations[id as usize].free_row, id),
+            _ => continue,
+        };
+        let recorded = trace.events.get(row as usize);
+        let mut flush = |events: &mut oomph_trace::Events| {
+            for (action, addr, size) in driver_events.borrow_mut().drain(..) {
+                events.push(Event {
+                    action,
+                    addr: oomph_trace::DeviceAddr(addr),
+                    size: oomph_trace::Bytes(size),
+                    ..recorded
+                });
+            }
+        };
+        if recorded.action == Action::Alloc {
+            let result = simulator.malloc(
+                recorded.size.0,
+                recorded.stream.0,
+                oomph_trace::PoolId::DEFAULT,
+            );
+            flush(&mut events);
+            let Ok(block) = result else {
+                events.push(Event {
+                    action: Action::Oom,
+                    addr: oomph_trace::DeviceAddr(100 << 30),
+                    ..recorded
+                });
+                failed = true;
+                break;
+            };
+            let addr = oomph_trace::DeviceAddr(simulator.addr(block));
+            blocks.insert(id, block);
+            events.push(Event { addr, ..recorded });
+        } else if let Some(block) = blocks.remove(&id) {
+            let addr = oomph_trace::DeviceAddr(simulator.addr(block));
+            simulator.free(block);
+            events.push(Event { addr, ..recorded });
+        }
+    }
+    if !failed {
+        return None;
+    }
+    let mut copy = trace.clone();
+    copy.devices[0].rows = 0..events.len();
+    copy.events = events;
+    copy.segments.clear();
+    copy.blocks.clear();
+    Some(copy)
+}
+
+#[test]
+fn healthy_jobs_that_were_starved_show_the_true_shortage() {
+    const TRUE_SHORTAGES: [&str; 4] = [
+        "batch_too_large",
+        "model_too_large",
+        "optimizer_state",
+        "logits",
+    ];
+    let mut tried = 0;
+    let mut wrong = Vec::new();
+    for name in ["gpt2_b8", "lstm_lm", "resnet50_b32"] {
+        let whole = trace(&format!("snapshots/{name}.pickle.xz"));
+        for percent in (3..=98).step_by(5) {
+            let Some(cut) = starved(&whole, f64::from(percent) / 100.0) else {
+                continue;
+            };
+            let found = explain(&cut, &Options::default());
+            let cause = found.cause.unwrap();
+            if !TRUE_SHORTAGES.contains(&cause.id) {
+                wrong.push(format!(
+                    "{name} with {percent} %: {} ({})",
+                    cause.id, cause.verdict
+                ));
+            }
+            tried += 1;
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(tried > 40, "{tried}");
+}
+
+#[test]
+fn a_job_that_did_not_fail_has_no_cause() {
+    for name in ["gpt2_b8", "lstm_lm", "resnet50_b32"] {
+        let found = explain(
+            &trace(&format!("snapshots/{name}.pickle.xz")),
+            &Options::default(),
+        );
+        assert!(!found.out_of_memory);
+        assert!(found.cause.is_none());
+        assert!(found.growth.is_none(), "{name}: {:?}", found.growth);
+    }
+}
+
+#[test]
+fn an_empty_snapshot_asks_for_a_history() {
+    let mut empty = trace("oom/fragmentation.pickle.xz");
+    empty.events = oomph_trace::Events::default();
+    empty.devices.clear();
+    let found = explain(&empty, &Options::default());
+    assert!(!found.out_of_memory);
+    assert_eq!(found.peak.live_bytes, 259 * 12 << 20);
+}

@@ -1,0 +1,51 @@
+//! GitHub annotations: one workflow command per finding.
+
+use super::FileReport;
+
+/// Writes `::warning` for findings and `::error` for files that could not be linted.
+pub fn github(files: &[FileReport]) -> String {
+    let mut out = String::new();
+    for file in files {
+        for problem in &file.problems {
+            out.push_str(&format!(
+                "::error title=oomph,file={},line={},col={}::{}\n",
+                property(&file.path),
+                problem.line,
+                problem.column,
+                data(&problem.message)
+            ));
+        }
+        for finding in &file.findings {
+            let cell = match finding.start.cell {
+                Some(cell) => format!("cell {cell}: "),
+                None => String::new(),
+            };
+            out.push_str(&format!(
+                "::warning title=oomph ({}),file={},line={},col={},endLine={},endColumn={}::{}:{}:{}: {} {}{}\n",
+                finding.rule.code,
+                property(&file.path),
+                finding.start.line,
+                finding.start.column,
+                finding.end.line,
+                finding.end.column,
+                data(&file.path),
+                finding.start.line,
+                finding.start.column,
+                finding.rule.code,
+                cell,
+                data(&finding.message)
+            ));
+        }
+    }
+    out
+}
+
+fn data(text: &str) -> String {
+    text.replace('%', "%25")
+        .replace('\r', "%0D")
+        .replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}

@@ -1,0 +1,137 @@
+//! Text: the source, underlined.
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
+
+use super::{FileReport, location};
+use crate::{Applicability, Finding, Source};
+
+/// How text is written.
+#[derive(Clone, Copy, Debug)]
+pub struct TextOptions {
+    /// With colours.
+    pub color: bool,
+    /// One line per finding, without the source.
+    pub concise: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+impl Default for TextOptions {
+    fn default() -> Self {
+        Self {
+            color: false,
+            concise: false,
+            width: 100,
+        }
+    }
+}
+
+/// Writes findings with their source, and the problems of files.
+pub fn text(files: &[FileReport], options: TextOptions) -> String {
+    let renderer = if options.color {
+        Renderer::styled()
+    } else {
+        Renderer::plain()
+    };
+    let renderer = renderer
+        .decor_style(DecorStyle::Unicode)
+        .term_width(options.width);
+    let mut out = String::new();
+    for file in files {
+        for problem in &file.problems {
+            let title = Level::ERROR.primary_title(format!("cannot lint: {}", problem.message));
+            let mut origin = Origin::path(file_in_cell(&file.path, problem.cell));
+            origin = origin.line(problem.line).char_column(problem.column);
+            out.push_str(&renderer.render(&[title.element(origin)]));
+            out.push_str("\n\n");
+        }
+        for finding in &file.findings {
+            if options.concise {
+                out.push_str(&format!(
+                    "{}: {} {}{}\n",
+                    location(&file.path, finding.start),
+                    finding.rule.code,
+                    finding.message,
+                    held(finding)
+                ));
+            } else if let Some(source) = &file.source {
+                out.push_str(&full(&renderer, &file.path, source, finding));
+                out.push_str("\n\n");
+            }
+        }
+    }
+    out
+}
+
+fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> String {
+    // Only the lines of the finding: a renderer that is given the whole file counts through it.
+    let code = source.code();
+    let from = code[..finding.span.start]
+        .rfind('\n')
+        .map_or(0, |at| at + 1);
+    let last = finding.span.end.max(finding.span.start + 1).min(code.len());
+    let to = code[finding.span.end..]
+        .find('\n')
+        .map_or(code.len(), |at| finding.span.end + at)
+        .max(last);
+    let lines = code.get(from..to).unwrap_or_default();
+    let label = match finding.held_bytes {
+        Some(bytes) => format!("{} held by this line", human(bytes)),
+        None => String::new(),
+    };
+    let mut annotation =
+        AnnotationKind::Primary.span(finding.span.start - from..finding.span.end - from);
+    if !label.is_empty() {
+        annotation = annotation.label(label);
+    }
+    let mut group = Level::WARNING
+        .primary_title(finding.message.as_str())
+        .id(finding.rule.code)
+        .element(
+            Snippet::source(lines)
+                .line_start(finding.start.line)
+                .path(file_in_cell(path, finding.start.cell))
+                .annotation(annotation),
+        );
+    if let Some(help) = finding.help {
+        group = group.element(Level::HELP.message(help));
+    }
+    if let Some(fix) = &finding.fix {
+        let flag = match fix.applicability {
+            Applicability::Safe => "--fix",
+            Applicability::Unsafe => "--unsafe-fixes",
+        };
+        group = group.element(Level::NOTE.message(format!("`{flag}` can {}", fix.message)));
+    }
+    renderer.render(&[group])
+}
+
+fn held(finding: &Finding) -> String {
+    finding
+        .held_bytes
+        .map_or_else(String::new, |bytes| format!(" ({} held)", human(bytes)))
+}
+
+fn file_in_cell(path: &str, cell: Option<usize>) -> String {
+    match cell {
+        Some(cell) => format!("{path}:cell {cell}"),
+        None => path.to_string(),
+    }
+}
+
+/// Bytes in binary units.
+fn human(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 1024.0 {
+            return if unit == "B" {
+                format!("{bytes} B")
+            } else {
+                format!("{value:.1} {unit}")
+            };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}

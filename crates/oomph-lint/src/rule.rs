@@ -1,0 +1,133 @@
+//! What a rule is: a code, a page, and a check over the semantic model.
+
+use ruff_text_size::{Ranged, TextRange};
+
+use crate::fix::Fix;
+use crate::semantic::Model;
+
+/// Whether a rule comes with a fix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FixAvailability {
+    /// Findings are fixed by hand.
+    None,
+    /// Some findings carry a fix.
+    Sometimes,
+}
+
+/// A rule.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Rule {
+    /// The code, `OOM` and three digits. The first digit is the family.
+    pub code: &'static str,
+    /// A short name in kebab case.
+    pub name: &'static str,
+    /// The page: Markdown, the first line says what the rule finds.
+    pub docs: &'static str,
+    /// Whether findings carry fixes.
+    pub fix: FixAvailability,
+    /// On without being selected.
+    pub default: bool,
+    pub(crate) check: fn(&Model<'_>, &mut Vec<Report>),
+}
+
+impl Rule {
+    /// The first line of the page.
+    pub fn summary(&self) -> &'static str {
+        self.docs.lines().next().unwrap_or_default().trim()
+    }
+
+    /// The family that the code belongs to.
+    pub fn family(&self) -> &'static str {
+        match self.code.as_bytes().get(3) {
+            Some(b'1') => "Graphs kept alive",
+            Some(b'2') => "Evaluation",
+            Some(b'3') => "Tensors collected",
+            Some(b'4') => "Accumulation, optimizer and gradients",
+            Some(b'5') => "Checkpoints and activation checkpointing",
+            Some(b'6') => "Data loading and caches",
+            Some(b'7') => "Parallelism and settings",
+            Some(b'8') => "Attention, losses and precision",
+            _ => "Recovery",
+        }
+    }
+
+    /// Where the page is published.
+    pub fn url(&self) -> String {
+        format!(
+            "{}/blob/main/docs/rules/{}.md",
+            env!("CARGO_PKG_REPOSITORY"),
+            self.code
+        )
+    }
+
+    /// The page as plain Markdown, with its heading: the text of `oomph lint --explain CODE` and
+    /// of `docs/rules/CODE.md`.
+    pub fn page(&self) -> String {
+        let mut page = format!("# {} `{}`\n\n", self.code, self.name);
+        page.push_str(&format!("*{}.*", self.family()));
+        page.push_str(if self.default {
+            " On by default."
+        } else {
+            " Off by default: `--extend-select` it."
+        });
+        if self.fix == FixAvailability::Sometimes {
+            page.push_str(" Some findings carry a fix.");
+        }
+        page.push_str("\n\n");
+        for line in self.docs.lines() {
+            page.push_str(line.strip_prefix(' ').unwrap_or(line));
+            page.push('\n');
+        }
+        page
+    }
+}
+
+/// What a check reports.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) range: TextRange,
+    pub(crate) message: String,
+    pub(crate) help: Option<&'static str>,
+    pub(crate) fix: Option<Fix>,
+}
+
+impl Report {
+    pub(crate) fn new(node: impl Ranged, message: impl Into<String>) -> Self {
+        Self {
+            range: node.range(),
+            message: message.into(),
+            help: None,
+            fix: None,
+        }
+    }
+
+    pub(crate) fn help(mut self, help: &'static str) -> Self {
+        self.help = Some(help);
+        self
+    }
+
+    pub(crate) fn fix(mut self, fix: impl Into<Option<Fix>>) -> Self {
+        self.fix = fix.into();
+        self
+    }
+}
+
+/// Declares the rule of a file. The doc comment is the rule's page.
+macro_rules! declare_rule {
+    (
+        $(#[doc = $doc:literal])+
+        $code:ident $name:literal { fix: $fix:ident, default: $default:literal }
+    ) => {
+        $(#[doc = $doc])+
+        pub(crate) static RULE: $crate::rule::Rule = $crate::rule::Rule {
+            code: stringify!($code),
+            name: $name,
+            docs: concat!($($doc, "\n"),+),
+            fix: $crate::rule::FixAvailability::$fix,
+            default: $default,
+            check,
+        };
+    };
+}
+pub(crate) use declare_rule;

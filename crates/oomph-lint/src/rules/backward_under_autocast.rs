@@ -1,0 +1,89 @@
+use crate::rule::{Report, declare_rule};
+use crate::semantic::{CtxKind, Model, torch};
+use ruff_python_ast::Expr;
+
+declare_rule! {
+    /// `backward()` runs under autocast.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `backward()` inside a `with autocast` block.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// Autocast keeps the half-precision copies of the weights that it makes until its block ends.
+    /// With `backward()` inside, that cache is alive at the peak, beside the gradients. PyTorch
+    /// advises against it: backward operations already run in the types of the forward ones.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         with torch.autocast("cuda", dtype=torch.bfloat16):
+    ///             loss = criterion(model(x), y)
+    ///             loss.backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         with torch.autocast("cuda", dtype=torch.bfloat16):
+    ///             loss = criterion(model(x), y)
+    ///         loss.backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When autocast is disabled for this block when it runs.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: the block may hold more than the forward pass.
+    OOM815 "backward-under-autocast" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for backward in &model.backwards {
+        let call = &model.calls[backward.call];
+        if !call.is_method("backward") {
+            continue;
+        }
+        let inside = model.within_function(call.ctx).any(|id| {
+            let CtxKind::With(node) = model.ctx(id).kind else {
+                return false;
+            };
+            node.items.iter().any(|item| {
+                let Expr::Call(context) = &item.context_expr else {
+                    return false;
+                };
+                model
+                    .calls
+                    .iter()
+                    .find(|other| std::ptr::eq(other.node, context))
+                    .is_some_and(|other| {
+                        other.qual.as_deref().is_some_and(torch::is_autocast)
+                            && !other.keyword("enabled").is_some_and(|value| {
+                                value.as_boolean_literal_expr().is_some_and(|flag| !flag.value)
+                            })
+                    })
+            })
+        });
+        if inside {
+            out.push(
+                Report::new(call.node, "autocast keeps its half-precision copies of the weights through this `backward()`")
+                    .help("end the `with` block before `backward()`"),
+            );
+        }
+    }
+}

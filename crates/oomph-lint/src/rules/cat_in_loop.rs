@@ -1,0 +1,92 @@
+use ruff_python_ast::Expr;
+
+use super::util::starts_in;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::{Bind, Model, place_of};
+
+declare_rule! {
+    /// A tensor grows by `torch.cat` in a loop over batches.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `x = torch.cat([x, batch])` in a loop over a loader where `x` lives longer than
+    /// one iteration.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// Every iteration allocates a tensor one batch larger and copies the old one into it: both are
+    /// alive at once, so the peak is twice the result, and the freed blocks are each too small for
+    /// the next, which fragments the allocator's cache. The copying is quadratic.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// @torch.no_grad()
+    /// def features(model, loader):
+    ///     all_features = torch.empty(0, device="cuda")
+    ///     for x in loader:
+    ///         all_features = torch.cat([all_features, model(x)])
+    ///     return all_features
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// @torch.no_grad()
+    /// def features(model, loader):
+    ///     parts = []
+    ///     for x in loader:
+    ///         parts.append(model(x).cpu())
+    ///     return torch.cat(parts)
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the tensors are small.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: the joined tensor may be read inside the loop.
+    OOM302 "cat-in-loop" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for assign in &model.assigns {
+        let (Bind::Set, Some(Expr::Call(node))) = (assign.bind, assign.expr) else {
+            continue;
+        };
+        let Some(call) = model.calls.iter().find(|call| std::ptr::eq(call.node, node)) else {
+            continue;
+        };
+        if !["torch.cat", "torch.concat", "torch.hstack", "torch.vstack"]
+            .iter()
+            .any(|name| call.is(name))
+        {
+            continue;
+        }
+        let parts = match call.arg("tensors", 0) {
+            Some(Expr::List(list)) => &list.elts,
+            Some(Expr::Tuple(tuple)) => &tuple.elts,
+            _ => continue,
+        };
+        let grows = parts
+            .iter()
+            .any(|part| place_of(part).as_deref() == Some(assign.place.as_str()));
+        let Some(looped) = model.loops_around(assign.ctx).next() else {
+            continue;
+        };
+        if grows && looped.data && !starts_in(model, looped, &assign.place) {
+            out.push(
+                Report::new(
+                    node,
+                    format!("`{}` is copied into a larger tensor in every iteration", assign.place),
+                )
+                .help("collect the parts in a list and join them once, after the loop"),
+            );
+        }
+    }
+}

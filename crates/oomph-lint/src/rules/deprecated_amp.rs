@@ -1,0 +1,103 @@
+use ruff_text_size::Ranged;
+
+use crate::fix::{Applicability, Edit, Fix};
+use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
+
+declare_rule! {
+    /// A deprecated spelling of mixed precision is used.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler`.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// It does not yet: it warns since PyTorch 2.4 and will be removed. Code that guards it with
+    /// `try` then quietly trains in float32, with twice the activations.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def forward(model, x):
+    ///     with torch.cuda.amp.autocast():
+    ///         return model(x)
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def forward(model, x):
+    ///     with torch.amp.autocast("cuda"):
+    ///         return model(x)
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When PyTorch before 2.3 has to be supported.
+    ///
+    /// ## Fix safety
+    ///
+    /// Safe for `autocast`, which has its new name since PyTorch 1.10; unsafe for `GradScaler`,
+    /// which needs 2.3.
+    OOM811 "deprecated-amp" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for call in &model.calls {
+        let Some(qual) = call.qual.as_deref() else {
+            continue;
+        };
+        let name = match qual {
+            "torch.cuda.amp.autocast" | "torch.cuda.amp.autocast_mode.autocast" => "autocast",
+            "torch.cuda.amp.GradScaler" | "torch.cuda.amp.grad_scaler.GradScaler" => "GradScaler",
+            _ => continue,
+        };
+        let func = &*call.node.func;
+        // `torch.cuda.amp.autocast`, spelled out: other spellings need their import changed too.
+        let spelled_out = model.text(func) == format!("torch.cuda.amp.{name}")
+            && !call.node.arguments.args.iter().any(ruff_python_ast::Expr::is_starred_expr);
+        let fix = spelled_out.then(|| {
+            let inside = call.node.arguments.inner_range().start();
+            let device = if call.node.arguments.is_empty() {
+                "\"cuda\""
+            } else {
+                "\"cuda\", "
+            };
+            let applicability = if name == "autocast" {
+                Applicability::Safe
+            } else {
+                Applicability::Unsafe
+            };
+            let mut edits = vec![Edit::replace(func.range(), format!("torch.amp.{name}"))];
+            if name == "autocast" {
+                // The old form takes `enabled` first, the new one `dtype`: positions get names.
+                let parameters = ["enabled", "dtype", "cache_enabled"];
+                for (position, (arg, parameter)) in
+                    call.node.arguments.args.iter().zip(parameters).enumerate()
+                {
+                    let device = if position == 0 { device } else { "" };
+                    edits.push(Edit::insert(arg.start(), format!("{device}{parameter}=")));
+                }
+            }
+            if name != "autocast" || call.node.arguments.args.is_empty() {
+                edits.push(Edit::insert(inside, device));
+            }
+            Fix::new(applicability, "use the new spelling", edits)
+        });
+        let help = if name == "autocast" {
+            "use `torch.amp.autocast(\"cuda\", ...)`"
+        } else {
+            "use `torch.amp.GradScaler(\"cuda\", ...)`"
+        };
+        out.push(
+            Report::new(func, format!("`torch.cuda.amp.{name}` is deprecated since PyTorch 2.4"))
+                .help(help)
+                .fix(fix),
+        );
+    }
+}

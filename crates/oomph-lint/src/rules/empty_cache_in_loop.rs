@@ -1,0 +1,95 @@
+use super::util::delete_stmt;
+use crate::fix::Fix;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
+
+declare_rule! {
+    /// The cache is emptied in every step.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `torch.cuda.empty_cache()` that runs in every iteration of a training loop or of a
+    /// loop over batches.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// It frees nothing that is in use: it gives cached blocks back to the driver, and the next
+    /// forward pass asks for them again, with a synchronisation each way. The peak is the same, the
+    /// job is slower, and the real cause goes unseen.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         criterion(model(x), y).backward()
+    ///         optimizer.step()
+    ///         torch.cuda.empty_cache()
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         criterion(model(x), y).backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// If fragmentation is the cause, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` cures it.
+    ///
+    /// ## When it is wrong
+    ///
+    /// When another process on the same GPU needs the memory between steps, or sizes differ so much
+    /// from step to step that the cache is of no use.
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: on a nearly full, fragmented GPU the call can be what keeps a job alive.
+    OOM611 "empty-cache-in-loop" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for call in &model.calls {
+        if !call.is("torch.cuda.empty_cache") {
+            continue;
+        }
+        let Some(looped) = model.loops_around(call.ctx).next() else {
+            continue;
+        };
+        // An epoch loop holds the loop that steps: there, once per epoch is harmless.
+        let holds_inner = model.loops.iter().any(|each| {
+            each.ctx != looped.ctx
+                && (each.data || each.contains_backward)
+                && model.is_inside(each.ctx, looped.ctx)
+        }) || (!looped.trains && !looped.data)
+            || model.calls.iter().any(|other| {
+                model.is_inside(other.ctx, looped.ctx)
+                    && other.target.is_some_and(|target| {
+                        let body = model.func(target).body;
+                        model
+                            .loops
+                            .iter()
+                            .any(|each| body.is_some_and(|body| model.is_inside(each.ctx, body)) && (each.data || each.trains))
+                    })
+            });
+        if holds_inner || model.is_conditional_in(call.ctx, looped.ctx) {
+            continue;
+        }
+        let fix = delete_stmt(model, call.stmt).map(|edit| Fix::unsafe_("remove the call", edit));
+        out.push(
+            Report::new(
+                call.node,
+                "the cache is emptied in every iteration: nothing in use is freed, and the next one allocates it again",
+            )
+            .help("remove it; for fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`")
+            .fix(fix),
+        );
+    }
+}

@@ -1,0 +1,111 @@
+use ruff_text_size::Ranged;
+
+use super::util::{in_unit_test, is_model_call, model_place};
+use crate::rule::{Report, declare_rule};
+use crate::semantic::{CtxKind, Grad, Model};
+
+declare_rule! {
+    /// Inference outside a loop over batches builds a graph.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for a call of a model after `model.eval()` in the same function, with gradients on, in
+    /// a function that trains nothing.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// The forward pass keeps every activation until its output is dropped: inference needs several
+    /// times the memory that it would need under `torch.inference_mode()`.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def classify(path, image):
+    ///     model = torch.hub.load("pytorch/vision", "resnet50")
+    ///     model.eval()
+    ///     return model(image).argmax(1)
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def classify(path, image):
+    ///     model = torch.hub.load("pytorch/vision", "resnet50")
+    ///     model.eval()
+    ///     with torch.inference_mode():
+    ///         return model(image).argmax(1)
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When gradients with respect to the input are wanted, or the caller turns gradients off.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: what should be inside the block is for you to say.
+    OOM205 "inference-builds-graph" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    // Gradients of inputs, hooks and exports all want the graph or do not run the model for real.
+    let other_purpose = ["requires_grad", "autograd.grad", "jit.trace", "onnx", "Grad", "_hook"]
+        .iter()
+        .any(|word| model.source.contains(word));
+    if other_purpose {
+        return;
+    }
+    let mut seen = Vec::new();
+    for call in &model.calls {
+        if !is_model_call(call) || call.grad != Grad::On {
+            continue;
+        }
+        let Some(place) = model_place(call) else {
+            continue;
+        };
+        let func = model.func_of(call.ctx);
+        // Inside a method, `self.model.eval()` elsewhere decides; loops over batches are OOM201.
+        if model.loops_around(call.ctx).any(|each| each.data || each.contains_backward)
+            || func.is_some_and(|id| model.func(id).has_backward || model.func(id).has_step)
+            || (func.is_none() && !model.backwards.is_empty())
+            || model.in_lightning(call.ctx)
+            || in_unit_test(model, call.ctx)
+            // The graph is dropped as soon as it is made.
+            || model.text(model.stmt(call.stmt).node).contains(".detach()")
+            || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
+            || seen.contains(&(func, place.clone()))
+        {
+            continue;
+        }
+        let mut in_eval = false;
+        for other in model.calls_in_function(func) {
+            if other.node.start() >= call.node.start() {
+                break;
+            }
+            if other.recv_place().as_deref() == Some(place.as_str()) {
+                match other.method {
+                    Some("eval") => in_eval = true,
+                    Some("train") => in_eval = false,
+                    _ => {}
+                }
+            }
+        }
+        // `model = build().eval()`
+        let built_in_eval = model.assigns_to(func, &place).last().is_some_and(|assign| {
+            assign.expr.is_some_and(|expr| model.text(expr).ends_with(".eval()"))
+        });
+        if in_eval || built_in_eval {
+            seen.push((func, place.clone()));
+            out.push(
+                Report::new(
+                    call.node,
+                    format!("`{place}` runs in evaluation mode with gradients on: its activations are kept"),
+                )
+                .help("run it under `with torch.inference_mode():`"),
+            );
+        }
+    }
+}

@@ -1,0 +1,83 @@
+use ruff_python_ast::Expr;
+
+use super::load_to_saved_device::goes_into_state_dict;
+use crate::fix::{Edit, Fix};
+use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Device;
+use crate::semantic::{Model, place_of};
+
+declare_rule! {
+    /// Weights are loaded straight to the GPU.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict`.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// The model already has its parameters on the GPU. The loaded ones are a second copy beside
+    /// them until the dictionary is dropped; with an optimizer's state in the file, three or four.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def restore(model, path):
+    ///     device = torch.device("cuda")
+    ///     model.to(device)
+    ///     model.load_state_dict(torch.load(path, map_location=device))
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def restore(model, path):
+    ///     device = torch.device("cuda")
+    ///     model.to(device)
+    ///     model.load_state_dict(torch.load(path, map_location="cpu"))
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the model is still on the CPU or on the meta device (`assign=True`) at this point.
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: other uses of the dictionary may expect it on the GPU.
+    OOM502 "load-to-gpu" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for call in &model.calls {
+        if !call.is("torch.load") {
+            continue;
+        }
+        let Some(location) = call.arg("map_location", 1) else {
+            continue;
+        };
+        let on_gpu = match location {
+            Expr::StringLiteral(text) => text.value.to_str().starts_with("cuda"),
+            Expr::Lambda(lambda) => model.text(&*lambda.body).contains(".cuda("),
+            Expr::Name(_) | Expr::Attribute(_) => place_of(location).is_some_and(|place| {
+                let func = model.func_of(call.ctx);
+                model
+                    .assigns_to(func, &place)
+                    .chain(model.assigns_to(None, &place))
+                    .last()
+                    .is_some_and(|assign| assign.value.device == Device::Gpu)
+            }),
+            _ => false,
+        };
+        if !on_gpu || goes_into_state_dict(model, call).is_none() {
+            continue;
+        }
+        out.push(
+            Report::new(call.node, "a second copy of the weights is loaded to the GPU")
+                .help("load with `map_location=\"cpu\"`: `load_state_dict` copies to where the parameters are")
+                .fix(Fix::unsafe_("load to the CPU", Edit::replace(location, "\"cpu\""))),
+        );
+    }
+}

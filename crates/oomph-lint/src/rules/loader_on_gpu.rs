@@ -1,0 +1,100 @@
+use super::util::moves_to_gpu;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::{CtxKind, Model, attr_or_name, torch};
+use crate::semantic::value::Kind;
+use ruff_python_ast::Expr;
+
+declare_rule! {
+    /// All batches of a loader are moved to the GPU at once.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for list comprehensions over a loader that move every batch to the GPU.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// The list holds the whole dataset on the GPU, and nothing of it is freed before the list is.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def batches(loader):
+    ///     return [x.cuda() for x, y in loader]
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def batches(loader):
+    ///     for x, y in loader:
+    ///         yield x.cuda(non_blocking=True)
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the data is small.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: callers may index the list.
+    OOM603 "loader-collected-on-gpu" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for call in &model.calls {
+        if !moves_to_gpu(call) {
+            continue;
+        }
+        let ctx = model.ctx(call.ctx);
+        if !matches!(ctx.kind, CtxKind::Comprehension) {
+            continue;
+        }
+        let text = model.text(ctx.range);
+        if !text.starts_with('[') {
+            continue;
+        }
+        let Expr::ListComp(list) = (match find_list(model, ctx.range) {
+            Some(expr) => expr,
+            None => continue,
+        }) else {
+            continue;
+        };
+        let over_loader = list.generators.iter().any(|generator| {
+            attr_or_name(&generator.iter)
+                .and_then(torch::hint)
+                .is_some_and(|kind| kind == Kind::Loader)
+        });
+        if over_loader {
+            out.push(
+                Report::new(ctx.range, "the list holds every batch of the loader on the GPU")
+                    .help("move one batch at a time, in the loop that uses it"),
+            );
+        }
+    }
+}
+
+fn find_list<'a>(model: &Model<'a>, range: ruff_text_size::TextRange) -> Option<&'a Expr> {
+    struct Find<'a> {
+        range: ruff_text_size::TextRange,
+        found: Option<&'a Expr>,
+    }
+    impl<'a> ruff_python_ast::visitor::Visitor<'a> for Find<'a> {
+        fn visit_expr(&mut self, expr: &'a Expr) {
+            if ruff_text_size::Ranged::range(expr) == self.range && expr.is_list_comp_expr() {
+                self.found = Some(expr);
+            } else if self.found.is_none() {
+                ruff_python_ast::visitor::walk_expr(self, expr);
+            }
+        }
+    }
+    let info = model.stmts.iter().rev().find(|info| {
+        ruff_text_size::Ranged::range(info.node).contains_range(range)
+    })?;
+    let mut find = Find { range, found: None };
+    ruff_python_ast::visitor::Visitor::visit_stmt(&mut find, info.node);
+    find.found
+}

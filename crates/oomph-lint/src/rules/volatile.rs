@@ -1,0 +1,65 @@
+use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
+
+declare_rule! {
+    /// `volatile=True` no longer turns gradients off.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `Variable(x, volatile=True)`.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// Until PyTorch 0.3, `volatile` kept inference from building a graph. It has had no effect
+    /// since: code that relies on it keeps every activation.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// from torch.autograd import Variable
+    ///
+    /// def predict(model, x):
+    ///     return model(Variable(x, volatile=True))
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def predict(model, x):
+    ///     with torch.no_grad():
+    ///         return model(x)
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When a `with torch.no_grad():` further out, in another function, makes up for it.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: removing the argument would hide that gradients are on.
+    OOM204 "volatile-has-no-effect" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for call in &model.calls {
+        let Some(value) = call.keyword("volatile") else {
+            continue;
+        };
+        let is_variable = call
+            .qual
+            .as_deref()
+            .is_some_and(|qual| qual.ends_with("Variable"));
+        let is_true = value.as_boolean_literal_expr().is_some_and(|flag| flag.value);
+        if is_variable && is_true {
+            out.push(
+                Report::new(
+                    call.node,
+                    "`volatile=True` has had no effect since PyTorch 0.4: a graph is built",
+                )
+                .help("use `with torch.no_grad():` around the forward pass"),
+            );
+        }
+    }
+}

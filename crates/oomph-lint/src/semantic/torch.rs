@@ -1,0 +1,419 @@
+//! What the linter knows about PyTorch by name: constructors, functions, methods, and the names
+//! that people give to models, optimizers and loaders.
+
+use super::value::{Kind, ModelKind};
+
+/// How sure the last part of a dotted name is to mean one thing, when nothing else is known.
+///
+/// Public training code is remarkably uniform here. Names that mean two things in the wild
+/// (`opt` is as often `argparse`'s result as an optimizer) are left out.
+pub(crate) fn hint(name: &str) -> Option<Kind> {
+    let lower = name.trim_start_matches('_').to_ascii_lowercase();
+    let name = lower.as_str();
+    if name.contains("loader") && !name.ends_with("loaders") && !name.contains("loader_") {
+        return Some(Kind::Loader);
+    }
+    if matches!(name, "train_dl" | "val_dl" | "valid_dl" | "test_dl") {
+        return Some(Kind::Loader);
+    }
+    if matches!(name, "optimizer" | "optim")
+        || name.starts_with("optimizer_")
+        || name.ends_with("optimizer")
+        || name.ends_with("_optim")
+    {
+        return Some(Kind::Optimizer);
+    }
+    if matches!(
+        name,
+        "criterion" | "loss_fn" | "loss_func" | "loss_function" | "lossfn" | "loss_fct"
+    ) || name.starts_with("criterion_")
+        || name.ends_with("_criterion")
+        || name.ends_with("_loss_fn")
+    {
+        return Some(Kind::Criterion {
+            cross_entropy: false,
+        });
+    }
+    if matches!(name, "scaler" | "grad_scaler" | "gradscaler" | "amp_scaler") {
+        return Some(Kind::Scaler);
+    }
+    if matches!(
+        name,
+        "model"
+            | "net"
+            | "network"
+            | "netg"
+            | "netd"
+            | "generator"
+            | "discriminator"
+            | "encoder"
+            | "decoder"
+            | "backbone"
+            | "classifier"
+            | "unet"
+            | "teacher"
+            | "student"
+            | "policy_net"
+            | "target_net"
+    ) || name.ends_with("_model")
+        || name.ends_with("_net")
+        || name.ends_with("_network")
+        || (name.starts_with("model_") && name.len() <= 8)
+        || name.ends_with("_teacher")
+        || name.ends_with("_student")
+    {
+        return Some(Kind::Model(ModelKind::Plain));
+    }
+    None
+}
+
+/// Roots whose attributes are settings, never models: `args.model` is a string.
+pub(crate) fn is_settings_root(name: &str) -> bool {
+    matches!(
+        name,
+        "args"
+            | "opt"
+            | "opts"
+            | "cfg"
+            | "config"
+            | "conf"
+            | "hparams"
+            | "params"
+            | "FLAGS"
+            | "flags"
+            | "hp"
+            | "options"
+            | "cli_args"
+            | "training_args"
+            | "model_args"
+            | "data_args"
+    )
+}
+
+/// The kind of object that calling `qual` makes, if that is known from its full name.
+pub(crate) fn constructed(qual: &str) -> Option<Kind> {
+    let last = qual.rsplit('.').next().unwrap_or(qual);
+    if let Some(name) = strip_any(qual, &["torch.nn.modules.loss.", "torch.nn."]) {
+        if name.starts_with("functional.")
+            || name.starts_with("init.")
+            || name.starts_with("utils.")
+        {
+            return None;
+        }
+        if last.ends_with("Loss") {
+            return Some(Kind::Criterion {
+                cross_entropy: last == "CrossEntropyLoss",
+            });
+        }
+        return match last {
+            "MultiheadAttention" => Some(Kind::Model(ModelKind::MultiheadAttention)),
+            "LSTM" | "GRU" | "RNN" | "LSTMCell" | "GRUCell" | "RNNCell" => {
+                Some(Kind::Model(ModelKind::Recurrent))
+            }
+            "Softmax" | "LogSoftmax" => Some(Kind::Model(ModelKind::Softmax)),
+            "Parameter" | "Buffer" => Some(Kind::Tensor),
+            "ParameterList" | "ParameterDict" | "ModuleList" | "ModuleDict" => {
+                Some(Kind::Collection)
+            }
+            _ if last.starts_with(|c: char| c.is_ascii_uppercase()) => {
+                Some(Kind::Model(ModelKind::Plain))
+            }
+            _ => None,
+        };
+    }
+    if let Some(name) = qual.strip_prefix("torch.optim.") {
+        if name.starts_with("lr_scheduler.") || name.starts_with("swa_utils.") {
+            return None;
+        }
+        return last
+            .starts_with(|c: char| c.is_ascii_uppercase())
+            .then_some(Kind::Optimizer);
+    }
+    match qual {
+        "torch.utils.data.DataLoader"
+        | "torch.utils.data.dataloader.DataLoader"
+        | "torch_geometric.loader.DataLoader"
+        | "torch_geometric.data.DataLoader" => return Some(Kind::Loader),
+        "torch.cuda.amp.GradScaler"
+        | "torch.amp.GradScaler"
+        | "torch.cuda.amp.grad_scaler.GradScaler" => return Some(Kind::Scaler),
+        "torch.device" => return Some(Kind::Device),
+        "torch.load" => return Some(Kind::Checkpoint),
+        "timm.create_model" | "torch.hub.load" | "torch.jit.load" | "torch.compile" => {
+            return Some(Kind::Model(ModelKind::Plain));
+        }
+        _ => {}
+    }
+    if qual.starts_with("torchvision.models.") && !qual.ends_with("_Weights") {
+        return Some(Kind::Model(ModelKind::Plain));
+    }
+    if let Some(rest) = qual.strip_prefix("transformers.") {
+        if let Some(class) = rest.strip_suffix(".from_pretrained") {
+            let class = class.rsplit('.').next().unwrap_or(class);
+            if class.contains("Model") || class.contains("For") {
+                return Some(Kind::Model(ModelKind::Plain));
+            }
+            return None;
+        }
+    }
+    if last == "AverageMeter" {
+        return Some(Kind::Meter);
+    }
+    None
+}
+
+/// A base class that makes its subclasses modules.
+pub(crate) fn is_module_base(qual: &str) -> bool {
+    constructed(qual).is_some_and(|kind| matches!(kind, Kind::Model(_) | Kind::Criterion { .. }))
+        || qual.ends_with("LightningModule")
+        || qual == "torch.jit.ScriptModule"
+}
+
+/// A base class whose evaluation hooks the trainer runs without a graph.
+pub(crate) fn is_lightning_base(name: &str) -> bool {
+    name.ends_with("LightningModule") || name.ends_with("LightningDataModule")
+}
+
+/// A base class that makes its subclasses datasets.
+pub(crate) fn is_dataset_base(qual: &str) -> bool {
+    matches!(
+        qual,
+        "torch.utils.data.Dataset"
+            | "torch.utils.data.IterableDataset"
+            | "torch.utils.data.dataset.Dataset"
+            | "torch.utils.data.dataset.IterableDataset"
+    ) || (qual.starts_with("torchvision.datasets.") && !qual.contains("utils"))
+}
+
+/// Functions whose results hold no graph, whatever goes in: integers, masks, fresh tensors.
+pub(crate) fn makes_no_graph(last: &str) -> bool {
+    matches!(
+        last,
+        "argmax"
+            | "argmin"
+            | "argsort"
+            | "eq"
+            | "ne"
+            | "gt"
+            | "ge"
+            | "lt"
+            | "le"
+            | "isnan"
+            | "isinf"
+            | "isfinite"
+            | "nonzero"
+            | "long"
+            | "int"
+            | "bool"
+            | "byte"
+            | "short"
+            | "size"
+            | "dim"
+            | "numel"
+            | "element_size"
+            | "zeros_like"
+            | "ones_like"
+            | "rand_like"
+            | "randn_like"
+            | "empty_like"
+            | "full_like"
+            | "new_zeros"
+            | "new_ones"
+            | "new_tensor"
+            | "new_full"
+            | "new_empty"
+            | "multinomial"
+            | "bincount"
+            | "logical_and"
+            | "logical_or"
+            | "logical_not"
+            | "is_floating_point"
+            | "data_ptr"
+            | "get_device"
+            | "randint_like"
+            | "one_hot"
+            | "unique"
+            | "histc"
+            | "bernoulli"
+    )
+}
+
+/// Methods that return a plain Python or NumPy value.
+pub(crate) fn leaves_torch(last: &str) -> bool {
+    matches!(
+        last,
+        "item"
+            | "tolist"
+            | "numpy"
+            | "size"
+            | "dim"
+            | "numel"
+            | "ndimension"
+            | "type"
+            | "is_contiguous"
+            | "data_ptr"
+            | "get_device"
+            | "element_size"
+            | "stride"
+            | "storage_offset"
+    )
+}
+
+/// Reductions that make a tensor so small that keeping it costs nothing to speak of.
+pub(crate) fn makes_small(last: &str) -> bool {
+    matches!(
+        last,
+        "mean"
+            | "sum"
+            | "norm"
+            | "item"
+            | "max"
+            | "min"
+            | "argmax"
+            | "argmin"
+            | "std"
+            | "var"
+            | "prod"
+            | "all"
+            | "any"
+            | "topk"
+            | "mse_loss"
+            | "cross_entropy"
+            | "nll_loss"
+            | "l1_loss"
+            | "median"
+            | "logsumexp"
+    )
+}
+
+/// Functions of `torch` that create tensors without a graph.
+pub(crate) fn is_factory(qual: &str) -> bool {
+    matches!(
+        qual,
+        "torch.zeros"
+            | "torch.ones"
+            | "torch.rand"
+            | "torch.randn"
+            | "torch.empty"
+            | "torch.full"
+            | "torch.arange"
+            | "torch.linspace"
+            | "torch.tensor"
+            | "torch.as_tensor"
+            | "torch.from_numpy"
+            | "torch.randint"
+            | "torch.randperm"
+            | "torch.eye"
+            | "torch.Tensor"
+            | "torch.FloatTensor"
+            | "torch.LongTensor"
+            | "torch.tril"
+            | "torch.triu"
+            | "torch.normal"
+    )
+}
+
+/// Whether the tensor functions of this module pass graphs through.
+pub(crate) fn is_tensor_function(qual: &str) -> bool {
+    if let Some(name) = qual.strip_prefix("torch.nn.functional.") {
+        return !name.contains('.');
+    }
+    if let Some(name) = qual.strip_prefix("torch.") {
+        return !name.contains('.')
+            && !matches!(
+                name,
+                "no_grad"
+                    | "inference_mode"
+                    | "enable_grad"
+                    | "set_grad_enabled"
+                    | "save"
+                    | "load"
+                    | "manual_seed"
+                    | "device"
+                    | "compile"
+                    | "autocast"
+                    | "typename"
+                    | "is_tensor"
+                    | "Generator"
+                    | "use_deterministic_algorithms"
+                    | "set_default_dtype"
+                    | "set_default_tensor_type"
+                    | "set_num_threads"
+                    | "numel"
+                    | "allclose"
+                    | "equal"
+            );
+    }
+    false
+}
+
+/// Functional losses.
+pub(crate) fn is_functional_loss(qual: &str) -> bool {
+    qual.strip_prefix("torch.nn.functional.")
+        .is_some_and(|name| {
+            name.ends_with("_loss")
+                || matches!(
+                    name,
+                    "cross_entropy"
+                        | "binary_cross_entropy"
+                        | "binary_cross_entropy_with_logits"
+                        | "kl_div"
+                )
+        })
+}
+
+/// Entering this context turns gradients off.
+pub(crate) fn is_no_grad(qual: &str) -> bool {
+    matches!(
+        qual,
+        "torch.no_grad"
+            | "torch.inference_mode"
+            | "torch.autograd.no_grad"
+            | "torch.autograd.grad_mode.no_grad"
+            | "torch.autograd.inference_mode"
+            | "torch.autograd.grad_mode.inference_mode"
+    )
+}
+
+/// Constructors and contexts of autocast.
+pub(crate) fn is_autocast(qual: &str) -> bool {
+    matches!(
+        qual,
+        "torch.autocast"
+            | "torch.amp.autocast"
+            | "torch.cuda.amp.autocast"
+            | "torch.amp.autocast_mode.autocast"
+            | "torch.cuda.amp.autocast_mode.autocast"
+    )
+}
+
+/// `DataParallel` and its distributed kin: they wrap a model and are called like one.
+pub(crate) fn is_data_parallel(qual: &str) -> bool {
+    matches!(
+        qual,
+        "torch.nn.DataParallel"
+            | "torch.nn.parallel.DataParallel"
+            | "torch.nn.parallel.data_parallel.DataParallel"
+    )
+}
+
+/// `DistributedDataParallel`.
+pub(crate) fn is_ddp(qual: &str) -> bool {
+    matches!(
+        qual,
+        "torch.nn.parallel.DistributedDataParallel"
+            | "torch.nn.parallel.distributed.DistributedDataParallel"
+    )
+}
+
+/// `torch.utils.checkpoint.checkpoint` and its sequential form.
+pub(crate) fn is_checkpoint(qual: &str) -> bool {
+    matches!(
+        qual,
+        "torch.utils.checkpoint.checkpoint" | "torch.utils.checkpoint.checkpoint_sequential"
+    )
+}
+
+fn strip_any<'a>(text: &'a str, prefixes: &[&str]) -> Option<&'a str> {
+    prefixes.iter().find_map(|prefix| text.strip_prefix(prefix))
+}

@@ -1,0 +1,150 @@
+//! Every rule's page is complete, its example is caught, what to use instead is not, and the
+//! committed pages in `docs/rules/` are current.
+
+use std::fs;
+use std::path::PathBuf;
+
+use oomph_lint::{ALL, Applicability, FixAvailability, Rule, Selection, Source, fix, lint};
+
+const SECTIONS: &[&str] = &[
+    "## What it does",
+    "## Why it costs memory",
+    "## Example",
+    "## Use instead",
+    "## When it is wrong",
+    "## Fix safety",
+];
+
+/// The Python block of a section.
+fn block(rule: &Rule, section: &str) -> String {
+    let page = rule.page();
+    let (_, rest) = page.split_once(&format!("\n{section}\n")).expect(section);
+    let (_, rest) = rest.split_once("```python\n").expect("a Python block");
+    let (code, _) = rest.split_once("```").expect("an end of the block");
+    code.to_string()
+}
+
+fn codes(code: &str) -> Vec<&'static str> {
+    let source = Source::python(code.to_string()).unwrap();
+    let linted = lint(&source, &Selection::all());
+    assert_eq!(linted.problems, [], "{code}");
+    linted
+        .findings
+        .iter()
+        .map(|finding| finding.rule.code)
+        .collect()
+}
+
+#[test]
+fn codes_are_unique_and_in_order() {
+    let codes: Vec<_> = ALL.iter().map(|rule| rule.code).collect();
+    let mut sorted = codes.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(codes, sorted);
+    assert!(codes.len() >= 30);
+}
+
+#[test]
+fn pages_have_all_sections_in_order() {
+    for rule in ALL {
+        let page = rule.page();
+        let mut at = 0;
+        for section in SECTIONS {
+            let found = page[at..].find(&format!("\n{section}\n"));
+            at += found.unwrap_or_else(|| panic!("{}: no {section}", rule.code));
+        }
+        assert!(rule.summary().ends_with('.'), "{}", rule.code);
+    }
+}
+
+#[test]
+fn examples_are_caught() {
+    let mut wrong = Vec::new();
+    for rule in ALL {
+        let found = codes(&block(rule, "## Example"));
+        if !found.contains(&rule.code) {
+            wrong.push((rule.code, found));
+        }
+    }
+    assert!(wrong.is_empty(), "examples not caught: {wrong:?}");
+}
+
+#[test]
+fn what_to_use_instead_is_clean() {
+    let mut wrong = Vec::new();
+    for rule in ALL {
+        let found = codes(&block(rule, "## Use instead"));
+        if !found.is_empty() {
+            wrong.push((rule.code, found));
+        }
+    }
+    assert!(wrong.is_empty(), "not clean: {wrong:?}");
+}
+
+#[test]
+fn examples_of_fixable_rules_are_fixed() {
+    let mut wrong = Vec::new();
+    for rule in ALL {
+        let only = Selection::new(Some(&[rule.code.to_string()]), &[], &[]).unwrap();
+        let source = Source::python(block(rule, "## Example")).unwrap();
+        match (fix(&source, &only, Applicability::Unsafe), rule.fix) {
+            (Some(fixed), FixAvailability::Sometimes) => {
+                assert!(fixed.linted.findings.is_empty(), "{}", rule.code);
+                assert!(
+                    fix(&fixed.source, &only, Applicability::Unsafe).is_none(),
+                    "{}: fixing twice is not fixing once",
+                    rule.code
+                );
+            }
+            (None, FixAvailability::None) => {}
+            (fixed, _) => wrong.push((rule.code, fixed.is_some())),
+        }
+    }
+    assert!(wrong.is_empty(), "fix does not match `fix:` of {wrong:?}");
+}
+
+/// Set `OOMPH_UPDATE_DOCS=1` to write the pages.
+#[test]
+fn committed_pages_are_current() {
+    let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/rules");
+    let mut index = String::from(
+        "# Rules of `oomph lint`\n\nGenerated from the rules' doc comments.\n\n| code | finds | default | fix |\n| --- | --- | --- | --- |\n",
+    );
+    let mut pages = Vec::new();
+    for rule in ALL {
+        let default = if rule.default { "on" } else { "off" };
+        let fix = match rule.fix {
+            FixAvailability::None => "",
+            _ => "some",
+        };
+        index.push_str(&format!(
+            "| [{0}]({0}.md) `{1}` | {2} | {default} | {fix} |\n",
+            rule.code,
+            rule.name,
+            rule.summary()
+        ));
+        pages.push((format!("{}.md", rule.code), rule.page()));
+    }
+    pages.push(("README.md".to_string(), index));
+    let update = std::env::var_os("OOMPH_UPDATE_DOCS").is_some();
+    if update {
+        fs::create_dir_all(&docs).unwrap();
+    }
+    for (name, text) in &pages {
+        let path = docs.join(name);
+        if update {
+            fs::write(&path, text).unwrap();
+        }
+        let committed = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            committed == *text,
+            "{name} is out of date: run `OOMPH_UPDATE_DOCS=1 cargo test -p oomph-lint --test pages`"
+        );
+    }
+    let known: Vec<_> = pages.iter().map(|(name, _)| name.clone()).collect();
+    for entry in fs::read_dir(&docs).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(known.contains(&name), "{name} belongs to no rule");
+    }
+}

@@ -1,0 +1,300 @@
+//! An explanation on one screen: the verdict first, then the evidence with the user's own lines,
+//! then the fixes with what they save.
+
+use std::fmt::Write as _;
+
+use oomph_explain::{Basis, Cause, Diff, Explanation, Fix};
+
+use crate::terminal::{
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, columns, pad, pad_left, paint, shorten,
+    signed_bytes, wrap,
+};
+
+/// Evidence, places and fixes that fit on one screen.
+const SHOWN: usize = 5;
+/// Lines of a difference.
+const SHOWN_CHANGES: usize = 12;
+/// Columns of an amount such as `1023.9 MiB`.
+const AMOUNT: usize = 10;
+/// Causes below this are not worth a line of their own.
+const WORTH_NAMING: f64 = 0.3;
+
+/// The explanation of a failure or of a peak.
+pub fn explanation(found: &Explanation, width: usize) -> String {
+    let mut out = String::new();
+    let (mark, style) = if found.out_of_memory {
+        ("✗", BAD)
+    } else {
+        ("✓", GOOD)
+    };
+    let _ = writeln!(
+        out,
+        "{} {}",
+        paint(style, mark),
+        paint(BOLD, wrap(&found.verdict, width.saturating_sub(2), 2))
+    );
+    summary(&mut out, found, width);
+    if let Some(cause) = &found.cause {
+        evidence(&mut out, cause, width);
+    }
+    holders(&mut out, found, width);
+    fixes(&mut out, &found.fixes, width);
+    footer(&mut out, found, width);
+    out
+}
+
+fn summary(out: &mut String, found: &Explanation, width: usize) {
+    let peak = &found.peak;
+    if let Some(cause) = &found.cause {
+        let _ = writeln!(
+            out,
+            "  {} {}",
+            paint(ACCENT, cause.id),
+            paint(
+                DIM,
+                format!("· confidence {:.0} %", cause.confidence * 100.0)
+            )
+        );
+    }
+    if peak.needed_bytes > 0 {
+        let mut parts = Vec::new();
+        if peak.request_bytes > 0 {
+            parts.push(format!("{} in use", bytes(peak.live_bytes)));
+            parts.push(format!("{} asked for", bytes(peak.request_bytes)));
+        } else {
+            parts.push(format!("{} in use at the peak", bytes(peak.live_bytes)));
+        }
+        if peak.reserved_bytes > 0 {
+            parts.push(format!("{} reserved", bytes(peak.reserved_bytes)));
+        }
+        if let Some(room) = peak.room_at_least_bytes {
+            parts.push(format!("room for {}", bytes(room)));
+        } else if let Some(total) = peak.device_total_bytes {
+            parts.push(format!("{} on the device", bytes(total)));
+        }
+        let _ = writeln!(
+            out,
+            "  {}",
+            paint(DIM, wrap(&parts.join(" · "), width.saturating_sub(2), 2))
+        );
+    }
+    if peak.categories.is_empty() {
+        return;
+    }
+    out.push('\n');
+    let name_width = 16;
+    let bar_width = width.saturating_sub(name_width + AMOUNT + 6).min(40);
+    let max = peak.categories.iter().map(|c| c.bytes).max().unwrap_or(0);
+    for category in &peak.categories {
+        let line = format!(
+            "  {}{}  {}",
+            pad(category.name, name_width),
+            pad_left(&bytes(category.bytes), AMOUNT),
+            bar(category.bytes, max, bar_width)
+        );
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn evidence(out: &mut String, cause: &Cause, width: usize) {
+    // Evidence without words about a place repeats the list of places below.
+    let shown: Vec<_> = cause
+        .evidence
+        .iter()
+        .filter(|item| !is_bare_place(&item.what))
+        .take(SHOWN)
+        .collect();
+    if shown.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n  {}", paint(BOLD, "why"));
+    for item in shown {
+        let amount = item.bytes.map_or_else(String::new, bytes);
+        let indent = 2 + AMOUNT + 2;
+        let _ = writeln!(
+            out,
+            "  {}  {}",
+            pad_left(&amount, AMOUNT),
+            wrap(&item.what, width.saturating_sub(indent), indent)
+        );
+        if !item.stack.is_empty() {
+            let place = shorten(&item.stack.join(" ← "), width.saturating_sub(indent));
+            let _ = writeln!(out, "{}{}", " ".repeat(indent), paint(DIM, place));
+        }
+    }
+}
+
+fn is_bare_place(what: &str) -> bool {
+    let mut words = what.split(' ');
+    let number = words.next().is_some_and(|word| word.parse::<u64>().is_ok());
+    number && matches!(words.next(), Some("block" | "blocks")) && words.next().is_none()
+}
+
+fn holders(out: &mut String, found: &Explanation, width: usize) {
+    if found.holders.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "\n  {}",
+        paint(
+            BOLD,
+            if found.out_of_memory {
+                "held at the failure by"
+            } else {
+                "held at the peak by"
+            }
+        )
+    );
+    let total: u64 = found.holders.iter().map(|holder| holder.bytes).sum();
+    for holder in found.holders.iter().take(SHOWN) {
+        // One percent is not what a screen is for.
+        if holder.bytes.saturating_mul(100) < total {
+            break;
+        }
+        let (first, rest) = match holder.stack.split_first() {
+            Some((first, rest)) => (first.as_str(), rest.join(" ← ")),
+            None => ("(no stack recorded)", String::new()),
+        };
+        let what = match &holder.module {
+            Some(module) => format!("{module}, {}", holder.category),
+            None => holder.category.to_owned(),
+        };
+        let indent = 2 + AMOUNT + 2;
+        let room = width.saturating_sub(indent);
+        let tail = format!("{} × {what}", holder.blocks);
+        let head = shorten(first, room);
+        let gap = room.saturating_sub(columns(&head) + 2);
+        let mut line = format!("  {}  {head}", pad_left(&bytes(holder.bytes), AMOUNT));
+        let inner = if rest.is_empty() {
+            tail.clone()
+        } else {
+            format!("← {rest} · {tail}")
+        };
+        if columns(&inner) <= gap {
+            let _ = write!(line, "  {}", paint(DIM, inner));
+            let _ = writeln!(out, "{line}");
+        } else {
+            let _ = writeln!(
+                out,
+                "{line}\n{}{}",
+                " ".repeat(indent),
+                paint(DIM, shorten(&inner, room))
+            );
+        }
+    }
+}
+
+fn fixes(out: &mut String, fixes: &[Fix], width: usize) {
+    if fixes.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n  {}", paint(BOLD, "what helps"));
+    for (number, fix) in fixes.iter().take(SHOWN).enumerate() {
+        let sign = match fix.basis {
+            Basis::Estimated => "~",
+            Basis::Counted | Basis::Replayed => "",
+        };
+        let saves = format!("−{sign}{}", bytes(fix.saves_bytes));
+        let indent = 5 + AMOUNT + 3;
+        let _ = writeln!(
+            out,
+            "  {}  {}  {} {}",
+            number + 1,
+            paint(GOOD, pad_left(&saves, AMOUNT + 1)),
+            wrap(&fix.what, width.saturating_sub(indent), indent),
+            paint(DIM, format!("· {}", fix.same_result)),
+        );
+        if let Some(apply) = &fix.apply {
+            let _ = writeln!(out, "{}{}", " ".repeat(indent), paint(ACCENT, apply));
+        }
+    }
+}
+
+fn footer(out: &mut String, found: &Explanation, width: usize) {
+    let mut notes: Vec<(&str, String)> = Vec::new();
+    let others: Vec<String> = found
+        .causes
+        .iter()
+        .skip(1)
+        .filter(|cause| cause.confidence >= WORTH_NAMING)
+        .map(|cause| format!("{} ({:.0} %)", cause.id, cause.confidence * 100.0))
+        .collect();
+    if found.out_of_memory && !others.is_empty() {
+        notes.push(("also possible:", others.join(", ")));
+    }
+    if let Some(message) = &found.message {
+        for correction in &message.corrections {
+            notes.push(("the message:", correction.clone()));
+        }
+    }
+    for assumption in &found.assumptions {
+        notes.push(("assumed:", assumption.clone()));
+    }
+    for problem in &found.problems {
+        notes.push(("note:", problem.message.clone()));
+    }
+    if notes.is_empty() {
+        return;
+    }
+    out.push('\n');
+    for (name, text) in notes {
+        let first = format!("{} {text}", name);
+        let wrapped = wrap(&first, width.saturating_sub(2), 4);
+        let rest = wrapped.strip_prefix(name).unwrap_or(&wrapped);
+        let _ = writeln!(out, "  {}{rest}", paint(WARN, name));
+    }
+}
+
+/// What changed between two histories.
+pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{}", paint(BOLD, wrap(&found.verdict, width, 2)));
+    let _ = writeln!(
+        out,
+        "  {}",
+        paint(
+            DIM,
+            format!(
+                "A {} · B {}",
+                shorten(names[0], width / 2),
+                shorten(names[1], width / 2)
+            )
+        )
+    );
+    for (title, changes) in [
+        ("by kind", &found.categories),
+        ("by module", &found.modules),
+        ("by line", &found.places),
+    ] {
+        if changes.is_empty() {
+            continue;
+        }
+        let _ = writeln!(out, "\n  {}", paint(BOLD, title));
+        for change in changes.iter().take(SHOWN_CHANGES) {
+            let delta = signed_bytes(change.delta());
+            let style = if change.delta() > 0 { BAD } else { GOOD };
+            let amounts = format!("{} → {}", bytes(change.bytes[0]), bytes(change.bytes[1]));
+            let room = width.saturating_sub(2 + AMOUNT + 1 + 2 + 10 + 2);
+            let name = shorten(&change.name, room);
+            let head = format!(
+                "  {}  {}  {name}",
+                paint(style, pad_left(&delta, AMOUNT + 1)),
+                pad(change.what, 10)
+            );
+            if columns(&head) + 2 + columns(&amounts) <= width {
+                let _ = writeln!(out, "{head}  {}", paint(DIM, amounts));
+            } else {
+                let _ = writeln!(out, "{head}\n{}{}", " ".repeat(27), paint(DIM, amounts));
+            }
+        }
+        if changes.len() > SHOWN_CHANGES {
+            let _ = writeln!(
+                out,
+                "  {}",
+                paint(DIM, format!("… and {} more", changes.len() - SHOWN_CHANGES))
+            );
+        }
+    }
+    out
+}

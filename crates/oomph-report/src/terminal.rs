@@ -1,0 +1,179 @@
+//! Small pieces of terminal output that every command shares: amounts, bars, columns, colour.
+//!
+//! Everything returns strings with ANSI styles in them; `anstream` strips those where the output
+//! is no terminal or `NO_COLOR` is set.
+
+use std::fmt;
+
+use anstyle::{AnsiColor, Style};
+
+/// The narrowest and widest layouts: below, lines wrap anyway; above, they become hard to read.
+const WIDTHS: std::ops::RangeInclusive<usize> = 40..=120;
+
+/// Bad news: an error, out of memory.
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+/// Good news: it fits.
+pub const GOOD: Style = AnsiColor::Green.on_default().bold();
+/// Something to keep in mind: an assumption, a problem of the file.
+pub const WARN: Style = AnsiColor::Yellow.on_default();
+/// Names and commands.
+pub const ACCENT: Style = AnsiColor::Cyan.on_default();
+/// What may be skipped while reading.
+pub const DIM: Style = Style::new().dimmed();
+/// What must not be skipped.
+pub const BOLD: Style = Style::new().bold();
+
+/// `text` in a style.
+pub fn paint(style: Style, text: impl fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// An amount of memory with one decimal: `27.3 GiB`, `512 B`.
+pub fn bytes(amount: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if amount < 1024 {
+        return format!("{amount} B");
+    }
+    let mut value = amount as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.95 would print as "1024.0 KiB".
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A change of memory with its sign: `+1.2 GiB`, `−3.4 MiB`, `±0 B`.
+pub fn signed_bytes(change: i128) -> String {
+    let amount = bytes(u64::try_from(change.unsigned_abs()).unwrap_or(u64::MAX));
+    match change.signum() {
+        1 => format!("+{amount}"),
+        -1 => format!("−{amount}"),
+        _ => format!("±{amount}"),
+    }
+}
+
+/// A horizontal bar of `width` columns for `value` of `max`, in eighths of a column. A value above
+/// zero always shows.
+pub fn bar(value: u64, max: u64, width: usize) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    if value == 0 || max == 0 || width == 0 {
+        return String::new();
+    }
+    let eighths = (value.min(max) as f64 / max as f64 * width as f64 * 8.0).round() as usize;
+    let eighths = eighths.max(1);
+    let mut bar = "█".repeat(eighths / 8);
+    bar.push_str(PARTS[eighths % 8]);
+    bar
+}
+
+/// How many columns a string takes, styles not counted. Every character counts one column, which
+/// holds for everything that oomph prints itself.
+pub fn columns(text: &str) -> usize {
+    let mut columns = 0;
+    let mut in_escape = false;
+    for character in text.chars() {
+        match (in_escape, character) {
+            (false, '\u{1b}') => in_escape = true,
+            (false, _) => columns += 1,
+            (true, character) => in_escape = !character.is_ascii_alphabetic(),
+        }
+    }
+    columns
+}
+
+/// `text` filled with spaces to `width` columns, styles not counted.
+pub fn pad(text: &str, width: usize) -> String {
+    let missing = width.saturating_sub(columns(text));
+    format!("{text}{}", " ".repeat(missing))
+}
+
+/// `text` with spaces before it, to `width` columns.
+pub fn pad_left(text: &str, width: usize) -> String {
+    let missing = width.saturating_sub(columns(text));
+    format!("{}{text}", " ".repeat(missing))
+}
+
+/// Plain text cut to `width` columns, with an ellipsis in the middle: both ends of a path or a
+/// module name carry its meaning.
+pub fn shorten(text: &str, width: usize) -> String {
+    let count = text.chars().count();
+    if count <= width {
+        return text.to_owned();
+    }
+    if width <= 1 {
+        return "…".chars().take(width).collect();
+    }
+    let tail = (width - 1) * 2 / 3;
+    let head = width - 1 - tail;
+    let mut short: String = text.chars().take(head).collect();
+    short.push('…');
+    short.extend(text.chars().skip(count - tail));
+    short
+}
+
+/// Plain text wrapped at spaces to `width` columns; each line after the first begins with
+/// `indent` spaces. Words that are too long stay whole: they are paths and commands to copy.
+pub fn wrap(text: &str, width: usize, indent: usize) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let length = columns(word);
+        if column > 0 && column + 1 + length > width {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            column = indent;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out
+}
+
+/// The width to lay out for: the terminal's, within reason; `COLUMNS` wins, 100 where there is no
+/// terminal.
+pub fn width() -> usize {
+    const WITHOUT_TERMINAL: usize = 100;
+    let columns = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse::<usize>().ok())
+        .or_else(|| terminal_size::terminal_size().map(|(width, _)| usize::from(width.0)))
+        .unwrap_or(WITHOUT_TERMINAL);
+    columns.clamp(*WIDTHS.start(), *WIDTHS.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(29_313_198_489), "27.3 GiB");
+        assert_eq!(bytes((1 << 30) - 1), "1.0 GiB");
+        assert_eq!(signed_bytes(-(1 << 20)), "−1.0 MiB");
+        assert_eq!(signed_bytes(0), "±0 B");
+    }
+
+    #[test]
+    fn bars_show_whatever_is_there() {
+        assert_eq!(bar(1, 1_000_000, 20), "▏");
+        assert_eq!(bar(5, 10, 4), "██");
+        assert_eq!(bar(20, 10, 2), "██");
+        assert_eq!(bar(0, 10, 4), "");
+    }
+
+    #[test]
+    fn layout_ignores_styles() {
+        let red = paint(BAD, "out");
+        assert_eq!(columns(&red), 3);
+        assert_eq!(columns(&pad(&red, 8)), 8);
+        assert_eq!(shorten("/home/someone/job/train.py", 12), "/hom…rain.py");
+        assert_eq!(shorten("short", 12), "short");
+        assert_eq!(wrap("one two three four", 9, 2), "one two\n  three\n  four");
+    }
+}

@@ -1,0 +1,222 @@
+//! Opening files, compressed or not, and a window over their bytes.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use crate::error::Error;
+
+/// How many bytes of a file are held at once: large enough that refills cost nothing.
+const WINDOW: usize = 1 << 20;
+
+/// No snapshot that anybody could use is larger; a small compressed file that unpacks to more is
+/// a bomb.
+pub(crate) const MAX_UNPACKED: u64 = 64 << 30;
+
+/// Memory that an `.xz` file may ask for its dictionary: the largest preset of xz needs 64 MiB.
+/// (The zstd reader has its own limit of 100 MiB.)
+const MAX_DICTIONARY: u64 = 256 << 20;
+
+/// Opens a file and unpacks it by its first bytes, not its name.
+pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, Error> {
+    let io_error = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(io_error)?;
+    if file.metadata().map_err(io_error)?.is_dir() {
+        return Err(Error::Format {
+            path: path.to_owned(),
+            found: "this is a directory".to_owned(),
+            expected: "a file; name the snapshot files inside it".to_owned(),
+        });
+    }
+    let mut file = BufReader::with_capacity(1 << 16, file);
+    let mut magic = [0_u8; 32];
+    let mut filled = 0;
+    while filled < magic.len() {
+        match file.read(&mut magic[filled..]).map_err(io_error)? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    if filled == 0 {
+        return Err(Error::Empty {
+            path: path.to_owned(),
+        });
+    }
+    let head = magic[..filled].to_vec();
+    let whole = io::Cursor::new(head.clone()).chain(file);
+    unpack(&head, whole).map_err(io_error)
+}
+
+/// Unpacks `whole`, which begins with `head`.
+pub(crate) fn unpack<R: Read + 'static>(head: &[u8], whole: R) -> io::Result<Box<dyn Read>> {
+    Ok(if head.starts_with(&[0x1f, 0x8b]) {
+        Box::new(flate2::read::MultiGzDecoder::new(whole).take(MAX_UNPACKED))
+    } else if head.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
+        let dictionary = xz_dictionary(head);
+        if dictionary > MAX_DICTIONARY {
+            return Err(io::Error::other(format!(
+                "the .xz file wants a dictionary of {dictionary} bytes; at most {MAX_DICTIONARY} \
+                 are allowed. Compress it again with `xz -9` or less"
+            )));
+        }
+        Box::new(lzma_rust2::XzReader::new(whole, true).take(MAX_UNPACKED))
+    } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let reader = ruzstd::decoding::StreamingDecoder::new(whole).map_err(io::Error::other)?;
+        Box::new(reader.take(MAX_UNPACKED))
+    } else {
+        Box::new(whole)
+    })
+}
+
+/// The dictionary that the first block of an `.xz` stream asks for, 0 where its header is unusual.
+///
+/// After the 12 bytes of the stream header comes the block header: its size, flags (sizes present
+/// in bits 6 and 7), then the filter: id 0x21 (LZMA2), one byte of properties, the dictionary.
+fn xz_dictionary(head: &[u8]) -> u64 {
+    match head.get(13..17) {
+        Some(&[flags, 0x21, 1, bits]) if flags & 0xc0 == 0 => {
+            if bits >= 40 {
+                return u64::from(u32::MAX);
+            }
+            u64::from(2 | bits & 1) << (bits / 2 + 11)
+        }
+        _ => 0,
+    }
+}
+
+/// A window over a stream: the next bytes as a slice, refilled as they are consumed.
+pub(crate) struct Input<R> {
+    reader: R,
+    buffer: Vec<u8>,
+    position: usize,
+    end: usize,
+    // Offset in the stream of the first byte of `buffer`.
+    base: u64,
+    at_end: bool,
+    /// The error that ended the stream early, if one did.
+    pub(crate) error: Option<io::Error>,
+}
+
+impl<R: Read> Input<R> {
+    pub(crate) fn new(reader: R) -> Self {
+        Self {
+            reader,
+            buffer: vec![0; WINDOW],
+            position: 0,
+            end: 0,
+            base: 0,
+            at_end: false,
+            error: None,
+        }
+    }
+
+    /// Offset of the next byte in the stream.
+    pub(crate) fn offset(&self) -> u64 {
+        self.base + self.position as u64
+    }
+
+    /// Makes at least `wanted` bytes available if the stream has them.
+    #[cold]
+    fn refill(&mut self, wanted: usize) {
+        self.buffer.copy_within(self.position..self.end, 0);
+        self.base += self.position as u64;
+        self.end -= self.position;
+        self.position = 0;
+        if wanted > self.buffer.len() {
+            // Callers ask in pieces of at most a window beyond what they hold.
+            self.buffer.resize(wanted, 0);
+        }
+        while self.end < wanted && !self.at_end {
+            match self.reader.read(&mut self.buffer[self.end..]) {
+                Ok(0) => self.at_end = true,
+                Ok(n) => self.end += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // A damaged archive: what came before still counts.
+                    self.error = Some(error);
+                    self.at_end = true;
+                }
+            }
+        }
+    }
+
+    /// The next `n` bytes, consumed; `None` if the stream ends before.
+    #[inline]
+    pub(crate) fn next_bytes(&mut self, n: usize) -> Option<&[u8]> {
+        if self.end - self.position < n {
+            self.refill(n);
+            if self.end < n {
+                return None;
+            }
+        }
+        let start = self.position;
+        self.position += n;
+        self.buffer.get(start..start + n)
+    }
+
+    /// The next byte, consumed.
+    #[inline]
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        if self.position == self.end {
+            self.refill(1);
+        }
+        let byte = *self.buffer.get(self.position)?;
+        if self.position >= self.end {
+            return None;
+        }
+        self.position += 1;
+        Some(byte)
+    }
+
+    /// The next `N` bytes as an array, consumed.
+    #[inline]
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.next_bytes(N)?.try_into().ok()
+    }
+
+    /// The bytes up to and without the next newline, consumed with it; `None` if there is none
+    /// within `max` bytes.
+    pub(crate) fn line(&mut self, max: usize) -> Option<Vec<u8>> {
+        let mut line = Vec::new();
+        loop {
+            match self.byte()? {
+                b'\n' => return Some(line),
+                byte => line.push(byte),
+            }
+            if line.len() > max {
+                return None;
+            }
+        }
+    }
+
+    /// Up to `n` of the next bytes, not consumed.
+    pub(crate) fn peek(&mut self, n: usize) -> &[u8] {
+        if self.end - self.position < n {
+            self.refill(n);
+        }
+        let end = self.end.min(self.position + n);
+        self.buffer.get(self.position..end).unwrap_or(&[])
+    }
+}
+
+impl<R: Read> Read for Input<R> {
+    /// What has been peeked at comes first.
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.position == self.end {
+            self.refill(1);
+            if let Some(error) = self.error.take() {
+                return Err(error);
+            }
+        }
+        let held = self.buffer.get(self.position..self.end).unwrap_or(&[]);
+        let count = held.len().min(out.len());
+        for (to, from) in out.iter_mut().zip(held) {
+            *to = *from;
+        }
+        self.position += count;
+        Ok(count)
+    }
+}

@@ -1,0 +1,203 @@
+//! Interned frames and stacks. A stack is a run of frame handles, innermost first, as PyTorch
+//! writes it.
+
+use std::hash::Hasher;
+
+use hashbrown::HashTable;
+use rustc_hash::FxHasher;
+
+use crate::string_table::{StringId, StringTable};
+
+/// A handle to a frame of a [`StackTable`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameId(pub u32);
+
+/// A handle to a stack of a [`StackTable`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StackId(pub u32);
+
+impl StackId {
+    /// The stack without frames, in every table: nobody recorded one.
+    pub const NONE: Self = Self(0);
+
+    /// The handle as an index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One frame of a call stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The source file; C++ frames carry `??` or a bare file name.
+    pub file: StringId,
+    /// The function.
+    pub name: StringId,
+    /// The line, 0 where unknown.
+    pub line: u32,
+}
+
+impl Frame {
+    /// Whether this is a frame of Python code and not of the C++ below it.
+    pub fn is_python(self, strings: &StringTable) -> bool {
+        let file = strings.get(self.file);
+        let python_suffix = std::path::Path::new(file)
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("py"));
+        // Notebook cells are `/tmp/ipykernel_…/….py` or `<ipython-input-…>`; `python -c` is
+        // `<string>`.
+        python_suffix || (file.starts_with('<') && file.ends_with('>'))
+    }
+}
+
+/// Frames and stacks, each stored once.
+#[derive(Debug, Clone)]
+pub struct StackTable {
+    frames: Vec<Frame>,
+    frame_lookup: HashTable<u32>,
+    // Concatenated frames of all stacks, and where each stack ends.
+    members: Vec<FrameId>,
+    ends: Vec<u64>,
+    stack_lookup: HashTable<u32>,
+}
+
+impl Default for StackTable {
+    fn default() -> Self {
+        let mut table = Self {
+            frames: Vec::new(),
+            frame_lookup: HashTable::new(),
+            members: Vec::new(),
+            ends: Vec::new(),
+            stack_lookup: HashTable::new(),
+        };
+        table.intern(&[]);
+        table
+    }
+}
+
+fn hash_frame(frame: Frame) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write_u64(u64::from(frame.file.0) << 32 | u64::from(frame.name.0));
+    hasher.write_u32(frame.line);
+    hasher.finish()
+}
+
+fn hash_stack(stack: &[FrameId]) -> u64 {
+    let mut hasher = FxHasher::default();
+    for frame in stack {
+        hasher.write_u32(frame.0);
+    }
+    hasher.write_usize(stack.len());
+    hasher.finish()
+}
+
+fn slice<'a>(members: &'a [FrameId], ends: &[u64], id: u32) -> &'a [FrameId] {
+    let index = id as usize;
+    let end = ends.get(index).copied().unwrap_or(0) as usize;
+    let start = match index.checked_sub(1) {
+        Some(before) => ends.get(before).copied().unwrap_or(0) as usize,
+        None => 0,
+    };
+    members.get(start..end).unwrap_or(&[])
+}
+
+impl StackTable {
+    /// The handle of `frame`.
+    pub fn intern_frame(&mut self, frame: Frame) -> FrameId {
+        let hash_value = hash_frame(frame);
+        let frames = &self.frames;
+        if let Some(&id) = self
+            .frame_lookup
+            .find(hash_value, |&id| frames.get(id as usize) == Some(&frame))
+        {
+            return FrameId(id);
+        }
+        let id = self.frames.len() as u32;
+        self.frames.push(frame);
+        let frames = &self.frames;
+        self.frame_lookup.insert_unique(hash_value, id, |&id| {
+            frames
+                .get(id as usize)
+                .map_or(0, |&frame| hash_frame(frame))
+        });
+        FrameId(id)
+    }
+
+    /// The handle of `stack`, innermost frame first.
+    pub fn intern(&mut self, stack: &[FrameId]) -> StackId {
+        let hash_value = hash_stack(stack);
+        let (members, ends) = (&self.members, &self.ends);
+        if let Some(&id) = self
+            .stack_lookup
+            .find(hash_value, |&id| slice(members, ends, id) == stack)
+        {
+            return StackId(id);
+        }
+        let id = self.ends.len() as u32;
+        self.members.extend_from_slice(stack);
+        self.ends.push(self.members.len() as u64);
+        let (members, ends) = (&self.members, &self.ends);
+        self.stack_lookup
+            .insert_unique(hash_value, id, |&id| hash_stack(slice(members, ends, id)));
+        StackId(id)
+    }
+
+    /// The frames of a stack, innermost first.
+    pub fn stack(&self, id: StackId) -> &[FrameId] {
+        slice(&self.members, &self.ends, id.0)
+    }
+
+    /// A frame; an empty one for a handle of another table.
+    pub fn frame(&self, id: FrameId) -> Frame {
+        self.frames.get(id.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// The frames of a stack with their contents, innermost first.
+    pub fn frames(&self, id: StackId) -> impl DoubleEndedIterator<Item = Frame> + '_ {
+        self.stack(id).iter().map(|&frame| self.frame(frame))
+    }
+
+    /// How many stacks there are (the empty one included).
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Never true: the empty stack is always there.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// How many frames there are.
+    pub fn frame_count(&self) -> usize {
+        self.frames.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stack_is_stored_once() {
+        let mut strings = StringTable::default();
+        let mut table = StackTable::default();
+        let file = strings.intern("/job/train.py");
+        let main = table.intern_frame(Frame {
+            file,
+            name: strings.intern("main"),
+            line: 3,
+        });
+        let step = table.intern_frame(Frame {
+            file,
+            name: strings.intern("step"),
+            line: 9,
+        });
+        let a = table.intern(&[step, main]);
+        assert_eq!(table.intern(&[step, main]), a);
+        assert_ne!(table.intern(&[main, step]), a);
+        assert_eq!(table.stack(a), &[step, main]);
+        assert_eq!(table.intern(&[]), StackId::NONE);
+        assert_eq!(table.len(), 3);
+        assert!(table.frame(step).is_python(&strings));
+    }
+}
