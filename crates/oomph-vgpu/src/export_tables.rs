@@ -12,10 +12,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use crate::device::machine;
 use crate::driver::{self, Status};
 use crate::md2::hmac_md2;
+use crate::put;
 use crate::runtime::{INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::put;
 
 /// A table: words that are function pointers, or its size in bytes in the first one.
 #[derive(Debug)]
@@ -90,16 +90,43 @@ static CONTEXT_CHECKS: Table<4> = Table::<4>::sized()
 /// The table with this UUID.
 pub fn find(wanted: &Id) -> Option<*const c_void> {
     let known: [(Id, *const c_void); 8] = [
-        (id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9), (&raw const RUNTIME).cast()),
-        (id(0x42d8_5a81_23f6_cb47_8298_f6e7_8a3a_ecdc), (&raw const TOOLS_STORAGE).cast()),
-        (id(0x2131_8c60_9714_3248_8ca6_41ff_7324_c8f2), (&raw const TOOLS_CONTEXTS).cast()),
-        (id(0x1734_dc26_800d_4745_8726_c0f1_e7dd_8bca), (&raw const TOOLS_TOPOLOGY).cast()),
-        (id(0xa094_798c_2e74_2e74_93f2_0800_200c_0a66), (&raw const TOOLS_HOOKS).cast()),
-        (id(0xc693_336e_1121_df11_a8c3_68f3_55d8_9593), (&raw const CONTEXT_STORAGE).cast()),
-        (id(0xd408_2055_bde6_704b_8d34_ba12_3c66_e1f2), (&raw const DIGEST).cast()),
-        (id(0x263e_8860_7cd2_6143_92f6_bbd5_006d_fa7e), (&raw const CONTEXT_CHECKS).cast()),
+        (
+            id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9),
+            (&raw const RUNTIME).cast(),
+        ),
+        (
+            id(0x42d8_5a81_23f6_cb47_8298_f6e7_8a3a_ecdc),
+            (&raw const TOOLS_STORAGE).cast(),
+        ),
+        (
+            id(0x2131_8c60_9714_3248_8ca6_41ff_7324_c8f2),
+            (&raw const TOOLS_CONTEXTS).cast(),
+        ),
+        (
+            id(0x1734_dc26_800d_4745_8726_c0f1_e7dd_8bca),
+            (&raw const TOOLS_TOPOLOGY).cast(),
+        ),
+        (
+            id(0xa094_798c_2e74_2e74_93f2_0800_200c_0a66),
+            (&raw const TOOLS_HOOKS).cast(),
+        ),
+        (
+            id(0xc693_336e_1121_df11_a8c3_68f3_55d8_9593),
+            (&raw const CONTEXT_STORAGE).cast(),
+        ),
+        (
+            id(0xd408_2055_bde6_704b_8d34_ba12_3c66_e1f2),
+            (&raw const DIGEST).cast(),
+        ),
+        (
+            id(0x263e_8860_7cd2_6143_92f6_bbd5_006d_fa7e),
+            (&raw const CONTEXT_CHECKS).cast(),
+        ),
     ];
-    known.iter().find(|(id, _)| id == wanted).map(|&(_, table)| table)
+    known
+        .iter()
+        .find(|(id, _)| id == wanted)
+        .map(|&(_, table)| table)
 }
 
 // ---- the runtime's own needs ----
@@ -125,11 +152,17 @@ static CALLBACKS: Table<1024> = Table([std::ptr::null(); 1024]);
 static DOMAINS: Table<32> = Table([std::ptr::null(); 32]);
 
 unsafe extern "C" fn callback_flags(out: *mut *const c_void, count: *mut usize) {
-    unsafe { put(out, (&raw const CALLBACKS).cast()); put(count, 1024) };
+    unsafe {
+        put(out, (&raw const CALLBACKS).cast());
+        put(count, 1024)
+    };
 }
 
 unsafe extern "C" fn domain_flags(out: *mut *const c_void, count: *mut usize) {
-    unsafe { put(out, (&raw const DOMAINS).cast()); put(count, 32) };
+    unsafe {
+        put(out, (&raw const DOMAINS).cast());
+        put(count, 32)
+    };
 }
 
 /// cuBLASLt keys its cache of heuristics by the identity of the current context.
@@ -150,11 +183,22 @@ static STORAGE: std::sync::LazyLock<Mutex<HashMap<(u64, u64), u64>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 fn context_or_current(context: u64) -> u64 {
-    if context == 0 { driver::current_context() } else { context }
+    if context == 0 {
+        driver::current_context()
+    } else {
+        context
+    }
 }
 
-unsafe extern "C" fn storage_put(context: u64, key: u64, value: u64, _destroy: *const c_void) -> Status {
-    STORAGE.lock().insert((context_or_current(context), key), value);
+unsafe extern "C" fn storage_put(
+    context: u64,
+    key: u64,
+    value: u64,
+    _destroy: *const c_void,
+) -> Status {
+    STORAGE
+        .lock()
+        .insert((context_or_current(context), key), value);
     SUCCESS
 }
 
@@ -175,7 +219,11 @@ unsafe extern "C" fn storage_get(out: *mut u64, context: u64, key: u64) -> Statu
 
 const INVALID_HANDLE: Status = 400;
 
-unsafe extern "C" fn check_context(_context: u64, flags: *mut c_uint, _more: *mut c_void) -> Status {
+unsafe extern "C" fn check_context(
+    _context: u64,
+    flags: *mut c_uint,
+    _more: *mut c_void,
+) -> Status {
     unsafe { put(flags, 0) };
     SUCCESS
 }
@@ -198,7 +246,10 @@ unsafe extern "C" fn digest(version: c_uint, seconds: u64, out: *mut [u64; 2]) -
         return INVALID_VALUE;
     }
     let kind = (version % 10) as usize;
-    let answer = ANSWERS.get(kind).copied().unwrap_or_else(|| keyed_answer(version, seconds));
+    let answer = ANSWERS
+        .get(kind)
+        .copied()
+        .unwrap_or_else(|| keyed_answer(version, seconds));
     unsafe { put(out, answer) };
     SUCCESS
 }

@@ -55,5 +55,9 @@ pub fn free(at: u64) -> bool {
 
 /// Whether `addr` lies in memory from [`allocate`].
 pub fn owns(addr: u64) -> bool {
-    PRIVATE.lock().range(..=addr).next_back().is_some_and(|(_, range)| range.contains(addr))
+    PRIVATE
+        .lock()
+        .range(..=addr)
+        .next_back()
+        .is_some_and(|(_, range)| range.contains(addr))
 }

@@ -59,7 +59,14 @@ unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
         && unsafe { CStr::from_ptr(name) }.to_bytes().starts_with(b"libnvrtc.so");
     let handle = if wants_compiler { own_handle() } else { None };
     let next = system_open();
-    Choice { handle: handle.unwrap_or(0), next: if next == 0 { refuse as *const () as usize } else { next } }
+    Choice {
+        handle: handle.unwrap_or(0),
+        next: if next == 0 {
+            refuse as *const () as usize
+        } else {
+            next
+        },
+    }
 }
 
 /// `dlopen`, which resolves names by who calls it: the C library's is jumped to, so that it sees

@@ -45,8 +45,14 @@ thread_local! {
 
 /// Accounts one executed cuDNN plan that takes `time` units of [`PLAN_UNIT_MS`].
 pub fn plan_executed(time: u64) {
-    let Plans { count, time: before } = PLANS.get();
-    PLANS.set(Plans { count: count + 1, time: before + time });
+    let Plans {
+        count,
+        time: before,
+    } = PLANS.get();
+    PLANS.set(Plans {
+        count: count + 1,
+        time: before + time,
+    });
 }
 
 /// A unit of pretended time; only the order of plans matters.
