@@ -22,7 +22,7 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
-from oomph.values import Assumptions, ValueLayer, user_line
+from oomph.values import Assumptions, ValueLayer, base_pointer, user_line
 
 FORMAT = "oomph.record/1"
 """Version of `record.json`; fields may be added, a change of meaning is a new number."""
@@ -265,7 +265,7 @@ class Recorder:
         for t, owner in tensors:
             try:
                 if t.is_cuda:
-                    self._marks.append((kind, now, t.untyped_storage().data_ptr(), owner))
+                    self._marks.append((kind, now, base_pointer(t), owner))
             except (RuntimeError, NotImplementedError):
                 continue  # a tensor without storage of its own: a wrapper or a fake
 

@@ -25,6 +25,10 @@ import torch
 FLOAT_LIMIT = 1 << 18
 """Elements of the largest floating tensor that is computed: what programs decide by is small."""
 
+WIDE_LIMIT = 1 << 22
+"""Elements of the largest floating tensor that is computed where it follows from known values only:
+boxes, anchors, time tables. It is never filled or drawn, so that weights cost no memory."""
+
 INTEGRAL_BYTES = 64 << 20
 """Bytes of the largest integral tensor that is computed: a mask of 8192 x 8192 booleans."""
 
@@ -44,14 +48,22 @@ _disabled_dispatch = torch._C._disabled_torch_dispatch_impl
 _make_storage = torch._C._construct_storage_from_data_pointer
 
 
+def base_pointer(t: torch.Tensor) -> int:
+    """Where the memory of `t` and its views begins.
+
+    Not asked of `untyped_storage()`: the Python object for a storage counts as one more owner, and
+    autograd accumulates in place only into what nobody else owns.
+    """
+    return t.data_ptr() - t.storage_offset() * t.element_size()
+
+
 def cpu_alias(t: torch.Tensor) -> torch.Tensor:
     """A CPU tensor over the bytes that stand for the device memory of `t`: same shape and strides."""
-    storage = t.untyped_storage()
-    pointer = storage.data_ptr()
-    if pointer == 0:
+    if t.numel() == 0:
         return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
-    aliased = _make_storage(pointer, _CPU, storage.nbytes())
-    return torch.empty(0, dtype=t.dtype).set_(aliased, t.storage_offset(), t.shape, t.stride())
+    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    aliased = _make_storage(t.data_ptr(), _CPU, (last + 1) * t.element_size())
+    return torch.empty(0, dtype=t.dtype).set_(aliased, 0, t.shape, t.stride())
 
 
 class Assumptions:
@@ -269,6 +281,7 @@ class ValueLayer:
         self._libraries: tuple[Any, ...] = ()
         self._keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(KEY))
         self._unknown: dict[int, bool] = {}  # storages of small tensors that nobody computed
+        self._wide: set[int] = set()  # storages of wide floats that were computed
         self._refused: set[Any] = set()
         self._plain_types: dict[type, bool] = {}
         self._rng_state: torch.Tensor | None = None
@@ -288,7 +301,6 @@ class ValueLayer:
             "aten::_local_scalar_dense": self._item,
             "aten::lift_fresh": self._fresh,
             "aten::equal": self._equal,
-            "aten::_amp_foreach_non_finite_check_and_unscale_": self._unscale,
         }
         self._ops: dict[Any, _Op] = {}
 
@@ -367,7 +379,16 @@ class ValueLayer:
                     user_line(),
                 )
         self._settle(func, op, args, kwargs, out)
+        self._note_scaler(op)
         return out
+
+    def _note_scaler(self, op) -> None:
+        if op.name == "aten::_amp_foreach_non_finite_check_and_unscale_":
+            self.assumptions.add(
+                "value",
+                "gradients are taken to be finite: the gradient scaler skips no step",
+                user_line(),
+            )
 
     def _settle(self, func, op, args, kwargs, out) -> None:
         """Give `out`, and what `func` changed in place, their values."""
@@ -382,8 +403,12 @@ class ValueLayer:
         worth = False
         for t in outs:
             if t.is_cuda:
-                if self._computable(t):
+                if self._computable(t) or (
+                    t.numel() <= WIDE_LIMIT and not op.random and op.name not in _CONSTANTS
+                ):
                     worth = True
+                elif self._wide:
+                    self._wide.discard(base_pointer(t))
             elif op.reads and t.device.type == "cpu":
                 self._leaves_device(op, args)
         if not worth:
@@ -397,15 +422,21 @@ class ValueLayer:
         for t in inputs:
             if t.is_cuda and id(t) not in written:
                 if not self._computable(t):
-                    all_computable = False
-                elif self._unknown and t.untyped_storage().data_ptr() in self._unknown:
+                    if not self._wide or base_pointer(t) not in self._wide:
+                        all_computable = False
+                        break
+                elif self._unknown and base_pointer(t) in self._unknown:
                     if t.is_floating_point():
                         all_computable = False
-                    else:
-                        inherits = True
+                        break
+                    inherits = True
         if all_computable:
             for t in outs:
-                if t.is_cuda and not self._computable(t):
+                if (
+                    t.is_cuda
+                    and not self._computable(t)
+                    and (t.numel() > WIDE_LIMIT or inherits or not inputs)
+                ):
                     all_computable = False
         if (
             all_computable
@@ -414,13 +445,22 @@ class ValueLayer:
         ):
             if inherits:
                 self._mark(outs)
-            elif self._unknown:
-                for t in outs:
-                    if not op.mutated or op.name in _OVERWRITES:
-                        self._unknown.pop(t.untyped_storage().data_ptr(), None)
+            else:
+                self._know(outs, overwritten=not op.mutated or op.name in _OVERWRITES)
             return
         self._fill(op, args, outs)
         self._mark(outs)
+
+    def _know(self, outs, overwritten: bool) -> None:
+        """The contents of `outs` are real now; of all of it, where they were overwritten."""
+        for t in outs:
+            if not t.is_cuda:
+                continue
+            pointer = base_pointer(t)
+            if not self._computable(t):
+                self._wide.add(pointer)
+            if overwritten:
+                self._unknown.pop(pointer, None)
 
     def _computable(self, t: torch.Tensor) -> bool:
         if t.is_floating_point() or t.is_complex():
@@ -483,13 +523,17 @@ class ValueLayer:
         # Large tensors too: a small part of one is no more known than the whole.
         for t in outs:
             if t.is_cuda:
-                self._unknown[t.untyped_storage().data_ptr()] = True
+                pointer = base_pointer(t)
+                self._unknown[pointer] = True
+                if not self._computable(t):
+                    self._wide.discard(pointer)
 
     def is_unknown(self, t: torch.Tensor) -> bool:
         """Whether the contents of `t` were never computed, or follow from such contents."""
         if not t.is_cuda:
             return False
-        return not self._computable(t) or t.untyped_storage().data_ptr() in self._unknown
+        pointer = base_pointer(t)
+        return pointer in self._unknown if self._computable(t) else pointer not in self._wide
 
     def _fill(self, op, args, outs) -> None:
         """Give results that could not be computed a stated content instead of stale bytes."""
@@ -562,25 +606,11 @@ class ValueLayer:
                 return 0j if args[0].is_complex() else 0.0
         return func(*args, **kwargs)
 
-    def _unscale(self, func, op, args, kwargs):
-        """A gradient scaler's check: gradients that nobody computed are finite, so the scale stays."""
-        gradients, found = args[:2]
-        if not any(self.is_unknown(t) for t in gradients):
-            return self._run(func, op, args, kwargs)
-        func(*args, **kwargs)
-        self._mark(gradients)
-        if found.is_cuda and self.is_unknown(found):
-            cpu_alias(found).zero_()
-            self._unknown.pop(found.untyped_storage().data_ptr(), None)
-        self.assumptions.add(
-            "value", "gradients that nobody computed were taken to be finite", user_line()
-        )
-
     def _fresh(self, func, op, args, kwargs):
         """`torch.tensor(…, device="cuda")` copies its values without passing here."""
         t = args[0]
         if t.is_cuda and self._unknown:
-            self._unknown.pop(t.untyped_storage().data_ptr(), None)
+            self._unknown.pop(base_pointer(t), None)
         return t
 
     def _equal(self, func, op, args, kwargs):
@@ -594,7 +624,9 @@ class ValueLayer:
         """The CPU view of a mask whose bytes mean something, or None."""
         if not mask.is_cuda:
             return mask
-        if not self._computable(mask) or (mask.is_floating_point() and self.is_unknown(mask)):
+        if mask.is_floating_point() and self.is_unknown(mask):
+            return None
+        if not mask.is_floating_point() and not self._computable(mask):
             return None
         return cpu_alias(mask)
 
@@ -632,7 +664,7 @@ class ValueLayer:
             if self.is_unknown(mask):
                 self._mark([out])
             else:
-                self._unknown.pop(out.untyped_storage().data_ptr(), None)
+                self._unknown.pop(base_pointer(out), None)
         return out
 
     def _index(self, func, op, args, kwargs):
@@ -669,7 +701,7 @@ class ValueLayer:
                 f"the size of {op.name} follows from unknown values: rule {self.rule!r}",
                 user_line(),
             )
-        if all(self._computable(t) for t in inputs):
+        if all(self._computable(t) or not self.is_unknown(t) for t in inputs):
             result = func(
                 *self._to_cpu(list(args)), **{k: self._to_cpu(v) for k, v in kwargs.items()}
             )
@@ -685,7 +717,7 @@ class ValueLayer:
                 placed = torch.empty_like(value, device=inputs[0].device)
                 if self._computable(placed):
                     cpu_alias(placed).copy_(value)
-                    self._unknown.pop(placed.untyped_storage().data_ptr(), None)
+                    self._unknown.pop(base_pointer(placed), None)
                     if unknown:
                         self._mark([placed])
                 return placed
@@ -708,6 +740,11 @@ class ValueLayer:
         return self._run(func, op, args, kwargs)
 
 
+# They only fill memory: nothing follows from it that its unknown contents would not give.
+_CONSTANTS = {
+    "aten::zeros", "aten::ones", "aten::full", "aten::zeros_like", "aten::ones_like", "aten::full_like",
+    "aten::zero_", "aten::fill_", "aten::new_zeros", "aten::new_ones", "aten::new_full",
+}  # fmt: skip
 # They write all of what they change, whatever it was before.
 _OVERWRITES = {
     "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_",
@@ -725,7 +762,7 @@ def _parts_of_one(args: tuple) -> bool:
     if len(args) < 2 or not all(isinstance(t, torch.Tensor) for t in args[:2]):
         return False
     a, b = args[:2]
-    return a.is_cuda and b.is_cuda and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+    return a.is_cuda and b.is_cuda and base_pointer(a) == base_pointer(b)
 
 
 def _spread(shape: torch.Size, count: int) -> torch.Tensor:

@@ -10,11 +10,12 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::inner;
-use crate::streams::opaque_handle;
+use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
 use crate::{export, ledger, put};
 
@@ -60,6 +61,11 @@ struct Real {
 
 /// What each open descriptor is, for the kinds that need the device.
 static KINDS: std::sync::LazyLock<Mutex<HashMap<u64, c_int>>> =
+    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// The order in which the living plans were made. The heuristics give the fastest first, and
+/// benchmark mode makes its candidates in that order.
+static RANKS: std::sync::LazyLock<Mutex<HashMap<u64, u64>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 /// The library that PyTorch has loaded, or the one the loader finds.
@@ -211,6 +217,10 @@ export! {
         let Some(real) = real() else { return NOT_INITIALIZED };
         // SAFETY: the caller's arguments, passed on.
         let status = inner::call(|| unsafe { (real.create)(kind, out) });
+        if status == SUCCESS && kind == PLAN_DESCRIPTOR {
+            static MADE: AtomicU64 = AtomicU64::new(1);
+            RANKS.lock().insert(unsafe { out.read() }, MADE.fetch_add(1, Ordering::Relaxed));
+        }
         if status == SUCCESS && !inner::is_inside() && !has_handles() && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR) {
             KINDS.lock().insert(unsafe { out.read() }, kind);
         }
@@ -219,6 +229,7 @@ export! {
     fn cudnnBackendDestroyDescriptor(descriptor: u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         KINDS.lock().remove(&descriptor);
+        RANKS.lock().remove(&descriptor);
         inner::call(|| unsafe { (real.destroy)(descriptor) })
     }
     fn cudnnBackendSetAttribute(descriptor: u64, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status, or INTERNAL; {
@@ -241,7 +252,9 @@ export! {
         let Some(real) = real() else { return NOT_INITIALIZED };
         inner::call(|| unsafe { (real.get)(descriptor, attribute, kind, room, count, values) })
     }
-    fn cudnnBackendExecute(_handle: u64, _plan: u64, _pack: u64) -> Status, or INTERNAL; {
+    fn cudnnBackendExecute(_handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
+        let rank = RANKS.lock().get(&plan).copied().unwrap_or(1);
+        streams::plan_executed(rank);
         crate::kernels::launched(0);
         SUCCESS
     }

@@ -2,8 +2,9 @@
 //!
 //! cuDNN and cuBLASLt carry such a runtime. It refuses to start unless the driver has four tables
 //! and answers a keyed digest over who asks and what devices there are. What the tables hold is
-//! known from public projects that stand in for the driver on other vendors' GPUs. Slots that
-//! nobody was seen to call answer "not supported".
+//! known from public projects that stand in for the driver on other vendors' GPUs, and what
+//! cuBLASLt asks beyond that from watching it ask. Slots that nobody was seen to call answer "not
+//! supported". With `driver_tables=0` there are no tables, and such libraries make no handles.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};

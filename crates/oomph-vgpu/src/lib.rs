@@ -25,6 +25,7 @@ pub mod export_tables;
 pub mod inner;
 pub mod kernels;
 pub mod ledger;
+pub mod loader;
 pub mod md2;
 pub mod memory;
 pub mod nccl;

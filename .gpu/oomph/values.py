@@ -1,0 +1,716 @@
+"""Values that programs read are real: small and integral tensors are computed on the CPU.
+
+The kernels of a virtual GPU do nothing, but programs choose their path by values: masks that are
+all true, counts, lengths, indices, flags. `ValueMode` runs every operator as it is, on the virtual
+GPU, for its memory; then, where the result is small or integral, runs it again on the CPU over the
+very bytes that stand for device memory.
+
+What nobody computed (large floats and what follows from them) reads as zeros. A value that follows
+from such floats but steers the program (a comparison, an index, a count) is filled by a rule that
+the user chooses, and each such read is reported with the script's line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+from collections import Counter
+from typing import Any
+
+import torch
+
+FLOAT_LIMIT = 1 << 18
+"""Elements of the largest floating tensor that is computed: what programs decide by is small."""
+
+INTEGRAL_BYTES = 64 << 20
+"""Bytes of the largest integral tensor that is computed: a mask of 8192 x 8192 booleans."""
+
+RULES = ("half", "all", "none")
+"""How many elements of an unknown comparison are taken to be true."""
+
+KEY = "Fake"
+"""The dispatch key that the layer sits at: below autograd, above every backend, and used by nobody.
+
+A `TorchDispatchMode` would be the usual way, but autograd takes other paths while one is active
+(`isTensorSubclassLike`): it stops accumulating gradients in place, and memory changes."""
+
+_CPU = torch.device("cpu")
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_aten = torch.ops.aten
+_disabled_dispatch = torch._C._disabled_torch_dispatch_impl
+_make_storage = torch._C._construct_storage_from_data_pointer
+
+
+def cpu_alias(t: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor over the bytes that stand for the device memory of `t`: same shape and strides."""
+    storage = t.untyped_storage()
+    pointer = storage.data_ptr()
+    if pointer == 0:
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+    aliased = _make_storage(pointer, _CPU, storage.nbytes())
+    return torch.empty(0, dtype=t.dtype).set_(aliased, t.storage_offset(), t.shape, t.stride())
+
+
+class Assumptions:
+    """What the run rests on without having computed it: counted by what, and where first."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+
+    def add(self, kind: str, what: str, where: str) -> None:
+        """Count one more assumption `what` of `kind` at `where` (file:line)."""
+        self._counts[kind, what, where] += 1
+
+    def as_list(self) -> list[dict[str, Any]]:
+        """All assumptions: `kind`, `what`, `location` (file:line or ""), `count`."""
+        return [
+            dict(kind=kind, what=what, location=where, count=count)
+            for (kind, what, where), count in self._counts.items()
+        ]
+
+
+_LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+
+
+def is_user_file(name: str) -> bool:
+    """Whether a source file is the user's own: no library's, not Python's, not oomph's."""
+    return not (
+        name.startswith((_OWN_DIRECTORY, _STDLIB, "<"))
+        or any(part in name for part in _LIBRARY_PARTS)
+    )
+
+
+def user_line() -> str:
+    """`file:line` of the innermost frame that is the user's own code, or ""."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _is_composite(name: str) -> bool:
+    """Whether a real run takes an operator apart: it is composed of others, and CUDA has no kernel.
+
+    Asked of C++: Python knows more decompositions, which real runs do not take.
+    """
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(name, _COMPOSITE.name) and not has_kernel(name, "CUDA")
+
+
+class _Entry:
+    """The kernel of one operator: knows its name until it is first called."""
+
+    __slots__ = ("func", "layer", "name", "overload")
+
+    def __init__(self, layer: ValueLayer, name: str, overload: str) -> None:
+        self.layer, self.name, self.overload = (
+            layer,
+            name.removeprefix("aten::"),
+            overload or "default",
+        )
+        self.func: Any = None
+
+    def __call__(self, *args, **kwargs):
+        if self.func is None:
+            self.func = getattr(getattr(_aten, self.name), self.overload)
+        return self.layer._call(self.func, *args, **kwargs)
+
+
+def _is_view(schema: Any) -> bool:
+    """Whether an operator's result is another description of its argument's bytes."""
+    written = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    return not written and any(r.alias_info is not None for r in schema.returns)
+
+
+class _Op:
+    """What is known of one operator, worked out once."""
+
+    __slots__ = ("composite", "fill", "mutated", "name", "random", "reads", "special", "view")
+
+    def __init__(self, func: Any, layer: ValueLayer) -> None:
+        schema = func._schema
+        self.name = schema.name
+        writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+        self.mutated = [
+            (index, argument.name, argument.kwarg_only)
+            for index, (argument, written) in enumerate(zip(schema.arguments, writes, strict=True))
+            if written
+        ]
+        self.view = self.name in _NO_DATA or _is_view(schema)
+        self.random = torch.Tag.nondeterministic_seeded in func.tags
+        self.reads = self.name in _READS
+        self.special = layer.specials.get(self.name)
+        self.composite = _is_composite(func.name())
+        self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))
+
+
+# Their result has no contents yet, or is only another description of the same bytes.
+_NO_DATA = {
+    "aten::empty",
+    "aten::empty_like",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+    "aten::detach",
+    "aten::alias",
+    "aten::resize_",
+    "aten::set_",
+    "aten::record_stream",
+    "aten::is_pinned",
+    "aten::_pin_memory",
+    "aten::_has_compatible_shallow_copy_type",
+}
+# Operators by which values leave the device.
+_READS = {"aten::_local_scalar_dense", "aten::_to_copy", "aten::copy_", "aten::equal"}
+
+# How an integral result that follows from unknown floats is filled.
+_ROUND_ROBIN, _PERMUTATION, _COMPARISON = "round robin", "permutation", "comparison"
+_FILLS = {
+    **dict.fromkeys(
+        ("argmax", "argmin", "topk", "max", "min", "multinomial", "mode", "median"), _ROUND_ROBIN
+    ),
+    **dict.fromkeys(("sort", "argsort", "kthvalue", "randperm"), _PERMUTATION),
+    **dict.fromkeys(
+        ("gt", "ge", "lt", "le", "eq", "ne", "bernoulli", "logical_not", "isnan", "isinf"),
+        _COMPARISON,
+    ),
+}
+
+
+def _tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """All tensors in nested lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _tensors(item, found)
+    return found
+
+
+def _leave_tracing_alone() -> None:
+    """Take the layer out of the way while torch.compile traces: there are no values to compute."""
+    from torch._dispatch import python as dispatch_python
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    included = torch._C._dispatch_tls_is_dispatch_key_included
+    include = torch._C._dispatch_tls_set_dispatch_key_included
+    enter, leave = FakeTensorMode.__enter__, FakeTensorMode.__exit__
+
+    def quiet_enter(mode):
+        mode.__dict__.setdefault("_oomph_outer", []).append(included(KEY))
+        include(KEY, False)
+        return enter(mode)
+
+    def quiet_leave(mode, *exception):
+        try:
+            return leave(mode, *exception)
+        finally:
+            include(KEY, mode.__dict__["_oomph_outer"].pop())
+
+    FakeTensorMode.__enter__, FakeTensorMode.__exit__ = quiet_enter, quiet_leave
+
+    python_dispatcher = dispatch_python.enable_python_dispatcher
+
+    @contextlib.contextmanager
+    def quiet_dispatcher():
+        outer = included(KEY)
+        include(KEY, False)
+        try:
+            with python_dispatcher():
+                yield
+        finally:
+            include(KEY, outer)
+
+    dispatch_python.enable_python_dispatcher = quiet_dispatcher
+
+
+class _Bridge:
+    """The virtual GPU's own functions, or nothing where a real GPU is used."""
+
+    def __init__(self) -> None:
+        try:
+            library = ctypes.PyDLL(None)
+            self.begin = library.oomph_vgpu_begin
+            self.end = library.oomph_vgpu_end
+            self.answer = library.oomph_vgpu_answer
+            self.answer.argtypes = [ctypes.c_int64]
+        except AttributeError:
+            raise RuntimeError(
+                "values are computed on a virtual GPU only; none is loaded"
+            ) from None
+
+
+class ValueLayer:
+    """Computes small and integral tensors for real, forward and backward, in every thread it reaches.
+
+    `rule` is one of `RULES`; `assumptions` collects what had to be assumed.
+    """
+
+    def __init__(self, assumptions: Assumptions, rule: str = "half", virtual: bool = True) -> None:
+        """On a real GPU (`virtual` false) operators are only announced to `before`.
+
+        Raise `ValueError` for an unknown rule, `RuntimeError` if no virtual GPU is loaded.
+        """
+        if rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
+        self.assumptions = assumptions
+        self.rule = rule
+        self.before: Any = None  # called with each operator's name before it runs
+        self._virtual = virtual
+        self._bridge = _Bridge() if virtual else None
+        self._libraries: tuple[Any, ...] = ()
+        self._keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(KEY))
+        self._unknown: dict[int, bool] = {}  # storages of small tensors that nobody computed
+        self._refused: set[Any] = set()
+        self._plain_types: dict[type, bool] = {}
+        self._rng_state: torch.Tensor | None = None
+        self.specials = {
+            "aten::nonzero": self._nonzero,
+            "aten::masked_select": self._sized_on_cpu,
+            "aten::_unique2": self._sized_on_cpu,
+            "aten::unique_dim": self._sized_on_cpu,
+            "aten::unique_consecutive": self._sized_on_cpu,
+            "aten::bincount": self._sized_on_cpu,
+            "torchvision::nms": self._sized_on_cpu,
+            "aten::repeat_interleave": self._repeat_interleave,
+            "aten::index": self._index,
+            "aten::index_put": self._index,
+            "aten::index_put_": self._index,
+            "aten::_index_put_impl_": self._index,
+            "aten::_local_scalar_dense": self._item,
+            "aten::lift_fresh": self._fresh,
+            "aten::equal": self._equal,
+        }
+        self._ops: dict[Any, _Op] = {}
+
+    def install(self) -> None:
+        """Watch this thread, the threads that Python starts from now on, and autograd's."""
+        everything = torch.library.Library("_", "IMPL")
+        everything.fallback(self._call, KEY)
+        # A fallback alone would fail under any TorchDispatchMode, which looks the kernel up by the
+        # operator's name; so each operator of PyTorch's own gets an entry as well.
+        own = torch.library.Library("aten", "IMPL")
+        dispatched = set(torch._C._dispatch_get_all_op_names())
+        for schema in torch._C._jit_get_all_schemas():
+            name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+            if not name.startswith("aten::") or name not in dispatched:
+                continue
+            composite = _is_composite(name)
+            if _is_view(schema) and not composite and schema.name != "aten::lift_fresh":
+                # Views move no data, and some must stay in C++: `nn.Parameter` detaches a tensor
+                # and expects that Python has not seen it.
+                own.impl(name, torch.library.fallthrough_kernel, KEY)
+            else:
+                own.m.impl(name, KEY, _Entry(self, schema.name, schema.overload_name), False)
+        self._libraries = (everything, own)
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
+        _leave_tracing_alone()
+        original = threading.Thread.run
+
+        def run(thread: threading.Thread) -> None:
+            torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
+            original(thread)
+
+        threading.Thread.run = run  # type: ignore[method-assign]
+
+    def _call(self, func, *args, **kwargs):
+        """Every operator comes here."""
+        op = self._ops.get(func)
+        if op is None:
+            op = self._ops[func] = _Op(func, self)
+        if op.composite:
+            return func._op_dk(_COMPOSITE, *args, **kwargs)  # its parts come here one by one
+        if self.before is not None:
+            self.before(op.name)
+        with torch._C._ExcludeDispatchKeyGuard(self._keys):
+            if not self._virtual:
+                return func(*args, **kwargs)
+            for t in _tensors(args, []):
+                kind = type(t)
+                plain = self._plain_types.get(kind)
+                if plain is None:
+                    own = getattr(kind, "__torch_dispatch__", None)
+                    plain = own is torch.Tensor.__torch_dispatch__ or own is _disabled_dispatch
+                    self._plain_types[kind] = plain
+                if not plain:
+                    return func(*args, **kwargs)  # a wrapper: the tensors inside come here
+            if op.special is not None:
+                return op.special(func, op, args, kwargs)
+            return self._run(func, op, args, kwargs)
+
+    # ---- running ----
+
+    def _run(self, func, op, args, kwargs):
+        if op.view:
+            return func(*args, **kwargs)
+        if op.reads:
+            out = func(*args, **kwargs)
+        else:
+            self._bridge.begin()
+            try:
+                out = func(*args, **kwargs)
+            finally:
+                unanswered = self._bridge.end()
+            if unanswered and op.name not in _CHECKS:
+                self.assumptions.add(
+                    "value",
+                    f"{op.name} read a value back from the device; zero was given",
+                    user_line(),
+                )
+        self._settle(func, op, args, kwargs, out)
+        return out
+
+    def _settle(self, func, op, args, kwargs, out) -> None:
+        """Give `out`, and what `func` changed in place, their values."""
+        if op.mutated:
+            outs: list[torch.Tensor] = []
+            for index, name, kwarg_only in op.mutated:
+                _tensors(
+                    kwargs.get(name) if kwarg_only or index >= len(args) else args[index], outs
+                )
+        else:
+            outs = [out] if isinstance(out, torch.Tensor) else _tensors(out, [])
+        worth = False
+        for t in outs:
+            if t.is_cuda:
+                if self._computable(t):
+                    worth = True
+            elif op.reads and t.device.type == "cpu":
+                self._leaves_device(op, args)
+        if not worth:
+            return
+        inputs = _tensors(args, [])
+        if kwargs:
+            _tensors(list(kwargs.values()), inputs)
+        all_computable, inherits = True, False
+        written = {id(t) for t in outs} if op.name in _OVERWRITES else ()
+        for t in inputs:
+            if t.is_cuda and id(t) not in written:
+                if not self._computable(t):
+                    all_computable = False
+                elif self._unknown and t.untyped_storage().data_ptr() in self._unknown:
+                    if t.is_floating_point():
+                        all_computable = False
+                    else:
+                        inherits = True
+        if all_computable:
+            for t in outs:
+                if t.is_cuda and not self._computable(t):
+                    all_computable = False
+        if (
+            all_computable
+            and func not in self._refused
+            and self._compute(func, op, args, kwargs, out)
+        ):
+            if inherits:
+                self._mark(outs)
+            elif self._unknown:
+                for t in outs:
+                    if not op.mutated or op.name in _OVERWRITES:
+                        self._unknown.pop(t.untyped_storage().data_ptr(), None)
+            return
+        self._fill(op, args, outs)
+        self._mark(outs)
+
+    def _computable(self, t: torch.Tensor) -> bool:
+        if t.is_floating_point() or t.is_complex():
+            return t.numel() <= FLOAT_LIMIT
+        return t.numel() * t.element_size() <= INTEGRAL_BYTES
+
+    def _compute(self, func, op, args, kwargs, out) -> bool:
+        """Run `func` on the CPU over the bytes of device memory; False if it cannot."""
+        try:
+            cpu_args = self._to_cpu(args)
+            cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
+            if op.random:
+                result = self._run_random(func, cpu_args, cpu_kwargs)
+            else:
+                result = func(*cpu_args, **cpu_kwargs)
+            if not op.mutated:
+                for to, value in zip(_tensors(out, []), _tensors(result, []), strict=False):
+                    if to.is_cuda:
+                        if to.shape != value.shape:
+                            return False
+                        cpu_alias(to).copy_(value)
+            return True
+        except NotImplementedError:
+            self._refused.add(func)  # no such operator on the CPU
+            return False
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            return False  # not for these types or values: what it gives stays unknown
+
+    def _to_cpu(self, value):
+        if isinstance(value, torch.Tensor):
+            return cpu_alias(value) if value.is_cuda else value
+        if isinstance(value, torch.device):
+            return _CPU if value.type == "cuda" else value
+        if isinstance(value, torch.Generator):
+            return None  # the CPU draws by `_run_random`'s own state
+        if isinstance(value, (list, tuple)):
+            return (
+                type(value)(self._to_cpu(item) for item in value)
+                if type(value) in (list, tuple)
+                else value
+            )
+        return value
+
+    def _run_random(self, func, args, kwargs):
+        """Draw from a stream of its own: the script's CPU random state stays as it would be."""
+        saved = torch.get_rng_state()
+        if self._rng_state is None:
+            torch.manual_seed(torch.initial_seed() & 0x7FFF_FFFF)
+        else:
+            torch.set_rng_state(self._rng_state)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._rng_state = torch.get_rng_state()
+            torch.set_rng_state(saved)
+
+    # ---- unknown values ----
+
+    def _mark(self, outs) -> None:
+        for t in outs:
+            if t.is_cuda and self._computable(t):
+                self._unknown[t.untyped_storage().data_ptr()] = True
+
+    def is_unknown(self, t: torch.Tensor) -> bool:
+        """Whether the contents of `t` were never computed, or follow from such contents."""
+        if not t.is_cuda:
+            return False
+        return not self._computable(t) or t.untyped_storage().data_ptr() in self._unknown
+
+    def _fill(self, op, args, outs) -> None:
+        """Give results that could not be computed a stated content instead of stale bytes."""
+        for t in outs:
+            if not t.is_cuda or t.numel() == 0 or not self._computable(t):
+                continue
+            alias = cpu_alias(t)
+            if t.is_floating_point() or t.is_complex():
+                alias.zero_()
+            elif op.fill == _ROUND_ROBIN and t.dtype == torch.int64:
+                _fill_round_robin(alias, op, args)
+            elif op.fill == _PERMUTATION and t.dtype == torch.int64:
+                dim = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
+                if alias.dim():
+                    order = torch.arange(alias.shape[dim])
+                    alias.copy_(
+                        order.view(
+                            [-1 if d == dim % alias.dim() else 1 for d in range(alias.dim())]
+                        )
+                    )
+                else:
+                    alias.zero_()
+            elif t.dtype == torch.bool and op.fill == _COMPARISON:
+                self._fill_comparison(alias, op, args)
+            elif op.mutated and op.name not in _OVERWRITES:
+                continue  # keeps what was known before
+            else:
+                alias.zero_()
+
+    def _fill_comparison(self, alias, op, args) -> None:
+        name = op.name.rsplit("::")[-1].rstrip("_")
+        same = len(args) > 1 and args[0] is args[1]
+        # Unknown floats are taken to be finite: x == x holds, and nothing equals infinity.
+        if name in ("isnan", "isinf") or (same and name in ("ne", "lt", "gt")):
+            alias.fill_(False)
+        elif same:
+            alias.fill_(True)
+        elif name in ("eq", "ne"):
+            alias.fill_(name == "ne")
+        elif self.rule == "half":
+            if alias.numel() == 1:
+                alias.fill_(False)
+            else:
+                every = torch.arange(alias.numel()) % 2 == 0
+                alias.copy_(every.view(alias.shape))
+        else:
+            alias.fill_(self.rule == "all")
+
+    def _leaves_device(self, op, args) -> None:
+        source = args[1] if op.name == "aten::copy_" else args[0]
+        if isinstance(source, torch.Tensor) and self.is_unknown(source):
+            self.assumptions.add(
+                "value", "a tensor that nobody computed was copied to the CPU", user_line()
+            )
+
+    # ---- operators that need help ----
+
+    def _item(self, func, op, args, kwargs):
+        if self.is_unknown(args[0]):
+            kind = "zero" if args[0].is_floating_point() else f"a value by the rule {self.rule!r}"
+            self.assumptions.add(
+                "value", f"a value that nobody computed was read as {kind}", user_line()
+            )
+        return func(*args, **kwargs)
+
+    def _fresh(self, func, op, args, kwargs):
+        """`torch.tensor(…, device="cuda")` copies its values without passing here."""
+        t = args[0]
+        if t.is_cuda and self._unknown:
+            self._unknown.pop(t.untyped_storage().data_ptr(), None)
+        return t
+
+    def _equal(self, func, op, args, kwargs):
+        a, b = args[:2]
+        if self.is_unknown(a) or self.is_unknown(b):
+            self.assumptions.add("value", "unknown tensors were taken to be equal", user_line())
+            return a.shape == b.shape
+        return func(*self._to_cpu(list(args)), **kwargs)
+
+    def _known_mask(self, mask: torch.Tensor) -> torch.Tensor | None:
+        """The CPU view of a mask whose bytes mean something, or None."""
+        if not mask.is_cuda:
+            return mask
+        if not self._computable(mask) or (mask.is_floating_point() and self.is_unknown(mask)):
+            return None
+        return cpu_alias(mask)
+
+    def _count(self, mask: torch.Tensor) -> tuple[int, torch.Tensor | None]:
+        """How many elements are not zero, and their positions where they are known."""
+        if mask.is_cuda and self.is_unknown(mask):
+            self.assumptions.add(
+                "shape", f"a size follows from unknown values: rule {self.rule!r}", user_line()
+            )
+        known = self._known_mask(mask)
+        if known is None:
+            return {"half": mask.numel() // 2, "all": mask.numel(), "none": 0}[self.rule], None
+        positions = known.nonzero()
+        return positions.shape[0], positions
+
+    def _nonzero(self, func, op, args, kwargs):
+        mask = args[0]
+        if not mask.is_cuda:
+            return func(*args, **kwargs)
+        count, positions = self._count(mask)
+        # The operator counts on the device and reads the count; with the answer it goes on as ever.
+        self._bridge.begin()
+        self._bridge.answer(count)
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self._bridge.end()
+        if out.shape[0] != count:
+            # Larger inputs are counted in parts, each read by itself.
+            out = torch.empty((mask.dim(), count), dtype=torch.int64, device=mask.device).t()
+        if self._computable(out):
+            if positions is None:
+                positions = _spread(mask.shape, count)
+            cpu_alias(out).copy_(positions)
+            if self.is_unknown(mask):
+                self._mark([out])
+            else:
+                self._unknown.pop(out.untyped_storage().data_ptr(), None)
+        return out
+
+    def _index(self, func, op, args, kwargs):
+        """Indexing by a mask: the mask becomes positions first, as the operator does inside."""
+        indices = args[1]
+        masks = [
+            i
+            for i in indices
+            if i is not None and i.dtype in (torch.bool, torch.uint8) and i.is_cuda
+        ]
+        if not masks or (
+            op.name != "aten::index" and args[2].numel() == 1 and len(masks) == len(indices)
+        ):
+            return self._run(func, op, args, kwargs)
+        expanded: list[Any] = []
+        for index in indices:
+            if index is not None and index.dtype in (torch.bool, torch.uint8):
+                nonzero = self._ops.get(_aten.nonzero.default) or _Op(_aten.nonzero.default, self)
+                positions = self._nonzero(_aten.nonzero.default, nonzero, (index,), {})
+                expanded += [positions.select(1, axis) for axis in range(index.dim())]
+            else:
+                expanded.append(index)
+        return self._run(func, op, (args[0], expanded, *args[2:]), kwargs)
+
+    def _sized_on_cpu(self, func, op, args, kwargs):
+        """Operators whose result's size follows from values: sized by the CPU's own result."""
+        inputs = [t for t in _tensors(args, []) if t.is_cuda]
+        if not inputs:
+            return func(*args, **kwargs)
+        unknown = any(self.is_unknown(t) for t in inputs)
+        if unknown:
+            self.assumptions.add(
+                "shape",
+                f"the size of {op.name} follows from unknown values: rule {self.rule!r}",
+                user_line(),
+            )
+        if all(self._computable(t) for t in inputs):
+            result = func(
+                *self._to_cpu(list(args)), **{k: self._to_cpu(v) for k, v in kwargs.items()}
+            )
+        else:
+            share = {"half": 0.5, "all": 1.0, "none": 0.0}[self.rule]
+            count = int(inputs[0].numel() * share)
+            result = torch.zeros(count, dtype=inputs[0].dtype)
+            if func._schema.returns and len(func._schema.returns) > 1:
+                raise NotImplementedError(f"{op.name} of a tensor of {inputs[0].numel()} elements")
+
+        def place(value):
+            if isinstance(value, torch.Tensor):
+                placed = torch.empty_like(value, device=inputs[0].device)
+                if self._computable(placed):
+                    cpu_alias(placed).copy_(value)
+                    self._unknown.pop(placed.untyped_storage().data_ptr(), None)
+                    if unknown:
+                        self._mark([placed])
+                return placed
+            return type(value)(place(item) for item in value)
+
+        return place(result)
+
+    def _repeat_interleave(self, func, op, args, kwargs):
+        if (
+            not args
+            or not isinstance(args[0], torch.Tensor)
+            or not args[0].is_cuda
+            or func is not _aten.repeat_interleave.Tensor
+        ):
+            return self._run(func, op, args, kwargs)
+        if kwargs.get("output_size") is None:
+            if self.is_unknown(args[0]):
+                self.assumptions.add("shape", "repeat_interleave by unknown counts", user_line())
+            kwargs = dict(kwargs, output_size=int(cpu_alias(args[0]).sum()))
+        return self._run(func, op, args, kwargs)
+
+
+# They write all of what they change, whatever it was before.
+_OVERWRITES = {
+    "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_",
+    "aten::bernoulli_", "aten::exponential_", "aten::set_", "aten::_foreach_copy_", "aten::_foreach_zero_",
+}  # fmt: skip
+# What they read back is a status, and zero means success.
+_CHECKS = {
+    "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex", "aten::linalg_lu_factor_ex",
+    "aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_qr",
+}  # fmt: skip
+
+
+def _spread(shape: torch.Size, count: int) -> torch.Tensor:
+    """`count` positions spread evenly over a tensor of `shape`: (count, dimensions)."""
+    total = max(1, torch.Size(shape).numel())
+    flat = torch.arange(count) * total // max(1, count)
+    return torch.stack(torch.unravel_index(flat, shape), 1) if len(shape) else flat[:, None][:, :0]
+
+
+def _fill_round_robin(alias: torch.Tensor, op: _Op, args: tuple) -> None:
+    """Indices as even as they can be: row i gets i*k, i*k+1, … modulo the number of choices."""
+    source = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    if source is None or source.dim() == 0:
+        alias.zero_()
+        return
+    topk = op.name == "aten::topk"
+    position = 2 if topk else 1
+    dim = args[position] if len(args) > position and isinstance(args[position], int) else -1
+    choices = source.shape[dim]
+    alias.copy_((torch.arange(alias.numel()) % max(1, choices)).view(alias.shape))
