@@ -115,3 +115,36 @@ def test_gradient_scaler_keeps_its_scale(run):
     )
     assert len(result["steps"]) == 3
     assert any("finite" in assumption["what"] for assumption in result["assumptions"])
+
+
+def test_sizes_that_follow_from_values(run):
+    """Known masks give exact sizes, whatever they choose from; unknown values give the rule's share."""
+    result = run(
+        """
+        import torch
+        big = (torch.randn(1000, 1000, device="cuda") + 1).requires_grad_()
+        mask = torch.zeros(1000, 1000, dtype=torch.bool, device="cuda")
+        mask[:3] = True
+        chosen = torch.masked_select(big, mask)
+        assert chosen.shape == (3000,)
+        chosen.sum().backward()
+
+        rows = torch.zeros(4, 300_000, device="cuda")
+        source = torch.randn(2, 300_000, device="cuda", requires_grad=True)
+        where = torch.tensor([True, False, False, True], device="cuda")[:, None].expand_as(rows)
+        rows.masked_scatter(where, source).sum().backward()
+        assert source.grad.shape == source.shape
+
+        values, inverse, counts = torch.unique(big, return_inverse=True, return_counts=True)
+        assert values.shape == counts.shape == (500_000,)
+        assert inverse.shape == big.shape and inverse.max() < 500_000
+        assert torch.unique(big[0], dim=0).shape == (500,)
+        import torchvision
+        boxes = torch.cat([big[:, :2], big[:, :2] + 1], 1)
+        assert torchvision.ops.nms(boxes, big[:, 0], 0.5).shape == (500,)
+        assert torch.unique(torch.tensor([3, 1, 3], device="cuda")).tolist() == [1, 3]
+        """
+    )
+    whats = " ".join(assumption["what"] for assumption in result["assumptions"])
+    assert "_unique2" in whats and "nms" in whats and "masked_select" not in whats
+    assert "read a value back" not in whats

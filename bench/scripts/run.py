@@ -27,7 +27,9 @@ BEGIN, END = "<!-- table by run.py -->", "<!-- end of table -->"
 
 
 def prepare(script: dict, folder: Path, home: Path, python: str) -> None:
-    for kind, place in script.get("data", {}).items():
+    wanted = script.get("data", {}).items()
+    pairs = [(kind, place) for kind, places in wanted for place in places.split()]
+    for kind, place in pairs:
         target = (folder / place.format(torch_home=home)).resolve()
         done = target / f".generated-{kind}"
         if not done.exists():

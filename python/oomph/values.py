@@ -287,7 +287,8 @@ class ValueLayer:
         self._rng_state: torch.Tensor | None = None
         self.specials = {
             "aten::nonzero": self._nonzero,
-            "aten::masked_select": self._sized_on_cpu,
+            "aten::masked_select": self._masked_select,
+            "aten::masked_scatter_backward": self._masked_scatter_backward,
             "aten::_unique2": self._sized_on_cpu,
             "aten::unique_dim": self._sized_on_cpu,
             "aten::unique_consecutive": self._sized_on_cpu,
@@ -638,9 +639,12 @@ class ValueLayer:
             )
         known = self._known_mask(mask)
         if known is None:
-            return {"half": mask.numel() // 2, "all": mask.numel(), "none": 0}[self.rule], None
+            return int(mask.numel() * self._share()), None
         positions = known.nonzero()
         return positions.shape[0], positions
+
+    def _share(self) -> float:
+        return {"half": 0.5, "all": 1.0, "none": 0.0}[self.rule]
 
     def _nonzero(self, func, op, args, kwargs):
         mask = args[0]
@@ -682,35 +686,62 @@ class ValueLayer:
         expanded: list[Any] = []
         for index in indices:
             if index is not None and index.dtype in (torch.bool, torch.uint8):
-                nonzero = self._ops.get(_aten.nonzero.default) or _Op(_aten.nonzero.default, self)
-                positions = self._nonzero(_aten.nonzero.default, nonzero, (index,), {})
+                positions = self._part(_aten.nonzero.default, index)
                 expanded += [positions.select(1, axis) for axis in range(index.dim())]
             else:
                 expanded.append(index)
         return self._run(func, op, (args[0], expanded, *args[2:]), kwargs)
+
+    def _part(self, func, *args, **kwargs):
+        """Run an operator that another one runs inside."""
+        op = self._ops.get(func)
+        if op is None:
+            op = self._ops[func] = _Op(func, self)
+        if op.special is not None:
+            return op.special(func, op, args, kwargs)
+        return self._run(func, op, args, kwargs)
+
+    def _masked_select(self, func, op, args, kwargs):
+        values, mask = args[:2]
+        if not (values.is_cuda and mask.is_cuda) or func is not _aten.masked_select.default:
+            return self._run(func, op, args, kwargs)
+        values, mask = torch.broadcast_tensors(values, mask)
+        if mask.dim() == 0:
+            values, mask = values[None], mask[None]
+        return self._part(_aten.index.Tensor, values, [mask])
+
+    def _masked_scatter_backward(self, func, op, args, kwargs):
+        """What the mask chose, filled up with zeros, as the operator does inside."""
+        grad, mask, sizes = args[:3]
+        if not grad.is_cuda:
+            return self._run(func, op, args, kwargs)
+        chosen = self._part(_aten.masked_select.default, grad, mask)
+        missing = torch.Size(sizes).numel() - chosen.numel()
+        if missing > 0:
+            zeros = self._part(
+                _aten.zeros.default, [missing], dtype=grad.dtype, device=grad.device
+            )
+            chosen = self._part(_aten.cat.default, [chosen, zeros])
+        return chosen[: torch.Size(sizes).numel()].view(sizes)
 
     def _sized_on_cpu(self, func, op, args, kwargs):
         """Operators whose result's size follows from values: sized by the CPU's own result."""
         inputs = [t for t in _tensors(args, []) if t.is_cuda]
         if not inputs:
             return func(*args, **kwargs)
-        unknown = any(self.is_unknown(t) for t in inputs)
+        unknown = [t for t in inputs if self.is_unknown(t)]
         if unknown:
             self.assumptions.add(
                 "shape",
                 f"the size of {op.name} follows from unknown values: rule {self.rule!r}",
                 user_line(),
             )
-        if all(self._computable(t) or not self.is_unknown(t) for t in inputs):
+        if all(self._computable(t) and not t.is_floating_point() for t in unknown):
             result = func(
                 *self._to_cpu(list(args)), **{k: self._to_cpu(v) for k, v in kwargs.items()}
             )
         else:
-            share = {"half": 0.5, "all": 1.0, "none": 0.0}[self.rule]
-            count = int(inputs[0].numel() * share)
-            result = torch.zeros(count, dtype=inputs[0].dtype)
-            if func._schema.returns and len(func._schema.returns) > 1:
-                raise NotImplementedError(f"{op.name} of a tensor of {inputs[0].numel()} elements")
+            result = _sized_by_rule(func, op, args, kwargs, self._share())
 
         def place(value):
             if isinstance(value, torch.Tensor):
@@ -763,6 +794,35 @@ def _parts_of_one(args: tuple) -> bool:
         return False
     a, b = args[:2]
     return a.is_cuda and b.is_cuda and base_pointer(a) == base_pointer(b)
+
+
+def _sized_by_rule(func, op, args: tuple, kwargs: dict, share: float):
+    """On the CPU, what `func` gives if it keeps a `share` of what it is given."""
+    given = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    source = args[0]
+    if op.name == "torchvision::nms":
+        return _spread(source.shape[:1], int(source.shape[0] * share))[:, 0]
+    if op.name == "aten::bincount":
+        return torch.zeros(max(1, given.get("minlength", 0)), dtype=torch.int64)
+    dim = given.get("dim")
+    if dim is None:
+        total, inverse = source.numel(), source.shape
+        shape = torch.Size([int(total * share)])
+    else:
+        total, inverse = source.shape[dim], torch.Size([source.shape[dim]])
+        shape = torch.Size(
+            [int(n * share) if at == dim % source.dim() else n for at, n in enumerate(source.shape)]
+        )
+    # As evenly as can be: what is kept appears equally often.
+    kept = max(1, int(total * share))
+    counted, numbered = given.get("return_counts"), given.get("return_inverse")
+    return (
+        torch.zeros(shape, dtype=source.dtype),
+        (torch.arange(total) % kept).view(inverse) if numbered else torch.zeros(0, dtype=torch.int64),
+        torch.full((int(total * share),), total // kept)
+        if counted
+        else torch.zeros(0, dtype=torch.int64),
+    )
 
 
 def _spread(shape: torch.Size, count: int) -> torch.Tensor:
