@@ -5,16 +5,15 @@
 //! workspaces are the real ones, for the GPU that is played, on a machine that has none. Plans
 //! are never executed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{export, ledger, put};
+use crate::{cudnn_costs, export, ledger, put};
 
 pub type Status = c_int;
 const SUCCESS: Status = 0;
@@ -31,11 +30,19 @@ const TYPE_CHAR: c_int = 24;
 const ENGINE_DESCRIPTOR: c_int = 2;
 const HEURISTICS_DESCRIPTOR: c_int = 4;
 const PLAN_DESCRIPTOR: c_int = 5;
+const GRAPH_DESCRIPTOR: c_int = 15;
 const DEVICE_DESCRIPTOR: c_int = 38;
 const HEURISTICS_DEVICE: c_int = 204;
 const PLAN_DEVICE: c_int = 407;
 const ENGINE_DEVICE: c_int = 1307;
 const DEVICE_JSON: c_int = 2702;
+
+/// The stream of each handle that was given one.
+static STREAMS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+fn stream_of(handle: u64) -> u64 {
+    STREAMS.lock().get(&handle).copied().unwrap_or(0)
+}
 
 type CreateFn = unsafe extern "C" fn(c_int, *mut u64) -> Status;
 type DestroyFn = unsafe extern "C" fn(u64) -> Status;
@@ -145,16 +152,12 @@ fn attach_device(real: &Real, descriptor: u64, kind: c_int) {
     }
 }
 
-/// Counts plans as they are finalized: benchmark mode times them in that order, and the
-/// heuristics give the fastest first.
-static PLANS: AtomicU64 = AtomicU64::new(0);
-
 export! {
     fn cudnnBackendCreateDescriptor(kind: c_int, out: *mut u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         // SAFETY: the caller's arguments, passed on.
         let status = unsafe { (real.create)(kind, out) };
-        if status == SUCCESS && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR) {
+        if status == SUCCESS && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR | GRAPH_DESCRIPTOR) {
             KINDS.lock().insert(unsafe { out.read() }, kind);
         }
         status
@@ -162,6 +165,7 @@ export! {
     fn cudnnBackendDestroyDescriptor(descriptor: u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         KINDS.lock().remove(&descriptor);
+        cudnn_costs::forgotten(descriptor);
         unsafe { (real.destroy)(descriptor) }
     }
     fn cudnnBackendSetAttribute(descriptor: u64, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status, or INTERNAL; {
@@ -170,15 +174,19 @@ export! {
         if kind == TYPE_HANDLE {
             return SUCCESS;
         }
-        unsafe { (real.set)(descriptor, attribute, kind, count, values) }
+        unsafe {
+            cudnn_costs::described(descriptor, attribute, kind, count, values);
+            (real.set)(descriptor, attribute, kind, count, values)
+        }
     }
     fn cudnnBackendFinalize(descriptor: u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         let kind = KINDS.lock().get(&descriptor).copied();
         if let Some(kind) = kind {
             attach_device(real, descriptor, kind);
+            cudnn_costs::finalized(&machine().rates, descriptor, kind);
             if kind == PLAN_DESCRIPTOR {
-                PLANS.fetch_add(1, Ordering::Relaxed);
+                cudnn_costs::planned(descriptor);
             }
         }
         unsafe { (real.finalize)(descriptor) }
@@ -187,8 +195,8 @@ export! {
         let Some(real) = real() else { return NOT_INITIALIZED };
         unsafe { (real.get)(descriptor, attribute, kind, room, count, values) }
     }
-    fn cudnnBackendExecute(_handle: u64, _plan: u64, _pack: u64) -> Status, or INTERNAL; {
-        crate::kernels::launched(0);
+    fn cudnnBackendExecute(handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
+        crate::kernels::enqueued(stream_of(handle), cudnn_costs::time(plan));
         SUCCESS
     }
     fn cudnnGetVersion() -> usize, or 0; {
@@ -225,8 +233,12 @@ export! {
         SUCCESS
     }
     fn cudnnDestroy(_handle: u64) -> Status, or INTERNAL; { SUCCESS }
-    fn cudnnGetStream(_handle: u64, stream: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(stream, 0) };
+    fn cudnnSetStream(handle: u64, stream: u64) -> Status, or INTERNAL; {
+        STREAMS.lock().insert(handle, stream);
+        SUCCESS
+    }
+    fn cudnnGetStream(handle: u64, stream: *mut u64) -> Status, or INTERNAL; {
+        unsafe { put(stream, stream_of(handle)) };
         SUCCESS
     }
 }

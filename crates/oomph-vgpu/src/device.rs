@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::clock::Rates;
 use crate::config::Config;
 use crate::context::{Charge, ContextCosts};
 use crate::memory::DeviceMemory;
@@ -37,7 +38,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    fn new(config: &Config) -> Self {
+    pub fn new(config: &Config) -> Self {
         let sm_count = config.int("sm_count", 132);
         Self {
             name: config.text("name", "NVIDIA H200").to_owned(),
@@ -75,14 +76,19 @@ impl Properties {
 fn groups(given: &str, sm_count: i32) -> Vec<i32> {
     const H200: [i32; 8] = [18, 18, 16, 16, 16, 16, 16, 8];
     const USUAL: i32 = 16;
-    let given: Vec<i32> = given.split(',').filter_map(|text| text.trim().parse().ok()).collect();
+    let given: Vec<i32> = given
+        .split(',')
+        .filter_map(|text| text.trim().parse().ok())
+        .collect();
     if !given.is_empty() {
         given
     } else if sm_count == 132 {
         H200.to_vec()
     } else {
         let rest = std::iter::once(sm_count % USUAL).filter(|&sms| sms > 0);
-        std::iter::repeat_n(USUAL, (sm_count / USUAL) as usize).chain(rest).collect()
+        std::iter::repeat_n(USUAL, (sm_count / USUAL) as usize)
+            .chain(rest)
+            .collect()
     }
 }
 
@@ -99,6 +105,8 @@ pub struct Machine {
     pub properties: Properties,
     pub devices: Vec<Device>,
     pub costs: ContextCosts,
+    /// How fast it computes and copies.
+    pub rates: Rates,
     /// Host-to-device and device-to-device copies up to this many bytes move real bytes.
     pub copy_limit: u64,
 }
@@ -125,6 +133,7 @@ pub fn machine() -> &'static Machine {
             })
             .collect();
         let costs = ContextCosts::new(&config);
+        let rates = Rates::new(&config, &properties);
         let copy_limit = config.number("copy_limit_bytes", 64 << 10);
         // SAFETY: registers a handler that only stores to an atomic.
         unsafe {
@@ -135,6 +144,7 @@ pub fn machine() -> &'static Machine {
             properties,
             devices,
             costs,
+            rates,
             copy_limit,
         }
     })
