@@ -1,5 +1,6 @@
 """The console entry: hands the arguments to Rust. Imports nothing heavy, so `--help` is quick."""
 
+import os
 import signal
 import sys
 
@@ -11,7 +12,7 @@ def main() -> int:
     # Rust waits for children with the interpreter's handler out of the way, so Ctrl-C
     # reaches both at once and the command reports what it has.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return _main(sys.argv[1:])
+    return _main(sys.argv[1:], sys.executable, os.path.dirname(os.path.abspath(__file__)))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ A `TorchDispatchMode` would be the usual way, but autograd takes other paths whi
 (`isTensorSubclassLike`): it stops accumulating gradients in place, and memory changes."""
 
 _CPU = torch.device("cpu")
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _aten = torch.ops.aten
 _disabled_dispatch = torch._C._disabled_torch_dispatch_impl
 _make_storage = torch._C._construct_storage_from_data_pointer
@@ -77,18 +78,31 @@ _OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 
 
+def is_user_file(name: str) -> bool:
+    """Whether a source file is the user's own: no library's, not Python's, not oomph's."""
+    return not (
+        name.startswith((_OWN_DIRECTORY, _STDLIB, "<"))
+        or any(part in name for part in _LIBRARY_PARTS)
+    )
+
+
 def user_line() -> str:
     """`file:line` of the innermost frame that is the user's own code, or ""."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not (
-            name.startswith((_OWN_DIRECTORY, _STDLIB, "<"))
-            or any(part in name for part in _LIBRARY_PARTS)
-        ):
-            return f"{name}:{frame.f_lineno}"
+        if is_user_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _is_composite(name: str) -> bool:
+    """Whether a real run takes an operator apart: it is composed of others, and CUDA has no kernel.
+
+    Asked of C++: Python knows more decompositions, which real runs do not take.
+    """
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(name, _COMPOSITE.name) and not has_kernel(name, "CUDA")
 
 
 class _Entry:
@@ -97,7 +111,11 @@ class _Entry:
     __slots__ = ("func", "layer", "name", "overload")
 
     def __init__(self, layer: ValueLayer, name: str, overload: str) -> None:
-        self.layer, self.name, self.overload = layer, name.removeprefix("aten::"), overload or "default"
+        self.layer, self.name, self.overload = (
+            layer,
+            name.removeprefix("aten::"),
+            overload or "default",
+        )
         self.func: Any = None
 
     def __call__(self, *args, **kwargs):
@@ -123,14 +141,14 @@ class _Op:
         writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
         self.mutated = [
             (index, argument.name, argument.kwarg_only)
-            for index, (argument, written) in enumerate(zip(schema.arguments, writes))
+            for index, (argument, written) in enumerate(zip(schema.arguments, writes, strict=True))
             if written
         ]
         self.view = self.name in _NO_DATA or _is_view(schema)
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
         self.special = layer.specials.get(self.name)
-        self.composite = func._can_decompose()
+        self.composite = _is_composite(func.name())
         self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))
 
 
@@ -156,9 +174,14 @@ _READS = {"aten::_local_scalar_dense", "aten::_to_copy", "aten::copy_", "aten::e
 # How an integral result that follows from unknown floats is filled.
 _ROUND_ROBIN, _PERMUTATION, _COMPARISON = "round robin", "permutation", "comparison"
 _FILLS = {
-    **dict.fromkeys(("argmax", "argmin", "topk", "max", "min", "multinomial", "mode", "median"), _ROUND_ROBIN),
+    **dict.fromkeys(
+        ("argmax", "argmin", "topk", "max", "min", "multinomial", "mode", "median"), _ROUND_ROBIN
+    ),
     **dict.fromkeys(("sort", "argsort", "kthvalue", "randperm"), _PERMUTATION),
-    **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne", "bernoulli", "logical_not", "isnan", "isinf"), _COMPARISON),
+    **dict.fromkeys(
+        ("gt", "ge", "lt", "le", "eq", "ne", "bernoulli", "logical_not", "isnan", "isinf"),
+        _COMPARISON,
+    ),
 }
 
 
@@ -222,7 +245,9 @@ class _Bridge:
             self.clear = library.oomph_vgpu_clear
             self.clear.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
         except AttributeError:
-            raise RuntimeError("values are computed on a virtual GPU only; none is loaded") from None
+            raise RuntimeError(
+                "values are computed on a virtual GPU only; none is loaded"
+            ) from None
 
 
 class ValueLayer:
@@ -231,14 +256,18 @@ class ValueLayer:
     `rule` is one of `RULES`; `assumptions` collects what had to be assumed.
     """
 
-    def __init__(self, assumptions: Assumptions, rule: str = "half") -> None:
-        """Raise `ValueError` for an unknown rule, `RuntimeError` without a virtual GPU."""
+    def __init__(self, assumptions: Assumptions, rule: str = "half", virtual: bool = True) -> None:
+        """On a real GPU (`virtual` false) operators are only announced to `before`.
+
+        Raise `ValueError` for an unknown rule, `RuntimeError` if no virtual GPU is loaded.
+        """
         if rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
         self.assumptions = assumptions
         self.rule = rule
         self.before: Any = None  # called with each operator's name before it runs
-        self._bridge = _Bridge()
+        self._virtual = virtual
+        self._bridge = _Bridge() if virtual else None
         self._libraries: tuple[Any, ...] = ()
         self._keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(KEY))
         self._unknown: dict[int, bool] = {}  # storages of small tensors that nobody computed
@@ -276,7 +305,7 @@ class ValueLayer:
             name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
             if not name.startswith("aten::") or name not in dispatched:
                 continue
-            composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+            composite = _is_composite(name)
             if _is_view(schema) and not composite and schema.name != "aten::lift_fresh":
                 # Views move no data, and some must stay in C++: `nn.Parameter` detaches a tensor
                 # and expects that Python has not seen it.
@@ -323,10 +352,12 @@ class ValueLayer:
         if op is None:
             op = self._ops[func] = _Op(func, self)
         if op.composite:
-            return func.decompose(*args, **kwargs)  # its parts come here one by one
+            return func._op_dk(_COMPOSITE, *args, **kwargs)  # its parts come here one by one
         if self.before is not None:
             self.before(op.name)
         with torch._C._ExcludeDispatchKeyGuard(self._keys):
+            if not self._virtual:
+                return func(*args, **kwargs)
             for t in _tensors(args, []):
                 kind = type(t)
                 plain = self._plain_types.get(kind)
@@ -355,7 +386,9 @@ class ValueLayer:
                 unanswered = self._bridge.end()
             if unanswered and op.name not in _CHECKS:
                 self.assumptions.add(
-                    "value", f"{op.name} read a value back from the device; zero was given", user_line()
+                    "value",
+                    f"{op.name} read a value back from the device; zero was given",
+                    user_line(),
                 )
         self._settle(func, op, args, kwargs, out)
         return out
@@ -365,7 +398,9 @@ class ValueLayer:
         if op.mutated:
             outs: list[torch.Tensor] = []
             for index, name, kwarg_only in op.mutated:
-                _tensors(kwargs.get(name) if kwarg_only or index >= len(args) else args[index], outs)
+                _tensors(
+                    kwargs.get(name) if kwarg_only or index >= len(args) else args[index], outs
+                )
         else:
             outs = [out] if isinstance(out, torch.Tensor) else _tensors(out, [])
         worth = False
@@ -395,7 +430,11 @@ class ValueLayer:
             for t in outs:
                 if t.is_cuda and not self._computable(t):
                     all_computable = False
-        if all_computable and func not in self._refused and self._compute(func, op, args, kwargs, out):
+        if (
+            all_computable
+            and func not in self._refused
+            and self._compute(func, op, args, kwargs, out)
+        ):
             if inherits:
                 self._mark(outs)
             elif self._unknown:
@@ -421,7 +460,7 @@ class ValueLayer:
             else:
                 result = func(*cpu_args, **cpu_kwargs)
             if not op.mutated:
-                for to, value in zip(_tensors(out, []), _tensors(result, [])):
+                for to, value in zip(_tensors(out, []), _tensors(result, []), strict=False):
                     if to.is_cuda:
                         if to.shape != value.shape:
                             return False
@@ -441,7 +480,11 @@ class ValueLayer:
         if isinstance(value, torch.Generator):
             return None  # the CPU draws by `_run_random`'s own state
         if isinstance(value, (list, tuple)):
-            return type(value)(self._to_cpu(item) for item in value) if type(value) in (list, tuple) else value
+            return (
+                type(value)(self._to_cpu(item) for item in value)
+                if type(value) in (list, tuple)
+                else value
+            )
         return value
 
     def _run_random(self, func, args, kwargs):
@@ -484,7 +527,11 @@ class ValueLayer:
                 dim = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
                 if alias.dim():
                     order = torch.arange(alias.shape[dim])
-                    alias.copy_(order.view([-1 if d == dim % alias.dim() else 1 for d in range(alias.dim())]))
+                    alias.copy_(
+                        order.view(
+                            [-1 if d == dim % alias.dim() else 1 for d in range(alias.dim())]
+                        )
+                    )
                 else:
                     alias.zero_()
             elif t.dtype == torch.bool and op.fill == _COMPARISON:
@@ -516,14 +563,18 @@ class ValueLayer:
     def _leaves_device(self, op, args) -> None:
         source = args[1] if op.name == "aten::copy_" else args[0]
         if isinstance(source, torch.Tensor) and self.is_unknown(source):
-            self.assumptions.add("value", "a tensor that nobody computed was copied to the CPU", user_line())
+            self.assumptions.add(
+                "value", "a tensor that nobody computed was copied to the CPU", user_line()
+            )
 
     # ---- operators that need help ----
 
     def _item(self, func, op, args, kwargs):
         if self.is_unknown(args[0]):
             kind = "zero" if args[0].is_floating_point() else f"a value by the rule {self.rule!r}"
-            self.assumptions.add("value", f"a value that nobody computed was read as {kind}", user_line())
+            self.assumptions.add(
+                "value", f"a value that nobody computed was read as {kind}", user_line()
+            )
         return func(*args, **kwargs)
 
     def _fresh(self, func, op, args, kwargs):
@@ -588,8 +639,14 @@ class ValueLayer:
     def _index(self, func, op, args, kwargs):
         """Indexing by a mask: the mask becomes positions first, as the operator does inside."""
         indices = args[1]
-        masks = [i for i in indices if i is not None and i.dtype in (torch.bool, torch.uint8) and i.is_cuda]
-        if not masks or (op.name != "aten::index" and args[2].numel() == 1 and len(masks) == len(indices)):
+        masks = [
+            i
+            for i in indices
+            if i is not None and i.dtype in (torch.bool, torch.uint8) and i.is_cuda
+        ]
+        if not masks or (
+            op.name != "aten::index" and args[2].numel() == 1 and len(masks) == len(indices)
+        ):
             return self._run(func, op, args, kwargs)
         expanded: list[Any] = []
         for index in indices:
@@ -608,9 +665,15 @@ class ValueLayer:
             return func(*args, **kwargs)
         unknown = any(self.is_unknown(t) for t in inputs)
         if unknown:
-            self.assumptions.add("shape", f"the size of {op.name} follows from unknown values: rule {self.rule!r}", user_line())
+            self.assumptions.add(
+                "shape",
+                f"the size of {op.name} follows from unknown values: rule {self.rule!r}",
+                user_line(),
+            )
         if all(self._computable(t) for t in inputs):
-            result = func(*self._to_cpu(list(args)), **{k: self._to_cpu(v) for k, v in kwargs.items()})
+            result = func(
+                *self._to_cpu(list(args)), **{k: self._to_cpu(v) for k, v in kwargs.items()}
+            )
         else:
             share = {"half": 0.5, "all": 1.0, "none": 0.0}[self.rule]
             count = int(inputs[0].numel() * share)
@@ -632,7 +695,12 @@ class ValueLayer:
         return place(result)
 
     def _repeat_interleave(self, func, op, args, kwargs):
-        if not args or not isinstance(args[0], torch.Tensor) or not args[0].is_cuda or func is not _aten.repeat_interleave.Tensor:
+        if (
+            not args
+            or not isinstance(args[0], torch.Tensor)
+            or not args[0].is_cuda
+            or func is not _aten.repeat_interleave.Tensor
+        ):
             return self._run(func, op, args, kwargs)
         if kwargs.get("output_size") is None:
             if self.is_unknown(args[0]):

@@ -289,7 +289,7 @@ impl Config {
         if requested < MIN_BLOCK {
             return MIN_BLOCK;
         }
-        let index = (63 - requested.leading_zeros()).saturating_sub(20).min(15);
+        let index = requested.ilog2().saturating_sub(20).min(15);
         let divisions = self
             .roundup_divisions
             .get(index as usize)
@@ -318,8 +318,8 @@ fn next_division(size: u64, divisions: u64) -> u64 {
     if size.is_power_of_two() {
         return size;
     }
-    let power = 1_u64 << (63 - size.leading_zeros());
-    let step = power >> (63 - divisions.leading_zeros());
+    let power = 1_u64 << size.ilog2();
+    let step = power >> divisions.ilog2();
     if step == 0 {
         return power << 1;
     }
@@ -395,7 +395,7 @@ fn roundup(key: &str, value: &str, version: TorchVersion) -> Result<[u32; 16], C
         return Ok([divisions(value)?; 16]);
     };
     let mut table = [0_u32; 16];
-    let mut last: Option<usize> = None;
+    let mut previous: Option<usize> = None;
     for item in list.split(',') {
         let Some((size, count)) = item.trim().split_once(':') else {
             return Err(error(
@@ -406,9 +406,9 @@ fn roundup(key: &str, value: &str, version: TorchVersion) -> Result<[u32; 16], C
         let count = divisions(count.trim())?;
         if size.trim() == ">" {
             // The two rules differ in whether the last listed interval itself is overwritten.
-            let from = match last {
-                Some(last) if version.at_least(2, 10) => last + 1,
-                Some(last) => last,
+            let from = match previous {
+                Some(index) if version.at_least(2, 10) => index + 1,
+                Some(index) => index,
                 None => 0,
             };
             for slot in table.iter_mut().skip(from) {
@@ -424,7 +424,7 @@ fn roundup(key: &str, value: &str, version: TorchVersion) -> Result<[u32; 16], C
             ));
         }
         let index = (mib.trailing_zeros() as usize).min(15);
-        if last.is_none() {
+        if previous.is_none() {
             // The first interval serves every smaller size as well.
             for slot in table.iter_mut().take(index) {
                 *slot = count;
@@ -433,7 +433,7 @@ fn roundup(key: &str, value: &str, version: TorchVersion) -> Result<[u32; 16], C
         if let Some(slot) = table.get_mut(index) {
             *slot = count;
         }
-        last = Some(index);
+        previous = Some(index);
     }
     Ok(table)
 }

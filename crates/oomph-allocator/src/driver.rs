@@ -115,18 +115,16 @@ impl Driver for AddressModel {
         }
         self.used = used;
         let fitting = self.holes_by_size.range((size, 0)..).next().copied();
-        let (hole_size, hole) = match fitting {
-            Some(found) => found,
-            None => {
-                let region = size.div_ceil(REGION).saturating_mul(REGION);
-                let start = self.next_region_end.checked_sub(region)?;
-                self.next_region_end = start;
-                // A region is not merged with its neighbours: the driver does not do it either.
-                self.next_region_end = start.checked_sub(GRANULE)?;
-                self.holes.insert(start, region);
-                self.holes_by_size.insert((region, start));
-                (region, start)
-            }
+        let (hole_size, hole) = if let Some(found) = fitting {
+            found
+        } else {
+            let region = size.div_ceil(REGION).saturating_mul(REGION);
+            let start = self.next_region_end.checked_sub(region)?;
+            // A granule between regions keeps them from merging: the driver does not do it either.
+            self.next_region_end = start.checked_sub(GRANULE)?;
+            self.holes.insert(start, region);
+            self.holes_by_size.insert((region, start));
+            (region, start)
         };
         self.take_hole(hole, hole_size);
         if hole_size > size {

@@ -549,7 +549,7 @@ impl State {
         let before = self.segments.range(..addr).next_back();
         if let Some((&before, segment)) = before
             && segment.is_expandable
-            && before + segment.size == addr
+            && before.saturating_add(segment.size) == addr
         {
             is_small = segment.is_small;
             start = before;

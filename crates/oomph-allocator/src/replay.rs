@@ -31,7 +31,7 @@ pub struct Replayed {
     pub examples: Vec<Mismatch>,
     /// The amounts, as simulated.
     pub stats: Stats,
-    /// The simulated allocator's block for each allocation, for whoever wants to compare.
+    /// Times that everything cached was given back to serve a request.
     pub retries: u64,
 }
 
@@ -73,22 +73,17 @@ impl Tape {
             .iter()
             .take_while(|event| matches!(event.action, Action::SegmentFree | Action::SegmentUnmap))
             .position(|event| event.action == action && event.addr == addr && event.size == size);
-        match run {
-            Some(offset) => {
-                let found = self.next + offset;
-                if let Some(run) = self.events.get_mut(self.next..=found) {
-                    run.rotate_right(1);
-                }
-                self.next += 1;
+        if let Some(offset) = run {
+            let found = self.next + offset;
+            if let Some(run) = self.events.get_mut(self.next..=found) {
+                run.rotate_right(1);
             }
-            None => {
-                let row = self.peek().map_or(u32::MAX, |event| event.row);
-                self.complain(row, || {
-                    format!(
-                        "the simulation gives back {size} bytes at {addr:#x}, the record does not"
-                    )
-                });
-            }
+            self.next += 1;
+        } else {
+            let row = self.peek().map_or(u32::MAX, |event| event.row);
+            self.complain(row, || {
+                format!("the simulation gives back {size} bytes at {addr:#x}, the record does not")
+            });
         }
     }
 }

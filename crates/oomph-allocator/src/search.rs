@@ -7,6 +7,8 @@ use crate::replay::{Device, Predicted, predict};
 /// Events up to which the smallest sufficient memory of each setting is searched by bisection:
 /// twelve more replays each.
 const MAX_BISECTED: usize = 400_000;
+/// Events up to which every candidate is tried: a second for each twelve million.
+const MAX_ALL_CANDIDATES: usize = 2_000_000;
 /// How exact that search is.
 const STEP: u64 = 2 << 20;
 
@@ -92,8 +94,15 @@ pub fn smallest(program: &Program, config: &Config) -> Option<u64> {
 
 /// Tries every candidate; those that fit come first, then those that need the least.
 pub fn search(program: &Program, version: TorchVersion, device: Device) -> Vec<Trial> {
+    // A long history is asked about the setting that helps most often, only.
+    let count = if program.events > MAX_ALL_CANDIDATES {
+        1
+    } else {
+        CANDIDATES.len()
+    };
     let mut trials: Vec<Trial> = CANDIDATES
         .iter()
+        .take(count)
         .filter_map(|conf| attempt(program, conf, version, device).ok())
         .collect();
     trials.sort_by_key(Trial::cost);

@@ -226,14 +226,13 @@ impl<D: Driver> Simulator<D> {
         );
         let Some(pool) = self.pool(pool) else { return };
         let calls = pool.get_free_calls;
-        match pool.free.iter_mut().find(|(other, _)| *other == stream) {
-            Some((_, index)) => index.insert(entry),
-            None => {
-                let at = pool.free.partition_point(|&(other, _)| other < stream);
-                let mut index = SizeIndex::default();
-                index.insert(entry);
-                pool.free.insert(at, (stream, index));
-            }
+        if let Some((_, index)) = pool.free.iter_mut().find(|(other, _)| *other == stream) {
+            index.insert(entry);
+        } else {
+            let at = pool.free.partition_point(|&(other, _)| other < stream);
+            let mut index = SizeIndex::default();
+            index.insert(entry);
+            pool.free.insert(at, (stream, index));
         }
         self.with(id, |block| block.gc_base = calls);
     }
@@ -573,14 +572,14 @@ impl<D: Driver> Simulator<D> {
             return false;
         };
         // The first that is large enough and not expandable …
-        if let Some((_, entry)) = index.lower_bound(wanted) {
-            if self.block(entry.block).expandable == NONE {
-                if self.is_whole_segment(entry.block) {
-                    self.release(entry.block);
-                    return true;
-                }
-                return false;
+        if let Some((_, entry)) = index.lower_bound(wanted)
+            && self.block(entry.block).expandable == NONE
+        {
+            let whole = self.is_whole_segment(entry.block);
+            if whole {
+                self.release(entry.block);
             }
+            return whole;
         }
         // … or the largest ones below it, until together they are large enough.
         let candidates: Vec<Entry> = index

@@ -85,12 +85,11 @@ impl SizeIndex {
             return false;
         }
         chunk.remove(item);
-        match chunk.last() {
-            Some(last) => *highest = last.key(),
-            None => {
-                self.chunks.remove(at);
-                self.highest.remove(at);
-            }
+        if let Some(last) = chunk.last() {
+            *highest = last.key();
+        } else {
+            self.chunks.remove(at);
+            self.highest.remove(at);
         }
         true
     }

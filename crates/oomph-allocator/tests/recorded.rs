@@ -1,5 +1,7 @@
 //! Replays of what was recorded on a real GPU.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
+
 use std::path::Path;
 
 use oomph_allocator::{Config, Device, Program, TorchVersion, plan, replay, search};
@@ -42,6 +44,50 @@ fn every_event_is_at_its_recorded_address() {
             "{name}"
         );
     }
+}
+
+/// Recorded on the virtual GPU, one of them with expandable segments.
+#[test]
+fn traces_of_the_virtual_gpu_replay_exactly() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/variants");
+    let mut replayed = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if Path::new(&name)
+            .extension()
+            .is_none_or(|extension| extension != "xz")
+        {
+            continue;
+        }
+        let (program, config) = program(&format!("variants/{name}"));
+        let result = replay::recorded(&program, &config);
+        assert_eq!(result.mismatches, 0, "{name}: {:?}", result.examples);
+        replayed += 1;
+    }
+    assert!(replayed >= 17);
+}
+
+/// What the simulator claims of expandable segments, the virtual GPU confirmed: the same job got
+/// past the request that had failed, and the simulation of either run is exact.
+#[test]
+fn the_claimed_setting_was_tried() {
+    let (before, config) = program("variants/growing_buffer.pickle.xz");
+    let room = before.room(&config).unwrap();
+    let device = Device {
+        limit: Some(room.at_least),
+        ..Device::UNLIMITED
+    };
+    let claimed = search::search(&before, TorchVersion::ASSUMED, device);
+    assert_eq!(claimed[0].conf, "expandable_segments:True");
+    assert!(claimed[0].predicted.serves_failed_request);
+    let (after, _) = program("variants/growing_buffer_expandable.pickle.xz");
+    let failed = before.failure().unwrap().requested;
+    assert!(
+        after
+            .allocations
+            .iter()
+            .any(|a| !a.failed && a.requested >= failed)
+    );
 }
 
 #[test]

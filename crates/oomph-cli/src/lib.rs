@@ -4,6 +4,7 @@
 //! unreadable input; 3 out of memory (for lint: findings).
 
 pub mod commands;
+pub mod host;
 mod json;
 mod table;
 
@@ -24,7 +25,12 @@ pub const EXIT_FINDINGS: i32 = 3;
 
 /// Fits a PyTorch job into the GPU you have.
 #[derive(Debug, Parser)]
-#[command(name = "oomph", version, about, disable_help_subcommand = true)]
+#[command(
+    name = "oomph",
+    version,
+    about = "Fits a PyTorch job into the GPU you have",
+    disable_help_subcommand = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: commands::Command,

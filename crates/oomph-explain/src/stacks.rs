@@ -22,6 +22,7 @@ mod flag {
     pub(super) const CONCATENATE: u32 = 1 << 15;
     pub(super) const BENCHMARK: u32 = 1 << 16;
     pub(super) const INIT: u32 = 1 << 17;
+    pub(super) const RECOMPUTE: u32 = 1 << 18;
 }
 
 /// What a stack gives away.
@@ -151,7 +152,7 @@ impl Stacks {
 fn phase(facts: StackFacts, is_empty: bool, has_python: bool) -> Phase {
     if facts.has(flag::OPTIMIZER) {
         Phase::Optimizer
-    } else if facts.has(flag::ENGINE) && !facts.has(flag::PYTHON) {
+    } else if facts.has(flag::RECOMPUTE) || facts.has(flag::ENGINE) && !facts.has(flag::PYTHON) {
         Phase::Backward
     } else if facts.has(flag::MODULE_CALL | flag::LOSS) {
         Phase::Forward
@@ -209,6 +210,10 @@ fn classify(file: &str, name: &str, python: bool) -> u32 {
         }
         if path.ends_with("torch/utils/checkpoint.py") {
             flags |= flag::CHECKPOINT;
+            // Forward runs again, in the middle of backward.
+            if matches!(name, "unpack_hook" | "recompute_fn" | "backward") {
+                flags |= flag::RECOMPUTE;
+            }
         }
         if path.ends_with("cache_utils.py") {
             flags |= flag::KV_CACHE;

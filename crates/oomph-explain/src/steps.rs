@@ -62,7 +62,12 @@ pub fn find(
         marks = optimizer_marks(trace, program, stacks, rows.start, end);
         let after = marks.last().copied().unwrap_or(rows.start);
         // Another loop may follow the last optimizer step: evaluation, generation.
-        marks.extend(recurring_marks(program, stacks, after, end));
+        let backward = backward_marks(program, stacks, after, end);
+        if backward.len() + 1 >= MIN_OCCURRENCES {
+            marks.extend(backward);
+        } else {
+            marks.extend(recurring_marks(program, stacks, after, end));
+        }
     }
     marks.dedup();
     if marks.is_empty() {
@@ -177,6 +182,33 @@ fn optimizer_marks(
                 if row < end {
                     marks.push(row);
                 }
+            }
+            _ => {}
+        }
+    }
+    marks
+}
+
+/// Where backward's allocations stop and the next forward's begin: training without an optimizer
+/// step, or pieces of a batch whose gradients are accumulated.
+fn backward_marks(program: &Program, stacks: &Stacks, start: usize, end: usize) -> Vec<usize> {
+    let mut marks = Vec::new();
+    let mut in_backward = false;
+    for op in &program.ops {
+        let Op::Alloc(id) = *op else { continue };
+        let Some(allocation) = program.allocations.get(id as usize) else {
+            continue;
+        };
+        let row = allocation.alloc_row as usize;
+        let facts = stacks.get(allocation.stack);
+        if row < start || row >= end || facts.is_workspace {
+            continue;
+        }
+        match facts.phase {
+            Phase::Backward => in_backward = true,
+            Phase::Forward | Phase::Unknown if in_backward => {
+                in_backward = false;
+                marks.push(row);
             }
             _ => {}
         }

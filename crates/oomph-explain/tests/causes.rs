@@ -1,10 +1,13 @@
 //! The planted causes, recorded on a real GPU, and healthy jobs that were given too little memory.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
+
 use std::path::{Path, PathBuf};
 
 use oomph_allocator::{AddressModel, Config, Driver, Op, Program, Simulator, TorchVersion};
 use oomph_explain::{Options, explain, explain_messages};
 use oomph_trace::{Action, Event, Trace, text};
+use proptest::prelude::*;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -39,6 +42,40 @@ fn every_planted_cause_is_named_first_from_the_snapshot_alone() {
         assert_eq!(found.cause.as_ref().map(|c| c.id), Some(cause), "{name}");
         assert!(!found.holders.is_empty());
         assert!(found.fixes.iter().all(|fix| fix.saves_bytes > 0), "{name}");
+    }
+}
+
+/// Other models, sizes and code shapes, run on the virtual GPU; see `fixtures/variants`.
+const VARIANTS: [(&str, &str); 16] = [
+    ("vgg_batch", "batch_too_large"),
+    ("gpt2_long", "batch_too_large"),
+    ("mlp_healthy", "batch_too_large"),
+    ("rnn_hidden_kept", "graph_retained"),
+    ("gpt2_eval_losses", "missing_no_grad"),
+    ("features_kept", "tensors_kept"),
+    ("train_outputs_kept", "tensors_kept"),
+    ("gpt2_adamw", "optimizer_state"),
+    ("growing_buffer", "fragmentation"),
+    ("wide_vocabulary", "logits"),
+    ("large_images", "input_spike"),
+    ("gpu_taken", "other_process"),
+    ("two_models", "stale_model"),
+    ("eager_attention", "attention_scores"),
+    ("checkpoint_kept", "checkpoint_on_gpu"),
+    ("model_alone", "model_too_large"),
+];
+
+#[test]
+fn every_variant_is_named_first_from_the_snapshot_alone() {
+    for (name, cause) in VARIANTS {
+        let trace = trace(&format!("variants/{name}.pickle.xz"));
+        let found = explain(&trace, &Options::default());
+        assert_eq!(
+            found.cause.as_ref().map(|c| c.id),
+            Some(cause),
+            "{name}: {:?}",
+            found.causes
+        );
     }
 }
 
@@ -171,27 +208,27 @@ fn starved(trace: &Trace, share: f64) -> Option<Trace> {
     let mut blocks = std::collections::HashMap::new();
     let mut events = oomph_trace::Events::default();
     let mut failed = false;
-    for op in &program.ops {
-        let (row, id) = match *op {
+    for step in &program.ops {
+        let (row, id) = match *step {
             Op::Alloc(id) => (program.allocations[id as usize].alloc_row, id),
             Op::Free(id) => (program.allocations[id as usize].free_row, id),
             _ => continue,
         };
-        let recorded = trace.events.get(row as usize);
-        let mut flush = |events: &mut oomph_trace::Events| {
+        let original = trace.events.get(row as usize);
+        let flush = |events: &mut oomph_trace::Events| {
             for (action, addr, size) in driver_events.borrow_mut().drain(..) {
                 events.push(Event {
                     action,
                     addr: oomph_trace::DeviceAddr(addr),
                     size: oomph_trace::Bytes(size),
-                    ..recorded
+                    ..original
                 });
             }
         };
-        if recorded.action == Action::Alloc {
+        if original.action == Action::Alloc {
             let result = simulator.malloc(
-                recorded.size.0,
-                recorded.stream.0,
+                original.size.0,
+                original.stream.0,
                 oomph_trace::PoolId::DEFAULT,
             );
             flush(&mut events);
@@ -199,18 +236,18 @@ fn starved(trace: &Trace, share: f64) -> Option<Trace> {
                 events.push(Event {
                     action: Action::Oom,
                     addr: oomph_trace::DeviceAddr(100 << 30),
-                    ..recorded
+                    ..original
                 });
                 failed = true;
                 break;
             };
             let addr = oomph_trace::DeviceAddr(simulator.addr(block));
             blocks.insert(id, block);
-            events.push(Event { addr, ..recorded });
+            events.push(Event { addr, ..original });
         } else if let Some(block) = blocks.remove(&id) {
             let addr = oomph_trace::DeviceAddr(simulator.addr(block));
             simulator.free(block);
-            events.push(Event { addr, ..recorded });
+            events.push(Event { addr, ..original });
         }
     }
     if !failed {
@@ -255,6 +292,49 @@ fn healthy_jobs_that_were_starved_show_the_true_shortage() {
     assert!(tried > 40, "{tried}");
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Whatever a damaged file says, the analysis ends with an answer.
+    #[test]
+    fn damaged_snapshots_never_break_the_analysis(
+        which in 0_usize..4,
+        changes in proptest::collection::vec((0_usize..1 << 20, any::<u8>()), 1..60),
+    ) {
+        const NAMES: [&str; 4] = ["adam_first_step", "fragmentation", "vocab_logits", "batch_too_big"];
+        use std::sync::OnceLock;
+        static WHOLE: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+        let whole = WHOLE.get_or_init(|| {
+            NAMES
+                .iter()
+                .map(|name| {
+                    let file =
+                        std::fs::File::open(fixture(&format!("oom/{name}.pickle.xz"))).unwrap();
+                    let mut bytes = Vec::new();
+                    let mut reader = lzma_rust2::XzReader::new(file, true);
+                    std::io::Read::read_to_end(&mut reader, &mut bytes).unwrap();
+                    bytes
+                })
+                .collect()
+        });
+        let mut bytes = whole[which].clone();
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        if let Ok((trace, _)) =
+            oomph_trace::snapshot::read_from(bytes.as_slice(), Path::new("damaged"))
+        {
+            let found = explain(&trace, &Options::default());
+            prop_assert!(!found.verdict.is_empty());
+            let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
+            let program = Program::new(&trace, 0, &config);
+            let _ = oomph_allocator::replay::recorded(&program, &config);
+            let _ = oomph_allocator::plan::bounds(&program, &config);
+        }
+    }
+}
+
 #[test]
 fn a_job_that_did_not_fail_has_no_cause() {
     for name in ["gpt2_b8", "lstm_lm", "resnet50_b32"] {
@@ -275,5 +355,5 @@ fn an_empty_snapshot_asks_for_a_history() {
     empty.devices.clear();
     let found = explain(&empty, &Options::default());
     assert!(!found.out_of_memory);
-    assert_eq!(found.peak.live_bytes, 259 * 12 << 20);
+    assert_eq!(found.peak.live_bytes, (259 * 12) << 20);
 }

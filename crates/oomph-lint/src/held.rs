@@ -41,7 +41,7 @@ impl HeldBytes {
 
 /// Fills in [`Finding::held_bytes`] and puts the findings that hold most first. Findings that hold
 /// nothing keep their order, after the others.
-pub fn order_by_held<'f>(findings: &mut [(&'f str, Finding)], held: &HeldBytes) {
+pub fn order_by_held(findings: &mut [(&str, Finding)], held: &HeldBytes) {
     for (file, finding) in findings.iter_mut() {
         let bytes = held.of(file, finding);
         finding.held_bytes = (bytes > 0).then_some(bytes);

@@ -167,14 +167,14 @@ pub fn fix(source: &Source, selection: &Selection, least: Applicability) -> Opti
     }
     let mut fixed: Option<Fixed> = None;
     for _ in 0..MAX_FIX_ROUNDS {
-        let fixes: Vec<&Fix> = linted
+        let wanted: Vec<&Fix> = linted
             .findings
             .iter()
             .filter_map(|finding| finding.fix.as_ref())
             .filter(|fix| fix.applicability >= least)
             .collect();
         let current = fixed.as_ref().map_or(source, |fixed| &fixed.source);
-        let Some((text, next, applied)) = current.with_code(&fixes) else {
+        let Some((text, next, applied)) = current.with_code(&wanted) else {
             break;
         };
         if applied == 0 {

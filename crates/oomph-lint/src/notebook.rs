@@ -79,7 +79,7 @@ impl Notebook {
                 Ok(Lines::Many(lines)) => lines.concat(),
                 Err(_) => continue,
             };
-            let magic = text.trim_start().split_whitespace().next().unwrap_or("");
+            let magic = text.split_whitespace().next().unwrap_or("");
             if magic.starts_with("%%") && !PYTHON_MAGICS.contains(&magic) {
                 continue;
             }

@@ -1,5 +1,7 @@
 //! What a rule is: a code, a page, and a check over the semantic model.
 
+use std::fmt::Write as _;
+
 use ruff_text_size::{Ranged, TextRange};
 
 use crate::fix::Fix;
@@ -65,7 +67,7 @@ impl Rule {
     /// of `docs/rules/CODE.md`.
     pub fn page(&self) -> String {
         let mut page = format!("# {} `{}`\n\n", self.code, self.name);
-        page.push_str(&format!("*{}.*", self.family()));
+        let _ = write!(page, "*{}.*", self.family());
         page.push_str(if self.default {
             " On by default."
         } else {

@@ -104,7 +104,7 @@ impl Source {
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, Problem> {
         let text = String::from_utf8(bytes).map_err(|error| {
             let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-            let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+            let line = valid.split(|byte| *byte == b'\n').count();
             Problem::new(line, 1, "not UTF-8")
         })?;
         let is_notebook = std::path::Path::new(name)
@@ -149,7 +149,7 @@ impl Source {
                         .map(|fix| {
                             let mut fix = (*fix).clone();
                             for edit in &mut fix.edits {
-                                edit.range = edit.range - cell.range.start();
+                                edit.range -= cell.range.start();
                             }
                             fix
                         })

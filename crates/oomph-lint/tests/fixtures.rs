@@ -1,6 +1,12 @@
 //! Fixtures: one file per rule. A line is marked with the code that must be found on it; every
 //! other line must stay clean. What the fixes make of the file is a snapshot.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -92,5 +98,31 @@ fn snapshots() {
         if let Some(fixed) = fix(&source, &only(rule), Applicability::Unsafe) {
             insta::assert_snapshot!(format!("{}_fixed", rule.code), fixed.text);
         }
+    }
+}
+
+/// Whole scripts, under the default rules: every marked code on its line, and nothing else.
+#[test]
+fn scripts() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let code = fs::read_to_string(&path).unwrap();
+        let mut marked: Vec<(usize, String)> = Vec::new();
+        for (index, line) in code.lines().enumerate() {
+            let codes = line.split_once("# OOM").map_or("", |(_, rest)| rest);
+            for part in codes.split_whitespace() {
+                marked.push((index + 1, format!("OOM{}", part.trim_start_matches("OOM"))));
+            }
+        }
+        let source = Source::python(code).unwrap();
+        let mut found: Vec<(usize, String)> = lint(&source, &Selection::default())
+            .findings
+            .iter()
+            .map(|each| (each.start.line, each.rule.code.to_string()))
+            .collect();
+        found.sort();
+        marked.sort();
+        assert_eq!(found, marked, "{}", path.display());
     }
 }

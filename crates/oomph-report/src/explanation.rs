@@ -239,7 +239,7 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
     }
     out.push('\n');
     for (name, text) in notes {
-        let first = format!("{} {text}", name);
+        let first = format!("{name} {text}");
         let wrapped = wrap(&first, width.saturating_sub(2), 4);
         let rest = wrapped.strip_prefix(name).unwrap_or(&wrapped);
         let _ = writeln!(out, "  {}{rest}", paint(WARN, name));

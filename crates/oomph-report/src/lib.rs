@@ -1,4 +1,5 @@
 //! How results are shown: terminal, JSON, HTML.
 
 pub mod explanation;
+pub mod run;
 pub mod terminal;

@@ -118,8 +118,15 @@ pub fn shorten(text: &str, width: usize) -> String {
 pub fn wrap(text: &str, width: usize, indent: usize) -> String {
     let mut out = String::new();
     let mut column = 0;
-    for word in text.split_whitespace() {
-        let length = columns(word);
+    let mut words = text.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        // An amount stays together with its unit.
+        let mut word = word.to_owned();
+        while words.peek().is_some_and(|next| is_unit(next)) {
+            word.push(' ');
+            word.push_str(words.next().unwrap_or_default());
+        }
+        let length = columns(&word);
         if column > 0 && column + 1 + length > width {
             out.push('\n');
             out.push_str(&" ".repeat(indent));
@@ -128,10 +135,15 @@ pub fn wrap(text: &str, width: usize, indent: usize) -> String {
             out.push(' ');
             column += 1;
         }
-        out.push_str(word);
+        out.push_str(&word);
         column += length;
     }
     out
+}
+
+fn is_unit(word: &str) -> bool {
+    let word = word.trim_end_matches([',', '.', ';', ':', ')']);
+    matches!(word, "B" | "KiB" | "MiB" | "GiB" | "TiB" | "%")
 }
 
 /// The width to lay out for: the terminal's, within reason; `COLUMNS` wins, 100 where there is no

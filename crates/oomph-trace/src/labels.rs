@@ -124,7 +124,7 @@ impl Phase {
 }
 
 /// The labels of one event.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Label {
     /// What the allocation holds.
     pub category: Category,

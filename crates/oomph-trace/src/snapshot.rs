@@ -15,6 +15,8 @@ use crate::units::{Bytes, DeviceAddr, PoolId, StreamId, TimeUs};
 
 /// Events that one history may hold: rows are numbered with 32 bits.
 const MAX_EVENTS: usize = u32::MAX as usize - 1;
+/// More than any device holds: 16 TiB. Sums of sizes stay far from 64 bits.
+const MAX_SIZE: u64 = 16 << 40;
 /// Problems of one kind that are told one by one before they are only counted.
 const MAX_TOLD: usize = 3;
 /// Action names that are remembered: PyTorch has ten, and a file of invented ones must not turn
@@ -144,7 +146,7 @@ struct Lowering {
     segments: Vec<Segment>,
     annotations: Vec<Annotation>,
     unknown_actions: usize,
-    negative_sizes: usize,
+    impossible_sizes: usize,
     overflow: bool,
     // Strings of actions seen so far; there are ten, so a scan beats a map.
     actions: Vec<(StringId, Action)>,
@@ -174,15 +176,17 @@ fn string(value: Value) -> StringId {
     }
 }
 
-/// A size; negative ones are lies.
-fn size(value: Value, negatives: &mut usize) -> Bytes {
-    match value {
-        Value::Int(value) if value < 0 => {
-            *negatives += 1;
-            Bytes::ZERO
-        }
-        other => Bytes(unsigned(other)),
+/// A size; negative ones and those beyond any device are lies.
+fn size(value: Value, lies: &mut usize) -> Bytes {
+    let size = match value {
+        Value::Int(value) => u64::try_from(value).unwrap_or(u64::MAX),
+        other => unsigned(other),
+    };
+    if size > MAX_SIZE {
+        *lies += 1;
+        return Bytes::ZERO;
     }
+    Bytes(size)
 }
 
 fn pool(heap: &Heap, value: Value) -> PoolId {
@@ -250,7 +254,7 @@ impl Lowering {
             match key {
                 ACTION => event.action = self.action(heap, string(value)),
                 ADDR | DEVICE_FREE => event.addr = DeviceAddr(unsigned(value)),
-                SIZE => event.size = size(value, &mut self.negative_sizes),
+                SIZE => event.size = size(value, &mut self.impossible_sizes),
                 STREAM => event.stream = StreamId(unsigned(value)),
                 TIME_US => event.time = TimeUs(signed(value)),
                 FRAMES => event.stack = heap.stack(value),
@@ -298,8 +302,8 @@ impl Lowering {
         for (key, value) in pairs(items) {
             match key {
                 ADDRESS | ADDR => block.addr = DeviceAddr(unsigned(value)),
-                SIZE => block.size = size(value, &mut self.negative_sizes),
-                REQUESTED_SIZE => requested = Some(size(value, &mut self.negative_sizes)),
+                SIZE => block.size = size(value, &mut self.impossible_sizes),
+                REQUESTED_SIZE => requested = Some(size(value, &mut self.impossible_sizes)),
                 STATE => {
                     block.state = match string(value) {
                         INACTIVE => BlockState::Inactive,
@@ -317,7 +321,7 @@ impl Lowering {
                             block.addr = DeviceAddr(unsigned(at));
                         }
                         if let Some(real) = heap.get(*first, REAL_SIZE) {
-                            requested = Some(size(real, &mut self.negative_sizes));
+                            requested = Some(size(real, &mut self.impossible_sizes));
                         }
                         if let Some(frames) = heap.get(*first, FRAMES) {
                             block.stack = heap.stack(frames);
@@ -349,7 +353,7 @@ impl Lowering {
             match key {
                 DEVICE => segment.device = unsigned(value) as u32,
                 ADDRESS => segment.addr = DeviceAddr(unsigned(value)),
-                TOTAL_SIZE => segment.size = size(value, &mut self.negative_sizes),
+                TOTAL_SIZE => segment.size = size(value, &mut self.impossible_sizes),
                 STREAM => segment.stream = StreamId(unsigned(value)),
                 SEGMENT_TYPE => segment.is_small = string(value) == SMALL,
                 SEGMENT_POOL_ID => segment.pool = pool(heap, value),
@@ -520,12 +524,12 @@ impl Lowering {
                 ),
             ));
         }
-        if self.negative_sizes > 0 {
+        if self.impossible_sizes > 0 {
             problems.push(Problem::new(
                 ProblemKind::Inconsistent,
                 format!(
-                    "{} sizes are negative; they were read as zero",
-                    self.negative_sizes
+                    "{} sizes are negative or beyond any device; they were read as zero",
+                    self.impossible_sizes
                 ),
             ));
         }

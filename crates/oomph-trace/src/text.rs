@@ -578,6 +578,10 @@ mod tests {
         found.remove(0)
     }
 
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "what it is compared with is optional"
+    )]
     fn gib(value: f64) -> Option<Bytes> {
         Some(Bytes((value * 1_073_741_824.0) as u64))
     }

@@ -1,5 +1,7 @@
 //! Reading snapshots: the recorded ones, and what is wrong with damaged and hostile ones.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -148,8 +150,9 @@ fn bombs_are_refused() {
     ];
     xz.extend([2, 0, 0x21, 1, 40, 0, 0, 0, 0, 0, 0, 0]);
     std::fs::write(&path, xz).unwrap();
-    let error = snapshot::read(&path).unwrap_err().to_string();
-    assert!(error.contains("wants a dictionary"), "{error}");
+    let error = snapshot::read(&path).unwrap_err();
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains("wants a dictionary"), "{why}");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::Config;
-use crate::device;
 use crate::sync::Mutex;
+use crate::{device, inner};
 
 /// A thing that costs device memory when it first happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,6 +115,10 @@ impl ContextCosts {
 
     /// Charges `what` to `device`, if it is due.
     pub fn charge(&self, device: u32, what: Charge) {
+        // What a library does for itself is part of its handle's measured cost.
+        if inner::is_inside() {
+            return;
+        }
         let first = self.charged.lock().insert((device, what));
         if first || what.repeats() {
             let bytes = self.bytes[what as usize];

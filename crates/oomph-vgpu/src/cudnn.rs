@@ -1,9 +1,11 @@
-//! cuDNN: convolution plans come from the real library, everything else is modelled.
+//! cuDNN: plans and sizes come from the installed library, which is never let to compute.
 //!
-//! The backend API (descriptors, heuristics, plans) is passed through to the installed cuDNN. Its
-//! descriptors accept a device-property descriptor in place of a handle, so plans and their
-//! workspaces are the real ones, for the GPU that is played, on a machine that has none. Plans
-//! are never executed.
+//! The library makes real handles on the virtual driver, so its heuristics, plans, work spaces and
+//! reserve spaces are those of the GPU that is played. Whatever launches work is answered here.
+//!
+//! Where the library makes no handle (`cudnn_handles=0`, or a version that wants more of the
+//! driver), its backend API still serves: descriptors accept a device-property descriptor
+//! in place of a handle. The older API is then modelled.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -11,6 +13,7 @@ use std::sync::OnceLock;
 
 use crate::context::Charge;
 use crate::device::{self, machine};
+use crate::inner;
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
 use crate::{cudnn_costs, export, ledger, put};
@@ -30,7 +33,6 @@ const TYPE_CHAR: c_int = 24;
 const ENGINE_DESCRIPTOR: c_int = 2;
 const HEURISTICS_DESCRIPTOR: c_int = 4;
 const PLAN_DESCRIPTOR: c_int = 5;
-const GRAPH_DESCRIPTOR: c_int = 15;
 const DEVICE_DESCRIPTOR: c_int = 38;
 const HEURISTICS_DEVICE: c_int = 204;
 const PLAN_DEVICE: c_int = 407;
@@ -69,13 +71,79 @@ static KINDS: std::sync::LazyLock<Mutex<HashMap<u64, c_int>>> =
 
 /// The library that PyTorch has loaded, or the one the loader finds.
 fn library() -> Option<*mut c_void> {
-    [libc::RTLD_LAZY | libc::RTLD_NOLOAD, libc::RTLD_LAZY]
-        .into_iter()
-        .find_map(|flags| {
+    static OPENED: OnceLock<usize> = OnceLock::new();
+    let opened = *OPENED.get_or_init(|| {
+        let flags = [libc::RTLD_LAZY | libc::RTLD_NOLOAD, libc::RTLD_LAZY];
+        let handles = flags.into_iter().map(|flags| {
             // SAFETY: opens a library by name.
-            let handle = unsafe { libc::dlopen(c"libcudnn.so.9".as_ptr(), flags) };
-            (!handle.is_null()).then_some(handle)
-        })
+            (unsafe { libc::dlopen(c"libcudnn.so.9".as_ptr(), flags) }) as usize
+        });
+        handles.into_iter().find(|&handle| handle != 0).unwrap_or(0)
+    });
+    (opened != 0).then_some(opened as *mut c_void)
+}
+
+/// The installed library's definition of a function, never the one of this library.
+fn find(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: looks a name up in a library that is open.
+    let found = unsafe { libc::dlsym(library()?, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+/// A handle made to learn whether the library makes any, and the device it is for.
+static SPARE: Mutex<Option<(u32, u64)>> = Mutex::new(None);
+
+/// Makes a handle of the installed library.
+fn create_handle() -> Option<u64> {
+    type Create = unsafe extern "C" fn(*mut u64) -> Status;
+    let create = find(c"cudnnCreate")?;
+    let mut handle = 0;
+    // SAFETY: has this signature in every cuDNN.
+    let status = inner::call(|| unsafe {
+        std::mem::transmute::<*mut c_void, Create>(create)(&raw mut handle)
+    });
+    (status == SUCCESS && handle != 0).then_some(handle)
+}
+
+/// Whether the installed library makes handles on the virtual driver.
+fn has_handles() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        let wanted = machine().config.number("cudnn_handles", 1) != 0;
+        let handle = if wanted { create_handle() } else { None };
+        *SPARE.lock() = handle.map(|handle| (device::current(), handle));
+        handle.is_some()
+    })
+}
+
+/// The installed library's definition, if this call is its to answer: it has handles, or it is
+/// the library itself that calls.
+fn installed(cache: &OnceLock<usize>, name: &CStr) -> Option<*mut c_void> {
+    if !inner::is_inside() && !has_handles() {
+        return None;
+    }
+    let found = *cache.get_or_init(|| find(name).map_or(0, |found| found as usize));
+    (found != 0).then_some(found as *mut c_void)
+}
+
+/// Functions that the installed library answers where it has handles. The body is the model for
+/// where it has none.
+macro_rules! forwarded {
+    ($(fn $name:ident($($arg:ident : $ty:ty),* $(,)?) $model:block)*) => { export! {$(
+        fn $name($($arg: $ty),*) -> Status, or INTERNAL; {
+            type Function = unsafe extern "C" fn($($ty),*) -> Status;
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            };
+            static FOUND: OnceLock<usize> = OnceLock::new();
+            if let Some(found) = installed(&FOUND, NAME) {
+                // SAFETY: the vendor's signature, and the caller's arguments passed on.
+                return inner::call(|| unsafe { std::mem::transmute::<*mut c_void, Function>(found)($($arg),*) });
+            }
+            $model
+        }
+    )*} };
 }
 
 fn real() -> Option<&'static Real> {
@@ -84,13 +152,6 @@ fn real() -> Option<&'static Real> {
 }
 
 fn load() -> Option<Real> {
-    let library = library()?;
-    let find = |name: &CStr| {
-        // SAFETY: looks a name up in a library that is open. A handle finds the library's own
-        // definition, never the one of this library.
-        let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    };
     // SAFETY: these functions have these signatures in every cuDNN 9.
     let mut real = unsafe {
         Real {
@@ -156,8 +217,11 @@ export! {
     fn cudnnBackendCreateDescriptor(kind: c_int, out: *mut u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         // SAFETY: the caller's arguments, passed on.
-        let status = unsafe { (real.create)(kind, out) };
-        if status == SUCCESS && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR | GRAPH_DESCRIPTOR) {
+        let status = inner::call(|| unsafe { (real.create)(kind, out) });
+        if status == SUCCESS && !inner::is_inside() {
+            cudnn_costs::created(unsafe { out.read() }, kind);
+        }
+        if status == SUCCESS && !inner::is_inside() && !has_handles() && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR) {
             KINDS.lock().insert(unsafe { out.read() }, kind);
         }
         status
@@ -166,34 +230,34 @@ export! {
         let Some(real) = real() else { return NOT_INITIALIZED };
         KINDS.lock().remove(&descriptor);
         cudnn_costs::forgotten(descriptor);
-        unsafe { (real.destroy)(descriptor) }
+        inner::call(|| unsafe { (real.destroy)(descriptor) })
     }
     fn cudnnBackendSetAttribute(descriptor: u64, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
-        // Handles of this library mean nothing to the real one; the device goes in instead.
-        if kind == TYPE_HANDLE {
+        // A handle that is none goes unsaid; the device goes in instead.
+        if kind == TYPE_HANDLE && !inner::is_inside() && !has_handles() {
             return SUCCESS;
         }
-        unsafe {
-            cudnn_costs::described(descriptor, attribute, kind, count, values);
-            (real.set)(descriptor, attribute, kind, count, values)
+        if !inner::is_inside() {
+            unsafe { cudnn_costs::described(descriptor, attribute, kind, count, values) };
         }
+        inner::call(|| unsafe { (real.set)(descriptor, attribute, kind, count, values) })
     }
     fn cudnnBackendFinalize(descriptor: u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         let kind = KINDS.lock().get(&descriptor).copied();
         if let Some(kind) = kind {
             attach_device(real, descriptor, kind);
-            cudnn_costs::finalized(&machine().rates, descriptor, kind);
-            if kind == PLAN_DESCRIPTOR {
-                cudnn_costs::planned(descriptor);
-            }
         }
-        unsafe { (real.finalize)(descriptor) }
+        let status = inner::call(|| unsafe { (real.finalize)(descriptor) });
+        if status == SUCCESS && !inner::is_inside() {
+            cudnn_costs::finalized(&machine().rates, descriptor);
+        }
+        status
     }
     fn cudnnBackendGetAttribute(descriptor: u64, attribute: c_int, kind: c_int, room: i64, count: *mut i64, values: *mut c_void) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
-        unsafe { (real.get)(descriptor, attribute, kind, room, count, values) }
+        inner::call(|| unsafe { (real.get)(descriptor, attribute, kind, room, count, values) })
     }
     fn cudnnBackendExecute(handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
         crate::kernels::enqueued(stream_of(handle), cudnn_costs::time(plan));
@@ -229,10 +293,18 @@ export! {
             return NOT_INITIALIZED;
         }
         machine().costs.charge(device::current(), Charge::CudnnHandle);
-        unsafe { put(out, opaque_handle()) };
+        let handle = if has_handles() {
+            let spare = SPARE.lock().take_if(|(device, _)| *device == device::current());
+            match spare.map(|(_, handle)| handle).or_else(create_handle) {
+                Some(handle) => handle,
+                None => return NOT_INITIALIZED,
+            }
+        } else {
+            opaque_handle()
+        };
+        unsafe { put(out, handle) };
         SUCCESS
     }
-    fn cudnnDestroy(_handle: u64) -> Status, or INTERNAL; { SUCCESS }
     fn cudnnSetStream(handle: u64, stream: u64) -> Status, or INTERNAL; {
         STREAMS.lock().insert(handle, stream);
         SUCCESS
@@ -330,18 +402,18 @@ unsafe fn put_ints(to: *mut c_int, from: &[c_int], room: c_int) {
     }
 }
 
-export! {
-    fn cudnnSetTensorNdDescriptor(descriptor: u64, kind: c_int, count: c_int, dims: *const c_int, strides: *const c_int) -> Status, or INTERNAL; {
+forwarded! {
+    fn cudnnSetTensorNdDescriptor(descriptor: u64, kind: c_int, count: c_int, dims: *const c_int, strides: *const c_int) {
         let tensor = unsafe { Tensor { kind, format: 0, dims: ints(dims, count), strides: ints(strides, count) } };
         DESCRIPTORS.lock().tensors.insert(descriptor, tensor);
         SUCCESS
     }
-    fn cudnnSetFilterNdDescriptor(descriptor: u64, kind: c_int, format: c_int, count: c_int, dims: *const c_int) -> Status, or INTERNAL; {
+    fn cudnnSetFilterNdDescriptor(descriptor: u64, kind: c_int, format: c_int, count: c_int, dims: *const c_int) {
         let tensor = unsafe { Tensor { kind, format, dims: ints(dims, count), strides: Vec::new() } };
         DESCRIPTORS.lock().tensors.insert(descriptor, tensor);
         SUCCESS
     }
-    fn cudnnGetTensorNdDescriptor(descriptor: u64, room: c_int, kind: *mut c_int, count: *mut c_int, dims: *mut c_int, strides: *mut c_int) -> Status, or INTERNAL; {
+    fn cudnnGetTensorNdDescriptor(descriptor: u64, room: c_int, kind: *mut c_int, count: *mut c_int, dims: *mut c_int, strides: *mut c_int) {
         let descriptors = DESCRIPTORS.lock();
         let Some(tensor) = descriptors.tensors.get(&descriptor) else { return BAD_PARAM };
         unsafe {
@@ -352,7 +424,7 @@ export! {
         }
         SUCCESS
     }
-    fn cudnnGetFilterNdDescriptor(descriptor: u64, room: c_int, kind: *mut c_int, format: *mut c_int, count: *mut c_int, dims: *mut c_int) -> Status, or INTERNAL; {
+    fn cudnnGetFilterNdDescriptor(descriptor: u64, room: c_int, kind: *mut c_int, format: *mut c_int, count: *mut c_int, dims: *mut c_int) {
         let descriptors = DESCRIPTORS.lock();
         let Some(tensor) = descriptors.tensors.get(&descriptor) else { return BAD_PARAM };
         unsafe {
@@ -363,23 +435,23 @@ export! {
         }
         SUCCESS
     }
-    fn cudnnDestroyTensorDescriptor(descriptor: u64) -> Status, or INTERNAL; {
+    fn cudnnDestroyTensorDescriptor(descriptor: u64) {
         DESCRIPTORS.lock().tensors.remove(&descriptor);
         SUCCESS
     }
-    fn cudnnDestroyFilterDescriptor(descriptor: u64) -> Status, or INTERNAL; {
+    fn cudnnDestroyFilterDescriptor(descriptor: u64) {
         DESCRIPTORS.lock().tensors.remove(&descriptor);
         SUCCESS
     }
-    fn cudnnSetDropoutDescriptor(descriptor: u64, _handle: u64, probability: f32, _states: *mut c_void, _size: usize, _seed: u64) -> Status, or INTERNAL; {
+    fn cudnnSetDropoutDescriptor(descriptor: u64, handle: u64, probability: f32, states: *mut c_void, size: usize, seed: u64) {
         DESCRIPTORS.lock().dropouts.insert(descriptor, probability);
         SUCCESS
     }
-    fn cudnnRestoreDropoutDescriptor(descriptor: u64, _handle: u64, probability: f32, _states: *mut c_void, _size: usize, _seed: u64) -> Status, or INTERNAL; {
+    fn cudnnRestoreDropoutDescriptor(descriptor: u64, handle: u64, probability: f32, states: *mut c_void, size: usize, seed: u64) {
         DESCRIPTORS.lock().dropouts.insert(descriptor, probability);
         SUCCESS
     }
-    fn cudnnDropoutGetStatesSize(_handle: u64, size: *mut usize) -> Status, or INTERNAL; {
+    fn cudnnDropoutGetStatesSize(handle: u64, size: *mut usize) {
         // One generator state per resident thread; the H200's figure, measured, scaled by threads.
         let gpu = &machine().properties;
         let threads = gpu.sm_count as u64 * gpu.max_threads_per_sm as u64;
@@ -390,6 +462,47 @@ export! {
 
 /// Bytes of generator state per thread that a dropout descriptor keeps.
 const DROPOUT_STATE_BYTES: u64 = 16;
+
+macro_rules! descriptors {
+    ($($create:ident $destroy:ident)*) => { forwarded! {$(
+        fn $create(out: *mut u64) {
+            unsafe { put(out, opaque_handle()) };
+            SUCCESS
+        }
+        fn $destroy(descriptor: u64) { SUCCESS }
+    )*} };
+}
+
+descriptors! {
+    cudnnCreateActivationDescriptor cudnnDestroyActivationDescriptor
+    cudnnCreateCTCLossDescriptor cudnnDestroyCTCLossDescriptor
+    cudnnCreateConvolutionDescriptor cudnnDestroyConvolutionDescriptor
+    cudnnCreateDropoutDescriptor cudnnDestroyDropoutDescriptor
+    cudnnCreatePoolingDescriptor cudnnDestroyPoolingDescriptor
+    cudnnCreateRNNDataDescriptor cudnnDestroyRNNDataDescriptor
+    cudnnCreateRNNDescriptor cudnnDestroyRNNDescriptor
+    cudnnCreateSpatialTransformerDescriptor cudnnDestroySpatialTransformerDescriptor
+}
+
+forwarded! {
+    fn cudnnDestroy(handle: u64) { SUCCESS }
+    fn cudnnCreateTensorDescriptor(out: *mut u64) {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cudnnCreateFilterDescriptor(out: *mut u64) {
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cudnnSetActivationDescriptor(descriptor: u64, mode: c_int, nan: c_int, coefficient: f64) { SUCCESS }
+    fn cudnnSetCTCLossDescriptorEx(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int) { SUCCESS }
+    fn cudnnSetCTCLossDescriptor_v9(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int, longest: c_int) { SUCCESS }
+    fn cudnnSetConvolutionGroupCount(descriptor: u64, count: c_int) { SUCCESS }
+    fn cudnnSetConvolutionMathType(descriptor: u64, math: c_int) { SUCCESS }
+    fn cudnnSetConvolutionNdDescriptor(descriptor: u64, count: c_int, padding: *const c_int, strides: *const c_int, dilation: *const c_int, mode: c_int, kind: c_int) { SUCCESS }
+    fn cudnnSetPooling2dDescriptor(descriptor: u64, mode: c_int, nan: c_int, height: c_int, width: c_int, top: c_int, left: c_int, down: c_int, right: c_int) { SUCCESS }
+    fn cudnnSetSpatialTransformerNdDescriptor(descriptor: u64, sampler: c_int, kind: c_int, count: c_int, dims: *const c_int) { SUCCESS }
+}
 
 // ---- recurrent networks ----
 
@@ -494,8 +607,8 @@ impl Rnn {
     }
 }
 
-export! {
-    fn cudnnSetRNNDescriptor_v8(descriptor: u64, algorithm: c_int, cell: c_int, bias: c_int, direction: c_int, input_mode: c_int, kind: c_int, _precision: c_int, math: c_int, input: c_int, hidden: c_int, projection: c_int, layers: c_int, dropout: u64, _flags: c_int) -> Status, or INTERNAL; {
+forwarded! {
+    fn cudnnSetRNNDescriptor_v8(descriptor: u64, algorithm: c_int, cell: c_int, bias: c_int, direction: c_int, input_mode: c_int, kind: c_int, precision: c_int, math: c_int, input: c_int, hidden: c_int, projection: c_int, layers: c_int, dropout: u64, flags: c_int) {
         let mut descriptors = DESCRIPTORS.lock();
         let dropout = descriptors.dropouts.get(&dropout).is_some_and(|&p| p > 0.0);
         descriptors.rnns.insert(descriptor, Rnn {
@@ -505,17 +618,17 @@ export! {
         });
         SUCCESS
     }
-    fn cudnnSetRNNDataDescriptor(descriptor: u64, _kind: c_int, _layout: c_int, length: c_int, batch: c_int, _vector: c_int, _lengths: *const c_int, _fill: *mut c_void) -> Status, or INTERNAL; {
+    fn cudnnSetRNNDataDescriptor(descriptor: u64, kind: c_int, layout: c_int, length: c_int, batch: c_int, vector: c_int, lengths: *const c_int, fill: *mut c_void) {
         DESCRIPTORS.lock().sequences.insert(descriptor, Sequences { length: length as u64, batch: batch as u64 });
         SUCCESS
     }
-    fn cudnnGetRNNWeightSpaceSize(_handle: u64, descriptor: u64, size: *mut usize) -> Status, or INTERNAL; {
+    fn cudnnGetRNNWeightSpaceSize(handle: u64, descriptor: u64, size: *mut usize) {
         let descriptors = DESCRIPTORS.lock();
         let Some(rnn) = descriptors.rnns.get(&descriptor) else { return BAD_PARAM };
         unsafe { put(size, rnn.weight_bytes() as usize) };
         SUCCESS
     }
-    fn cudnnGetRNNWeightParams(_handle: u64, descriptor: u64, layer: c_int, _size: usize, space: u64, id: c_int, matrix: u64, matrix_at: *mut u64, bias: u64, bias_at: *mut u64) -> Status, or INTERNAL; {
+    fn cudnnGetRNNWeightParams(handle: u64, descriptor: u64, layer: c_int, size: usize, space: u64, id: c_int, matrix: u64, matrix_at: *mut u64, bias: u64, bias_at: *mut u64) {
         let mut descriptors = DESCRIPTORS.lock();
         let Some(rnn) = descriptors.rnns.get(&descriptor).copied() else { return BAD_PARAM };
         let bytes = data_bytes(rnn.kind);
@@ -536,7 +649,7 @@ export! {
         }
         SUCCESS
     }
-    fn cudnnGetRNNTempSpaceSizes(_handle: u64, descriptor: u64, training: c_int, data: u64, work: *mut usize, reserve: *mut usize) -> Status, or INTERNAL; {
+    fn cudnnGetRNNTempSpaceSizes(handle: u64, descriptor: u64, training: c_int, data: u64, work: *mut usize, reserve: *mut usize) {
         let descriptors = DESCRIPTORS.lock();
         let (Some(rnn), Some(sequences)) = (descriptors.rnns.get(&descriptor), descriptors.sequences.get(&data)) else {
             return BAD_PARAM;
@@ -563,16 +676,16 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
 
 // ---- batch normalization ----
 
-export! {
-    fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(_handle: u64, mode: c_int, _ops: c_int, x: u64, _z: u64, _y: u64, _scale: u64, _activation: u64, size: *mut usize) -> Status, or INTERNAL; {
+forwarded! {
+    fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, z: u64, y: u64, scale: u64, activation: u64, size: *mut usize) {
         unsafe { put(size, batch_norm_workspace(mode, x, false) as usize) };
         SUCCESS
     }
-    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(_handle: u64, mode: c_int, _ops: c_int, x: u64, _y: u64, _dy: u64, _dz: u64, _dx: u64, _scale: u64, _activation: u64, size: *mut usize) -> Status, or INTERNAL; {
+    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
         unsafe { put(size, batch_norm_workspace(mode, x, true) as usize) };
         SUCCESS
     }
-    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(_handle: u64, _mode: c_int, _ops: c_int, _activation: u64, _x: u64, size: *mut usize) -> Status, or INTERNAL; {
+    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
         // Only the fused activations keep something.
         unsafe { put(size, 0) };
         SUCCESS
@@ -602,13 +715,14 @@ pub struct AlgorithmPerf {
 
 macro_rules! old_convolutions {
     ($($get:ident $find:ident $size:ident),*) => { export! {$(
-        fn $get(_handle: u64, _a: u64, _b: u64, _c: u64, _d: u64, _wanted: c_int, count: *mut c_int, results: *mut AlgorithmPerf) -> Status, or INTERNAL; {
-            unsafe { one_algorithm(count, results) }
-        }
         fn $find(_handle: u64, _x: u64, _px: u64, _w: u64, _pw: u64, _c: u64, _y: u64, _py: u64, _wanted: c_int, count: *mut c_int, results: *mut AlgorithmPerf, _work: u64, _size: usize) -> Status, or INTERNAL; {
             unsafe { one_algorithm(count, results) }
         }
-        fn $size(_handle: u64, _a: u64, _b: u64, _c: u64, _d: u64, _algorithm: c_int, size: *mut usize) -> Status, or INTERNAL; {
+    )*} forwarded! {$(
+        fn $get(handle: u64, a: u64, b: u64, c: u64, d: u64, wanted: c_int, count: *mut c_int, results: *mut AlgorithmPerf) {
+            unsafe { one_algorithm(count, results) }
+        }
+        fn $size(handle: u64, a: u64, b: u64, c: u64, d: u64, algorithm: c_int, size: *mut usize) {
             ledger::assume(stringify!($size), "the older convolution interface is taken to need no work space");
             unsafe { put(size, 0) };
             SUCCESS
@@ -641,13 +755,13 @@ unsafe fn one_algorithm(count: *mut c_int, results: *mut AlgorithmPerf) -> Statu
     SUCCESS
 }
 
-export! {
-    fn cudnnGetCTCLossWorkspaceSize(_handle: u64, _probabilities: u64, _gradients: u64, _labels: u64, _label_lengths: u64, _input_lengths: u64, _algorithm: c_int, _descriptor: u64, size: *mut usize) -> Status, or INTERNAL; {
+forwarded! {
+    fn cudnnGetCTCLossWorkspaceSize(handle: u64, probabilities: u64, gradients: u64, labels: u64, label_lengths: u64, input_lengths: u64, algorithm: c_int, descriptor: u64, size: *mut usize) {
         ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
         unsafe { put(size, 0) };
         SUCCESS
     }
-    fn cudnnGetCTCLossWorkspaceSize_v8(_handle: u64, _algorithm: c_int, _descriptor: u64, _probabilities: u64, _gradients: u64, size: *mut usize) -> Status, or INTERNAL; {
+    fn cudnnGetCTCLossWorkspaceSize_v8(handle: u64, algorithm: c_int, descriptor: u64, probabilities: u64, gradients: u64, size: *mut usize) {
         ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
         unsafe { put(size, 0) };
         SUCCESS

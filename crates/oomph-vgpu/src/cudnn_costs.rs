@@ -12,6 +12,7 @@ use crate::clock::{ALIGNED, Kind, LAUNCH, Product, Rates};
 use crate::sync::Mutex;
 
 /// Kinds of descriptors and types of attributes in `cudnn_graph.h`.
+const PLAN_DESCRIPTOR: c_int = 5;
 const GRAPH_DESCRIPTOR: c_int = 15;
 const TYPE_DATA_TYPE: c_int = 1;
 const TYPE_INT64: c_int = 3;
@@ -121,30 +122,33 @@ pub unsafe fn described(
     }
 }
 
-/// A descriptor of this kind was finalized.
-pub fn finalized(rates: &Rates, descriptor: u64, kind: c_int) {
+/// A descriptor was made.
+pub fn created(descriptor: u64, kind: c_int) {
     let mut all = DESCRIBED.lock();
-    if kind == GRAPH_DESCRIPTOR {
-        all.current = (all.graph_time(rates, descriptor), 0);
+    // It may lie where another one was whose end was not seen.
+    all.forget(descriptor);
+    match kind {
+        GRAPH_DESCRIPTOR => drop(all.graphs.insert(descriptor, Vec::new())),
+        PLAN_DESCRIPTOR => drop(all.plans.insert(descriptor, LAUNCH)),
+        _ => {}
     }
 }
 
-/// A plan was finalized.
-pub fn planned(plan: u64) {
+/// A descriptor was finalized.
+pub fn finalized(rates: &Rates, descriptor: u64) {
     let mut all = DESCRIBED.lock();
-    let (time, earlier) = all.current;
-    all.current.1 += 1;
-    all.plans
-        .insert(plan, time.mul_f64(1.0 + STEP * f64::from(earlier)));
+    if all.graphs.contains_key(&descriptor) {
+        all.current = (all.graph_time(rates, descriptor), 0);
+    } else if all.plans.contains_key(&descriptor) {
+        let (time, earlier) = all.current;
+        all.current.1 += 1;
+        all.plans.insert(descriptor, time.mul_f64(1.0 + STEP * f64::from(earlier)));
+    }
 }
 
 /// A descriptor is gone.
 pub fn forgotten(descriptor: u64) {
-    let mut all = DESCRIBED.lock();
-    all.tensors.remove(&descriptor);
-    all.operations.remove(&descriptor);
-    all.graphs.remove(&descriptor);
-    all.plans.remove(&descriptor);
+    DESCRIBED.lock().forget(descriptor);
 }
 
 /// How long a plan takes.
@@ -153,6 +157,13 @@ pub fn time(plan: u64) -> Duration {
 }
 
 impl Described {
+    fn forget(&mut self, descriptor: u64) {
+        self.tensors.remove(&descriptor);
+        self.operations.remove(&descriptor);
+        self.graphs.remove(&descriptor);
+        self.plans.remove(&descriptor);
+    }
+
     fn graph_time(&self, rates: &Rates, graph: u64) -> Duration {
         let operations = self.graphs.get(&graph).map_or(&[][..], Vec::as_slice);
         let given = || {
@@ -274,6 +285,7 @@ mod tests {
     #[test]
     fn a_convolution_takes_its_time_and_later_plans_take_longer() {
         let (x, w, y, operation, graph) = (1, 2, 3, 4, 5_u64);
+        created(graph, GRAPH_DESCRIPTOR);
         tensor(x, 9, &[64, 512, 28, 28], &[401_408, 1, 14_336, 512]);
         tensor(w, 9, &[512, 512, 3, 3], &[4608, 1, 1536, 512]);
         tensor(y, 9, &[64, 512, 28, 28], &[401_408, 1, 14_336, 512]);
@@ -286,8 +298,11 @@ mod tests {
             // SAFETY: one value.
             unsafe { described(to, attribute, TYPE_DESCRIPTOR, 1, (&raw const given).cast()) };
         }
-        finalized(&rates(), graph, GRAPH_DESCRIPTOR);
-        (10..14).for_each(planned);
+        finalized(&rates(), graph);
+        for plan in 10..14 {
+            created(plan, PLAN_DESCRIPTOR);
+            finalized(&rates(), plan);
+        }
         let measured = 292.1;
         let first = time(10).as_secs_f64() * 1e6;
         assert!((0.8..1.25).contains(&(first / measured)), "{first} us");

@@ -12,7 +12,7 @@ use crate::runtime::{
 };
 use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
-use crate::{export, export_tables, ledger, put};
+use crate::{export, export_tables, inner, ledger, put};
 
 /// A status of the driver; the codes that matter here are the runtime's.
 pub type Status = c_int;
@@ -61,7 +61,13 @@ pub fn attribute(attribute: c_int) -> c_int {
         81 => gpu.shared_per_sm as c_int,
         82 => gpu.registers_per_sm,
         // How many times slower double precision is.
-        87 => if gpu.minor == 0 { 2 } else { 64 },
+        87 => {
+            if gpu.minor == 0 {
+                2
+            } else {
+                64
+            }
+        }
         97 => gpu.shared_per_block_optin as c_int,
         106 => gpu.max_blocks_per_sm,
         108 => gpu.persisting_l2_bytes,
@@ -81,7 +87,9 @@ pub fn attribute(attribute: c_int) -> c_int {
         21 | 22 | 56 | 70 => 131_072,
         23 | 57 => 65_536,
         24..=26 | 58..=60 => 16_384,
-        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => 32_768,
+        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => {
+            32_768
+        }
         29 | 43 | 62 | 65 => 2_048,
         47 | 48 => 8_192,
         54 | 68 => 2_046,
@@ -91,8 +99,28 @@ pub fn attribute(attribute: c_int) -> c_int {
         // Yes to: overlap, host mapping, concurrency, unified addressing, priorities, caches,
         // managed memory, preemption, cooperative launch, registered pointers, memory by file
         // handle, pools, sparse arrays, deferred mapping, IPC events, user objects.
-        15 | 19 | 31 | 41 | 44 | 78..=80 | 83 | 89..=91 | 95 | 96 | 99 | 102 | 103 | 107 | 110
-        | 112..=117 | 121..=125 | 129 | 141 | 142 | 144 | 145 => 1,
+        15
+        | 19
+        | 31
+        | 41
+        | 44
+        | 78..=80
+        | 83
+        | 89..=91
+        | 95
+        | 96
+        | 99
+        | 102
+        | 103
+        | 107
+        | 110
+        | 112..=117
+        | 121..=125
+        | 129
+        | 141
+        | 142
+        | 144
+        | 145 => 1,
         // No to everything else, fabric handles and multicast among it.
         _ => 0,
     }
@@ -400,6 +428,18 @@ export! {
 
 // ---- plain memory ----
 
+/// Memory for a library's own use.
+///
+/// # Safety
+/// `out` must be null or valid for a write.
+pub unsafe fn private(out: *mut *mut c_void, size: usize) -> Status {
+    let Some(at) = inner::allocate(size as u64) else {
+        return MEMORY_ALLOCATION;
+    };
+    unsafe { put(out, at as *mut c_void) };
+    SUCCESS
+}
+
 /// Attributes of `cuPointerGetAttribute`.
 const POINTER_CONTEXT: c_int = 1;
 const POINTER_MEMORY_TYPE: c_int = 2;
@@ -413,9 +453,17 @@ const POINTER_RANGE_SIZE: c_int = 12;
 
 export! {
     fn cuMemAlloc_v2(out: *mut *mut c_void, size: usize) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return unsafe { private(out, size) };
+        }
         unsafe { runtime::cudaMalloc(out, size) }
     }
-    fn cuMemFree_v2(at: *mut c_void) -> Status, or UNKNOWN; { unsafe { runtime::cudaFree(at) } }
+    fn cuMemFree_v2(at: *mut c_void) -> Status, or UNKNOWN; {
+        if inner::free(at as u64) {
+            return SUCCESS;
+        }
+        unsafe { runtime::cudaFree(at) }
+    }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status, or UNKNOWN; {
         unsafe { runtime::cudaMemGetInfo(free, total) }
     }
@@ -468,6 +516,9 @@ export! {
         unsafe { runtime::cudaMemcpyAsync(to, from, len, 2, stream) }
     }
     fn cuMemsetD32Async(at: u64, value: c_uint, count: usize, stream: u64) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return SUCCESS;
+        }
         crate::clock::filled(stream, count as u64 * 4);
         if (count as u64) * 4 <= machine().copy_limit {
             for index in 0..count {
@@ -477,6 +528,9 @@ export! {
         SUCCESS
     }
     fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: u64) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return SUCCESS;
+        }
         crate::clock::filled(stream, count as u64);
         unsafe { runtime::set(at, value, count) };
         SUCCESS
@@ -670,12 +724,18 @@ impl LaunchConfig {
     /// Blocks in a cluster: one where none is asked for.
     fn cluster(&self) -> c_int {
         const CLUSTER_DIMENSION: c_int = 4;
-        let count = if self.attributes.is_null() { 0 } else { self.count as usize };
+        let count = if self.attributes.is_null() {
+            0
+        } else {
+            self.count as usize
+        };
         (0..count)
             // SAFETY: `count` attributes by the vendor's header.
             .map(|index| unsafe { self.attributes.add(index).read_unaligned() })
             .find(|attribute| attribute.id == CLUSTER_DIMENSION)
-            .map_or(1, |found| found.value[..3].iter().product::<c_uint>() as c_int)
+            .map_or(1, |found| {
+                found.value[..3].iter().product::<c_uint>() as c_int
+            })
     }
 }
 
@@ -739,8 +799,9 @@ export! {
         if id.is_null() {
             return INVALID_VALUE;
         }
+        let wanted = machine().config.number("driver_tables", 1) != 0;
         // SAFETY: a UUID by the callers' convention.
-        let table = export_tables::find(&unsafe { id.read_unaligned() });
+        let table = wanted.then(|| unsafe { id.read_unaligned() }).and_then(|id| export_tables::find(&id));
         unsafe { put(out, table.unwrap_or(std::ptr::null())) };
         if table.is_some() { SUCCESS } else { INVALID_VALUE }
     }

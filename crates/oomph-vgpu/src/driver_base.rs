@@ -7,11 +7,13 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::LazyLock;
 
 use crate::device::{self, machine};
-use crate::driver::{Status, current_context};
+use crate::driver::{Status, current_context, private};
 use crate::memory::Reservation;
-use crate::runtime::{self, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN};
+use crate::runtime::{
+    self, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN,
+};
 use crate::sync::Mutex;
-use crate::{export, put};
+use crate::{export, inner, put};
 
 // ---- devices and contexts ----
 
@@ -180,12 +182,21 @@ export! {
 
 export! {
     fn cuMemAllocAsync(out: *mut *mut c_void, size: usize, stream: u64) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return unsafe { private(out, size) };
+        }
         unsafe { runtime::cudaMallocAsync(out, size, stream) }
     }
     fn cuMemFreeAsync(at: *mut c_void, stream: u64) -> Status, or UNKNOWN; {
+        if inner::free(at as u64) {
+            return SUCCESS;
+        }
         unsafe { runtime::cudaFreeAsync(at, stream) }
     }
     fn cuMemAllocManaged(out: *mut *mut c_void, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return unsafe { private(out, size) };
+        }
         unsafe { runtime::cudaMallocManaged(out, size, flags) }
     }
     fn cuMemHostRegister_v2(at: *mut c_void, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
@@ -206,6 +217,9 @@ export! {
         SUCCESS
     }
     fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return SUCCESS;
+        }
         unsafe { runtime::cudaMemcpyAsync(to, from, len, 4, stream) }
     }
     fn cuMemcpyDtoD_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
@@ -213,6 +227,9 @@ export! {
         SUCCESS
     }
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+        if inner::is_inside() {
+            return SUCCESS;
+        }
         unsafe { runtime::cudaMemcpyAsync(to, from, len, 3, stream) }
     }
     fn cuMemsetD8_v2(at: u64, value: u8, count: usize) -> Status, or UNKNOWN; {

@@ -2,8 +2,9 @@
 //!
 //! cuDNN and cuBLASLt carry such a runtime. It refuses to start unless the driver has four tables
 //! and answers a keyed digest over who asks and what devices there are. What the tables hold is
-//! known from public projects that stand in for the driver on other vendors' GPUs. Slots that
-//! nobody was seen to call answer "not supported".
+//! known from public projects that stand in for the driver on other vendors' GPUs, and what
+//! cuBLASLt asks beyond that from watching it ask. Slots that nobody was seen to call answer "not
+//! supported". With `driver_tables=0` there are no tables, and such libraries make no handles.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -11,10 +12,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use crate::device::machine;
 use crate::driver::{self, Status};
 use crate::md2::hmac_md2;
+use crate::put;
 use crate::runtime::{INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::put;
 
 /// A table: words that are function pointers, or its size in bytes in the first one.
 #[derive(Debug)]
@@ -61,7 +62,12 @@ static RUNTIME: Table<14> = Table::<14>::sized()
     .with(8, module_of_header as *const c_void)
     .with(12, nothing as *const c_void);
 
-static TOOLS_STORAGE: Table<4> = Table::<4>::sized();
+static TOOLS_STORAGE: Table<4> = Table::<4>::sized().with(2, tools_context as *const c_void);
+
+static TOOLS_CONTEXTS: Table<32> = Table::<32>::sized().with(4, tools_context_id as *const c_void);
+
+/// Which group of multiprocessors (GPC) each pair of them is in; cuBLASLt does without.
+static TOOLS_TOPOLOGY: Table<32> = Table::<32>::sized();
 
 static TOOLS_HOOKS: Table<7> = Table::<7>::sized()
     .with(2, callback_flags as *const c_void)
@@ -83,15 +89,44 @@ static CONTEXT_CHECKS: Table<4> = Table::<4>::sized()
 
 /// The table with this UUID.
 pub fn find(wanted: &Id) -> Option<*const c_void> {
-    let known: [(Id, *const c_void); 6] = [
-        (id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9), (&raw const RUNTIME).cast()),
-        (id(0x42d8_5a81_23f6_cb47_8298_f6e7_8a3a_ecdc), (&raw const TOOLS_STORAGE).cast()),
-        (id(0xa094_798c_2e74_2e74_93f2_0800_200c_0a66), (&raw const TOOLS_HOOKS).cast()),
-        (id(0xc693_336e_1121_df11_a8c3_68f3_55d8_9593), (&raw const CONTEXT_STORAGE).cast()),
-        (id(0xd408_2055_bde6_704b_8d34_ba12_3c66_e1f2), (&raw const DIGEST).cast()),
-        (id(0x263e_8860_7cd2_6143_92f6_bbd5_006d_fa7e), (&raw const CONTEXT_CHECKS).cast()),
+    let known: [(Id, *const c_void); 8] = [
+        (
+            id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9),
+            (&raw const RUNTIME).cast(),
+        ),
+        (
+            id(0x42d8_5a81_23f6_cb47_8298_f6e7_8a3a_ecdc),
+            (&raw const TOOLS_STORAGE).cast(),
+        ),
+        (
+            id(0x2131_8c60_9714_3248_8ca6_41ff_7324_c8f2),
+            (&raw const TOOLS_CONTEXTS).cast(),
+        ),
+        (
+            id(0x1734_dc26_800d_4745_8726_c0f1_e7dd_8bca),
+            (&raw const TOOLS_TOPOLOGY).cast(),
+        ),
+        (
+            id(0xa094_798c_2e74_2e74_93f2_0800_200c_0a66),
+            (&raw const TOOLS_HOOKS).cast(),
+        ),
+        (
+            id(0xc693_336e_1121_df11_a8c3_68f3_55d8_9593),
+            (&raw const CONTEXT_STORAGE).cast(),
+        ),
+        (
+            id(0xd408_2055_bde6_704b_8d34_ba12_3c66_e1f2),
+            (&raw const DIGEST).cast(),
+        ),
+        (
+            id(0x263e_8860_7cd2_6143_92f6_bbd5_006d_fa7e),
+            (&raw const CONTEXT_CHECKS).cast(),
+        ),
     ];
-    known.iter().find(|(id, _)| id == wanted).map(|&(_, table)| table)
+    known
+        .iter()
+        .find(|(id, _)| id == wanted)
+        .map(|&(_, table)| table)
 }
 
 // ---- the runtime's own needs ----
@@ -117,11 +152,28 @@ static CALLBACKS: Table<1024> = Table([std::ptr::null(); 1024]);
 static DOMAINS: Table<32> = Table([std::ptr::null(); 32]);
 
 unsafe extern "C" fn callback_flags(out: *mut *const c_void, count: *mut usize) {
-    unsafe { put(out, (&raw const CALLBACKS).cast()); put(count, 1024) };
+    unsafe {
+        put(out, (&raw const CALLBACKS).cast());
+        put(count, 1024)
+    };
 }
 
 unsafe extern "C" fn domain_flags(out: *mut *const c_void, count: *mut usize) {
-    unsafe { put(out, (&raw const DOMAINS).cast()); put(count, 32) };
+    unsafe {
+        put(out, (&raw const DOMAINS).cast());
+        put(count, 32)
+    };
+}
+
+/// cuBLASLt keys its cache of heuristics by the identity of the current context.
+unsafe extern "C" fn tools_context(out: *mut u64) -> Status {
+    unsafe { put(out, driver::current_context()) };
+    SUCCESS
+}
+
+unsafe extern "C" fn tools_context_id(context: u64, out: *mut u64) -> Status {
+    unsafe { put(out, context) };
+    SUCCESS
 }
 
 // ---- what libraries keep with a context ----
@@ -131,11 +183,22 @@ static STORAGE: std::sync::LazyLock<Mutex<HashMap<(u64, u64), u64>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 fn context_or_current(context: u64) -> u64 {
-    if context == 0 { driver::current_context() } else { context }
+    if context == 0 {
+        driver::current_context()
+    } else {
+        context
+    }
 }
 
-unsafe extern "C" fn storage_put(context: u64, key: u64, value: u64, _destroy: *const c_void) -> Status {
-    STORAGE.lock().insert((context_or_current(context), key), value);
+unsafe extern "C" fn storage_put(
+    context: u64,
+    key: u64,
+    value: u64,
+    _destroy: *const c_void,
+) -> Status {
+    STORAGE
+        .lock()
+        .insert((context_or_current(context), key), value);
     SUCCESS
 }
 
@@ -156,7 +219,11 @@ unsafe extern "C" fn storage_get(out: *mut u64, context: u64, key: u64) -> Statu
 
 const INVALID_HANDLE: Status = 400;
 
-unsafe extern "C" fn check_context(_context: u64, flags: *mut c_uint, _more: *mut c_void) -> Status {
+unsafe extern "C" fn check_context(
+    _context: u64,
+    flags: *mut c_uint,
+    _more: *mut c_void,
+) -> Status {
     unsafe { put(flags, 0) };
     SUCCESS
 }
@@ -179,7 +246,10 @@ unsafe extern "C" fn digest(version: c_uint, seconds: u64, out: *mut [u64; 2]) -
         return INVALID_VALUE;
     }
     let kind = (version % 10) as usize;
-    let answer = ANSWERS.get(kind).copied().unwrap_or_else(|| keyed_answer(version, seconds));
+    let answer = ANSWERS
+        .get(kind)
+        .copied()
+        .unwrap_or_else(|| keyed_answer(version, seconds));
     unsafe { put(out, answer) };
     SUCCESS
 }

@@ -50,6 +50,18 @@ export! {
         SUCCESS
     }
     fn nvrtcCompileProgram() -> Status, or INTERNAL; { SUCCESS }
+    /// What cuDNN compiles with.
+    fn __nvrtcCPEx() -> Status, or INTERNAL; { SUCCESS }
+    fn nvrtcGetNumSupportedArchs(count: *mut c_int) -> Status, or INTERNAL; {
+        unsafe { put(count, 1) };
+        SUCCESS
+    }
+    fn nvrtcGetSupportedArchs(list: *mut c_int) -> Status, or INTERNAL; {
+        unsafe { put(list, crate::device::machine().properties.capability()) };
+        SUCCESS
+    }
+    fn nvrtcGetLTOIRSize(_program: u64, size: *mut usize) -> Status, or INTERNAL; { unsafe { put_image_size(size) } }
+    fn nvrtcGetLTOIR(_program: u64, out: *mut c_char) -> Status, or INTERNAL; { unsafe { put_image(out) } }
     fn nvrtcAddNameExpression(program: u64, name: *const c_char) -> Status, or INTERNAL; {
         if !name.is_null() && let Some(names) = PROGRAMS.lock().get_mut(&program) {
             // SAFETY: a C string by the vendor's header.

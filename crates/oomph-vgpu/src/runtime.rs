@@ -39,6 +39,16 @@ pub fn fail(error: Error) -> Error {
     error
 }
 
+/// What `cudaGetLastError` would return.
+pub fn last() -> Error {
+    LAST.get()
+}
+
+/// Sets what `cudaGetLastError` returns.
+pub fn set_last(error: Error) {
+    LAST.set(error);
+}
+
 fn check(ok: bool, error: Error) -> Error {
     if ok { SUCCESS } else { fail(error) }
 }

@@ -88,35 +88,27 @@ macro_rules! size_pair {
 
 idle! {
     cuMulticastAddDevice cuMulticastBindMem cuMulticastUnbind cublasGetMatrixAsync
-    cublasGetVectorAsync
-    cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
-    cublasSetMatrixAsync
-    cublasSetVectorAsync cudnnDestroyActivationDescriptor cudnnDestroyCTCLossDescriptor
-    cudnnDestroyConvolutionDescriptor cudnnDestroyDropoutDescriptor cudnnDestroyRNNDataDescriptor
-    cudnnDestroyRNNDescriptor cudnnDestroySpatialTransformerDescriptor cudnnSetActivationDescriptor
-    cudnnSetCTCLossDescriptorEx cudnnSetCTCLossDescriptor_v9 cudnnSetConvolutionGroupCount
-    cudnnSetConvolutionMathType cudnnSetConvolutionNdDescriptor cudnnSetPooling2dDescriptor
-    cudnnSetSpatialTransformerNdDescriptor cufftDestroy cufftSetAutoAllocation
-    cufftSetStream cufftSetWorkArea cuptiActivityDisable cuptiActivityEnable
-    cuptiActivityEnableCudaEventDeviceTimestamps cuptiActivityEnableDriverApi
+    cublasGetVectorAsync cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
+    cublasSetMatrixAsync cublasSetVectorAsync
+    cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cuptiActivityDisable
+    cuptiActivityEnable cuptiActivityEnableCudaEventDeviceTimestamps cuptiActivityEnableDriverApi
     cuptiActivityEnableRuntimeApi cuptiActivityFlushAll cuptiActivityGetNumDroppedRecords
     cuptiActivityPopExternalCorrelationId cuptiActivityPushExternalCorrelationId
     cuptiActivityRegisterCallbacks cuptiActivityRegisterTimestampCallback cuptiActivitySetAttribute
     cuptiEnableCallback cuptiEnableDomain cuptiFinalize cuptiGetVersion cuptiSubscribe
     cuptiUnsubscribe cusolverDnDestroy cusolverDnDestroyGesvdjInfo cusolverDnDestroyParams
-    cusolverDnDestroySyevjInfo cusolverDnSetStream cusparseCreateIdentityPermutation
-    cusparseDestroy cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnMat
-    cusparseDestroyDnVec cusparseDestroyMatDescr cusparseDestroySpMat cusparseSetMatDiagType
-    cusparseSetMatFillMode cusparseSetMatIndexBase cusparseSetMatType cusparseSetPointerMode
-    cusparseSetStream ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommShrink
-    ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate ncclDevCommDestroy
-    ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRedOpCreatePreMulSum ncclRedOpDestroy
-    nvshmem_free nvshmem_info_get_version nvshmem_init nvshmem_team_n_pes
-    nvshmem_team_split_strided nvshmemid_hostlib_finalize nvshmemid_hostlib_init_attr
-    nvshmemid_init_status nvshmemx_alltoallmem_on_stream nvshmemx_broadcastmem_on_stream
-    nvshmemx_cumodule_init nvshmemx_get_uniqueid nvshmemx_getmem_on_stream
-    nvshmemx_putmem_on_stream nvshmemx_putmem_signal_on_stream nvshmemx_set_attr_uniqueid_args
-    nvshmemx_signal_wait_until_on_stream
+    cusolverDnDestroySyevjInfo cusolverDnSetStream cusparseCreateIdentityPermutation cusparseDestroy
+    cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnMat cusparseDestroyDnVec
+    cusparseDestroyMatDescr cusparseDestroySpMat cusparseSetMatDiagType cusparseSetMatFillMode
+    cusparseSetMatIndexBase cusparseSetMatType cusparseSetPointerMode cusparseSetStream
+    ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommShrink ncclCommWindowDeregister
+    ncclCommWindowRegister ncclDevCommCreate ncclDevCommDestroy ncclGroupEnd ncclGroupSimulateEnd
+    ncclGroupStart ncclRedOpCreatePreMulSum ncclRedOpDestroy nvshmem_free nvshmem_info_get_version
+    nvshmem_init nvshmem_team_n_pes nvshmem_team_split_strided nvshmemid_hostlib_finalize
+    nvshmemid_hostlib_init_attr nvshmemid_init_status nvshmemx_alltoallmem_on_stream
+    nvshmemx_broadcastmem_on_stream nvshmemx_cumodule_init nvshmemx_get_uniqueid
+    nvshmemx_getmem_on_stream nvshmemx_putmem_on_stream nvshmemx_putmem_signal_on_stream
+    nvshmemx_set_attr_uniqueid_args nvshmemx_signal_wait_until_on_stream
 }
 
 products! {
@@ -197,14 +189,10 @@ work! {
 }
 
 handles! {
-    cudnnCreateActivationDescriptor cudnnCreateCTCLossDescriptor cudnnCreateConvolutionDescriptor
-    cudnnCreateDropoutDescriptor cudnnCreateFilterDescriptor cudnnCreatePoolingDescriptor
-    cudnnCreateRNNDataDescriptor cudnnCreateRNNDescriptor cudnnCreateSpatialTransformerDescriptor
-    cudnnCreateTensorDescriptor cusolverDnCreateGesvdjInfo cusolverDnCreateParams
-    cusolverDnCreateSyevjInfo cusparseCreate cusparseCreateBsrsm2Info cusparseCreateBsrsv2Info
-    cusparseCreateCoo cusparseCreateCsr cusparseCreateDnMat cusparseCreateDnVec
-    cusparseCreateMatDescr cusparseSpGEMM_createDescr cusparseSpSM_createDescr
-    cusparseSpSV_createDescr
+    cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo
+    cusparseCreate cusparseCreateBsrsm2Info cusparseCreateBsrsv2Info cusparseCreateCoo
+    cusparseCreateCsr cusparseCreateDnMat cusparseCreateDnVec cusparseCreateMatDescr
+    cusparseSpGEMM_createDescr cusparseSpSM_createDescr cusparseSpSV_createDescr
 }
 
 sizes! { c_int, [a0 a1 a2],

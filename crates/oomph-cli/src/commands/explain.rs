@@ -1,5 +1,6 @@
 //! `oomph explain`: from a snapshot, a log or a message to the cause.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -41,7 +42,7 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-struct Read {
+struct Input {
     path: PathBuf,
     trace: Trace,
     problems: Vec<Problem>,
@@ -52,20 +53,21 @@ struct Read {
 struct Ranks<'a> {
     format: &'static str,
     verdict: String,
-    ranks: Vec<Rank<'a>>,
+    #[serde(rename = "ranks")]
+    files: Vec<Rank<'a>>,
 }
 
 #[derive(Debug, Serialize)]
 struct Rank<'a> {
     file: &'a Path,
     #[serde(flatten)]
-    explanation: &'a Explanation,
+    found: &'a Explanation,
 }
 
 impl Args {
     /// Explains, and prints.
     pub fn run(self) -> anyhow::Result<i32> {
-        let mut traces: Vec<Read> = Vec::new();
+        let mut traces: Vec<Input> = Vec::new();
         let mut messages: Vec<OomMessage> = Vec::new();
         let mut log_problems: Vec<Problem> = Vec::new();
         for path in &self.files {
@@ -83,7 +85,7 @@ impl Args {
                 continue;
             }
             match oomph_trace::read(path)? {
-                (Content::Trace(trace), problems) => traces.push(Read {
+                (Content::Trace(trace), problems) => traces.push(Input {
                     path: path.clone(),
                     trace: *trace,
                     problems,
@@ -135,9 +137,9 @@ impl Args {
                     &Ranks {
                         format: "oomph.explain-ranks/1",
                         verdict: across_ranks(many),
-                        ranks: many
+                        files: many
                             .iter()
-                            .map(|(file, explanation)| Rank { file, explanation })
+                            .map(|(file, found)| Rank { file, found })
                             .collect(),
                     },
                 )?,
@@ -160,7 +162,7 @@ fn render(found: &[(PathBuf, Explanation)], width: usize) -> String {
     }
     let mut out = format!("{}\n", paint(BOLD, across_ranks(found)));
     for (path, one) in found {
-        out.push_str(&format!("\n{}\n", paint(BOLD, path.display())));
+        let _ = writeln!(out, "\n{}", paint(BOLD, path.display()));
         out.push_str(&explanation(one, width));
     }
     out

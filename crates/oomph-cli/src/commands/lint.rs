@@ -165,13 +165,12 @@ impl Args {
         let mut of_path = Vec::with_capacity(self.paths.len());
         for path in &self.paths {
             let file = self.config_for(path)?;
-            let index = match by_config.get(&file) {
-                Some(index) => *index,
-                None => {
-                    all_settings.push(self.settings(file.as_deref())?);
-                    by_config.insert(file, all_settings.len() - 1);
-                    all_settings.len() - 1
-                }
+            let index = if let Some(index) = by_config.get(&file) {
+                *index
+            } else {
+                all_settings.push(self.settings(file.as_deref())?);
+                by_config.insert(file, all_settings.len() - 1);
+                all_settings.len() - 1
             };
             of_path.push(index);
         }
@@ -294,15 +293,15 @@ impl Args {
         };
         let selection = target.settings.for_file(&target.path);
         let mut outcome = self.lint(&name, bytes, &selection);
-        if let Some(text) = outcome.stdout.take() {
-            if let Err(error) = replace(&target.path, &text) {
-                outcome.report.problems.push(Problem::new(
-                    1,
-                    1,
-                    format!("cannot write the fixes: {error}"),
-                ));
-                outcome.fixed = 0;
-            }
+        if let Some(text) = outcome.stdout.take()
+            && let Err(error) = replace(&target.path, &text)
+        {
+            outcome.report.problems.push(Problem::new(
+                1,
+                1,
+                format!("cannot write the fixes: {error}"),
+            ));
+            outcome.fixed = 0;
         }
         outcome
     }
@@ -317,25 +316,27 @@ impl Args {
                 return outcome;
             }
         };
-        if let Some(least) = self.least() {
-            if let Some(fixed) = oomph_lint::fix(&source, selection, least) {
-                return Outcome {
-                    report: FileReport {
-                        path: name.to_string(),
-                        source: Some(fixed.source),
-                        findings: fixed.linted.findings,
-                        problems: fixed.linted.problems,
-                    },
-                    fixed: fixed.applied,
-                    stdout: Some(fixed.text),
-                };
-            }
+        if let Some(least) = self.least()
+            && let Some(fixed) = oomph_lint::fix(&source, selection, least)
+        {
+            return Outcome {
+                report: FileReport {
+                    path: name.to_string(),
+                    source: Some(fixed.source),
+                    findings: fixed.linted.findings,
+                    problems: fixed.linted.problems,
+                },
+                fixed: fixed.applied,
+                stdout: Some(fixed.text),
+            };
         }
         let linted = oomph_lint::lint(&source, selection);
+        // Most files are clean: their texts need not stay until the end.
+        let source = (!linted.findings.is_empty()).then_some(source);
         Outcome {
             report: FileReport {
                 path: name.to_string(),
-                source: Some(source),
+                source,
                 findings: linted.findings,
                 problems: linted.problems,
             },

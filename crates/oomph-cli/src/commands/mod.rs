@@ -7,10 +7,13 @@ mod explain;
 mod gpus;
 mod lint;
 mod replay;
+mod run;
 
 /// The subcommands, in the order that `--help` lists them.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
+    /// Run a script on a virtual or a real GPU: does it fit, and where does the memory go?
+    Run(Box<run::Args>),
     /// What a model file needs and which GPUs would hold it, without any framework
     Estimate(estimate::Args),
     /// Say why memory ran out: from a snapshot, a log or a message
@@ -29,6 +32,7 @@ impl Command {
     /// Runs the subcommand and returns its exit status.
     pub fn run(self) -> anyhow::Result<i32> {
         match self {
+            Self::Run(args) => args.run(),
             Self::Estimate(args) => args.run(),
             Self::Explain(args) => args.run(),
             Self::Diff(args) => args.run(),

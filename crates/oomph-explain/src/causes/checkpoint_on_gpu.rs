@@ -1,6 +1,6 @@
 //! `checkpoint_on_gpu`: `torch.load` put a checkpoint on the GPU, and the dictionary is kept.
 
-use oomph_trace::Bytes;
+use oomph_trace::{Bytes, Category};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
@@ -17,7 +17,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .map(|block| block.bytes)
         .sum();
     let share = facts.share(loaded);
-    if share < DECISIVE {
+    // Weights that were loaded straight to the GPU and are used there are no copy.
+    let others: u64 = facts
+        .live
+        .iter()
+        .filter(|block| block.category == Category::Parameter && !loaded_by(block.stack))
+        .map(|block| block.bytes)
+        .sum();
+    if share < DECISIVE || others.saturating_mul(4) < loaded {
         return None;
     }
     let mut evidence = vec![Evidence::of(
@@ -27,7 +34,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     evidence.extend(stack_evidence(facts, |block| loaded_by(block.stack)));
     Some(Cause {
         id: "checkpoint_on_gpu",
-        confidence: 0.6 + share / 3.0,
+        confidence: (0.8 + share / 3.0).min(0.95),
         verdict: format!(
             "a checkpoint of {} was loaded to the GPU and kept",
             Bytes(loaded)

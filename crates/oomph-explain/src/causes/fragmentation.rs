@@ -6,12 +6,15 @@
 use oomph_allocator::{Device, search};
 use oomph_trace::Bytes;
 
+use super::graph_retained::DECISIVE;
 use super::{Basis, Cause, Evidence, Fix};
 use crate::facts::Facts;
 
 /// Below this share of the memory, fragmentation is the ordinary loss of rounding and caching:
 /// the failed jobs that have another cause lose 1 to 5 %.
 const ORDINARY: f64 = 0.12;
+/// A request of at least this part of all free memory fails for the holes alone.
+const LARGE_REQUEST: f64 = 0.25;
 /// Below this, it is a handful of half-used segments of 20 MiB, as every job has.
 const A_FEW_SEGMENTS: u64 = 8 * (20 << 20);
 
@@ -49,6 +52,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             "alive, with the request: it would fit without holes".to_owned(),
         ),
     ];
+    let grows = facts.share(facts.growth.bytes) >= DECISIVE
+        && (facts.segment as f64) < unused as f64 * LARGE_REQUEST;
     let mut fixes = Vec::new();
     if let Some(trial) = best {
         let needs = trial.needs.unwrap_or(trial.predicted.stats.reserved_peak);
@@ -86,7 +91,13 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     ));
     Some(Cause {
         id: "fragmentation",
-        confidence: if best.is_some() { 0.95 } else { 0.5 },
+        confidence: match (best, grows) {
+            (Some(_), false) => 0.95,
+            // Holes smaller than ever smaller requests, between blocks that a leak leaves behind:
+            // the leak would fill them, too.
+            (Some(_), true) => 0.6,
+            (None, _) => 0.5,
+        },
         verdict: format!(
             "{} of {} reserved by PyTorch are free, but in pieces too small for the request of {}",
             Bytes(unused),

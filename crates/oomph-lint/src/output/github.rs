@@ -1,5 +1,7 @@
 //! GitHub annotations: one workflow command per finding.
 
+use std::fmt::Write as _;
+
 use super::FileReport;
 
 /// Writes `::warning` for findings and `::error` for files that could not be linted.
@@ -7,21 +9,23 @@ pub fn github(files: &[FileReport]) -> String {
     let mut out = String::new();
     for file in files {
         for problem in &file.problems {
-            out.push_str(&format!(
-                "::error title=oomph,file={},line={},col={}::{}\n",
+            let _ = writeln!(
+                out,
+                "::error title=oomph,file={},line={},col={}::{}",
                 property(&file.path),
                 problem.line,
                 problem.column,
                 data(&problem.message)
-            ));
+            );
         }
         for finding in &file.findings {
             let cell = match finding.start.cell {
                 Some(cell) => format!("cell {cell}: "),
                 None => String::new(),
             };
-            out.push_str(&format!(
-                "::warning title=oomph ({}),file={},line={},col={},endLine={},endColumn={}::{}:{}:{}: {} {}{}\n",
+            let _ = writeln!(
+                out,
+                "::warning title=oomph ({}),file={},line={},col={},endLine={},endColumn={}::{}:{}:{}: {} {}{}",
                 finding.rule.code,
                 property(&file.path),
                 finding.start.line,
@@ -34,7 +38,7 @@ pub fn github(files: &[FileReport]) -> String {
                 finding.rule.code,
                 cell,
                 data(&finding.message)
-            ));
+            );
         }
     }
     out

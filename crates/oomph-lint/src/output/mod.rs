@@ -10,6 +10,8 @@ pub use json::{JSON_VERSION, json};
 pub use sarif::sarif;
 pub use text::{TextOptions, text};
 
+use std::fmt::Write as _;
+
 use crate::{Finding, Problem, Source};
 
 /// What linting one file gave, with what is needed to show it.
@@ -42,7 +44,9 @@ fn uri(path: &str) -> String {
                 out.push(char::from(byte));
             }
             b'\\' => out.push('/'),
-            _ => out.push_str(&format!("%{byte:02X}")),
+            _ => {
+                let _ = write!(out, "%{byte:02X}");
+            }
         }
     }
     out

@@ -1,5 +1,7 @@
 //! Text: the source, underlined.
 
+use std::fmt::Write as _;
+
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 
@@ -40,6 +42,20 @@ pub fn text(files: &[FileReport], options: TextOptions) -> String {
     let mut out = String::new();
     for file in files {
         for problem in &file.problems {
+            if options.concise {
+                let at = crate::Position {
+                    cell: problem.cell,
+                    line: problem.line,
+                    column: problem.column,
+                };
+                let _ = writeln!(
+                    out,
+                    "{}: error: cannot lint: {}",
+                    location(&file.path, at),
+                    problem.message
+                );
+                continue;
+            }
             let title = Level::ERROR.primary_title(format!("cannot lint: {}", problem.message));
             let mut origin = Origin::path(file_in_cell(&file.path, problem.cell));
             origin = origin.line(problem.line).char_column(problem.column);
@@ -48,13 +64,14 @@ pub fn text(files: &[FileReport], options: TextOptions) -> String {
         }
         for finding in &file.findings {
             if options.concise {
-                out.push_str(&format!(
-                    "{}: {} {}{}\n",
+                let _ = writeln!(
+                    out,
+                    "{}: {} {}{}",
                     location(&file.path, finding.start),
                     finding.rule.code,
                     finding.message,
                     held(finding)
-                ));
+                );
             } else if let Some(source) = &file.source {
                 out.push_str(&full(&renderer, &file.path, source, finding));
                 out.push_str("\n\n");

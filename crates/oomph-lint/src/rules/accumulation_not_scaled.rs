@@ -100,11 +100,10 @@ impl<'a> Visitor<'a> for Divides {
         if let Expr::BinOp(node) = expr {
             self.0 |= matches!(node.op, Operator::Div | Operator::Mult);
         }
-        if let Expr::Call(call) = expr {
-            if let Expr::Attribute(attribute) = &*call.func {
+        if let Expr::Call(call) = expr
+            && let Expr::Attribute(attribute) = &*call.func {
                 self.0 |= matches!(attribute.attr.as_str(), "div" | "div_" | "mul_" | "mul");
             }
-        }
         walk_expr(self, expr);
     }
 

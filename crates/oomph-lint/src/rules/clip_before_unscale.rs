@@ -91,9 +91,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             other.is_method("step") && other.recv.kind == Kind::Scaler
         });
         let fix = step.and_then(|step| {
-            let scaler = step.recv_place()?;
+            let owner = step.recv_place()?;
             let optimizer = step.node.arguments.find_positional(0).and_then(place_of)?;
-            let edit = line_before(model, call.stmt, &format!("{scaler}.unscale_({optimizer})"))?;
+            let edit = line_before(model, call.stmt, &format!("{owner}.unscale_({optimizer})"))?;
             Some(Fix::unsafe_("unscale first", edit))
         });
         out.push(

@@ -69,7 +69,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         }) || model.assigns.iter().any(|assign| {
             model.func_of(assign.ctx) == func
                 && assign.bind == Bind::Set
-                && assign.place.ends_with(".grad")
+                && assign.place.rsplit('.').next() == Some("grad")
                 && matches!(assign.expr, Some(Expr::NoneLiteral(_)))
         });
         if !clears {

@@ -1,4 +1,4 @@
-use super::util::is_data_parallel;
+use super::util::{is_data_parallel, trains};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -7,7 +7,7 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `nn.DataParallel(…)`.
+    /// Looks for `nn.DataParallel(…)` in files that train.
     ///
     /// ## Why it costs memory
     ///
@@ -19,19 +19,23 @@ declare_rule! {
     /// ## Example
     ///
     /// ```python
+    /// import torch
     /// import torch.nn as nn
     ///
-    /// def wrap(model):
-    ///     return nn.DataParallel(model)
+    /// def prepare(model):
+    ///     model = nn.DataParallel(model)
+    ///     return model, torch.optim.AdamW(model.parameters())
     /// ```
     ///
     /// ## Use instead
     ///
     /// ```python
+    /// import torch
     /// from torch.nn.parallel import DistributedDataParallel
     ///
-    /// def wrap(model, rank):
-    ///     return DistributedDataParallel(model, device_ids=[rank], gradient_as_bucket_view=True)
+    /// def prepare(model, rank):
+    ///     model = DistributedDataParallel(model, device_ids=[rank], gradient_as_bucket_view=True)
+    ///     return model, torch.optim.AdamW(model.parameters())
     /// ```
     ///
     /// ## When it is wrong
@@ -45,6 +49,10 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    // For inference, the wrapper is often there for the names in a checkpoint only.
+    if !trains(model) {
+        return;
+    }
     for call in &model.calls {
         if is_data_parallel(call) {
             out.push(

@@ -1,4 +1,4 @@
-use super::util::add_keyword;
+use super::util::{add_keyword, trains};
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Model, torch};
@@ -8,7 +8,7 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `DistributedDataParallel(…)` without `gradient_as_bucket_view`.
+    /// Looks for `DistributedDataParallel(…)` without `gradient_as_bucket_view` in files that train.
     ///
     /// ## Why it costs memory
     ///
@@ -19,19 +19,23 @@ declare_rule! {
     /// ## Example
     ///
     /// ```python
+    /// import torch
     /// from torch.nn.parallel import DistributedDataParallel
     ///
-    /// def wrap(model, rank):
-    ///     return DistributedDataParallel(model, device_ids=[rank])
+    /// def prepare(model, rank):
+    ///     model = DistributedDataParallel(model, device_ids=[rank])
+    ///     return model, torch.optim.AdamW(model.parameters())
     /// ```
     ///
     /// ## Use instead
     ///
     /// ```python
+    /// import torch
     /// from torch.nn.parallel import DistributedDataParallel
     ///
-    /// def wrap(model, rank):
-    ///     return DistributedDataParallel(model, device_ids=[rank], gradient_as_bucket_view=True)
+    /// def prepare(model, rank):
+    ///     model = DistributedDataParallel(model, device_ids=[rank], gradient_as_bucket_view=True)
+    ///     return model, torch.optim.AdamW(model.parameters())
     /// ```
     ///
     /// ## When it is wrong
@@ -46,10 +50,14 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if !trains(model) {
+        return;
+    }
     for call in &model.calls {
         if call.qual.as_deref().is_some_and(torch::is_ddp)
             && call.keyword("gradient_as_bucket_view").is_none()
             && !call.has_star_kwargs()
+            && !call.has_star_args()
             && !call.node.arguments.is_empty()
         {
             let edit = add_keyword(model, call, "gradient_as_bucket_view=True");

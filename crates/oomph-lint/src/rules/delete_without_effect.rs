@@ -93,7 +93,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .all(|call| {
                     calls += 1;
                     let arg = call.arg(&name, position.saturating_sub(shift));
-                    let kept = arg.and_then(place_of).is_some_and(|place| {
+                    
+                    arg.and_then(place_of).is_some_and(|place| {
                         !model.stmts.iter().any(|other| match other.node {
                             Stmt::Delete(other) => other
                                 .targets
@@ -101,8 +102,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                                 .any(|each| place_of(each).as_deref() == Some(place.as_str()) && !std::ptr::eq(other, delete)),
                             _ => false,
                         })
-                    });
-                    kept
+                    })
                 });
             if calls > 0 && all_keep {
                 out.push(

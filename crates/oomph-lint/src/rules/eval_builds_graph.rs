@@ -61,8 +61,8 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    for (looped, call) in graph_loops(model) {
-        if !is_in_eval_mode(model, call, looped) {
+    for (_, call) in graph_loops(model) {
+        if !is_in_eval_mode(model, call) {
             continue;
         }
         let place = model_place(call).unwrap_or_default();
@@ -86,14 +86,12 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
             continue;
         }
         // Inside a training loop, a loop over batches may be part of the step.
-        if model.training_loop(looped.ctx).is_some_and(|outer| {
-            model.backwards.iter().any(|each| {
-                each.ctx == outer.ctx || model.training_loop(each.ctx).is_some_and(|l| l.ctx == outer.ctx)
-            })
-        }) && !model
-            .calls_in_function(model.func_of(looped.ctx))
-            .any(|call| call.is_method("eval") && call.recv.is_model())
-        {
+        let evaluates = || {
+            model
+                .calls_in_function(model.func_of(looped.ctx))
+                .any(|call| call.is_method("eval") && call.recv.is_model())
+        };
+        if model.training_loop(looped.ctx).is_some() && !evaluates() {
             continue;
         }
         if model.in_lightning(looped.ctx) || in_unit_test(model, looped.ctx) {
@@ -128,7 +126,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
 }
 
 /// `model.eval()` came before the loop, in its function, and no `model.train()` since.
-pub(super) fn is_in_eval_mode(model: &Model<'_>, call: &Call<'_>, looped: &Loop<'_>) -> bool {
+pub(super) fn is_in_eval_mode(model: &Model<'_>, call: &Call<'_>) -> bool {
     let Some(place) = model_place(call) else {
         return false;
     };
@@ -156,7 +154,6 @@ pub(super) fn is_in_eval_mode(model: &Model<'_>, call: &Call<'_>, looped: &Loop<
             _ => {}
         }
     }
-    let _ = looped;
     in_eval
 }
 
@@ -171,8 +168,11 @@ pub(super) fn decorate(model: &Model<'_>, call: &Call<'_>) -> Option<Fix> {
                 || other.is("torch.autograd.grad")
         });
     let is_generator = model.text(info.node).contains("yield");
-    let imports_torch = model.source.lines().any(|line| line.trim() == "import torch");
+    // At module level, where the decorator runs.
+    let imports_torch = model.source.lines().any(|line| line.trim_end() == "import torch");
+    // `no_grad` does not reach into a coroutine or a generator.
     if trains
+        || info.node.is_async
         || is_generator
         || !imports_torch
         || !is_eval_name(info.node.name.as_str())

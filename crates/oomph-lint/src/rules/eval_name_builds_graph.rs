@@ -50,14 +50,14 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    for (looped, call) in graph_loops(model) {
+    for (_, call) in graph_loops(model) {
         let Some(name) = model.func_name(call.ctx) else {
             continue;
         };
         let trains = model
             .func_of(call.ctx)
             .is_some_and(|func| model.func(func).has_backward || model.func(func).has_step);
-        if !is_eval_name(name) || trains || is_in_eval_mode(model, call, looped) {
+        if !is_eval_name(name) || trains || is_in_eval_mode(model, call) {
             continue;
         }
         let place = model_place(call).unwrap_or_default();

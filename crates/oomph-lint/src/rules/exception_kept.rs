@@ -76,11 +76,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             };
             for call in calls_in(&handler.body) {
                 let stores = matches!(&*call.func, Expr::Attribute(attribute) if matches!(attribute.attr.as_str(), "append" | "add"));
-                if let (true, Some(arg)) = (stores, call.arguments.find_positional(0)) {
-                    if place_of(arg).as_deref() == Some(name) {
+                if let (true, Some(arg)) = (stores, call.arguments.find_positional(0))
+                    && place_of(arg).as_deref() == Some(name) {
                         report(arg.range());
                     }
-                }
             }
             for assign in &model.assigns {
                 let inside = handler.range().contains_range(assign.target.range());

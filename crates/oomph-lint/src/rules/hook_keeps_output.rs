@@ -100,8 +100,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 
 /// The list is emptied somewhere, or bound anew.
 fn is_emptied(model: &Model<'_>, list: &str) -> bool {
-    let last = list.rsplit('.').next().unwrap_or(list);
-    let same = |place: &str| place.rsplit('.').next() == Some(last);
+    let name = list.rsplit('.').next().unwrap_or(list);
+    let same = |place: &str| place.rsplit('.').next() == Some(name);
     model.calls.iter().any(|call| {
         matches!(call.method, Some("clear" | "pop"))
             && call.recv_place().is_some_and(|place| same(&place))

@@ -57,6 +57,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.arg("map_location", 1).is_some()
             || call.keyword("mmap").is_some()
             || call.has_star_kwargs()
+            || call.has_star_args()
         {
             continue;
         }

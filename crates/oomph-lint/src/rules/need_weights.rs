@@ -64,6 +64,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if call.callee.kind != Kind::Model(ModelKind::MultiheadAttention)
             || call.arg("need_weights", 4).is_some()
             || call.has_star_kwargs()
+            || call.has_star_args()
         {
             continue;
         }
@@ -80,14 +81,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 
 /// `attn(…)[0]`, or `out, _ = attn(…)` where `_` is never read.
 fn drops_weights(model: &Model<'_>, stmt: &Stmt, call: &ruff_python_ast::ExprCall) -> bool {
-    if let Stmt::Assign(node) = stmt {
-        if node.value.range() == call.range() {
+    if let Stmt::Assign(node) = stmt
+        && node.value.range() == call.range() {
             if let [Expr::Tuple(tuple)] = node.targets.as_slice() {
                 return matches!(tuple.elts.as_slice(), [_, Expr::Name(name)] if name.id.as_str() == "_");
             }
             return false;
         }
-    }
     let end = call.range().end().to_usize();
     model.source.get(end..).is_some_and(|rest| {
         let rest = rest.trim_start();

@@ -50,8 +50,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if !call.qual.as_deref().is_some_and(torch::is_no_grad) {
             continue;
         }
-        if let Stmt::Expr(stmt) = model.stmt(call.stmt).node {
-            if matches!(&*stmt.value, Expr::Call(node) if node.range_start == call.node.range_start && node.arguments.range == call.node.arguments.range)
+        if let Stmt::Expr(stmt) = model.stmt(call.stmt).node
+            && matches!(&*stmt.value, Expr::Call(node) if node.range_start == call.node.range_start && node.arguments.range == call.node.arguments.range)
             {
                 out.push(
                     Report::new(
@@ -61,6 +61,5 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .help("use it as `with torch.no_grad():` or as a decorator; `torch.set_grad_enabled(False)` is the statement"),
                 );
             }
-        }
     }
 }

@@ -82,7 +82,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if another || inner_loop != Some(looped.ctx) {
             continue;
         }
-        let fix = remove_keyword(call, "retain_graph")
+        let fix = remove_keyword(model, call, "retain_graph")
             .map(|edit| Fix::unsafe_("remove `retain_graph`", edit));
         out.push(
             Report::new(

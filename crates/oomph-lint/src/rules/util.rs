@@ -57,7 +57,7 @@ pub(super) fn add_keyword(model: &Model<'_>, call: &Call<'_>, keyword: &str) -> 
 }
 
 /// Removes a keyword argument, with the comma that goes with it.
-pub(super) fn remove_keyword(call: &Call<'_>, name: &str) -> Option<Edit> {
+pub(super) fn remove_keyword(model: &Model<'_>, call: &Call<'_>, name: &str) -> Option<Edit> {
     let arguments: Vec<_> = call.node.arguments.iter_source_order().collect();
     let index = arguments.iter().position(|argument| {
         argument
@@ -72,7 +72,8 @@ pub(super) fn remove_keyword(call: &Call<'_>, name: &str) -> Option<Edit> {
     } else {
         call.node.arguments.inner_range()
     };
-    Some(Edit::replace(range, ""))
+    // A comment in between would go, too.
+    (!model.text(range).contains('#')).then(|| Edit::replace(range, ""))
 }
 
 /// Deletes a statement that stands alone on its lines; a block that would be empty gets `pass`.
@@ -282,11 +283,12 @@ pub(super) fn modulus(expr: &Expr) -> Option<&Expr> {
             if self.0.is_some() {
                 return;
             }
-            if let Expr::BinOp(node) = expr {
-                if node.op == Operator::Mod && !node.left.is_string_literal_expr() {
-                    self.0 = Some(&node.right);
-                    return;
-                }
+            if let Expr::BinOp(node) = expr
+                && node.op == Operator::Mod
+                && !node.left.is_string_literal_expr()
+            {
+                self.0 = Some(&node.right);
+                return;
             }
             walk_expr(self, expr);
         }
@@ -297,7 +299,7 @@ pub(super) fn modulus(expr: &Expr) -> Option<&Expr> {
 }
 
 /// The calls in a piece of syntax, outermost first.
-pub(super) fn calls_in<'a>(body: &'a [Stmt]) -> Vec<&'a ruff_python_ast::ExprCall> {
+pub(super) fn calls_in(body: &[Stmt]) -> Vec<&ruff_python_ast::ExprCall> {
     struct Calls<'a>(Vec<&'a ruff_python_ast::ExprCall>);
     impl<'a> Visitor<'a> for Calls<'a> {
         fn visit_expr(&mut self, expr: &'a Expr) {
@@ -379,14 +381,10 @@ pub(super) fn oom_handler(
             return Some(OomTest::Class);
         }
     }
-    strings_in(tests_of(&handler.body))
+    strings_in(&handler.body)
         .iter()
         .any(|text| text.contains("out of memory"))
         .then_some(OomTest::Message)
-}
-
-fn tests_of(body: &[Stmt]) -> &[Stmt] {
-    body
 }
 
 /// Whether the file speaks of a GPU at all.
@@ -444,6 +442,15 @@ pub(super) fn has_managed_loop(model: &Model<'_>) -> bool {
     ["accelerat", "deepspeed", "fabric", "model_engine"]
         .iter()
         .any(|name| model.source.contains(name))
+}
+
+/// Whether the file trains, or makes what trains: without gradients, wrappers cost less.
+pub(super) fn trains(model: &Model<'_>) -> bool {
+    ["backward", "optim", "loss_scaler"]
+        .iter()
+        .any(|word| model.source.contains(word))
+        && !model.source.contains("import unittest")
+        && !model.source.contains("import pytest")
 }
 
 /// Whether a call constructs a cross-entropy or is one.

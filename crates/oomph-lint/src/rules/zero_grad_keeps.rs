@@ -57,9 +57,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let by_hand = model
             .assigns
             .iter()
-            .any(|assign| assign.place.ends_with(".grad") && assign.bind != Bind::Set);
+            .any(|assign| assign.place.rsplit('.').next() == Some("grad") && assign.bind != Bind::Set);
         if keeps && !by_hand {
-            let fix = remove_keyword(call, "set_to_none")
+            let fix = remove_keyword(model, call, "set_to_none")
                 .map(|edit| Fix::unsafe_("let `zero_grad` free the gradients", edit));
             out.push(
                 Report::new(

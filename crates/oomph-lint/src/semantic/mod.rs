@@ -154,6 +154,11 @@ impl<'a> Call<'a> {
         self.node.arguments.find_argument_value(name, position)
     }
 
+    /// Whether `*args` may pass any positional argument.
+    pub(crate) fn has_star_args(&self) -> bool {
+        self.node.arguments.args.iter().any(Expr::is_starred_expr)
+    }
+
     /// Whether `**kwargs` may pass any keyword.
     pub(crate) fn has_star_kwargs(&self) -> bool {
         self.node

@@ -147,14 +147,14 @@ pub(crate) fn constructed(qual: &str) -> Option<Kind> {
     if qual.starts_with("torchvision.models.") && !qual.ends_with("_Weights") {
         return Some(Kind::Model(ModelKind::Plain));
     }
-    if let Some(rest) = qual.strip_prefix("transformers.") {
-        if let Some(class) = rest.strip_suffix(".from_pretrained") {
-            let class = class.rsplit('.').next().unwrap_or(class);
-            if class.contains("Model") || class.contains("For") {
-                return Some(Kind::Model(ModelKind::Plain));
-            }
-            return None;
+    if let Some(rest) = qual.strip_prefix("transformers.")
+        && let Some(class) = rest.strip_suffix(".from_pretrained")
+    {
+        let class = class.rsplit('.').next().unwrap_or(class);
+        if class.contains("Model") || class.contains("For") {
+            return Some(Kind::Model(ModelKind::Plain));
         }
+        return None;
     }
     if last == "AverageMeter" {
         return Some(Kind::Meter);
@@ -259,30 +259,23 @@ pub(crate) fn leaves_torch(last: &str) -> bool {
     )
 }
 
-/// Reductions that make a tensor so small that keeping it costs nothing to speak of.
-pub(crate) fn makes_small(last: &str) -> bool {
+/// Operations whose result is as large as what goes in.
+pub(crate) fn keeps_size(last: &str) -> bool {
     matches!(
         last,
-        "mean"
-            | "sum"
-            | "norm"
-            | "item"
-            | "max"
-            | "min"
-            | "argmax"
-            | "argmin"
-            | "std"
-            | "var"
-            | "prod"
-            | "all"
-            | "any"
-            | "topk"
-            | "mse_loss"
-            | "cross_entropy"
-            | "nll_loss"
-            | "l1_loss"
-            | "median"
-            | "logsumexp"
+        "float"
+            | "half"
+            | "double"
+            | "bfloat16"
+            | "softmax"
+            | "log_softmax"
+            | "sigmoid"
+            | "tanh"
+            | "exp"
+            | "contiguous"
+            | "clone"
+            | "permute"
+            | "transpose"
     )
 }
 
@@ -345,21 +338,6 @@ pub(crate) fn is_tensor_function(qual: &str) -> bool {
             );
     }
     false
-}
-
-/// Functional losses.
-pub(crate) fn is_functional_loss(qual: &str) -> bool {
-    qual.strip_prefix("torch.nn.functional.")
-        .is_some_and(|name| {
-            name.ends_with("_loss")
-                || matches!(
-                    name,
-                    "cross_entropy"
-                        | "binary_cross_entropy"
-                        | "binary_cross_entropy_with_logits"
-                        | "kl_div"
-                )
-        })
 }
 
 /// Entering this context turns gradients off.

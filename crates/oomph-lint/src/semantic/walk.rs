@@ -396,8 +396,8 @@ impl<'a, 'd> Walker<'a, 'd> {
                 else {
                     continue;
                 };
-                let callee = &model.funcs[target.index()];
-                let facts = (callee.has_backward, callee.has_step, callee.has_zero_grad);
+                let inner = &model.funcs[target.index()];
+                let facts = (inner.has_backward, inner.has_step, inner.has_zero_grad);
                 let func = &mut model.funcs[caller.index()];
                 let before = (func.has_backward, func.has_step, func.has_zero_grad);
                 func.has_backward |= facts.0;
@@ -419,20 +419,20 @@ impl<'a, 'd> Walker<'a, 'd> {
         let mut in_own_loop: FxHashSet<FuncId> = FxHashSet::default();
         let mut sites: Vec<CtxId> = self.model.backwards.iter().map(|each| each.ctx).collect();
         for each in &self.model.backwards {
-            if let Some(func) = self.model.ctx(each.ctx).func {
-                if self.model.loops_around(each.ctx).next().is_some() {
-                    in_own_loop.insert(func);
-                }
+            if let Some(func) = self.model.ctx(each.ctx).func
+                && self.model.loops_around(each.ctx).next().is_some()
+            {
+                in_own_loop.insert(func);
             }
         }
         let mut contains: Vec<CtxId> = sites.clone();
         for call in &self.model.calls {
-            if let Some(target) = call.target {
-                if self.model.func(target).has_backward {
-                    contains.push(call.ctx);
-                    if !in_own_loop.contains(&target) && self.model.func(target).has_backward {
-                        sites.push(call.ctx);
-                    }
+            if let Some(target) = call.target
+                && self.model.func(target).has_backward
+            {
+                contains.push(call.ctx);
+                if !in_own_loop.contains(&target) && self.model.func(target).has_backward {
+                    sites.push(call.ctx);
                 }
             }
         }
@@ -504,12 +504,11 @@ impl<'a, 'd> Walker<'a, 'd> {
                 for alias in &node.names {
                     let full = alias.name.as_str();
                     self.note_import(full);
-                    let (bound, qual) = match &alias.asname {
-                        Some(name) => (name.as_str(), full),
-                        None => {
-                            let root = full.split('.').next().unwrap_or(full);
-                            (root, root)
-                        }
+                    let (bound, qual) = if let Some(name) = &alias.asname {
+                        (name.as_str(), full)
+                    } else {
+                        let root = full.split('.').next().unwrap_or(full);
+                        (root, root)
                     };
                     self.bind_import(bound, qual);
                 }
@@ -843,7 +842,7 @@ impl<'a, 'd> Walker<'a, 'd> {
             if torch::is_no_grad(&qual) {
                 grad = Grad::Off;
             } else if qual.as_ref() == "torch.set_grad_enabled" {
-                grad = call.map_or(Grad::On, |call| grad_flag(call));
+                grad = call.map_or(Grad::On, grad_flag);
             } else if attr_or_name(callee).is_some_and(|name| name.contains("no_grad")) {
                 grad = Grad::Off;
             }
@@ -947,13 +946,12 @@ impl<'a, 'd> Walker<'a, 'd> {
 
     /// `torch.set_grad_enabled(False)` as a statement holds for what follows.
     fn grad_statement(&mut self, expr: &'a Expr) {
-        if let Expr::Call(call) = expr {
-            if self
+        if let Expr::Call(call) = expr
+            && self
                 .qual_of(&call.func)
                 .is_some_and(|qual| qual.as_ref() == "torch.set_grad_enabled")
-            {
-                self.grad = grad_flag(call);
-            }
+        {
+            self.grad = grad_flag(call);
         }
     }
 
@@ -1043,11 +1041,11 @@ impl<'a, 'd> Walker<'a, 'd> {
         let mut value = value.clone();
         value.def = DefId::default();
         match attrs.get(attr) {
-            Some(before) if before.kind != Kind::Unknown => {
-                if informative && before.kind != value.kind {
-                    let joined = before.join(&value, DefId::default());
-                    attrs.insert(attr.to_string(), joined);
-                }
+            Some(before)
+                if before.kind != Kind::Unknown && informative && before.kind != value.kind =>
+            {
+                let joined = before.join(&value, DefId::default());
+                attrs.insert(attr.to_string(), joined);
             }
             _ if informative => {
                 attrs.insert(attr.to_string(), value);
@@ -1082,11 +1080,11 @@ impl<'a, 'd> Walker<'a, 'd> {
                 self.vars.insert(place, after);
             }
             None => {
-                if let Expr::Subscript(subscript) = &*node.target {
-                    if let Some(base) = place_of(&subscript.value) {
-                        let place = format!("{base}[]");
-                        self.record_assign(place, &node.target, Some(&node.value), value, bind);
-                    }
+                if let Expr::Subscript(subscript) = &*node.target
+                    && let Some(base) = place_of(&subscript.value)
+                {
+                    let place = format!("{base}[]");
+                    self.record_assign(place, &node.target, Some(&node.value), value, bind);
                 }
             }
         }
@@ -1098,10 +1096,10 @@ impl<'a, 'd> Walker<'a, 'd> {
         if let Some(value) = self.vars.get(place) {
             return Some(value.clone());
         }
-        if let Some(attr) = place.strip_prefix("self.") {
-            if let Some(class) = self.class {
-                return self.class_attr(class, attr, 0);
-            }
+        if let Some(attr) = place.strip_prefix("self.")
+            && let Some(class) = self.class
+        {
+            return self.class_attr(class, attr, 0);
         }
         let mut frame = self.frame.as_ref();
         while let Some(scope) = frame {
@@ -1182,21 +1180,6 @@ impl<'a, 'd> Walker<'a, 'd> {
             .unwrap_or_default()
     }
 
-    fn with_hint(&self, mut value: Value, place: &str) -> Value {
-        if value.kind == Kind::Unknown {
-            let root = place.split('.').next().unwrap_or(place);
-            if torch::is_settings_root(root) || place.starts_with("self.args.") {
-                return value;
-            }
-            let last = place.rsplit('.').next().unwrap_or(place);
-            if let Some(kind) = torch::hint(last) {
-                value.kind = kind;
-                value.weak = true;
-            }
-        }
-        value
-    }
-
     /// Whether a `for` iterates over batches.
     fn iterates_data(&self, expr: &Expr, value: &Value) -> bool {
         if value.kind == Kind::Loader {
@@ -1233,7 +1216,7 @@ impl<'a, 'd> Walker<'a, 'd> {
 
     fn peek_hinted(&self, expr: &Expr) -> Value {
         match place_of(expr) {
-            Some(place) => self.with_hint(self.lookup(&place).unwrap_or_default(), &place),
+            Some(place) => with_hint(self.lookup(&place).unwrap_or_default(), &place),
             None => Value::unknown(),
         }
     }
@@ -1244,24 +1227,24 @@ impl<'a, 'd> Walker<'a, 'd> {
         match expr {
             Expr::Name(name) => {
                 let place = name.id.as_str();
-                if place == "self" {
-                    if let Some(class) = self.class {
-                        let kind = if self.model.classes[class.index()].is_module {
-                            Kind::Model(ModelKind::Plain)
-                        } else {
-                            Kind::Instance
-                        };
-                        let mut value = Value::of(kind);
-                        value.class = Some(class);
-                        return value;
-                    }
+                if place == "self"
+                    && let Some(class) = self.class
+                {
+                    let kind = if self.model.classes[class.index()].is_module {
+                        Kind::Model(ModelKind::Plain)
+                    } else {
+                        Kind::Instance
+                    };
+                    let mut value = Value::of(kind);
+                    value.class = Some(class);
+                    return value;
                 }
                 let value = self.lookup(place).unwrap_or_default();
                 if let Kind::Func(func) = value.kind {
                     // Called functions are looked up elsewhere: this one is passed on.
                     self.escaped.insert(func);
                 }
-                self.with_hint(value, place)
+                with_hint(value, place)
             }
             Expr::Attribute(attribute) => self.eval_attribute(expr, attribute),
             Expr::Call(call) => self.eval_call(call),
@@ -1318,7 +1301,7 @@ impl<'a, 'd> Walker<'a, 'd> {
             Expr::Lambda(node) => {
                 let saved = self.vars.clone();
                 if let Some(parameters) = &node.parameters {
-                    for parameter in parameters.iter() {
+                    for parameter in parameters {
                         let name = parameter.name().to_string();
                         self.vars.insert(name, Value::unknown());
                     }
@@ -1390,6 +1373,8 @@ impl<'a, 'd> Walker<'a, 'd> {
                     Kind::Tensor => Value {
                         softmax: false,
                         one_hot: false,
+                        // `model(x)[0]` is an output; a slice of an output may be small.
+                        model_output: base.model_output && constant_index(&node.slice).is_some(),
                         ..base
                     },
                     Kind::Collection => {
@@ -1479,7 +1464,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 if let Kind::Func(func) = value.kind {
                     self.escaped.insert(func);
                 }
-                return self.with_hint(value, &place);
+                return with_hint(value, &place);
             }
             if let Kind::Qual(qual) = &base.kind {
                 return Value::of(Kind::Qual(Rc::from(format!("{qual}.{attr}").as_str())));
@@ -1488,12 +1473,12 @@ impl<'a, 'd> Walker<'a, 'd> {
                 if attr == "module" && base.is_model() {
                     return base;
                 }
-                if let Some(class) = base.class {
-                    if let Some(value) = self.class_attr(class, attr, 0) {
-                        return value;
-                    }
+                if let Some(class) = base.class
+                    && let Some(value) = self.class_attr(class, attr, 0)
+                {
+                    return value;
                 }
-                return self.with_hint(Value::unknown(), &place);
+                return with_hint(Value::unknown(), &place);
             }
         }
         match base.kind {
@@ -1531,7 +1516,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 if name.id.as_str() == "self" {
                     self.eval(&call.func)
                 } else {
-                    self.with_hint(value, name.id.as_str())
+                    with_hint(value, name.id.as_str())
                 }
             }
             other => self.eval(other),
@@ -1576,15 +1561,13 @@ impl<'a, 'd> Walker<'a, 'd> {
         });
         self.note_backward(index, call, method);
         // `stack.enter_context(torch.no_grad())` holds until the stack's `with` ends.
-        if method == Some("enter_context") {
-            if let Some(Expr::Call(context)) = call.arguments.find_positional(0) {
-                if self
-                    .qual_of(&context.func)
-                    .is_some_and(|qual| torch::is_no_grad(&qual))
-                {
-                    self.grad = Grad::Off;
-                }
-            }
+        if method == Some("enter_context")
+            && let Some(Expr::Call(context)) = call.arguments.find_positional(0)
+            && self
+                .qual_of(&context.func)
+                .is_some_and(|qual| torch::is_no_grad(&qual))
+        {
+            self.grad = Grad::Off;
         }
         result
     }
@@ -1596,19 +1579,19 @@ impl<'a, 'd> Walker<'a, 'd> {
         }
         if let Some(place) = place_of(func) {
             if let Some(value) = self.lookup(&place) {
-                return self.with_hint(value, &place);
+                return with_hint(value, &place);
             }
-            if let Some(class) = recv.class {
-                if let Some(value) = self.class_attr(class, attr, 0) {
-                    return value;
-                }
+            if let Some(class) = recv.class
+                && let Some(value) = self.class_attr(class, attr, 0)
+            {
+                return value;
             }
-            return self.with_hint(Value::unknown(), &place);
+            return with_hint(Value::unknown(), &place);
         }
-        if let Some(class) = recv.class {
-            if let Some(method) = self.method_of(class, attr, 0) {
-                return Value::of(Kind::Func(method));
-            }
+        if let Some(class) = recv.class
+            && let Some(method) = self.method_of(class, attr, 0)
+        {
+            return Value::of(Kind::Func(method));
         }
         Value::unknown()
     }
@@ -1743,14 +1726,14 @@ impl<'a, 'd> Walker<'a, 'd> {
                 };
                 if let (Some(func), Kind::Model(ModelKind::Plain)) = (target, &callee.kind) {
                     // What `forward` of this file returns, if it says more than "a tensor".
-                    if let Some(returned) = &self.learned.returns[func.index()] {
-                        if matches!(returned.kind, Kind::Tensor | Kind::Tuple(_)) {
-                            let mut value = returned.clone();
-                            value.def = DefId::default();
-                            value.model_output = true;
-                            value.graph = graph;
-                            return value;
-                        }
+                    if let Some(returned) = &self.learned.returns[func.index()]
+                        && matches!(returned.kind, Kind::Tensor | Kind::Tuple(_))
+                    {
+                        let mut value = returned.clone();
+                        value.def = DefId::default();
+                        value.model_output = true;
+                        value.graph = graph;
+                        return value;
                     }
                 }
                 let mut value = Value::tensor(graph, callee.device);
@@ -1812,10 +1795,10 @@ impl<'a, 'd> Walker<'a, 'd> {
         if matches!(last, "tqdm" | "track") && !qual.starts_with("torch.") {
             return args.first().cloned().unwrap_or_default();
         }
-        if qual.starts_with("torch.optim.") {
-            if let Some(kind) = torch::constructed(qual) {
-                return Value::of(kind);
-            }
+        if qual.starts_with("torch.optim.")
+            && let Some(kind) = torch::constructed(qual)
+        {
+            return Value::of(kind);
         }
         if let Some(kind) = torch::constructed(qual) {
             let mut value = Value::of(kind);
@@ -1849,9 +1832,8 @@ impl<'a, 'd> Walker<'a, 'd> {
             let mut value = Value::tensor(graph, device.unwrap_or_default());
             value.softmax = matches!(last, "softmax" | "log_softmax");
             value.one_hot = last == "one_hot";
-            value.model_output = args.first().is_some_and(|arg| arg.model_output)
-                && !torch::makes_small(last)
-                && !torch::is_functional_loss(qual);
+            value.model_output =
+                args.first().is_some_and(|arg| arg.model_output) && torch::keeps_size(last);
             return with_indices(value, last, call.arguments.len() >= 2);
         }
         if qual.ends_with(".Variable") && qual.starts_with("torch.autograd") {
@@ -1955,7 +1937,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 };
                 let mut value = Value::tensor(graph, recv.device);
                 value.softmax = matches!(name, "softmax" | "log_softmax");
-                value.model_output = recv.model_output && !torch::makes_small(name);
+                value.model_output = recv.model_output && torch::keeps_size(name);
                 with_indices(value, name, !call.arguments.is_empty())
             }
             (Kind::Unknown, "softmax" | "log_softmax") => {
@@ -2006,13 +1988,12 @@ impl<'a, 'd> Walker<'a, 'd> {
             _ => return,
         };
         // `torch.autograd.backward` and classes that define `backward`.
-        if let Some(place) = place_of(target) {
-            if self
+        if let Some(place) = place_of(target)
+            && self
                 .lookup(place.split('.').next().unwrap_or(&place))
                 .is_some_and(|value| matches!(value.kind, Kind::Qual(_) | Kind::Class(_)))
-            {
-                return;
-            }
+        {
+            return;
         }
         self.model.backwards.push(Backward {
             call: index,
@@ -2031,6 +2012,22 @@ impl<'a, 'd> Walker<'a, 'd> {
             }
         }
     }
+}
+
+/// Lets the name decide where nothing else is known.
+fn with_hint(mut value: Value, place: &str) -> Value {
+    if value.kind == Kind::Unknown {
+        let root = place.split('.').next().unwrap_or(place);
+        if torch::is_settings_root(root) || place.starts_with("self.args.") {
+            return value;
+        }
+        let last = place.rsplit('.').next().unwrap_or(place);
+        if let Some(kind) = torch::hint(last) {
+            value.kind = kind;
+            value.weak = true;
+        }
+    }
+    value
 }
 
 /// Steps an optimizer: `optimizer.step()`, `scaler.step(optimizer)`, or a scaler that is called.

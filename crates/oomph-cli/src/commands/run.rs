@@ -1,0 +1,444 @@
+//! `oomph run`: a script on a virtual or a real GPU, and where its memory goes.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use anstream::eprintln;
+use anyhow::{Context as _, bail};
+use oomph_explain::Explanation;
+use oomph_gpus::GpuSpec;
+use oomph_report::run::run_report;
+use oomph_report::terminal::width;
+use oomph_run::summary::{Summary, Verdict, summarize};
+use oomph_run::{Record, attribute};
+use oomph_trace::{Bytes, Trace};
+
+use crate::host::{self, Host};
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
+
+/// Arguments of `oomph run`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n\nOptions end at the script: what follows it is the script's own."
+)]
+pub struct Args {
+    /// The GPU to play, such as rtx-4090 or a100-80gb:2; without it the machine's own is used
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
+
+    /// Another capacity than the GPU's, such as 10GiB
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+
+    /// End the script cleanly after N optimizer steps (forward passes, if it has no optimizer)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    steps: Option<u32>,
+
+    /// What comparisons of values that nobody computed give: half, all or none of them true
+    #[arg(long, value_name = "RULE", default_value = "half", value_parser = ["half", "all", "none"])]
+    unknown: String,
+
+    /// Where to keep the record [default: oomph-report/SCRIPT-N]
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+
+    /// Write the result as JSON to FILE, or to stdout for `-` (the script's own goes to stderr then)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Print nothing but the script's own output
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Print more: modules, operators, phases, all assumptions
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Run with a version of torch that the virtual GPU is not known to play for
+    #[arg(long)]
+    unsupported: bool,
+
+    /// After running out of memory, do not run again to measure what would have been enough
+    #[arg(long)]
+    no_measure: bool,
+
+    /// Run a module, as `python -m` does
+    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "command")]
+    module: Vec<OsString>,
+
+    /// The script and its arguments
+    #[arg(
+        value_name = "SCRIPT",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    command: Vec<OsString>,
+}
+
+/// What to run, and on what.
+#[derive(Debug)]
+struct Job {
+    host: &'static Host,
+    /// `script args…` or `-m module args…`.
+    words: Vec<OsString>,
+    gpu: Option<GpuSpec>,
+    /// The capacity in bytes, as the driver reports it.
+    total: Option<u64>,
+    steps: Option<u32>,
+    unknown: String,
+    unsupported: bool,
+    to_stderr: bool,
+}
+
+/// One run of the script.
+#[derive(Debug)]
+struct Attempt {
+    status: ExitStatus,
+    record: Option<Record>,
+    trace: Option<Trace>,
+}
+
+impl Args {
+    /// Runs the script, and prints where its memory went.
+    pub fn run(self) -> anyhow::Result<i32> {
+        let job = self.job()?;
+        let directory = match &self.out {
+            Some(directory) => directory.clone(),
+            None => free_directory(&job.words)?,
+        };
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        if !self.quiet
+            && let Some(note) = job.gpu.as_ref().and_then(GpuSpec::note)
+        {
+            eprintln!("note: {note}");
+        }
+        let attempt = job.attempt(&directory, job.total, None)?;
+        let Some(record) = &attempt.record else {
+            return without_record(&directory, attempt.status);
+        };
+        let mut summary = summarize(record, attempt.trace.as_ref(), job.total);
+        let mut explanation = None;
+        if summary.verdict == Verdict::OutOfMemory {
+            if let Some(trace) = &attempt.trace {
+                explanation = Some(explain(trace, &summary));
+            }
+            if job.gpu.is_some() && !self.no_measure {
+                measure(&job, &directory, &mut summary, self.quiet)?;
+            }
+        }
+        self.write(&directory, &summary, explanation.as_ref())?;
+        Ok(match summary.verdict {
+            Verdict::Fits => EXIT_OK,
+            Verdict::OutOfMemory => EXIT_FINDINGS,
+            Verdict::ScriptFailed => EXIT_SCRIPT_FAILED,
+        })
+    }
+
+    fn job(&self) -> anyhow::Result<Job> {
+        let host = host::get()?;
+        let mut words = self.command.clone();
+        if !self.module.is_empty() {
+            words = std::iter::once(OsString::from("-m"))
+                .chain(self.module.iter().cloned())
+                .collect();
+        }
+        match words.first() {
+            None => bail!("no script was given. Usage: oomph run [options] script.py args…"),
+            Some(script) if script != "-m" && !Path::new(script).is_file() => {
+                let script = script.to_string_lossy();
+                if script == "torchrun"
+                    || script == "accelerate"
+                    || script == "python"
+                    || script == "python3"
+                {
+                    bail!(
+                        "{script} starts processes of its own, which oomph run does not record. Give it the script: oomph run [options] train.py args…"
+                    );
+                }
+                bail!("{script}: no such file. Give a Python script, or a module with -m");
+            }
+            Some(_) => {}
+        }
+        let gpu = self
+            .gpu
+            .as_deref()
+            .map(oomph_gpus::parse_spec)
+            .transpose()?;
+        let memory = self
+            .memory
+            .as_deref()
+            .map(oomph_gpus::parse_bytes)
+            .transpose()?;
+        if gpu.is_none() && memory.is_some() {
+            bail!(
+                "--memory is the capacity of a virtual GPU: name one with --gpu, such as --gpu rtx-4090"
+            );
+        }
+        if gpu.is_none() && !has_real_gpu() {
+            bail!(
+                "this machine has no GPU that CUDA could use. Name one to play, such as --gpu rtx-4090 (oomph gpus lists them)"
+            );
+        }
+        let total = gpu
+            .as_ref()
+            .map(|spec| memory.unwrap_or_else(|| spec.found.gpu.memory.total_bytes));
+        Ok(Job {
+            host,
+            words,
+            gpu,
+            total,
+            steps: self.steps,
+            unknown: self.unknown.clone(),
+            unsupported: self.unsupported,
+            to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
+        })
+    }
+
+    fn write(
+        &self,
+        directory: &Path,
+        summary: &Summary,
+        explanation: Option<&Explanation>,
+    ) -> anyhow::Result<()> {
+        json::write(&directory.join("summary.json"), summary)?;
+        if let Some(explanation) = explanation {
+            json::write(&directory.join("explanation.json"), explanation)?;
+        }
+        if let Some(target) = &self.json {
+            json::write(target, summary)?;
+        }
+        if !self.quiet && !self.json.as_deref().is_some_and(json::is_stdout) {
+            stdout(&run_report(
+                summary,
+                explanation,
+                directory,
+                width(),
+                self.verbose,
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the driver of a real GPU is there.
+fn has_real_gpu() -> bool {
+    Path::new("/proc/driver/nvidia/version").exists()
+        || Path::new("/dev/nvidiactl").exists()
+        || Path::new("/dev/dxg").exists()
+}
+
+/// `oomph-report/NAME-N` for the first N that is free.
+fn free_directory(words: &[OsString]) -> anyhow::Result<PathBuf> {
+    /// Nobody keeps more runs of one script than this.
+    const MOST: u32 = 100_000;
+    let name = words
+        .iter()
+        .find(|word| *word != "-m")
+        .map(PathBuf::from)
+        .unwrap_or_default();
+    let name = name
+        .file_stem()
+        .map_or_else(|| "run".into(), |stem| stem.to_string_lossy().into_owned());
+    (1..MOST)
+        .map(|number| Path::new("oomph-report").join(format!("{name}-{number}")))
+        .find(|directory| !directory.exists())
+        .context("oomph-report is full: remove old runs from it")
+}
+
+fn without_record(directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
+    if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
+        bail!("{reason}");
+    }
+    match status.code() {
+        // The script never came to import torch, or failed before.
+        Some(0) => {
+            eprintln!(
+                "oomph: the script ended without importing torch: there is nothing to report"
+            );
+            Ok(EXIT_OK)
+        }
+        Some(_) => Ok(EXIT_SCRIPT_FAILED),
+        None => {
+            eprintln!("oomph: the script was killed ({status}) before its record was written");
+            Ok(EXIT_SCRIPT_FAILED)
+        }
+    }
+}
+
+impl Job {
+    /// Runs the script once; `limit` is the capacity that is enforced.
+    fn attempt(
+        &self,
+        directory: &Path,
+        limit: Option<u64>,
+        log: Option<&Path>,
+    ) -> anyhow::Result<Attempt> {
+        let directory = fs::canonicalize(directory)
+            .with_context(|| format!("cannot use {}", directory.display()))?;
+        for stale in ["record.json", "trace.pickle", "refused.txt"] {
+            let _ = fs::remove_file(directory.join(stale));
+        }
+        let mut command = Command::new(&self.host.python);
+        command.arg("-m").arg("oomph.launch").args(&self.words);
+        let config = directory.join("virtual-gpu.conf");
+        let settings = serde_json::json!({
+            "directory": directory,
+            "virtual": self.gpu.is_some(),
+            "unsupported": self.unsupported,
+            "rule": self.unknown,
+            "steps": self.steps,
+            "config": config,
+        });
+        let settings_path = directory.join("settings.json");
+        fs::write(&settings_path, settings.to_string())
+            .context("cannot write the settings of the run")?;
+        command.env("OOMPH_RUN", &settings_path);
+        if let Some(spec) = &self.gpu {
+            let library = self.host.virtual_gpu()?;
+            fs::write(&config, self.config(spec, limit))
+                .context("cannot write the settings of the virtual GPU")?;
+            let mut preload = library.clone().into_os_string();
+            if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty())
+            {
+                preload.push(":");
+                preload.push(others);
+            }
+            command
+                .env("LD_PRELOAD", preload)
+                .env("OOMPH_VGPU", &config);
+            command.env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
+        }
+        if let Some(path) = log {
+            let file = fs::File::create(path)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            let again = file.try_clone().context("cannot write the log")?;
+            command.stdin(Stdio::null()).stdout(file).stderr(again);
+        } else if self.to_stderr {
+            command.stdout(std::io::stderr());
+        }
+        let status = command
+            .status()
+            .with_context(|| format!("cannot start {}", self.host.python.display()))?;
+        let record_path = directory.join("record.json");
+        let record = record_path
+            .exists()
+            .then(|| Record::read(&record_path))
+            .transpose()?;
+        let trace = match &record {
+            Some(record) => read_trace(&directory, record)?,
+            None => None,
+        };
+        Ok(Attempt {
+            status,
+            record,
+            trace,
+        })
+    }
+
+    fn config(&self, spec: &GpuSpec, limit: Option<u64>) -> String {
+        let total = self.total.unwrap_or(spec.found.gpu.memory.total_bytes);
+        let mut text = spec.found.gpu.to_key_values_with_memory(total);
+        let _ = writeln!(text, "count={}", spec.count);
+        let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
+        text
+    }
+}
+
+/// Reads the history, labels it, and keeps it in oomph's own compact form.
+fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>> {
+    let path = directory.join("trace.pickle");
+    let Some(device) = record.busiest() else {
+        return Ok(None);
+    };
+    if !path.exists() {
+        return Ok(None);
+    }
+    let (mut trace, _problems) = oomph_trace::snapshot::read(&path)?;
+    attribute(&mut trace, record, device.index);
+    trace.context.device_total = Some(Bytes(device.total_bytes));
+    trace.context.device_name = Some(device.name.clone());
+    trace.context.outside = Some(Bytes(device.outside_bytes));
+    trace.context.torch_version = Some(record.torch.clone());
+    let kept = directory.join("trace.oomph");
+    let file =
+        fs::File::create(&kept).with_context(|| format!("cannot write {}", kept.display()))?;
+    let mut out = std::io::BufWriter::new(file);
+    oomph_trace::oomph_file::write(&trace, &mut out)
+        .and_then(|()| out.flush())
+        .with_context(|| format!("cannot write {}", kept.display()))?;
+    // The compact form holds all of it.
+    let _ = fs::remove_file(&path);
+    Ok(Some(trace))
+}
+
+fn explain(trace: &Trace, summary: &Summary) -> Explanation {
+    let options = oomph_explain::Options {
+        torch_version: summary
+            .versions
+            .get("torch")
+            .and_then(|version| super::replay::parse_version(version).ok()),
+        device_total: Some(summary.gpu.memory_bytes),
+        ..oomph_explain::Options::default()
+    };
+    oomph_explain::explain(trace, &options)
+}
+
+/// Runs the script again on the same GPU without limit, and puts what it needed into `summary`.
+fn measure(job: &Job, directory: &Path, summary: &mut Summary, quiet: bool) -> anyhow::Result<()> {
+    if !quiet {
+        eprintln!("oomph: out of memory; running again without a limit to see how much is needed…");
+    }
+    let place = directory.join("unlimited");
+    fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+    let mut unlimited = Job {
+        gpu: job.gpu.clone(),
+        words: job.words.clone(),
+        unknown: job.unknown.clone(),
+        ..*job
+    };
+    // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
+    let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
+    unlimited.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
+    let attempt = unlimited.attempt(&place, None, Some(&place.join("output.log")))?;
+    let measured = attempt
+        .record
+        .as_ref()
+        .filter(|record| record.oom.as_ref().is_none_or(|oom| !oom.raised));
+    let Some(record) = measured else {
+        return Ok(());
+    };
+    let needed = summarize(record, attempt.trace.as_ref(), job.total);
+    if let Some(oom) = &mut summary.oom {
+        oom.short_bytes = Some(
+            needed
+                .peak
+                .used_bytes
+                .saturating_sub(summary.gpu.memory_bytes),
+        );
+        oom.module = oom.module.take().filter(|module| !module.is_empty());
+    }
+    summary.peak = needed.peak;
+    summary.by_category = needed.by_category;
+    summary.modules = needed.modules;
+    summary.operators = needed.operators;
+    summary.phases = needed.phases;
+    summary.steps = needed.steps;
+    summary.peak_phase = needed.peak_phase;
+    summary.peak_step = needed.peak_step;
+    summary.gpu.usable_bytes = needed.gpu.usable_bytes;
+    for assumption in needed.assumptions {
+        if !summary
+            .assumptions
+            .iter()
+            .any(|known| known.what == assumption.what && known.location == assumption.location)
+        {
+            summary.assumptions.push(assumption);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! The Python that the command lives in: which interpreter runs scripts, and where the virtual GPU
+//! lies.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::bail;
+
+/// The Python around the command.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// The interpreter (`sys.executable`).
+    pub python: PathBuf,
+    /// The directory of the `oomph` package.
+    pub package: PathBuf,
+}
+
+static HOST: OnceLock<Host> = OnceLock::new();
+
+/// Tells the command where it lives; once, before [`crate::main`].
+pub fn set(host: Host) {
+    // A second call can only come from the same interpreter.
+    let _ = HOST.set(host);
+}
+
+/// The Python around the command.
+pub fn get() -> anyhow::Result<&'static Host> {
+    match HOST.get() {
+        Some(host) => Ok(host),
+        None => bail!(
+            "this build of oomph has no Python around it and cannot run scripts; install the wheel"
+        ),
+    }
+}
+
+impl Host {
+    /// The library that stands in for CUDA.
+    pub fn virtual_gpu(&self) -> anyhow::Result<PathBuf> {
+        let library = self.package.join("_vgpu/libcuda.so.1");
+        if !library.is_file() {
+            bail!(
+                "the virtual GPU is missing: expected {}. Reinstall oomph",
+                library.display()
+            );
+        }
+        Ok(library)
+    }
+
+    /// The directory of the virtual GPU, for programs that look for a driver by directory.
+    pub fn virtual_gpu_directory(library: &Path) -> &Path {
+        library.parent().unwrap_or(library)
+    }
+}

@@ -1,0 +1,183 @@
+//! `oomph lint`, end to end: files in, exit status and files out.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const BAD: &str = "import torch\n\ntorch.no_grad()\n";
+const FIXABLE: &str = "import torch\n\nwith torch.cuda.amp.autocast():\n    pass\n";
+
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    folder
+}
+
+/// In this process: the exit status.
+fn status(args: &[&str], path: &Path) -> i32 {
+    let mut all: Vec<OsString> = vec!["lint".into(), "--quiet".into()];
+    all.extend(args.iter().map(OsString::from));
+    all.push(path.into());
+    oomph_cli::main(all)
+}
+
+/// The `oomph` example, which Cargo builds beside the tests.
+fn command() -> PathBuf {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.join("examples")
+        .join(format!("oomph{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// In a process of its own: what it prints.
+fn run(args: &[&str], cwd: &Path, stdin: Option<&str>) -> Output {
+    use std::io::Write as _;
+    let mut child = Command::new(command())
+        .args(args)
+        .current_dir(cwd)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(stdin.unwrap_or_default().as_bytes())
+        .unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn exit_status_says_clean_findings_or_error() {
+    let clean = folder(&[("a.py", "import torch\n")]);
+    let bad = folder(&[("a.py", BAD)]);
+    let broken = folder(&[("a.py", BAD), ("b.py", "def f(:\n")]);
+    assert_eq!(status(&[], clean.path()), 0);
+    assert_eq!(status(&[], bad.path()), 3);
+    assert_eq!(status(&["--exit-zero"], bad.path()), 0);
+    assert_eq!(status(&["--ignore", "OOM203"], bad.path()), 0);
+    assert_eq!(status(&["--select", "OOM1"], bad.path()), 0);
+    assert_eq!(status(&[], broken.path()), 2);
+    assert_eq!(status(&["--select", "E501"], clean.path()), 2);
+    assert_eq!(status(&[], &clean.path().join("missing.py")), 2);
+}
+
+#[test]
+fn settings_come_from_pyproject() {
+    let project = folder(&[
+        (
+            "pyproject.toml",
+            "[tool.oomph.lint]\nexclude = [\"old/\"]\n[tool.oomph.lint.per-file-ignores]\n\"tests/**\" = [\"OOM203\"]\n",
+        ),
+        ("old/a.py", BAD),
+        ("tests/b.py", BAD),
+        ("c.py", "import torch\n"),
+    ]);
+    assert_eq!(status(&[], project.path()), 0);
+    assert_eq!(status(&["--isolated"], project.path()), 3);
+    fs::write(
+        project.path().join("pyproject.toml"),
+        "[tool.oomph.lint]\nselekt = []\n",
+    )
+    .unwrap();
+    assert_eq!(status(&[], project.path()), 2);
+}
+
+#[test]
+fn gitignored_and_foreign_files_are_left_out() {
+    let project = folder(&[
+        (".gitignore", "generated/\n"),
+        ("generated/a.py", BAD),
+        ("venv/lib/b.py", BAD),
+        ("data.txt", BAD),
+    ]);
+    assert_eq!(status(&[], project.path()), 0);
+    assert_eq!(status(&[], &project.path().join("generated/a.py")), 3);
+}
+
+#[test]
+fn fixes_are_written_and_only_the_safe_ones_unless_asked() {
+    let project = folder(&[
+        ("a.py", FIXABLE),
+        ("b.py", "import torch\ns = torch.cuda.amp.GradScaler()\n"),
+    ]);
+    assert_eq!(status(&["--fix"], project.path()), 3);
+    let read = |name: &str| fs::read_to_string(project.path().join(name)).unwrap();
+    assert!(read("a.py").contains("torch.amp.autocast(\"cuda\")"));
+    assert!(read("b.py").contains("torch.cuda.amp.GradScaler()"));
+    assert_eq!(status(&["--unsafe-fixes"], project.path()), 0);
+    assert!(read("b.py").contains("torch.amp.GradScaler(\"cuda\")"));
+    let names: Vec<_> = fs::read_dir(project.path()).unwrap().collect();
+    assert_eq!(names.len(), 2, "no temporary file is left");
+}
+
+#[test]
+fn standard_input_is_linted_and_fixed() {
+    let cwd = folder(&[]);
+    let output = run(
+        &[
+            "lint",
+            "-",
+            "--stdin-filename",
+            "x/train.py",
+            "--output-format",
+            "json",
+        ],
+        cwd.path(),
+        Some(BAD),
+    );
+    assert_eq!(output.status.code(), Some(3));
+    let parsed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(parsed["findings"][0]["path"], "x/train.py");
+    assert_eq!(parsed["findings"][0]["start"]["line"], 3);
+
+    let output = run(&["lint", "--fix", "-"], cwd.path(), Some(FIXABLE));
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        text,
+        FIXABLE.replace("torch.cuda.amp.autocast()", "torch.amp.autocast(\"cuda\")")
+    );
+
+    let output = run(&["lint", "--fix", "-"], cwd.path(), Some("def f(:\n"));
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.stdout, b"def f(:\n");
+}
+
+#[test]
+fn text_goes_to_stdout_and_the_summary_to_stderr() {
+    let project = folder(&[("a.py", BAD), ("b.py", FIXABLE), ("c.py", "def f(:\n")]);
+    let output = run(&["lint", "--isolated", "."], project.path(), None);
+    insta::assert_snapshot!("stdout", String::from_utf8(output.stdout).unwrap());
+    insta::assert_snapshot!("stderr", String::from_utf8(output.stderr).unwrap());
+}
+
+#[test]
+fn rules_explain_themselves() {
+    let cwd = folder(&[]);
+    let output = run(&["lint", "--explain", "oom101"], cwd.path(), None);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        oomph_lint::by_code("OOM101").unwrap().page()
+    );
+    let output = run(&["lint", "--explain", "OOM999"], cwd.path(), None);
+    assert_eq!(output.status.code(), Some(2));
+    let output = run(&["lint", "--list-rules"], cwd.path(), None);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for rule in oomph_lint::ALL {
+        assert!(text.contains(rule.code));
+    }
+}

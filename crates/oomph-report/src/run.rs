@@ -1,0 +1,351 @@
+//! What `oomph run` prints: one screen, the verdict first.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use oomph_explain::Explanation;
+use oomph_run::summary::{Share, Summary, Verdict};
+
+use crate::terminal::{
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, wrap,
+};
+
+/// Categories of the summary in the order of the table, with their names.
+const CATEGORIES: [(&str, &str); 9] = [
+    ("activations", "activations"),
+    ("parameters", "parameters"),
+    ("gradients", "gradients"),
+    ("optimizer_state", "optimizer state"),
+    ("inputs", "inputs"),
+    ("workspace", "workspace"),
+    ("other", "other"),
+    ("cached", "cached, unused"),
+    ("cuda_context", "CUDA context"),
+];
+/// Rows of a table without `-v`.
+const FEW: usize = 4;
+/// Rows of a table with `-v`.
+const MANY: usize = 24;
+const INDENT: usize = 2;
+
+/// The report of a run, `columns` wide.
+pub fn run_report(
+    summary: &Summary,
+    explanation: Option<&Explanation>,
+    directory: &Path,
+    columns: usize,
+    verbose: bool,
+) -> String {
+    let mut out = String::new();
+    let kind = if summary.gpu.r#virtual {
+        "virtual "
+    } else {
+        ""
+    };
+    let counted = if summary
+        .phases
+        .iter()
+        .any(|phase| phase.name == "optimizer step")
+    {
+        "step"
+    } else {
+        "pass"
+    };
+    let plural = match (counted, summary.step_count) {
+        (_, 1) => "",
+        ("pass", _) => "es",
+        _ => "s",
+    };
+    let head = format!(
+        "{kind}{} · {} · torch {} · {} {counted}{plural} in {:.1} s",
+        summary.gpu.name,
+        bytes(summary.gpu.memory_bytes),
+        summary
+            .versions
+            .get("torch")
+            .map_or("?", |version| version.split('+').next().unwrap_or(version)),
+        summary.step_count,
+        summary.seconds,
+    );
+    let _ = writeln!(out, "\n{}\n", paint(DIM, shorten(&head, columns)));
+    verdict(&mut out, summary, columns);
+    if summary.peak.used_bytes > 0 {
+        categories(&mut out, summary, columns);
+        let limit = if verbose { MANY } else { FEW };
+        shares(
+            &mut out,
+            "modules",
+            &by_prefix(&summary.modules, verbose),
+            limit,
+            columns,
+        );
+        if verbose {
+            shares(&mut out, "operators", &summary.operators, limit, columns);
+            shares(&mut out, "peak by phase", &summary.phases, limit, columns);
+            steps(&mut out, summary);
+        }
+    }
+    if let Some(explanation) = explanation {
+        cause(&mut out, explanation, columns);
+    }
+    assumptions(&mut out, summary, verbose, columns);
+    let _ = writeln!(
+        out,
+        "{}",
+        line("record", &directory.display().to_string(), columns)
+    );
+    out
+}
+
+fn verdict(out: &mut String, summary: &Summary, columns: usize) {
+    let peak = bytes(summary.peak.used_bytes);
+    let capacity = summary.gpu.memory_bytes;
+    match summary.verdict {
+        Verdict::Fits if summary.peak.used_bytes == 0 => {
+            let _ = writeln!(out, "{} the script used no GPU memory\n", paint(GOOD, "✓"));
+        }
+        Verdict::Fits => {
+            let spare = capacity.saturating_sub(summary.peak.used_bytes);
+            let share = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
+            let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits"));
+            let text = format!(
+                "peak {peak} of {} ({share:.0} %), {} to spare",
+                bytes(capacity),
+                bytes(spare)
+            );
+            let _ = writeln!(
+                out,
+                "  {}",
+                wrap(&text, columns.saturating_sub(INDENT), INDENT)
+            );
+            let moment = format!(
+                "reached in step {}, {}",
+                summary.peak_step, summary.peak_phase
+            );
+            let _ = writeln!(out, "  {}\n", paint(DIM, moment));
+            if summary.handled_oom_count > 0 {
+                let text = format!(
+                    "the script met {} out-of-memory errors and went on",
+                    summary.handled_oom_count
+                );
+                let _ = writeln!(out, "  {}\n", paint(WARN, text));
+            }
+        }
+        Verdict::OutOfMemory => {
+            let mut place = String::from("out of memory");
+            if let Some(oom) = &summary.oom {
+                let _ = write!(place, " in step {}, {}", oom.step, oom.phase);
+                if let Some(module) = &oom.module {
+                    let _ = write!(place, ", at {module}");
+                }
+                if let Some(location) = &oom.location {
+                    let file = location.rsplit('/').next().unwrap_or(location);
+                    let _ = write!(place, " ({file})");
+                }
+            }
+            let _ = writeln!(
+                out,
+                "{} {}",
+                paint(BAD, "✗"),
+                paint(BOLD, wrap(&place, columns.saturating_sub(INDENT), INDENT))
+            );
+            let text = match summary.oom.as_ref().and_then(|oom| oom.short_bytes) {
+                Some(short) if short > 0 => {
+                    format!(
+                        "peak needed {peak} of {}: {} too much",
+                        bytes(capacity),
+                        bytes(short)
+                    )
+                }
+                Some(_) => format!(
+                    "without a limit the peak is {peak} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
+                    bytes(capacity)
+                ),
+                None => format!("at least {peak} of {} was needed", bytes(capacity)),
+            };
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                wrap(&text, columns.saturating_sub(INDENT), INDENT)
+            );
+        }
+        Verdict::ScriptFailed => {
+            let failure = summary
+                .failure
+                .as_deref()
+                .unwrap_or("unknown")
+                .lines()
+                .next()
+                .unwrap_or("")
+                .to_owned();
+            let _ = writeln!(
+                out,
+                "{} {}",
+                paint(BAD, "✗"),
+                paint(
+                    BOLD,
+                    "the script failed; what follows is its memory until then"
+                )
+            );
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                shorten(&failure, columns.saturating_sub(INDENT))
+            );
+        }
+    }
+}
+
+fn categories(out: &mut String, summary: &Summary, columns: usize) {
+    const NAME: usize = 16;
+    const AMOUNT: usize = 10;
+    let mut rows: Vec<(&str, u64)> = CATEGORIES
+        .iter()
+        .map(|&(id, name)| (name, summary.by_category.get(id).copied().unwrap_or(0)))
+        .filter(|&(_, amount)| amount > 0)
+        .collect();
+    // The job's own first, by size; what surrounds it stays last.
+    let own = rows
+        .iter()
+        .take_while(|(name, _)| *name != "cached, unused" && *name != "CUDA context")
+        .count();
+    rows[..own].sort_by_key(|&(_, amount)| std::cmp::Reverse(amount));
+    let most = rows.iter().map(|&(_, amount)| amount).max().unwrap_or(1);
+    let room = columns.saturating_sub(INDENT + NAME + AMOUNT + 2).min(40);
+    for (name, amount) in rows {
+        let graph = paint(ACCENT, bar(amount, most, room));
+        let _ = writeln!(
+            out,
+            "  {}{}  {graph}",
+            pad(name, NAME),
+            pad_left(&bytes(amount), AMOUNT)
+        );
+    }
+    let _ = writeln!(out);
+}
+
+/// Modules summed over the layers of a stack: `h.0.mlp` and `h.1.mlp` are one row, unless asked.
+fn by_prefix(shares: &[Share], verbose: bool) -> Vec<Share> {
+    if verbose {
+        return shares.to_vec();
+    }
+    let mut sums: Vec<Share> = Vec::new();
+    for share in shares {
+        let name: Vec<&str> = share
+            .name
+            .split('.')
+            .map(|part| {
+                if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) {
+                    "*"
+                } else {
+                    part
+                }
+            })
+            .collect();
+        let name = name.join(".");
+        match sums.iter_mut().find(|sum| sum.name == name) {
+            Some(sum) => sum.bytes += share.bytes,
+            None => sums.push(Share {
+                name,
+                bytes: share.bytes,
+            }),
+        }
+    }
+    sums.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+    sums
+}
+
+fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns: usize) {
+    const AMOUNT: usize = 10;
+    const TITLE: usize = 9;
+    let named: Vec<&Share> = shares
+        .iter()
+        .filter(|share| !share.name.is_empty() && share.bytes > 0)
+        .collect();
+    for (index, share) in named.iter().take(limit).enumerate() {
+        let title = if index == 0 { title } else { "" };
+        let room = columns.saturating_sub(INDENT + TITLE + AMOUNT + 3);
+        let _ = writeln!(
+            out,
+            "  {} {}  {}",
+            paint(DIM, pad(title, TITLE)),
+            pad_left(&bytes(share.bytes), AMOUNT),
+            shorten(&share.name, room)
+        );
+    }
+    if !named.is_empty() {
+        let _ = writeln!(out);
+    }
+}
+
+fn steps(out: &mut String, summary: &Summary) {
+    for step in &summary.steps {
+        let name = if step.step == 0 {
+            "setup".to_owned()
+        } else {
+            format!("step {}", step.step)
+        };
+        let _ = writeln!(
+            out,
+            "  {} {}",
+            paint(DIM, pad(&name, 9)),
+            pad_left(&bytes(step.peak_allocated_bytes), 10)
+        );
+    }
+    let _ = writeln!(out);
+}
+
+fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
+    if let Some(cause) = &explanation.cause {
+        let _ = writeln!(out, "{}", line("why", &cause.verdict, columns));
+    }
+    for (index, fix) in explanation.fixes.iter().take(3).enumerate() {
+        let text = match fix.saves_bytes {
+            0 => fix.what.clone(),
+            saved => format!("{} (saves {})", fix.what, bytes(saved)),
+        };
+        let _ = writeln!(
+            out,
+            "{}",
+            line(if index == 0 { "fixes" } else { "" }, &text, columns)
+        );
+    }
+}
+
+fn assumptions(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
+    let limit = if verbose { usize::MAX } else { 3 };
+    for (index, found) in summary.assumptions.iter().take(limit).enumerate() {
+        let place = found
+            .location
+            .as_deref()
+            .map(|place| format!(" ({})", place.rsplit('/').next().unwrap_or(place)))
+            .unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "{}",
+            line(
+                if index == 0 { "assumed" } else { "" },
+                &format!("{}{place}", found.what),
+                columns
+            )
+        );
+    }
+    if summary.assumptions.len() > limit {
+        let more = format!(
+            "and {} more: -v shows them",
+            summary.assumptions.len() - limit
+        );
+        let _ = writeln!(out, "{}", line("", &more, columns));
+    }
+}
+
+/// `  title   text`, wrapped under itself.
+fn line(title: &str, text: &str, columns: usize) -> String {
+    const TITLE: usize = 8;
+    let indent = INDENT + TITLE + 1;
+    format!(
+        "  {} {}",
+        paint(DIM, pad(title, TITLE)),
+        wrap(text, columns.saturating_sub(indent), indent)
+    )
+}

@@ -1,0 +1,97 @@
+//! What people see, at several widths.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
+
+use std::path::{Path, PathBuf};
+
+use oomph_explain::{Options, diff, explain, explain_messages};
+use oomph_report::explanation::{difference, explanation};
+use oomph_trace::{Trace, text};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fixtures")
+        .join(name)
+}
+
+fn trace(name: &str) -> Trace {
+    oomph_trace::snapshot::read(&fixture(name)).unwrap().0
+}
+
+/// Without styles.
+fn plain(styled: &str) -> String {
+    let mut out = String::new();
+    let mut escape = false;
+    for character in styled.chars() {
+        match (escape, character) {
+            (false, '\u{1b}') => escape = true,
+            (false, character) => out.push(character),
+            (true, character) => escape = !character.is_ascii_alphabetic(),
+        }
+    }
+    out
+}
+
+#[test]
+fn failures() {
+    for name in [
+        "loss_accumulate",
+        "fragmentation",
+        "other_process",
+        "long_tail",
+    ] {
+        let found = explain(
+            &trace(&format!("oom/{name}.pickle.xz")),
+            &Options::default(),
+        );
+        for width in [60, 80, 120] {
+            insta::assert_snapshot!(
+                format!("{name}_{width}"),
+                plain(&explanation(&found, width))
+            );
+        }
+    }
+}
+
+#[test]
+fn a_message_alone() {
+    for name in ["batch_too_big", "other_process"] {
+        let (messages, _) = text::read(&fixture(&format!("oom/{name}.json"))).unwrap();
+        let found = explain_messages(&messages).unwrap();
+        insta::assert_snapshot!(format!("message_{name}"), plain(&explanation(&found, 80)));
+    }
+}
+
+#[test]
+fn a_job_that_did_not_fail() {
+    let found = explain(&trace("snapshots/gpt2_b8.pickle.xz"), &Options::default());
+    insta::assert_snapshot!("healthy", plain(&explanation(&found, 80)));
+}
+
+#[test]
+fn differences() {
+    let a = trace("snapshots/resnet50_b32.pickle.xz");
+    let b = trace("oom/eval_grad.pickle.xz");
+    let found = diff(&a, &b, &Options::default());
+    for width in [60, 100] {
+        insta::assert_snapshot!(
+            format!("diff_{width}"),
+            plain(&difference(&found, ["a.pickle", "b.pickle"], width))
+        );
+    }
+}
+
+/// Paths and commands may stick out, since they are for copying; everything else fits.
+#[test]
+fn lines_fit_the_terminal() {
+    let found = explain(&trace("oom/eval_grad.pickle.xz"), &Options::default());
+    for width in [60, 80, 100, 120] {
+        for line in plain(&explanation(&found, width)).lines() {
+            let columns = line.chars().count();
+            assert!(
+                columns <= width + 12,
+                "{columns} of {width} columns: {line}"
+            );
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Joins the recorder's account with PyTorch's memory history: what each allocation holds.
+
+use std::collections::HashMap;
+
+use oomph_trace::{Action, Category, Label, Labels, Phase, StringId, Trace};
+
+use crate::record::Record;
+
+/// Clocks of the history and of the recorder differ by less than this, in µs.
+const CLOCK_SLACK: i64 = 2_000;
+
+/// One allocation's life, in rows of the history.
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    alloc: usize,
+    /// The row that freed it, or the number of rows.
+    free: usize,
+}
+
+/// Operators that take scratch memory from the allocator while they run.
+const SCRATCH: [&str; 12] = [
+    "convolution",
+    "cudnn",
+    "miopen",
+    "mm",
+    "linear",
+    "attention",
+    "fft",
+    "linalg",
+    "rnn",
+    "lstm",
+    "gru",
+    "conv",
+];
+
+/// Sizes of the work spaces that PyTorch keeps per cuBLAS handle, by architecture.
+const CUBLAS_WORKSPACES: [u64; 3] = [8_519_680, 33_554_432, 1 << 20];
+
+/// Gives every allocation in `trace` a label, from the recorder's scopes and marks.
+pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
+    let rows = trace.rows_of(device);
+    let lives = lives(trace, rows.clone());
+    let mut categories = marked(trace, record, &lives);
+    let scopes: Vec<Label> = record
+        .scopes
+        .iter()
+        .map(|(phase, module, op, step)| Label {
+            category: Category::Unknown,
+            module: trace.strings.intern(module),
+            op: trace.strings.intern(op),
+            phase: phase_of(phase),
+            step: step + 1,
+        })
+        .collect();
+    let scope_of = |trace: &Trace, row: usize| {
+        trace
+            .strings
+            .get(trace.events.metadata(row))
+            .parse::<usize>()
+            .ok()
+            .and_then(|id| scopes.get(id))
+            .copied()
+            .unwrap_or_default()
+    };
+    spread(trace, &lives, &mut categories, scope_of);
+
+    let mut labels = Labels::default();
+    let mut handles: HashMap<Label, u32> = HashMap::new();
+    for life in &lives {
+        let scope = scope_of(trace, life.alloc);
+        let mut label = scope;
+        match categories.get(&life.alloc) {
+            Some(&(category, owner)) => {
+                label.category = category;
+                if owner != StringId::EMPTY {
+                    label.module = owner;
+                }
+            }
+            None => label.category = by_scope(trace, *life, scope),
+        }
+        let handle = *handles.entry(label).or_insert_with(|| labels.add(label));
+        labels.set(life.alloc, handle);
+        if life.free < rows.end {
+            labels.set(life.free, handle);
+        }
+    }
+    trace.labels = Some(labels);
+}
+
+fn phase_of(name: &str) -> Phase {
+    match name {
+        "setup" => Phase::Setup,
+        "forward" => Phase::Forward,
+        "backward" => Phase::Backward,
+        "optimizer" => Phase::Optimizer,
+        "inference" => Phase::Inference,
+        _ => Phase::Unknown,
+    }
+}
+
+/// All allocations of the history.
+fn lives(trace: &Trace, rows: std::ops::Range<usize>) -> Vec<Life> {
+    let mut open: HashMap<u64, usize> = HashMap::new();
+    let mut lives: Vec<Life> = Vec::new();
+    for row in rows.clone() {
+        match trace.events.action(row) {
+            Action::Alloc => {
+                open.insert(trace.events.addr(row).0, lives.len());
+                lives.push(Life {
+                    alloc: row,
+                    free: rows.end,
+                });
+            }
+            Action::FreeRequested => {
+                if let Some(index) = open.remove(&trace.events.addr(row).0) {
+                    lives[index].free = row;
+                }
+            }
+            _ => {}
+        }
+    }
+    lives
+}
+
+/// What the recorder marked: allocation row → category and owner.
+fn marked(
+    trace: &mut Trace,
+    record: &Record,
+    lives: &[Life],
+) -> HashMap<usize, (Category, StringId)> {
+    let mut by_address: HashMap<u64, Vec<Life>> = HashMap::new();
+    for life in lives {
+        by_address
+            .entry(trace.events.addr(life.alloc).0)
+            .or_default()
+            .push(*life);
+    }
+    let mut found: HashMap<usize, (Category, StringId)> = HashMap::new();
+    for (kind, time, address, owner) in &record.marks {
+        let category = match kind.as_str() {
+            "parameter" => Category::Parameter,
+            "gradient" => Category::Gradient,
+            "optimizer_state" => Category::OptimizerState,
+            "input" => Category::Input,
+            _ => continue,
+        };
+        let Some(candidates) = by_address.get(address) else {
+            continue;
+        };
+        let begins = |life: &Life| trace.events.time(life.alloc).0;
+        let index = candidates.partition_point(|life| begins(life) <= time + CLOCK_SLACK);
+        // The clocks may disagree about the very newest; an older one that still lived is better.
+        let life = candidates[..index].iter().rev().find(|life| {
+            life.free >= trace.events.len() || trace.events.time(life.free).0 >= time - CLOCK_SLACK
+        });
+        if let Some(life) = life {
+            let owner = trace.strings.intern(owner);
+            let entry = found.entry(life.alloc).or_insert((category, owner));
+            // Parameters stay parameters, whatever else points at their memory.
+            if rank(category) < rank(entry.0) {
+                *entry = (category, owner);
+            }
+        }
+    }
+    found
+}
+
+fn rank(category: Category) -> u8 {
+    match category {
+        Category::Parameter => 0,
+        Category::OptimizerState => 1,
+        Category::Gradient => 2,
+        _ => 3,
+    }
+}
+
+/// Unmarked allocations that look like marked ones of another step: same size, operator, phase
+/// and module, and as long-lived.
+fn spread(
+    trace: &Trace,
+    lives: &[Life],
+    categories: &mut HashMap<usize, (Category, StringId)>,
+    scope_of: impl Fn(&Trace, usize) -> Label,
+) {
+    type Key = (u64, StringId, Phase, StringId);
+    let key = |row: usize| -> Key {
+        let scope = scope_of(trace, row);
+        (
+            trace.events.size(row).0,
+            scope.op,
+            scope.phase,
+            scope.module,
+        )
+    };
+    let mut votes: HashMap<Key, HashMap<(Category, StringId), i64>> = HashMap::new();
+    for life in lives {
+        let vote = categories.get(&life.alloc).copied().unwrap_or_default();
+        *votes
+            .entry(key(life.alloc))
+            .or_default()
+            .entry(vote)
+            .or_default() += 1;
+    }
+    for life in lives {
+        if categories.contains_key(&life.alloc) {
+            continue;
+        }
+        let Some(options) = votes.get(&key(life.alloc)) else {
+            continue;
+        };
+        let unmarked = options.get(&Default::default()).copied().unwrap_or(0);
+        let best = options
+            .iter()
+            .filter(|((category, _), _)| matches!(category, Category::Gradient | Category::Input))
+            .max_by_key(|(_, count)| **count);
+        // Only where marks are the rule: one gradient among many temporaries is no rule.
+        if let Some((&vote, &count)) = best
+            && count * 2 >= unmarked
+        {
+            categories.insert(life.alloc, vote);
+        }
+    }
+}
+
+/// What an allocation holds that nobody marked.
+fn by_scope(trace: &Trace, life: Life, scope: Label) -> Category {
+    let op = trace.strings.get(scope.op);
+    let name = op.rsplit("::").next().unwrap_or(op);
+    let size = trace.events.size(life.alloc).0;
+    let ends = life.free >= trace.events.len();
+    let scratch = SCRATCH.iter().any(|part| name.contains(part));
+    if scratch && ends && CUBLAS_WORKSPACES.contains(&size) {
+        return Category::Workspace;
+    }
+    // Freed under the same operator that took it: scratch memory, or an intermediate.
+    let passing = !ends
+        && (life.alloc..life.free)
+            .all(|row| trace.events.metadata(row) == trace.events.metadata(life.alloc));
+    if passing {
+        return if scratch {
+            Category::Workspace
+        } else {
+            Category::Temporary
+        };
+    }
+    match scope.phase {
+        Phase::Forward | Phase::Inference => Category::Activation,
+        Phase::Backward | Phase::Optimizer => Category::Temporary,
+        _ => Category::Unknown,
+    }
+}

@@ -1,0 +1,12 @@
+//! A recorded run: what the recorder wrote in the user's process, attributed and summed up.
+//!
+//! [`record`] is the recorder's own account, [`attribution`] joins it with PyTorch's memory
+//! history into labels, and [`summary`] is what `oomph run` prints and writes.
+
+pub mod attribution;
+pub mod record;
+pub mod summary;
+
+pub use attribution::attribute;
+pub use record::{Error, Record};
+pub use summary::{Gpu, Summary, Verdict};

@@ -1,0 +1,209 @@
+//! `record.json`: what the recorder in the user's process knows.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// The version of the record that this crate reads.
+pub const FORMAT: &str = "oomph.record/1";
+
+/// Why a record could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file could not be opened or read.
+    #[error("cannot read {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The file is no record.
+    #[error("{path} is no record of a run ({FORMAT}): {source}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: serde_json::Error,
+    },
+    /// The record is of another version.
+    #[error("{path} has the format {found:?}; this oomph reads {FORMAT}. Run the script again")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The format that it states.
+        found: String,
+    },
+}
+
+/// The whole record.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Record {
+    /// [`FORMAT`].
+    pub format: String,
+    /// The version of torch.
+    pub torch: String,
+    /// The version of CUDA that torch was built for.
+    pub cuda: Option<String>,
+    /// The version of Python.
+    pub python: String,
+    /// The script and its arguments.
+    pub argv: Vec<String>,
+    /// Whether the GPU was a virtual one.
+    pub r#virtual: bool,
+    /// How long the script ran, from the import of torch on.
+    pub seconds: f64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Whether it used CUDA at all.
+    pub used_cuda: bool,
+    /// Steps of the first optimizer that stepped.
+    pub steps: u32,
+    /// Forward passes without a graph, where there was no optimizer.
+    pub inferences: u32,
+    /// Each GPU that torch saw.
+    pub devices: Vec<Device>,
+    /// The last time the allocator gave up.
+    pub oom: Option<Oom>,
+    /// How often the allocator gave up.
+    pub oom_count: u32,
+    /// What an allocation's metadata means: phase, module, operator, step.
+    pub scopes: Vec<(String, String, String, u32)>,
+    /// Which memory holds what: kind, time in µs, address, owner.
+    pub marks: Vec<(String, i64, u64, String)>,
+    /// When steps ended and phases began: time in µs, what, number.
+    pub boundaries: Vec<(i64, String, u32)>,
+    /// Whether allocations carry scopes at all (torch 2.10 and later).
+    pub has_scopes: bool,
+    /// How many events the history could hold.
+    pub max_events: usize,
+    /// What the values in the run rest on.
+    pub assumptions: Vec<Assumption>,
+    /// What the virtual GPU's library has to say.
+    #[serde(default)]
+    pub library: Library,
+}
+
+/// How the script ended.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Outcome {
+    /// `finished`, `exit`, `exception` or `interrupted`.
+    pub kind: String,
+    /// The exit status.
+    pub status: i32,
+    /// The exception's type.
+    #[serde(default)]
+    pub r#type: Option<String>,
+    /// The exception's message.
+    #[serde(default)]
+    pub message: Option<String>,
+}
+
+/// A GPU's figures at the end, in bytes.
+#[derive(Debug, Clone, Deserialize)]
+#[expect(missing_docs, reason = "PyTorch's own names of its statistics")]
+pub struct Device {
+    pub index: u32,
+    pub name: String,
+    pub total_bytes: u64,
+    pub peak_allocated_bytes: u64,
+    pub peak_reserved_bytes: u64,
+    pub allocated_bytes: u64,
+    pub reserved_bytes: u64,
+    pub used: bool,
+    #[serde(default)]
+    pub limit_bytes: u64,
+    #[serde(default)]
+    pub outside_bytes: u64,
+    #[serde(default)]
+    pub peak_used_bytes: u64,
+}
+
+/// Where the allocator gave up.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Oom {
+    /// The GPU.
+    pub device: u32,
+    /// What it asked the driver for.
+    pub requested_bytes: u64,
+    /// What the driver had.
+    pub free_bytes: u64,
+    /// Steps completed before.
+    pub step: u32,
+    /// The phase.
+    pub phase: String,
+    /// The module, empty if unknown.
+    pub module: String,
+    /// The user's own line, `file:line`, empty if unknown.
+    pub location: String,
+    /// Whether it ended the script.
+    #[serde(default)]
+    pub raised: bool,
+}
+
+/// Something that was assumed.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Assumption {
+    /// `value`, `shape` or `attribution`.
+    pub kind: String,
+    /// What was assumed.
+    pub what: String,
+    /// Where, `file:line`, empty if unknown.
+    pub location: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// What the virtual GPU counted.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Library {
+    /// Functions whose answer was assumed.
+    #[serde(default)]
+    pub assumptions: Vec<LibraryAssumption>,
+}
+
+/// A function of the CUDA libraries whose answer was assumed.
+#[derive(Debug, Clone, Deserialize)]
+pub struct LibraryAssumption {
+    /// The function.
+    pub function: String,
+    /// What was assumed.
+    pub what: String,
+    /// How often.
+    pub count: u64,
+}
+
+impl Record {
+    /// Reads a `record.json`.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let record: Self = serde_json::from_str(&text).map_err(|source| Error::Json {
+            path: path.to_owned(),
+            source,
+        })?;
+        if record.format != FORMAT {
+            return Err(Error::Format {
+                path: path.to_owned(),
+                found: record.format,
+            });
+        }
+        Ok(record)
+    }
+
+    /// The GPU that the job used most.
+    pub fn busiest(&self) -> Option<&Device> {
+        self.devices
+            .iter()
+            .filter(|device| device.used)
+            .max_by_key(|device| device.peak_reserved_bytes)
+    }
+
+    /// Whether the script ended by running out of memory.
+    pub fn out_of_memory(&self) -> bool {
+        self.oom.as_ref().is_some_and(|oom| oom.raised)
+    }
+}

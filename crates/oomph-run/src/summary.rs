@@ -1,0 +1,389 @@
+//! What a run comes to: the verdict, and where the memory goes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use oomph_trace::{Action, Category, Phase, Trace};
+use serde::Serialize;
+
+use crate::record::Record;
+
+/// Version of the JSON. Fields may be added; a change of meaning is a new number.
+pub const FORMAT: &str = "oomph.run/1";
+
+/// PyTorch's allocator rounds every request up to this.
+const ROUNDING: u64 = 512;
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The job fits.
+    Fits,
+    /// The job needs more memory than the GPU has.
+    OutOfMemory,
+    /// The script failed for another reason.
+    ScriptFailed,
+}
+
+/// The GPU.
+#[derive(Debug, Clone, Serialize)]
+pub struct Gpu {
+    /// Its name, as the driver reports it.
+    pub name: String,
+    /// Its memory, as the driver reports it.
+    pub memory_bytes: u64,
+    /// What is left of it for the allocator: memory less what lies outside the allocator.
+    pub usable_bytes: u64,
+    /// Whether it is a virtual one.
+    pub r#virtual: bool,
+}
+
+/// The greatest amounts, each at its own moment.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Peak {
+    /// In tensors.
+    pub allocated_bytes: u64,
+    /// Held by PyTorch's allocator.
+    pub reserved_bytes: u64,
+    /// Held by the process: reserved and what lies outside the allocator.
+    pub used_bytes: u64,
+}
+
+/// A row of a table: who, and how much at the peak.
+#[derive(Debug, Clone, Serialize)]
+pub struct Share {
+    /// The module, operator, phase or place.
+    pub name: String,
+    /// Bytes at the peak.
+    pub bytes: u64,
+}
+
+/// The greatest amount within a phase or a step.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepPeak {
+    /// The step, counted from 1; 0 is before the first.
+    pub step: u32,
+    /// The most that was allocated.
+    pub peak_allocated_bytes: u64,
+}
+
+/// Where memory ran out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Oom {
+    /// The step, counted from 1.
+    pub step: u32,
+    /// `setup`, `forward`, `backward`, `optimizer` or `inference`.
+    pub phase: String,
+    /// The module, where known.
+    pub module: Option<String>,
+    /// The user's own line, `file:line`, where known.
+    pub location: Option<String>,
+    /// What the allocator asked the driver for.
+    pub requested_bytes: u64,
+    /// How much more than the GPU's memory the job would have used; `null` if it was not measured.
+    pub short_bytes: Option<u64>,
+}
+
+/// Something that the figures rest on.
+#[derive(Debug, Clone, Serialize)]
+pub struct Assumption {
+    /// `value`, `shape`, `attribution` or `library`.
+    pub kind: String,
+    /// What was assumed.
+    pub what: String,
+    /// Where, `file:line` or the function's name.
+    pub location: Option<String>,
+    /// How often.
+    pub count: u64,
+}
+
+/// Everything that `oomph run` writes.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// [`FORMAT`].
+    pub format: &'static str,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// The script and its arguments.
+    pub script: Vec<String>,
+    /// On which GPU.
+    pub gpu: Gpu,
+    /// The greatest amounts; where memory ran out, those of a GPU without limit.
+    pub peak: Peak,
+    /// Bytes at the peak by what they hold; with what is cached and what lies outside.
+    pub by_category: BTreeMap<&'static str, u64>,
+    /// Bytes at the peak by module, the largest first.
+    pub modules: Vec<Share>,
+    /// Bytes at the peak by operator, the largest first.
+    pub operators: Vec<Share>,
+    /// The most that was allocated within each phase.
+    pub phases: Vec<Share>,
+    /// The most that was allocated within each step.
+    pub steps: Vec<StepPeak>,
+    /// The phase in which the peak was reached, and the step.
+    pub peak_phase: String,
+    /// The step of the peak, counted from 1.
+    pub peak_step: u32,
+    /// Steps that the optimizer made, or forward passes without one.
+    pub step_count: u32,
+    /// Where memory ran out, if it did.
+    pub oom: Option<Oom>,
+    /// Times that the script met an out-of-memory error and went on.
+    pub handled_oom_count: u32,
+    /// How the script failed, if it did.
+    pub failure: Option<String>,
+    /// What the figures rest on.
+    pub assumptions: Vec<Assumption>,
+    /// Seconds that the script took.
+    pub seconds: f64,
+    /// Versions.
+    pub versions: BTreeMap<&'static str, String>,
+}
+
+/// Sums up what `trace` (attributed) and `record` say of the busiest device. `gpu_total` is the
+/// capacity that the verdict is about.
+pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>) -> Summary {
+    let device = record.busiest();
+    let mut summary = Summary {
+        format: FORMAT,
+        verdict: verdict(record),
+        script: record.argv.clone(),
+        gpu: Gpu {
+            name: record
+                .devices
+                .first()
+                .map(|device| device.name.clone())
+                .unwrap_or_default(),
+            memory_bytes: gpu_total
+                .or_else(|| record.devices.first().map(|d| d.total_bytes))
+                .unwrap_or(0),
+            usable_bytes: 0,
+            r#virtual: record.r#virtual,
+        },
+        peak: Peak::default(),
+        by_category: BTreeMap::new(),
+        modules: Vec::new(),
+        operators: Vec::new(),
+        phases: Vec::new(),
+        steps: Vec::new(),
+        peak_phase: String::new(),
+        peak_step: 0,
+        step_count: if record.steps > 0 {
+            record.steps
+        } else {
+            record.inferences
+        },
+        oom: oom(record),
+        handled_oom_count: record
+            .oom_count
+            .saturating_sub(u32::from(record.out_of_memory())),
+        failure: failure(record),
+        assumptions: assumptions(record, trace),
+        seconds: record.seconds,
+        versions: BTreeMap::from([
+            ("oomph", env!("CARGO_PKG_VERSION").to_owned()),
+            ("torch", record.torch.clone()),
+            ("cuda", record.cuda.clone().unwrap_or_default()),
+            ("python", record.python.clone()),
+        ]),
+    };
+    let Some(device) = device else {
+        summary.gpu.usable_bytes = summary.gpu.memory_bytes;
+        return summary;
+    };
+    summary.gpu.usable_bytes = summary
+        .gpu
+        .memory_bytes
+        .saturating_sub(device.outside_bytes);
+    summary.peak = Peak {
+        allocated_bytes: device.peak_allocated_bytes,
+        reserved_bytes: device.peak_reserved_bytes,
+        used_bytes: device.peak_used_bytes,
+    };
+    if let Some(trace) = trace {
+        fill_from_trace(&mut summary, trace, device.index);
+    }
+    let attributed: u64 = summary.by_category.values().sum();
+    // Blocks that were larger than their request, and what the history no longer holds.
+    let rest = device.peak_allocated_bytes.saturating_sub(attributed);
+    *summary.by_category.entry("other").or_default() += rest;
+    let allocated: u64 = summary.by_category.values().sum();
+    summary.by_category.insert(
+        "cached",
+        device.peak_reserved_bytes.saturating_sub(allocated),
+    );
+    summary
+        .by_category
+        .insert("cuda_context", device.outside_bytes);
+    summary
+}
+
+fn verdict(record: &Record) -> Verdict {
+    if record.out_of_memory() {
+        Verdict::OutOfMemory
+    } else if record.outcome.status != 0 {
+        Verdict::ScriptFailed
+    } else {
+        Verdict::Fits
+    }
+}
+
+fn oom(record: &Record) -> Option<Oom> {
+    let oom = record.oom.as_ref().filter(|oom| oom.raised)?;
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Some(Oom {
+        step: oom.step + 1,
+        phase: oom.phase.clone(),
+        module: some(&oom.module),
+        location: some(&oom.location),
+        requested_bytes: oom.requested_bytes,
+        short_bytes: None,
+    })
+}
+
+fn failure(record: &Record) -> Option<String> {
+    let outcome = &record.outcome;
+    if outcome.status == 0 {
+        return None;
+    }
+    Some(match (&outcome.r#type, &outcome.message) {
+        (Some(kind), Some(message)) => format!("{kind}: {message}"),
+        _ => format!("exit status {}", outcome.status),
+    })
+}
+
+fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let mut all: Vec<Assumption> = record
+        .assumptions
+        .iter()
+        .map(|found| Assumption {
+            kind: found.kind.clone(),
+            what: found.what.clone(),
+            location: some(&found.location),
+            count: found.count,
+        })
+        .collect();
+    all.extend(record.library.assumptions.iter().map(|found| Assumption {
+        kind: "library".to_owned(),
+        what: found.what.clone(),
+        location: some(&found.function),
+        count: found.count,
+    }));
+    if trace.is_some_and(|trace| trace.events.len() >= record.max_events) {
+        all.push(Assumption {
+            kind: "attribution".to_owned(),
+            what: format!(
+                "the history holds the last {} events only; peaks are exact, but the peak may lie before them and its parts be unknown",
+                record.max_events
+            ),
+            location: None,
+            count: 1,
+        });
+    }
+    all
+}
+
+/// What is alive, summed as the history goes on.
+#[derive(Debug, Default, Clone)]
+struct Alive {
+    by_row: HashMap<u64, (usize, u64)>,
+    bytes: u64,
+}
+
+fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
+    let rows = trace.rows_of(device);
+    let labels = trace.labels.clone().unwrap_or_default();
+    let mut alive = Alive::default();
+    let (mut peak_bytes, mut peak_row) = (0, rows.start);
+    let mut phases: HashMap<Phase, u64> = HashMap::new();
+    let mut steps: BTreeMap<u32, u64> = BTreeMap::new();
+    for row in rows.clone() {
+        match trace.events.action(row) {
+            Action::Alloc => {
+                let bytes = trace.events.size(row).0.max(1).div_ceil(ROUNDING) * ROUNDING;
+                alive.by_row.insert(trace.events.addr(row).0, (row, bytes));
+                alive.bytes += bytes;
+                if alive.bytes > peak_bytes {
+                    (peak_bytes, peak_row) = (alive.bytes, row);
+                }
+                let label = labels.get(row);
+                let phase = phases.entry(label.phase).or_default();
+                *phase = (*phase).max(alive.bytes);
+                let step = steps.entry(label.step).or_default();
+                *step = (*step).max(alive.bytes);
+            }
+            Action::FreeRequested => {
+                if let Some((_, bytes)) = alive.by_row.remove(&trace.events.addr(row).0) {
+                    alive.bytes -= bytes;
+                }
+            }
+            _ => {}
+        }
+    }
+    // Once more up to the peak, to see what was alive there.
+    let mut at_peak: HashMap<u64, (usize, u64)> = HashMap::new();
+    for row in rows.start..=peak_row.min(rows.end.saturating_sub(1)) {
+        let addr = trace.events.addr(row).0;
+        match trace.events.action(row) {
+            Action::Alloc => {
+                let bytes = trace.events.size(row).0.max(1).div_ceil(ROUNDING) * ROUNDING;
+                at_peak.insert(addr, (row, bytes));
+            }
+            Action::FreeRequested => {
+                at_peak.remove(&addr);
+            }
+            _ => {}
+        }
+    }
+    let mut modules: HashMap<String, u64> = HashMap::new();
+    let mut operators: HashMap<String, u64> = HashMap::new();
+    for &(row, bytes) in at_peak.values() {
+        let label = labels.get(row);
+        *summary
+            .by_category
+            .entry(category_id(label.category))
+            .or_default() += bytes;
+        *modules
+            .entry(trace.strings.get(label.module).to_owned())
+            .or_default() += bytes;
+        *operators
+            .entry(trace.strings.get(label.op).to_owned())
+            .or_default() += bytes;
+    }
+    summary.modules = ranked(modules);
+    summary.operators = ranked(operators);
+    summary.phases = ranked(
+        phases
+            .into_iter()
+            .map(|(phase, bytes)| (phase.name().to_owned(), bytes))
+            .collect(),
+    );
+    summary.steps = steps
+        .into_iter()
+        .map(|(step, peak_allocated_bytes)| StepPeak {
+            step,
+            peak_allocated_bytes,
+        })
+        .collect();
+    let peak = labels.get(peak_row);
+    summary.peak_phase = peak.phase.name().to_owned();
+    summary.peak_step = peak.step;
+}
+
+/// The names of the JSON: temporaries and the unknown are "other".
+fn category_id(category: Category) -> &'static str {
+    match category {
+        Category::Temporary | Category::Unknown => "other",
+        known => known.id(),
+    }
+}
+
+fn ranked(shares: HashMap<String, u64>) -> Vec<Share> {
+    let mut shares: Vec<Share> = shares
+        .into_iter()
+        .map(|(name, bytes)| Share { name, bytes })
+        .collect();
+    shares.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    shares
+}

@@ -1,0 +1,185 @@
+"""Runs a script under the recorder: `python -m oomph.launch script.py args…` (or `-m module args…`).
+
+`oomph run` starts this with the virtual GPU preloaded. Nothing heavy is imported before the script:
+the recorder wakes up when the script imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import runpy
+import sys
+import types
+from typing import Any
+
+SUPPORTED = ((2, 8), (2, 9), (2, 10), (2, 11), (2, 12), (2, 13))
+"""Versions of torch that the virtual GPU plays for."""
+
+RUN_VARIABLE = "OOMPH_RUN"
+"""Names the JSON file with the settings of this run, written by `oomph run`."""
+
+
+class Refused(Exception):
+    """The run cannot begin; the message says what was expected, what was found and what to do."""
+
+
+def _installed_torch() -> tuple[str, str | None]:
+    """Version and CUDA version of the installed torch, read from its files without importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        raise Refused(
+            f"torch is not installed in {sys.prefix}. Install it there (pip install torch), or run "
+            "oomph from the environment that has it."
+        )
+    path = os.path.join(next(iter(spec.submodule_search_locations)), "version.py")
+    try:
+        with open(path) as file:
+            text = file.read()
+    except OSError as error:
+        raise Refused(
+            f"cannot read {path}: {error}. Is this a complete installation of torch?"
+        ) from None
+    version = re.search(r"^__version__ = '([^']+)'", text, re.M)
+    cuda = re.search(r"^cuda[^=\n]*= '([^']+)'", text, re.M)
+    return (version.group(1) if version else "unknown"), (cuda.group(1) if cuda else None)
+
+
+def check_torch(virtual: bool, unsupported: bool) -> tuple[str, str | None]:
+    """The installed torch, or `Refused` if the virtual GPU cannot play for it."""
+    version, cuda = _installed_torch()
+    if not virtual:
+        return version, cuda
+    if cuda is None:
+        raise Refused(
+            f"torch {version} in {sys.prefix} is built without CUDA. The virtual GPU needs the CUDA "
+            "build (the default of `pip install torch` on Linux); no driver or GPU is needed for it."
+        )
+    match = re.match(r"(\d+)\.(\d+)", version)
+    known = match is not None and (int(match.group(1)), int(match.group(2))) in SUPPORTED
+    if (not known or cuda.split(".")[0] not in ("12", "13")) and not unsupported:
+        versions = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
+        raise Refused(
+            f"torch {version} with CUDA {cuda} is not among the versions that the virtual GPU is "
+            f"known to play for: torch {versions} with CUDA 12 or 13. `--unsupported` runs it all the same."
+        )
+    return version, cuda
+
+
+class _ImportWatcher:
+    """Calls `then` when torch has been imported, and steps aside."""
+
+    def __init__(self, then) -> None:
+        self._then = then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            self._then()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _run_script(path: str) -> None:
+    """Run a file as `python file` would: as the module `__main__`, so that spawned workers find it."""
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec")
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __builtins__=__builtins__)
+    sys.modules["__main__"] = main
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    exec(code, main.__dict__)
+
+
+def _without_own_frames(traceback):
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in (
+        __file__,
+        runpy.__file__,
+        "<frozen runpy>",
+    ):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def main() -> int:
+    """Run the script named in `sys.argv`; returns its exit status."""
+    arguments = sys.argv[1:]
+    with open(os.environ[RUN_VARIABLE]) as file:
+        settings = json.load(file)
+    # Children of the script are not this run.
+    del os.environ[RUN_VARIABLE]
+    recorder: list[Any] = []
+
+    def torch_imported() -> None:
+        from oomph.recorder import Recorder
+
+        recorder.append(Recorder(settings))
+        recorder[0].start()
+
+    outcome: dict[str, Any] = dict(kind="finished", status=0)
+    try:
+        _, cuda = check_torch(settings["virtual"], settings["unsupported"])
+        if settings["virtual"] and cuda is not None:
+            major, minor = cuda.split(".")[:2]
+            with open(settings["config"], "a") as file:
+                file.write(f"cuda_version={int(major) * 1000 + int(minor) * 10}\n")
+    except Refused as refusal:
+        with open(os.path.join(settings["directory"], "refused.txt"), "w") as file:
+            file.write(str(refusal))
+        return 2
+    sys.meta_path.insert(0, _ImportWatcher(torch_imported))
+    hard_exit = os._exit
+
+    def exit_at_once(status: int) -> None:
+        if recorder and os.getpid() == recorder[0].process:
+            recorder[0].finish(dict(kind="finished" if status == 0 else "exit", status=status))
+        hard_exit(status)
+
+    os._exit = exit_at_once  # type: ignore[assignment]
+    try:
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            sys.path[0] = os.getcwd()
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = arguments
+            _run_script(arguments[0])
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
+        if stop.code is not None and not isinstance(stop.code, int):
+            print(stop.code, file=sys.stderr)
+        outcome = dict(kind="finished" if status == 0 else "exit", status=status)
+    except KeyboardInterrupt:
+        outcome = dict(kind="interrupted", status=130)
+    except BaseException as error:
+        outcome = dict(
+            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000]
+        )
+        error.__traceback__ = _without_own_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        if recorder:
+            recorder[0].failed_with(error)
+        del error
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    if recorder:
+        recorder[0].finish(outcome)
+    os._exit = hard_exit
+    return outcome["status"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

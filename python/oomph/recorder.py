@@ -1,0 +1,440 @@
+"""Records what a training script does with GPU memory, on a virtual or a real GPU.
+
+PyTorch's own memory history gives every allocation with its stack. Beside it the recorder notes
+what PyTorch's history lacks: the operator, module, phase and step of each allocation (a number in
+its metadata, see `Scopes`), and which tensors are parameters, gradients, optimizer state, inputs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pickle
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+from torch.optim import optimizer as optim
+
+from oomph.values import Assumptions, ValueLayer, user_line
+
+FORMAT = "oomph.record/1"
+"""Version of `record.json`; fields may be added, a change of meaning is a new number."""
+
+MAX_EVENTS = 4_000_000
+"""The history's length: beyond it PyTorch forgets the oldest events, and the record says so."""
+
+MARKED_STEPS = 6
+"""Gradients and optimizer state are marked in the first steps; later ones are told by their stacks."""
+
+SETUP, FORWARD, BACKWARD, OPTIMIZER, INFERENCE = (
+    "setup",
+    "forward",
+    "backward",
+    "optimizer",
+    "inference",
+)
+PARAMETER, GRADIENT, STATE, INPUT, BUFFER = (
+    "parameter",
+    "gradient",
+    "optimizer_state",
+    "input",
+    "parameter",
+)
+
+_current_node = torch._C._current_autograd_node
+_grad_enabled = torch.is_grad_enabled
+
+
+class StepsDone(SystemExit):
+    """Ends the script after the asked number of steps: as `sys.exit(0)` would, so that it cleans up."""
+
+    def __init__(self) -> None:
+        """Exit status 0."""
+        super().__init__(0)
+
+
+class _Usage(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint64) for name in ("total", "limit", "allocated", "context", "peak")
+    ]
+
+
+class Recorder:
+    """Watches this process; `settings` comes from `oomph run`."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """Nothing is touched before `start`."""
+        self.settings = settings
+        self.process = os.getpid()
+        self.virtual = bool(settings["virtual"])
+        self.assumptions = Assumptions()
+        self.layer = ValueLayer(
+            self.assumptions, settings.get("rule", "half"), virtual=self.virtual
+        )
+        self._began = time.time()
+        self._step = 0
+        self._inferences = 0
+        self._main_optimizer: int | None = None
+        self._in_optimizer = 0
+        self._seen_forward = False
+        self._modules: list[str] = []
+        self._names: dict[int, str] = {}
+        # Weak: whoever watches must not keep alive.
+        self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sequence: dict[int, str] = {}
+        self._scopes: dict[tuple[str, str, str, int], int] = {}
+        self._local = threading.local()
+        self._marks: list[tuple[str, int, int, str]] = []
+        self._boundaries: list[tuple[int, str, int]] = []
+        self._oom: dict[str, Any] | None = None
+        self._oom_count = 0
+        self._finished = False
+        self._hooks: list[Any] = []
+        self._set_metadata = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+        self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
+        self._thread = threading.get_ident()
+
+    # ---- beginning ----
+
+    def start(self) -> None:
+        """Install all hooks. CUDA itself is left alone until the script uses it."""
+        torch.cuda._lazy_call(self._cuda_starts)
+        self.layer.before = self._before_operator
+        self.layer.install()
+        self._hooks = [
+            nn_module.register_module_forward_pre_hook(self._enter_module),
+            nn_module.register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+        optim.register_optimizer_step_pre_hook(self._before_step)
+        optim.register_optimizer_step_post_hook(self._after_step)
+        self._watch_compile()
+
+    def _cuda_starts(self) -> None:
+        torch.cuda.memory._record_memory_history(
+            enabled="all", context="alloc", stacks="python", max_entries=MAX_EVENTS
+        )
+        torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+
+    def _watch_compile(self) -> None:
+        """Hooks on modules would change what is compiled; they go when compilation is asked for."""
+        compile_function, compile_method = torch.compile, torch.nn.Module.compile
+
+        def compiled(*args, **kwargs):
+            self._drop_module_hooks()
+            return compile_function(*args, **kwargs)
+
+        def compiled_module(module, *args, **kwargs):
+            self._drop_module_hooks()
+            return compile_method(module, *args, **kwargs)
+
+        torch.compile = compiled
+        torch.nn.Module.compile = compiled_module  # type: ignore[method-assign]
+
+    def _drop_module_hooks(self) -> None:
+        if self._hooks:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
+            self._modules.clear()
+            self.assumptions.add(
+                "attribution",
+                "torch.compile is used: memory is not attributed to modules",
+                user_line(),
+            )
+
+    # ---- what runs ----
+
+    def _before_operator(self, name: str) -> None:
+        """Label what the next operator allocates."""
+        node = _current_node()
+        modules = self._modules
+        if node is not None:
+            phase = BACKWARD
+            module = modules[-1] if modules else self._sequence.get(node._sequence_nr(), "")
+        elif self._in_optimizer:
+            phase, module = OPTIMIZER, ""
+        else:
+            module = modules[-1] if modules else ""
+            if not self._seen_forward:
+                phase = SETUP
+            elif _grad_enabled():
+                phase = FORWARD
+                if self._next_sequence is not None:
+                    # The operator's node was made before it came here.
+                    self._sequence[self._next_sequence() - 1] = module
+            else:
+                phase = INFERENCE
+        key = (phase, module, name, self._step)
+        scope = self._scopes.get(key)
+        if scope is None:
+            scope = self._scopes[key] = len(self._scopes)
+        if self._set_metadata is not None and getattr(self._local, "scope", -1) != scope:
+            self._local.scope = scope
+            self._set_metadata(str(scope))
+
+    def _enter_module(self, module, args) -> None:
+        if threading.get_ident() != self._thread and not self._modules:
+            return
+        name = self._names.get(id(module))
+        if name is None:
+            name = (
+                self._learn(module)
+                if not self._modules
+                else f"{self._modules[-1]}.{type(module).__name__}"
+            )
+            self._names[id(module)] = name
+        if not self._modules:
+            self._seen_forward = True
+            self._mark(INPUT, ((t, "") for t in _cuda_tensors(args) if not t.requires_grad))
+        self._modules.append(name)
+
+    def _leave_module(self, module, args, output) -> None:
+        if not self._modules:
+            return
+        self._modules.pop()
+        if not self._modules and not self._optimizers and not _grad_enabled():
+            self._inferences += 1
+            self._boundary("inference", self._inferences)
+            if self.settings.get("steps") and self._inferences >= self.settings["steps"]:
+                raise StepsDone
+
+    def _learn(self, root) -> str:
+        """Name a model's modules and mark its parameters."""
+        title = type(root).__name__
+        for name, module in root.named_modules():
+            self._names.setdefault(id(module), f"{title}.{name}" if name else title)
+        self._roots.add(root)
+        self._mark_model(root, title)
+        return title
+
+    def _mark_model(self, root, title: str) -> None:
+        for kind, tensors in ((PARAMETER, root.named_parameters()), (BUFFER, root.named_buffers())):
+            named = [(t, f"{title}.{name.rpartition('.')[0]}".rstrip(".")) for name, t in tensors]
+            for t, owner in named:
+                self._parameters[id(t)] = (weakref.ref(t), owner)
+            self._mark(kind, named)
+
+    def _before_step(self, optimizer, args, kwargs) -> None:
+        self._in_optimizer += 1
+        self._optimizers.add(optimizer)
+        if self._step < MARKED_STEPS:
+            self._mark_gradients()
+        self._boundary("optimizer", self._step)
+
+    def _after_step(self, optimizer, args, kwargs) -> None:
+        self._in_optimizer = max(0, self._in_optimizer - 1)
+        if self._step < MARKED_STEPS:
+            self._mark_state()
+        if self._main_optimizer is None:
+            self._main_optimizer = id(optimizer)
+        if self._main_optimizer != id(optimizer):
+            return
+        self._step += 1
+        self._sequence.clear()
+        self._boundary("step", self._step)
+        if self.settings.get("steps") and self._step >= self.settings["steps"]:
+            raise StepsDone
+
+    # ---- what is what ----
+
+    def _mark(self, kind: str, tensors) -> None:
+        """Note that the memory of `tensors` (pairs of tensor and owner) holds `kind` from now on."""
+        now = _now()
+        for t, owner in tensors:
+            try:
+                if t.is_cuda:
+                    self._marks.append((kind, now, t.untyped_storage().data_ptr(), owner))
+            except (RuntimeError, NotImplementedError):
+                continue  # a tensor without storage of its own: a wrapper or a fake
+
+    def _mark_gradients(self) -> None:
+        pairs = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    owner = self._parameters.get(id(p), (None, ""))[1]
+                    if p.grad is not None:
+                        pairs.append((p.grad, owner))
+        for reference, owner in self._parameters.values():
+            p = reference()
+            if p is not None and p.grad is not None:
+                pairs.append((p.grad, owner))
+        self._mark(GRADIENT, pairs)
+
+    def _mark_state(self) -> None:
+        for optimizer in self._optimizers:
+            for p, state in optimizer.state.items():
+                owner = self._parameters.get(id(p), (None, ""))[1]
+                if isinstance(state, dict):
+                    self._mark(
+                        STATE, ((t, owner) for t in state.values() if isinstance(t, torch.Tensor))
+                    )
+
+    def _boundary(self, what: str, number: int) -> None:
+        self._boundaries.append((_now(), what, number))
+
+    # ---- out of memory ----
+
+    def _out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
+        """PyTorch's allocator gave up; the exception may still be caught."""
+        node = _current_node()
+        phase = (
+            BACKWARD
+            if node is not None
+            else OPTIMIZER
+            if self._in_optimizer
+            else FORWARD
+            if self._seen_forward
+            else SETUP
+        )
+        if phase == FORWARD and not _grad_enabled():
+            phase = INFERENCE
+        module = self._modules[-1] if self._modules else ""
+        if node is not None and not module:
+            module = self._sequence.get(node._sequence_nr(), "")
+        self._oom_count += 1
+        self._oom = dict(
+            device=device, requested_bytes=requested, free_bytes=free, step=self._step, phase=phase,
+            module=module, location=user_line(), time=_now(),
+        )  # fmt: skip
+        if not self._oom["location"]:  # autograd's own thread: the line that called backward
+            self._oom["location"] = _main_thread_line(self._thread)
+        self._mark_gradients()
+        self._mark_state()
+
+    def failed_with(self, error: BaseException) -> None:
+        """The script ended with `error`."""
+        if isinstance(error, torch.OutOfMemoryError) and self._oom is not None:
+            self._oom["raised"] = True
+
+    # ---- the end ----
+
+    def finish(self, outcome: dict[str, Any]) -> None:
+        """Write `record.json` and `trace.pickle`; once."""
+        if self._finished:
+            return
+        self._finished = True
+        directory = self.settings["directory"]
+        self.layer.before = None
+        used_cuda = torch.cuda.is_initialized()
+        devices = []
+        if used_cuda:
+            self._mark_gradients()
+            self._mark_state()
+            for root in self._roots:
+                self._mark_model(root, type(root).__name__)
+            devices = [self._device(index) for index in range(torch.cuda.device_count())]
+            # The snapshot's own work must not be recorded as the job's.
+            snapshot = torch.cuda.memory._snapshot()
+            with open(os.path.join(directory, "trace.pickle"), "wb") as file:
+                pickle.dump(snapshot, file, protocol=4)
+        record = dict(
+            format=FORMAT,
+            torch=torch.__version__,
+            cuda=torch.version.cuda,
+            python=sys.version.split()[0],
+            argv=sys.argv,
+            process=self.process,
+            virtual=self.virtual,
+            seconds=time.time() - self._began,
+            outcome=outcome,
+            used_cuda=used_cuda,
+            steps=self._step,
+            inferences=self._inferences,
+            devices=devices,
+            oom=self._oom,
+            oom_count=self._oom_count,
+            scopes=[list(key) for key in self._scopes],
+            marks=self._marks,
+            boundaries=self._boundaries,
+            has_scopes=self._set_metadata is not None,
+            max_events=MAX_EVENTS,
+            assumptions=self.assumptions.as_list(),
+            library=self._library_report(),
+        )
+        path = os.path.join(directory, "record.json")
+        with open(path + ".part", "w") as file:
+            json.dump(record, file)
+        os.replace(path + ".part", path)
+
+    def _device(self, index: int) -> dict[str, Any]:
+        stats = torch.cuda.memory_stats(index)
+        result = dict(
+            index=index,
+            name=torch.cuda.get_device_name(index),
+            total_bytes=torch.cuda.get_device_properties(index).total_memory,
+            peak_allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
+            peak_reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
+            allocated_bytes=stats.get("allocated_bytes.all.current", 0),
+            reserved_bytes=stats.get("reserved_bytes.all.current", 0),
+            retries=stats.get("num_alloc_retries", 0),
+            used=bool(stats.get("allocation.all.allocated", 0)),
+        )
+        if self.virtual:
+            usage = _Usage()
+            ctypes.PyDLL(None).oomph_vgpu_usage(index, ctypes.byref(usage))
+            result.update(
+                total_bytes=usage.total,
+                limit_bytes=usage.limit,
+                outside_bytes=usage.context,
+                peak_used_bytes=usage.peak,
+            )
+        elif result["used"]:
+            free, total = torch.cuda.mem_get_info(index)
+            outside = max(0, total - free - result["reserved_bytes"])
+            result.update(
+                total_bytes=total,
+                limit_bytes=total,
+                outside_bytes=outside,
+                peak_used_bytes=result["peak_reserved_bytes"] + outside,
+            )
+        return result
+
+    def _library_report(self) -> dict[str, Any]:
+        if not self.virtual:
+            return {}
+        library = ctypes.PyDLL(None)
+        library.oomph_vgpu_report.restype = ctypes.c_size_t
+        library.oomph_vgpu_report.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        length = library.oomph_vgpu_report(None, 0)
+        buffer = ctypes.create_string_buffer(length)
+        library.oomph_vgpu_report(buffer, length)
+        return json.loads(buffer.raw[:length])
+
+
+def _now() -> int:
+    """Microseconds since the epoch, the clock of PyTorch's memory history."""
+    return time.time_ns() // 1000
+
+
+def _cuda_tensors(value: Any):
+    """CUDA tensors in nested arguments, two levels deep: a batch is no deeper."""
+    stack = [(value, 0)]
+    while stack:
+        item, depth = stack.pop()
+        if isinstance(item, torch.Tensor):
+            if item.is_cuda:
+                yield item
+        elif depth < 3 and isinstance(item, (list, tuple)):
+            stack += [(x, depth + 1) for x in item]
+        elif depth < 3 and isinstance(item, dict):
+            stack += [(x, depth + 1) for x in item.values()]
+
+
+def _main_thread_line(thread: int) -> str:
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        from oomph.values import is_user_file
+
+        if is_user_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
