@@ -254,6 +254,8 @@ class _Bridge:
             self.end = library.oomph_vgpu_end
             self.answer = library.oomph_vgpu_answer
             self.answer.argtypes = [ctypes.c_int64]
+            self.clear = library.oomph_vgpu_clear
+            self.clear.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
         except AttributeError:
             raise RuntimeError(
                 "values are computed on a virtual GPU only; none is loaded"
@@ -334,6 +336,29 @@ class ValueLayer:
             original(thread)
 
         threading.Thread.run = run  # type: ignore[method-assign]
+        self._watch_compiled_code()
+
+    def _watch_compiled_code(self) -> None:
+        """Give the buffers of compiled code a stated content, zero, instead of stale bytes.
+
+        That code takes its buffers past the dispatcher, and its kernels do nothing.
+        """
+        try:
+            from torch._C._dynamo import guards
+
+            allocate = guards._empty_strided_cuda
+        except (ImportError, AttributeError):
+            return
+
+        def empty_strided_cuda(size, stride, dtype):
+            out = allocate(size, stride, dtype)
+            if self._computable(out):
+                storage = out.untyped_storage()
+                self._bridge.clear(storage.data_ptr(), storage.nbytes())
+                self._unknown[storage.data_ptr()] = True
+            return out
+
+        guards._empty_strided_cuda = empty_strided_cuda
 
     def _call(self, func, *args, **kwargs):
         """Every operator comes here."""

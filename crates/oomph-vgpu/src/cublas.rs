@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 
+use crate::clock::{Kind, Product, alignment};
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::streams::opaque_handle;
@@ -35,7 +36,145 @@ fn edit(handle: u64, change: impl FnOnce(&mut Handle)) -> Status {
         })
 }
 
-/// Accounts one call that works on the GPU.
+/// What a descriptor of cuBLASLt says of a product.
+#[derive(Debug, Clone, Copy, Default)]
+struct Operation {
+    compute: c_int,
+    turned_a: bool,
+}
+
+/// What a layout of cuBLASLt says of a matrix.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    kind: c_int,
+    rows: u64,
+    columns: u64,
+    leading: u64,
+    batch: u64,
+}
+
+static OPERATIONS: std::sync::LazyLock<Mutex<HashMap<u64, Operation>>> =
+    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+static LAYOUTS: std::sync::LazyLock<Mutex<HashMap<u64, Layout>>> =
+    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// A matrix of a product as it is stored.
+#[derive(Debug, Clone, Copy)]
+struct Operand {
+    at: u64,
+    /// `cudaDataType`.
+    kind: c_int,
+    leading: u64,
+    /// With a single one, the leading dimension means nothing.
+    columns: u64,
+}
+
+/// `cublasComputeType_t` of products that may round to TF32, and the math mode that allows it.
+const COMPUTE_TF32: c_int = 77;
+const COMPUTE_FP32: c_int = 68;
+const MATH_TF32: c_int = 3;
+
+/// Accounts a product of `[m, n, k, batch]`: the operands are A, B and the result.
+fn multiply(stream: u64, compute: c_int, [m, n, k, batch]: [u64; 4], operands: [Operand; 3]) {
+    machine()
+        .costs
+        .charge(device::current(), Charge::FirstMatmul);
+    let kind = Kind::new(operands[0].kind, compute);
+    let aligned = operands.iter().map(|operand| {
+        let bytes = Kind::new(operand.kind, compute).bytes() as u64;
+        let leading = if operand.columns > 1 {
+            operand.leading * bytes
+        } else {
+            0
+        };
+        alignment(operand.at).min(alignment(leading))
+    });
+    let product = Product {
+        m,
+        n,
+        k,
+        batch,
+        kind,
+        alignment: aligned.min().unwrap_or(0),
+    };
+    crate::kernels::enqueued(stream, machine().rates.product(&product));
+}
+
+/// Accounts a product called for through a handle of cuBLAS, whose sizes are ints.
+fn classic(
+    handle: u64,
+    compute: c_int,
+    turned: [c_int; 2],
+    sizes: [c_int; 4],
+    places: [(u64, c_int, c_int); 3],
+) -> Status {
+    let Some(found) = HANDLES.lock().get(&handle).copied() else {
+        return NOT_INITIALIZED;
+    };
+    let compute = if found.math_mode == MATH_TF32 && compute == COMPUTE_FP32 {
+        COMPUTE_TF32
+    } else {
+        compute
+    };
+    let [m, n, k, batch] = sizes.map(|size| size.max(0) as u64);
+    let columns = [
+        if turned[0] == 0 { k } else { m },
+        if turned[1] == 0 { n } else { k },
+        n,
+    ];
+    let operand = |index: usize| {
+        let (at, kind, leading) = places[index];
+        Operand {
+            at,
+            kind,
+            leading: leading.max(0) as u64,
+            columns: columns[index],
+        }
+    };
+    multiply(
+        found.stream,
+        compute,
+        [m, n, k, batch],
+        [operand(0), operand(1), operand(2)],
+    );
+    SUCCESS
+}
+
+export! {
+    fn cublasGemmEx(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, a_kind: c_int, lda: c_int, b: u64, b_kind: c_int, ldb: c_int, _beta: u64, c: u64, c_kind: c_int, ldc: c_int, compute: c_int, _algorithm: c_int) -> Status, or INTERNAL; {
+        classic(handle, compute, [ta, tb], [m, n, k, 1], [(a, a_kind, lda), (b, b_kind, ldb), (c, c_kind, ldc)])
+    }
+    fn cublasSgemmEx(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, a_kind: c_int, lda: c_int, b: u64, b_kind: c_int, ldb: c_int, _beta: u64, c: u64, c_kind: c_int, ldc: c_int) -> Status, or INTERNAL; {
+        classic(handle, COMPUTE_FP32, [ta, tb], [m, n, k, 1], [(a, a_kind, lda), (b, b_kind, ldb), (c, c_kind, ldc)])
+    }
+    fn cublasGemmStridedBatchedEx(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, a_kind: c_int, lda: c_int, _a_step: i64, b: u64, b_kind: c_int, ldb: c_int, _b_step: i64, _beta: u64, c: u64, c_kind: c_int, ldc: c_int, _c_step: i64, batch: c_int, compute: c_int, _algorithm: c_int) -> Status, or INTERNAL; {
+        classic(handle, compute, [ta, tb], [m, n, k, batch], [(a, a_kind, lda), (b, b_kind, ldb), (c, c_kind, ldc)])
+    }
+}
+
+/// Products of one type: plain, strided and by tables of addresses, whose entries are not read.
+macro_rules! typed_products {
+    ($($kind:literal $plain:ident $strided:ident $batched:ident;)*) => { export! {$(
+        fn $plain(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, lda: c_int, b: u64, ldb: c_int, _beta: u64, c: u64, ldc: c_int) -> Status, or INTERNAL; {
+            classic(handle, COMPUTE_FP32, [ta, tb], [m, n, k, 1], [(a, $kind, lda), (b, $kind, ldb), (c, $kind, ldc)])
+        }
+        fn $strided(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, lda: c_int, _a_step: i64, b: u64, ldb: c_int, _b_step: i64, _beta: u64, c: u64, ldc: c_int, _c_step: i64, batch: c_int) -> Status, or INTERNAL; {
+            classic(handle, COMPUTE_FP32, [ta, tb], [m, n, k, batch], [(a, $kind, lda), (b, $kind, ldb), (c, $kind, ldc)])
+        }
+        fn $batched(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, _a: u64, lda: c_int, _b: u64, ldb: c_int, _beta: u64, _c: u64, ldc: c_int, batch: c_int) -> Status, or INTERNAL; {
+            classic(handle, COMPUTE_FP32, [ta, tb], [m, n, k, batch], [(0, $kind, lda), (0, $kind, ldb), (0, $kind, ldc)])
+        }
+    )*} };
+}
+
+typed_products! {
+    0 cublasSgemm_v2 cublasSgemmStridedBatched cublasSgemmBatched;
+    1 cublasDgemm_v2 cublasDgemmStridedBatched cublasDgemmBatched;
+    4 cublasCgemm_v2 cublasCgemmStridedBatched cublasCgemmBatched;
+    5 cublasZgemm_v2 cublasZgemmStridedBatched cublasZgemmBatched;
+}
+
+/// Accounts one call that works on the GPU and of which no more is known.
 pub fn multiplied() {
     machine()
         .costs
@@ -87,16 +226,59 @@ export! {
         SUCCESS
     }
     fn cublasLtDestroy(_handle: u64) -> Status, or INTERNAL; { SUCCESS }
-    fn cublasLtMatmulDescCreate(out: *mut u64, _compute: c_int, _scale: c_int) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
+    fn cublasLtMatmulDescCreate(out: *mut u64, compute: c_int, _scale: c_int) -> Status, or INTERNAL; {
+        let handle = opaque_handle();
+        OPERATIONS.lock().insert(handle, Operation { compute, turned_a: false });
+        unsafe { put(out, handle) };
+        SUCCESS
+    }
+    fn cublasLtMatmulDescDestroy(handle: u64) -> Status, or INTERNAL; {
+        OPERATIONS.lock().remove(&handle);
+        SUCCESS
+    }
+    fn cublasLtMatmulDescSetAttribute(handle: u64, attribute: c_int, value: *const c_int, size: usize) -> Status, or INTERNAL; {
+        const TRANSPOSE_A: c_int = 3;
+        if attribute == TRANSPOSE_A
+            && size == size_of::<c_int>()
+            && let Some(found) = OPERATIONS.lock().get_mut(&handle)
+        {
+            // SAFETY: this attribute is an int by the vendor's header.
+            found.turned_a = unsafe { value.read_unaligned() } != 0;
+        }
         SUCCESS
     }
     fn cublasLtMatmulPreferenceCreate(out: *mut u64) -> Status, or INTERNAL; {
         unsafe { put(out, opaque_handle()) };
         SUCCESS
     }
-    fn cublasLtMatrixLayoutCreate(out: *mut u64, _kind: c_int, _rows: u64, _columns: u64, _leading: i64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
+    fn cublasLtMatrixLayoutCreate(out: *mut u64, kind: c_int, rows: u64, columns: u64, leading: i64) -> Status, or INTERNAL; {
+        let handle = opaque_handle();
+        LAYOUTS.lock().insert(handle, Layout { kind, rows, columns, leading: leading as u64, batch: 1 });
+        unsafe { put(out, handle) };
+        SUCCESS
+    }
+    fn cublasLtMatrixLayoutDestroy(handle: u64) -> Status, or INTERNAL; {
+        LAYOUTS.lock().remove(&handle);
+        SUCCESS
+    }
+    fn cublasLtMatrixLayoutSetAttribute(handle: u64, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
+        let number = match size {
+            // SAFETY: the caller's value has this size.
+            4 => u64::from(unsafe { value.cast::<u32>().read_unaligned() }),
+            8 => unsafe { value.cast::<u64>().read_unaligned() },
+            _ => return SUCCESS,
+        };
+        if let Some(found) = LAYOUTS.lock().get_mut(&handle) {
+            // The order of `cublasLtMatrixLayoutAttribute_t`.
+            match attribute {
+                0 => found.kind = number as c_int,
+                2 => found.rows = number,
+                3 => found.columns = number,
+                4 => found.leading = number,
+                5 => found.batch = number,
+                _ => {}
+            }
+        }
         SUCCESS
     }
     /// One algorithm that needs no work space beyond what PyTorch has set aside already.
@@ -110,8 +292,17 @@ export! {
         }
         SUCCESS
     }
-    fn cublasLtMatmul() -> Status, or INTERNAL; {
-        multiplied();
+    fn cublasLtMatmul(_handle: u64, operation: u64, _alpha: u64, a: u64, a_layout: u64, b: u64, b_layout: u64, _beta: u64, _c: u64, _c_layout: u64, d: u64, d_layout: u64, _algorithm: u64, _workspace: u64, _size: usize, stream: u64) -> Status, or INTERNAL; {
+        let layouts = LAYOUTS.lock();
+        let layout = |handle| layouts.get(&handle).copied();
+        let (Some(of_a), Some(of_b), Some(of_d)) = (layout(a_layout), layout(b_layout), layout(d_layout)) else {
+            return 7; // CUBLAS_STATUS_INVALID_VALUE
+        };
+        drop(layouts);
+        let operation = OPERATIONS.lock().get(&operation).copied().unwrap_or_default();
+        let k = if operation.turned_a { of_a.rows } else { of_a.columns };
+        let operand = |at, layout: Layout| Operand { at, kind: layout.kind, leading: layout.leading, columns: layout.columns };
+        multiply(stream, operation.compute, [of_d.rows, of_d.columns, k, of_d.batch], [operand(a, of_a), operand(b, of_b), operand(d, of_d)]);
         SUCCESS
     }
 }

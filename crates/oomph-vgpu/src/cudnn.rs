@@ -7,17 +7,16 @@
 //! driver), its backend API still serves: descriptors accept a device-property descriptor
 //! in place of a handle. The older API is then modelled.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::inner;
-use crate::streams::{self, opaque_handle};
+use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{export, ledger, put};
+use crate::{cudnn_costs, export, ledger, put};
 
 pub type Status = c_int;
 const SUCCESS: Status = 0;
@@ -40,6 +39,13 @@ const PLAN_DEVICE: c_int = 407;
 const ENGINE_DEVICE: c_int = 1307;
 const DEVICE_JSON: c_int = 2702;
 
+/// The stream of each handle that was given one.
+static STREAMS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+fn stream_of(handle: u64) -> u64 {
+    STREAMS.lock().get(&handle).copied().unwrap_or(0)
+}
+
 type CreateFn = unsafe extern "C" fn(c_int, *mut u64) -> Status;
 type DestroyFn = unsafe extern "C" fn(u64) -> Status;
 type SetFn = unsafe extern "C" fn(u64, c_int, c_int, i64, *const c_void) -> Status;
@@ -61,11 +67,6 @@ struct Real {
 
 /// What each open descriptor is, for the kinds that need the device.
 static KINDS: std::sync::LazyLock<Mutex<HashMap<u64, c_int>>> =
-    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
-
-/// The order in which the living plans were made. The heuristics give the fastest first, and
-/// benchmark mode makes its candidates in that order.
-static RANKS: std::sync::LazyLock<Mutex<HashMap<u64, u64>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 /// The library that PyTorch has loaded, or the one the loader finds.
@@ -217,9 +218,8 @@ export! {
         let Some(real) = real() else { return NOT_INITIALIZED };
         // SAFETY: the caller's arguments, passed on.
         let status = inner::call(|| unsafe { (real.create)(kind, out) });
-        if status == SUCCESS && kind == PLAN_DESCRIPTOR {
-            static MADE: AtomicU64 = AtomicU64::new(1);
-            RANKS.lock().insert(unsafe { out.read() }, MADE.fetch_add(1, Ordering::Relaxed));
+        if status == SUCCESS && !inner::is_inside() {
+            cudnn_costs::created(unsafe { out.read() }, kind);
         }
         if status == SUCCESS && !inner::is_inside() && !has_handles() && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR) {
             KINDS.lock().insert(unsafe { out.read() }, kind);
@@ -229,7 +229,7 @@ export! {
     fn cudnnBackendDestroyDescriptor(descriptor: u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         KINDS.lock().remove(&descriptor);
-        RANKS.lock().remove(&descriptor);
+        cudnn_costs::forgotten(descriptor);
         inner::call(|| unsafe { (real.destroy)(descriptor) })
     }
     fn cudnnBackendSetAttribute(descriptor: u64, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status, or INTERNAL; {
@@ -237,6 +237,9 @@ export! {
         // A handle that is none goes unsaid; the device goes in instead.
         if kind == TYPE_HANDLE && !inner::is_inside() && !has_handles() {
             return SUCCESS;
+        }
+        if !inner::is_inside() {
+            unsafe { cudnn_costs::described(descriptor, attribute, kind, count, values) };
         }
         inner::call(|| unsafe { (real.set)(descriptor, attribute, kind, count, values) })
     }
@@ -246,16 +249,18 @@ export! {
         if let Some(kind) = kind {
             attach_device(real, descriptor, kind);
         }
-        inner::call(|| unsafe { (real.finalize)(descriptor) })
+        let status = inner::call(|| unsafe { (real.finalize)(descriptor) });
+        if status == SUCCESS && !inner::is_inside() {
+            cudnn_costs::finalized(&machine().rates, descriptor);
+        }
+        status
     }
     fn cudnnBackendGetAttribute(descriptor: u64, attribute: c_int, kind: c_int, room: i64, count: *mut i64, values: *mut c_void) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         inner::call(|| unsafe { (real.get)(descriptor, attribute, kind, room, count, values) })
     }
-    fn cudnnBackendExecute(_handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
-        let rank = RANKS.lock().get(&plan).copied().unwrap_or(1);
-        streams::plan_executed(rank);
-        crate::kernels::launched(0);
+    fn cudnnBackendExecute(handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
+        crate::kernels::enqueued(stream_of(handle), cudnn_costs::time(plan));
         SUCCESS
     }
     fn cudnnGetVersion() -> usize, or 0; {
@@ -300,8 +305,12 @@ export! {
         unsafe { put(out, handle) };
         SUCCESS
     }
-    fn cudnnGetStream(_handle: u64, stream: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(stream, 0) };
+    fn cudnnSetStream(handle: u64, stream: u64) -> Status, or INTERNAL; {
+        STREAMS.lock().insert(handle, stream);
+        SUCCESS
+    }
+    fn cudnnGetStream(handle: u64, stream: *mut u64) -> Status, or INTERNAL; {
+        unsafe { put(stream, stream_of(handle)) };
         SUCCESS
     }
 }
