@@ -17,7 +17,10 @@ class Run:
     def __init__(self, process, directory):
         self.status, self.out, self.err = process.returncode, process.stdout, process.stderr
         path = os.path.join(directory, "result.json")
-        self.json = json.load(open(path)) if os.path.exists(path) else None
+        self.json = None
+        if os.path.exists(path):
+            with open(path) as file:
+                self.json = json.load(file)
 
 
 @pytest.fixture

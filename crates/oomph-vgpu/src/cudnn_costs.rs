@@ -142,7 +142,8 @@ pub fn finalized(rates: &Rates, descriptor: u64) {
     } else if all.plans.contains_key(&descriptor) {
         let (time, earlier) = all.current;
         all.current.1 += 1;
-        all.plans.insert(descriptor, time.mul_f64(1.0 + STEP * f64::from(earlier)));
+        all.plans
+            .insert(descriptor, time.mul_f64(1.0 + STEP * f64::from(earlier)));
     }
 }
 

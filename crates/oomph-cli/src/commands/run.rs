@@ -239,6 +239,16 @@ fn has_real_gpu() -> bool {
         || Path::new("/dev/dxg").exists()
 }
 
+/// Where caches go: `$XDG_CACHE_HOME/oomph` or `~/.cache/oomph`.
+fn cache_directory() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
+    let base =
+        base.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
+    Some(base.join("oomph"))
+}
+
 /// `oomph-report/NAME-N` for the first N that is free.
 fn free_directory(words: &[OsString]) -> anyhow::Result<PathBuf> {
     /// Nobody keeps more runs of one script than this.
@@ -319,6 +329,16 @@ impl Job {
                 .env("LD_PRELOAD", preload)
                 .env("OOMPH_VGPU", &config);
             command.env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
+            // What torch.compile decides by timing a virtual GPU must not reach a real one's cache,
+            // nor the other way round.
+            if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
+                && let Some(cache) = cache_directory()
+            {
+                command.env(
+                    "TORCHINDUCTOR_CACHE_DIR",
+                    cache.join(format!("inductor-{}", spec.found.gpu.id)),
+                );
+            }
         }
         if let Some(path) = log {
             let file = fs::File::create(path)
