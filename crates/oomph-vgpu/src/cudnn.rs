@@ -1,11 +1,10 @@
 //! cuDNN: plans and sizes come from the installed library, which is never let to compute.
 //!
-//! The library makes real handles on the virtual driver, so its heuristics, plans, work spaces and
-//! reserve spaces are those of the GPU that is played. Whatever launches work is answered here.
+//! Its backend API needs no handle: descriptors accept a device-property descriptor in place of
+//! one. The older API, which wants a handle, is modelled.
 //!
-//! Where the library makes no handle (`cudnn_handles=0`, or a version that wants more of the
-//! driver), its backend API still serves: descriptors accept a device-property descriptor
-//! in place of a handle. The older API is then modelled.
+//! With `driver_tables=1` the library makes real handles on the virtual driver, and answers for
+//! itself whatever launches no work. See [`crate::export_tables`] for what that takes.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -17,7 +16,7 @@ use crate::device::{self, machine};
 use crate::inner;
 use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
-use crate::{export, ledger, put};
+use crate::{export, export_tables, ledger, put};
 
 pub type Status = c_int;
 const SUCCESS: Status = 0;
@@ -108,7 +107,7 @@ fn create_handle() -> Option<u64> {
 fn has_handles() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
-        let wanted = machine().config.number("cudnn_handles", 1) != 0;
+        let wanted = export_tables::are_wanted();
         let handle = if wanted { create_handle() } else { None };
         *SPARE.lock() = handle.map(|handle| (device::current(), handle));
         handle.is_some()
@@ -443,7 +442,7 @@ forwarded! {
         SUCCESS
     }
     fn cudnnDropoutGetStatesSize(handle: u64, size: *mut usize) {
-        // One generator state per resident thread; the H200's figure, measured, scaled by threads.
+        // One generator state per resident thread.
         let gpu = &machine().properties;
         let threads = gpu.sm_count as u64 * gpu.max_threads_per_sm as u64;
         unsafe { put(size, (threads * DROPOUT_STATE_BYTES) as usize) };
@@ -452,7 +451,7 @@ forwarded! {
 }
 
 /// Bytes of generator state per thread that a dropout descriptor keeps.
-const DROPOUT_STATE_BYTES: u64 = 16;
+const DROPOUT_STATE_BYTES: u64 = 24;
 
 macro_rules! descriptors {
     ($($create:ident $destroy:ident)*) => { forwarded! {$(
