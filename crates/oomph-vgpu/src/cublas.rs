@@ -80,49 +80,4 @@ export! {
         unsafe { put(version, 130_100) };
         SUCCESS
     }
-    fn cublasLtGetVersion() -> usize, or 0; { 130_100 }
-    fn cublasLtGetCudartVersion() -> usize, or 0; { machine().config.number("cuda_version", 13_000) as usize }
-    fn cublasLtCreate(out: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    fn cublasLtDestroy(_handle: u64) -> Status, or INTERNAL; { SUCCESS }
-    fn cublasLtMatmulDescCreate(out: *mut u64, _compute: c_int, _scale: c_int) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    fn cublasLtMatmulPreferenceCreate(out: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    fn cublasLtMatrixLayoutCreate(out: *mut u64, _kind: c_int, _rows: u64, _columns: u64, _leading: i64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    /// One algorithm that needs no work space beyond what PyTorch has set aside already.
-    fn cublasLtMatmulAlgoGetHeuristic(_handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, _preference: u64, wanted: c_int, results: *mut HeuristicResult, count: *mut c_int) -> Status, or INTERNAL; {
-        if wanted < 1 {
-            return 7; // CUBLAS_STATUS_INVALID_VALUE
-        }
-        unsafe {
-            put(results, HeuristicResult { algorithm: [1, 0, 0, 0, 0, 0, 0, 0], workspace: 0, state: SUCCESS, waves: 1.0, reserved: [0; 4] });
-            put(count, 1);
-        }
-        SUCCESS
-    }
-    fn cublasLtMatmul() -> Status, or INTERNAL; {
-        multiplied();
-        SUCCESS
-    }
-}
-
-/// `cublasLtMatmulHeuristicResult_t`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct HeuristicResult {
-    algorithm: [u64; 8],
-    workspace: usize,
-    state: c_int,
-    waves: f32,
-    reserved: [c_int; 4],
 }

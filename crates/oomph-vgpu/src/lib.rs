@@ -17,6 +17,7 @@
 pub mod config;
 pub mod context;
 pub mod cublas;
+pub mod cublaslt;
 pub mod cudnn;
 pub mod device;
 pub mod driver;

@@ -88,9 +88,9 @@ macro_rules! size_pair {
 
 idle! {
     cuMulticastAddDevice cuMulticastBindMem cuMulticastUnbind cublasGetMatrixAsync
-    cublasGetVectorAsync cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
-    cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute cublasLtMatrixLayoutDestroy
-    cublasLtMatrixLayoutSetAttribute cublasSetMatrixAsync cublasSetVectorAsync cudnnSetStream
+    cublasGetVectorAsync
+   
+    cublasSetMatrixAsync cublasSetVectorAsync cudnnSetStream
     cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cuptiActivityDisable
     cuptiActivityEnable cuptiActivityEnableCudaEventDeviceTimestamps cuptiActivityEnableDriverApi
     cuptiActivityEnableRuntimeApi cuptiActivityFlushAll cuptiActivityGetNumDroppedRecords
