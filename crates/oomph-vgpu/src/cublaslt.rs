@@ -24,9 +24,11 @@ const PREFERENCE_WORDS: usize = 8;
 const LAYOUT_TYPE: usize = 0;
 const LAYOUT_ROWS: usize = 2;
 const LAYOUT_COLUMNS: usize = 3;
-const LAYOUT_LEADING: usize = 4;
 const LAYOUT_BATCH: usize = 5;
 const TRANSPOSE_A: usize = 3;
+/// The most work space an algorithm may need.
+const PREFERENCE_LIMIT: usize = 1;
+const KIND_F32: u64 = 0;
 
 unsafe fn create<const N: usize>(out: *mut u64, words: [u64; N]) -> Status {
     unsafe { put(out, Box::into_raw(Box::new(words)) as u64) };
@@ -168,23 +170,14 @@ export! {
         if wanted < 1 || results.is_null() {
             return INVALID_VALUE;
         }
-        let spaces = if inner::is_inside() {
-            unsafe { Product::read(operation, a, b, d) }.map_or([0; 3], |product| product.spaces())
-        } else {
-            [0; 3]
-        };
-        if std::env::var_os("LTLOG").is_some() && a != 0 && b != 0 && d != 0 && operation != 0 && preference != 0 {
-            let w = |p: u64, n: usize| unsafe { std::slice::from_raw_parts(p as *const u64, n).to_vec() };
-            eprintln!("LT {wanted} op={:?} a={:?} b={:?} c={:?} d={:?} pref={:?}", w(operation, 6), w(a, 7), w(b, 7), w(c, 7), w(d, 7), w(preference, 8));
+        let product = if inner::is_inside() { unsafe { Product::read(operation, a, b, d) } } else { None };
+        let limit = if preference == 0 { 0 } else { unsafe { (preference as *const u64).add(PREFERENCE_LIMIT).read() } };
+        let workspace = product.map_or(0, |product| product.space(limit)) as usize;
+        let result = HeuristicResult { algorithm: [1, 0, 0, 0, 0, 0, 0, 0], workspace, state: SUCCESS, waves: 1.0, reserved: [0; 4] };
+        unsafe {
+            put(results, result);
+            put(count, 1);
         }
-        let most = if inner::is_inside() { spaces.len() } else { 1 };
-        let given = (wanted as usize).min(most);
-        for (index, &workspace) in spaces.iter().enumerate().take(given) {
-            let algorithm = [index as u64 + 1, 0, 0, 0, 0, 0, 0, 0];
-            // SAFETY: room for `wanted` results, by the vendor's header.
-            unsafe { put(results.add(index), HeuristicResult { algorithm, workspace, state: SUCCESS, waves: 1.0, reserved: [0; 4] }) };
-        }
-        unsafe { put(count, given as c_int) };
         SUCCESS
     }
     fn cublasLtMatmul() -> Status, or INTERNAL; {
@@ -235,8 +228,24 @@ impl Product {
         })
     }
 
-    /// Work spaces of the best three algorithms.
-    fn spaces(&self) -> [usize; 3] {
-        [0; 3]
+    /// Work spaces of the best algorithms that need no more than `limit` bytes. Tiles are spread
+    /// over the multiprocessors along the inner dimension; each part keeps its sum.
+    fn space(&self, limit: u64) -> u64 {
+        const TILE: u64 = 128;
+        const SHORTEST: u64 = 64;
+        let schedule = if self.kind == KIND_F32 { 400 } else { 272 };
+        if limit == 0 {
+            return 0;
+        }
+        if self.batch > 1 {
+            return schedule;
+        }
+        let side = |size: u64| if size <= 64 { 64 } else { TILE };
+        let tiles = self.rows.div_ceil(side(self.rows)) * self.columns.div_ceil(side(self.columns));
+        let fitting = machine().properties.sm_count as u64 / tiles.max(1);
+        let parts = fitting.min(self.inner / SHORTEST);
+        let sums = self.rows * self.columns * size_of::<f32>() as u64;
+        let parts = parts.min(limit.saturating_sub(schedule) / sums.max(1));
+        if parts > 1 { parts * sums + schedule } else { schedule }
     }
 }
