@@ -36,37 +36,18 @@ fn edit(handle: u64, change: impl FnOnce(&mut Handle)) -> Status {
         })
 }
 
-/// What a descriptor of cuBLASLt says of a product.
-#[derive(Debug, Clone, Copy, Default)]
-struct Operation {
-    compute: c_int,
-    turned_a: bool,
-}
 
-/// What a layout of cuBLASLt says of a matrix.
-#[derive(Debug, Clone, Copy)]
-struct Layout {
-    kind: c_int,
-    rows: u64,
-    columns: u64,
-    leading: u64,
-    batch: u64,
-}
 
-static OPERATIONS: std::sync::LazyLock<Mutex<HashMap<u64, Operation>>> =
-    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
-static LAYOUTS: std::sync::LazyLock<Mutex<HashMap<u64, Layout>>> =
-    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 /// A matrix of a product as it is stored.
 #[derive(Debug, Clone, Copy)]
-struct Operand {
-    at: u64,
+pub struct Operand {
+    pub at: u64,
     /// `cudaDataType`.
-    kind: c_int,
-    leading: u64,
+    pub kind: c_int,
+    pub leading: u64,
     /// With a single one, the leading dimension means nothing.
-    columns: u64,
+    pub columns: u64,
 }
 
 /// `cublasComputeType_t` of products that may round to TF32, and the math mode that allows it.
@@ -75,7 +56,7 @@ const COMPUTE_FP32: c_int = 68;
 const MATH_TF32: c_int = 3;
 
 /// Accounts a product of `[m, n, k, batch]`: the operands are A, B and the result.
-fn multiply(stream: u64, compute: c_int, [m, n, k, batch]: [u64; 4], operands: [Operand; 3]) {
+pub fn multiply(stream: u64, compute: c_int, [m, n, k, batch]: [u64; 4], operands: [Operand; 3]) {
     machine()
         .costs
         .charge(device::current(), Charge::FirstMatmul);
@@ -219,101 +200,4 @@ export! {
         unsafe { put(version, 130_100) };
         SUCCESS
     }
-    fn cublasLtGetVersion() -> usize, or 0; { 130_100 }
-    fn cublasLtGetCudartVersion() -> usize, or 0; { machine().config.number("cuda_version", 13_000) as usize }
-    fn cublasLtCreate(out: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    fn cublasLtDestroy(_handle: u64) -> Status, or INTERNAL; { SUCCESS }
-    fn cublasLtMatmulDescCreate(out: *mut u64, compute: c_int, _scale: c_int) -> Status, or INTERNAL; {
-        let handle = opaque_handle();
-        OPERATIONS.lock().insert(handle, Operation { compute, turned_a: false });
-        unsafe { put(out, handle) };
-        SUCCESS
-    }
-    fn cublasLtMatmulDescDestroy(handle: u64) -> Status, or INTERNAL; {
-        OPERATIONS.lock().remove(&handle);
-        SUCCESS
-    }
-    fn cublasLtMatmulDescSetAttribute(handle: u64, attribute: c_int, value: *const c_int, size: usize) -> Status, or INTERNAL; {
-        const TRANSPOSE_A: c_int = 3;
-        if attribute == TRANSPOSE_A
-            && size == size_of::<c_int>()
-            && let Some(found) = OPERATIONS.lock().get_mut(&handle)
-        {
-            // SAFETY: this attribute is an int by the vendor's header.
-            found.turned_a = unsafe { value.read_unaligned() } != 0;
-        }
-        SUCCESS
-    }
-    fn cublasLtMatmulPreferenceCreate(out: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    fn cublasLtMatrixLayoutCreate(out: *mut u64, kind: c_int, rows: u64, columns: u64, leading: i64) -> Status, or INTERNAL; {
-        let handle = opaque_handle();
-        LAYOUTS.lock().insert(handle, Layout { kind, rows, columns, leading: leading as u64, batch: 1 });
-        unsafe { put(out, handle) };
-        SUCCESS
-    }
-    fn cublasLtMatrixLayoutDestroy(handle: u64) -> Status, or INTERNAL; {
-        LAYOUTS.lock().remove(&handle);
-        SUCCESS
-    }
-    fn cublasLtMatrixLayoutSetAttribute(handle: u64, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
-        let number = match size {
-            // SAFETY: the caller's value has this size.
-            4 => u64::from(unsafe { value.cast::<u32>().read_unaligned() }),
-            8 => unsafe { value.cast::<u64>().read_unaligned() },
-            _ => return SUCCESS,
-        };
-        if let Some(found) = LAYOUTS.lock().get_mut(&handle) {
-            // The order of `cublasLtMatrixLayoutAttribute_t`.
-            match attribute {
-                0 => found.kind = number as c_int,
-                2 => found.rows = number,
-                3 => found.columns = number,
-                4 => found.leading = number,
-                5 => found.batch = number,
-                _ => {}
-            }
-        }
-        SUCCESS
-    }
-    /// One algorithm that needs no work space beyond what PyTorch has set aside already.
-    fn cublasLtMatmulAlgoGetHeuristic(_handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, _preference: u64, wanted: c_int, results: *mut HeuristicResult, count: *mut c_int) -> Status, or INTERNAL; {
-        if wanted < 1 {
-            return 7; // CUBLAS_STATUS_INVALID_VALUE
-        }
-        unsafe {
-            put(results, HeuristicResult { algorithm: [1, 0, 0, 0, 0, 0, 0, 0], workspace: 0, state: SUCCESS, waves: 1.0, reserved: [0; 4] });
-            put(count, 1);
-        }
-        SUCCESS
-    }
-    fn cublasLtMatmul(_handle: u64, operation: u64, _alpha: u64, a: u64, a_layout: u64, b: u64, b_layout: u64, _beta: u64, _c: u64, _c_layout: u64, d: u64, d_layout: u64, _algorithm: u64, _workspace: u64, _size: usize, stream: u64) -> Status, or INTERNAL; {
-        let layouts = LAYOUTS.lock();
-        let layout = |handle| layouts.get(&handle).copied();
-        let (Some(of_a), Some(of_b), Some(of_d)) = (layout(a_layout), layout(b_layout), layout(d_layout)) else {
-            return 7; // CUBLAS_STATUS_INVALID_VALUE
-        };
-        drop(layouts);
-        let operation = OPERATIONS.lock().get(&operation).copied().unwrap_or_default();
-        let k = if operation.turned_a { of_a.rows } else { of_a.columns };
-        let operand = |at, layout: Layout| Operand { at, kind: layout.kind, leading: layout.leading, columns: layout.columns };
-        multiply(stream, operation.compute, [of_d.rows, of_d.columns, k, of_d.batch], [operand(a, of_a), operand(b, of_b), operand(d, of_d)]);
-        SUCCESS
-    }
-}
-
-/// `cublasLtMatmulHeuristicResult_t`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct HeuristicResult {
-    algorithm: [u64; 8],
-    workspace: usize,
-    state: c_int,
-    waves: f32,
-    reserved: [c_int; 4],
 }

@@ -1,11 +1,10 @@
 //! cuDNN: plans and sizes come from the installed library, which is never let to compute.
 //!
-//! The library makes real handles on the virtual driver, so its heuristics, plans, work spaces and
-//! reserve spaces are those of the GPU that is played. Whatever launches work is answered here.
+//! Its backend API needs no handle: descriptors accept a device-property descriptor in place of
+//! one. The older API, which wants a handle, is modelled.
 //!
-//! Where the library makes no handle (`cudnn_handles=0`, or a version that wants more of the
-//! driver), its backend API still serves: descriptors accept a device-property descriptor
-//! in place of a handle. The older API is then modelled.
+//! With `driver_tables=1` the library makes real handles on the virtual driver, and answers for
+//! itself whatever launches no work. See [`crate::export_tables`] for what that takes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -16,7 +15,7 @@ use crate::device::{self, machine};
 use crate::inner;
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{cudnn_costs, export, ledger, put};
+use crate::{cudnn_costs, export, export_tables, ledger, put};
 
 pub type Status = c_int;
 const SUCCESS: Status = 0;
@@ -109,7 +108,7 @@ fn create_handle() -> Option<u64> {
 fn has_handles() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
-        let wanted = machine().config.number("cudnn_handles", 1) != 0;
+        let wanted = export_tables::are_wanted();
         let handle = if wanted { create_handle() } else { None };
         *SPARE.lock() = handle.map(|handle| (device::current(), handle));
         handle.is_some()
@@ -185,10 +184,92 @@ fn load() -> Option<Real> {
             ) == SUCCESS
             && (real.finalize)(device) == SUCCESS;
         if made {
+            complete_device(device, &json);
             real.device = device;
         }
     }
     Some(real)
+}
+
+/// The integer of `key` in a flat JSON object.
+fn json_number(json: &str, key: &str) -> Option<i32> {
+    let (_, rest) = json.split_once(&format!("\"{key}\":"))?;
+    let digits = rest.trim_start();
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+/// Fills in what a device's JSON leaves out: its groups of multiprocessors, and how many clusters
+/// of each size run at once. Kernels with clusters are split differently by them, so without them
+/// one work space in six is another than with a handle.
+///
+/// The library keeps both behind the other properties, and zeros where a JSON made them. If those
+/// are not exactly where they were in 9.19, nothing is done.
+fn complete_device(device: u64, json: &str) {
+    const BYTES: usize = 512;
+    const SIZES: usize = 16;
+    const GROUPS: usize = 24;
+    /// Of the driver's version, from the largest shared memory of a block.
+    const VERSION_AT: usize = 17;
+    let gpu = &machine().properties;
+    if gpu.major < 9 {
+        return;
+    }
+    let known = [
+        "maxSharedMemoryPerBlock",
+        "maxSharedMemoryPerBlockOptin",
+        "reservedSharedMemoryPerBlock",
+        "maxRegistersPerSM",
+        "maxCtasPerSM",
+        "maxThreadsPerBlock",
+        "maxThreadsPerSM",
+    ];
+    let known: Option<Vec<i32>> = known.iter().map(|key| json_number(json, key)).collect();
+    let (Some(known), Some(version), Some(architecture)) = (
+        known,
+        json_number(json, "driverVer"),
+        json_number(json, "deviceVer"),
+    ) else {
+        return;
+    };
+    // Read by way of the system, which refuses what is not mapped.
+    let mut bytes = [0_u8; BYTES];
+    let read = std::fs::File::open("/proc/self/mem")
+        .and_then(|memory| std::os::unix::fs::FileExt::read_at(&memory, &mut bytes, device));
+    let words: Vec<i32> = bytes[..read.unwrap_or(0)]
+        .chunks_exact(4)
+        .map(|word| i32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+        .collect();
+    let Some(found) = words
+        .windows(known.len())
+        .position(|window| window == known)
+    else {
+        return;
+    };
+    let version_at = found + 1 + VERSION_AT;
+    let groups_at = version_at + 1;
+    let clusters_at = groups_at + GROUPS;
+    let is_as_known = words.get(version_at - 1..=version_at) == Some(&[architecture, version])
+        && words
+            .get(groups_at + 1..clusters_at + SIZES)
+            .is_some_and(|rest| rest.iter().all(|&word| word == 0));
+    if !is_as_known {
+        return;
+    }
+    // Pairs of multiprocessors that are in no group that takes larger clusters come last.
+    let mut groups = gpu.groups.clone();
+    let paired = gpu.sm_count - groups.iter().sum::<i32>();
+    groups.extend((0..paired.max(0) / 2).map(|_| 2));
+    groups.resize(GROUPS, 0);
+    let clusters = (1..=SIZES as c_int).map(|size| crate::kernels::clusters_of_largest(size));
+    let values: Vec<i32> = groups.into_iter().chain(clusters).collect();
+    // SAFETY: words of a live object, which held the zeros that they replace.
+    unsafe {
+        let at = (device as *mut i32).add(groups_at);
+        std::ptr::copy_nonoverlapping(values.as_ptr(), at, values.len());
+    }
 }
 
 /// Sets the device on a descriptor that has no handle.
@@ -452,7 +533,7 @@ forwarded! {
         SUCCESS
     }
     fn cudnnDropoutGetStatesSize(handle: u64, size: *mut usize) {
-        // One generator state per resident thread; the H200's figure, measured, scaled by threads.
+        // One generator state per resident thread.
         let gpu = &machine().properties;
         let threads = gpu.sm_count as u64 * gpu.max_threads_per_sm as u64;
         unsafe { put(size, (threads * DROPOUT_STATE_BYTES) as usize) };
@@ -461,7 +542,7 @@ forwarded! {
 }
 
 /// Bytes of generator state per thread that a dropout descriptor keeps.
-const DROPOUT_STATE_BYTES: u64 = 16;
+const DROPOUT_STATE_BYTES: u64 = 24;
 
 macro_rules! descriptors {
     ($($create:ident $destroy:ident)*) => { forwarded! {$(

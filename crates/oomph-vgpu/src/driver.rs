@@ -799,9 +799,8 @@ export! {
         if id.is_null() {
             return INVALID_VALUE;
         }
-        let wanted = machine().config.number("driver_tables", 1) != 0;
         // SAFETY: a UUID by the callers' convention.
-        let table = wanted.then(|| unsafe { id.read_unaligned() }).and_then(|id| export_tables::find(&id));
+        let table = export_tables::find(&unsafe { id.read_unaligned() });
         unsafe { put(out, table.unwrap_or(std::ptr::null())) };
         if table.is_some() { SUCCESS } else { INVALID_VALUE }
     }

@@ -147,11 +147,19 @@ pub fn occupancy(threads: c_int, shared: usize) -> c_int {
         .min(gpu.max_blocks_per_sm)
 }
 
+/// Clusters of `size` blocks that run at once where each block takes a whole multiprocessor.
+pub fn clusters_of_largest(size: c_int) -> c_int {
+    let gpu = &machine().properties;
+    clusters_of(size, 1, gpu)
+}
+
 /// Clusters of `size` blocks that run at once. A cluster lives in one group of multiprocessors
 /// (GPC) and needs as many of them as it has blocks; pairs fit anywhere.
 pub fn clusters(size: c_int, threads: c_int, shared: usize) -> c_int {
-    let each = occupancy(threads, shared);
-    let gpu = &machine().properties;
+    clusters_of(size, occupancy(threads, shared), &machine().properties)
+}
+
+fn clusters_of(size: c_int, each: c_int, gpu: &crate::device::Properties) -> c_int {
     if size <= 2 {
         return gpu.sm_count * each / size.max(1);
     }

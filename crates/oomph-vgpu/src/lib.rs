@@ -18,6 +18,7 @@ pub mod clock;
 pub mod config;
 pub mod context;
 pub mod cublas;
+pub mod cublaslt;
 pub mod cudnn;
 pub mod cudnn_costs;
 pub mod device;

@@ -88,8 +88,7 @@ macro_rules! size_pair {
 
 idle! {
     cuMulticastAddDevice cuMulticastBindMem cuMulticastUnbind cublasGetMatrixAsync
-    cublasGetVectorAsync cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
-    cublasSetMatrixAsync cublasSetVectorAsync
+    cublasGetVectorAsync cublasSetMatrixAsync cublasSetVectorAsync
     cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cuptiActivityDisable
     cuptiActivityEnable cuptiActivityEnableCudaEventDeviceTimestamps cuptiActivityEnableDriverApi
     cuptiActivityEnableRuntimeApi cuptiActivityFlushAll cuptiActivityGetNumDroppedRecords
