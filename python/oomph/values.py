@@ -743,9 +743,7 @@ class ValueLayer:
         chosen = self._part(_aten.masked_select.default, grad, mask)
         missing = torch.Size(sizes).numel() - chosen.numel()
         if missing > 0:
-            zeros = self._part(
-                _aten.zeros.default, [missing], dtype=grad.dtype, device=grad.device
-            )
+            zeros = self._part(_aten.zeros.default, [missing], dtype=grad.dtype, device=grad.device)
             chosen = self._part(_aten.cat.default, [chosen, zeros])
         return chosen[: torch.Size(sizes).numel()].view(sizes)
 
@@ -843,7 +841,9 @@ def _sized_by_rule(func, op, args: tuple, kwargs: dict, share: float):
     counted, numbered = given.get("return_counts"), given.get("return_inverse")
     return (
         torch.zeros(shape, dtype=source.dtype),
-        (torch.arange(total) % kept).view(inverse) if numbered else torch.zeros(0, dtype=torch.int64),
+        (torch.arange(total) % kept).view(inverse)
+        if numbered
+        else torch.zeros(0, dtype=torch.int64),
         torch.full((int(total * share),), total // kept)
         if counted
         else torch.zeros(0, dtype=torch.int64),
