@@ -148,3 +148,28 @@ def test_sizes_that_follow_from_values(run):
     whats = " ".join(assumption["what"] for assumption in result["assumptions"])
     assert "_unique2" in whats and "nms" in whats and "masked_select" not in whats
     assert "read a value back" not in whats
+
+
+def test_workers_forked_off_are_left_alone(run):
+    """On a real GPU nothing may touch CUDA in DataLoader's workers; and they are not this run."""
+    result = run(
+        """
+        import torch
+        from torch.utils.data import DataLoader
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+            def __getitem__(self, index):
+                watched = torch._C._dispatch_tls_is_dispatch_key_included("Fake")
+                return torch.ones(3) * (index + 1), watched
+
+        model = torch.nn.Linear(3, 1).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, watched in DataLoader(Data(), batch_size=2, num_workers=1):
+            assert not watched.any() and x.min() > 0
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+        """
+    )
+    assert len(result["steps"]) == 4

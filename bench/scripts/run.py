@@ -55,7 +55,8 @@ def run(script: dict, args: argparse.Namespace) -> dict:
     summary = out / "summary.json"
     summary.unlink(missing_ok=True)
     command = [args.oomph] if not args.module else [python, "-m", "oomph"]
-    command += ["run", "--gpu", args.gpu, "--steps", str(args.steps), "--out", str(out)]
+    command += ["run", *([] if args.gpu == "real" else ["--gpu", args.gpu])]
+    command += ["--steps", str(args.steps), "--out", str(out)]
     command += shlex.split(script["command"])
     began = time.time()
     with open(out / "output.log", "w") as log:
@@ -121,23 +122,25 @@ def main() -> int:
     parser.add_argument("--oomph", default="oomph", help="the installed command")
     parser.add_argument("--python-path", action="append", default=[])
     parser.add_argument("--module", action="store_true", help="run python -m oomph beside --oomph")
-    parser.add_argument("--gpu", default="rtx-4090")
+    parser.add_argument("--gpu", default="rtx-4090", help="`real` for this machine's own")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=600)
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     scripts = tomllib.loads((HERE / "scripts.toml").read_text())["script"]
     rows = {}
-    if RESULTS.exists():
-        rows = {(row := json.loads(line))["name"]: row for line in RESULTS.read_text().splitlines()}
+    if args.results.exists():
+        lines = args.results.read_text().splitlines()
+        rows = {(row := json.loads(line))["name"]: row for line in lines}
     for script in scripts:
         if args.names and script["name"] not in args.names:
             continue
         row = rows[script["name"]] = run(script, args)
         print(row["name"], row["status"], row.get("verdict"), row["seconds"], "s", flush=True)
         ordered = [rows[s["name"]] for s in scripts if s["name"] in rows]
-        RESULTS.write_text("".join(json.dumps(row) + "\n" for row in ordered))
-        if README.exists():
+        args.results.write_text("".join(json.dumps(row) + "\n" for row in ordered))
+        if README.exists() and args.results == RESULTS:
             text = README.read_text()
             before, _, rest = text.partition(BEGIN)
             after = rest.partition(END)[2]

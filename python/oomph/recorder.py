@@ -48,6 +48,8 @@ PARAMETER, GRADIENT, STATE, INPUT, BUFFER = (
     "parameter",
 )
 
+_COMPILED = "torch.compile is used: memory is not attributed to modules"
+
 _current_node = torch._C._current_autograd_node
 _grad_enabled = torch.is_grad_enabled
 
@@ -120,6 +122,15 @@ class Recorder:
         optim.register_optimizer_step_pre_hook(self._before_step)
         optim.register_optimizer_step_post_hook(self._after_step)
         self._watch_compile()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """A child is not this run; and where CUDA has begun before the fork, it cannot be used."""
+        self.layer.before = None
+        self.settings = dict(self.settings, steps=None)
+        self._drop_module_hooks()
+        if torch.cuda._is_in_bad_fork():
+            self.layer.leave()
 
     def _cuda_starts(self) -> None:
         torch.cuda.memory._record_memory_history(
@@ -143,27 +154,24 @@ class Recorder:
         compile_function, compile_method = torch.compile, torch.nn.Module.compile
 
         def compiled(*args, **kwargs):
-            self._drop_module_hooks()
+            self._drop_module_hooks(_COMPILED)
             return compile_function(*args, **kwargs)
 
         def compiled_module(module, *args, **kwargs):
-            self._drop_module_hooks()
+            self._drop_module_hooks(_COMPILED)
             return compile_method(module, *args, **kwargs)
 
         torch.compile = compiled
         torch.nn.Module.compile = compiled_module  # type: ignore[method-assign]
 
-    def _drop_module_hooks(self) -> None:
+    def _drop_module_hooks(self, why: str = "") -> None:
         if self._hooks:
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []
             self._modules.clear()
-            self.assumptions.add(
-                "attribution",
-                "torch.compile is used: memory is not attributed to modules",
-                user_line(),
-            )
+            if why:
+                self.assumptions.add("attribution", why, user_line())
 
     # ---- what runs ----
 

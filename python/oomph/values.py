@@ -278,6 +278,7 @@ class ValueLayer:
         self.assumptions = assumptions
         self.rule = rule
         self.before: Any = None  # called with each operator's name before it runs
+        self._gone = False
         self._virtual = virtual
         self._bridge = _Bridge() if virtual else None
         self._libraries: tuple[Any, ...] = ()
@@ -332,7 +333,7 @@ class ValueLayer:
         original = threading.Thread.run
 
         def run(thread: threading.Thread) -> None:
-            torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
+            torch._C._dispatch_tls_set_dispatch_key_included(KEY, not self._gone)
             original(thread)
 
         threading.Thread.run = run  # type: ignore[method-assign]
@@ -359,6 +360,12 @@ class ValueLayer:
             return out
 
         guards._empty_strided_cuda = empty_strided_cuda
+
+    def leave(self) -> None:
+        """Step aside in a process forked off, where CUDA cannot be used: DataLoader's workers."""
+        self._gone = True
+        self.before = None
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, False)
 
     def _call(self, func, *args, **kwargs):
         """Every operator comes here."""
