@@ -36,9 +36,6 @@ fn edit(handle: u64, change: impl FnOnce(&mut Handle)) -> Status {
         })
 }
 
-
-
-
 /// A matrix of a product as it is stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Operand {

@@ -6,9 +6,9 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::cublas::{Operand, multiply};
 use crate::device::machine;
 use crate::streams::opaque_handle;
-use crate::cublas::{Operand, multiply};
 use crate::{export, inner, put};
 
 use crate::cublas::Status;
@@ -45,8 +45,15 @@ unsafe fn destroy<const N: usize>(descriptor: u64) -> Status {
     SUCCESS
 }
 
-unsafe fn set<const N: usize>(descriptor: u64, attribute: c_int, value: *const c_void, size: usize) -> Status {
-    let Ok(at) = usize::try_from(attribute) else { return INVALID_VALUE };
+unsafe fn set<const N: usize>(
+    descriptor: u64,
+    attribute: c_int,
+    value: *const c_void,
+    size: usize,
+) -> Status {
+    let Ok(at) = usize::try_from(attribute) else {
+        return INVALID_VALUE;
+    };
     if descriptor == 0 || value.is_null() {
         return INVALID_VALUE;
     }
@@ -61,8 +68,16 @@ unsafe fn set<const N: usize>(descriptor: u64, attribute: c_int, value: *const c
     SUCCESS
 }
 
-unsafe fn get<const N: usize>(descriptor: u64, attribute: c_int, value: *mut c_void, size: usize, written: *mut usize) -> Status {
-    let Ok(at) = usize::try_from(attribute) else { return INVALID_VALUE };
+unsafe fn get<const N: usize>(
+    descriptor: u64,
+    attribute: c_int,
+    value: *mut c_void,
+    size: usize,
+    written: *mut usize,
+) -> Status {
+    let Ok(at) = usize::try_from(attribute) else {
+        return INVALID_VALUE;
+    };
     if descriptor == 0 || at >= N || size > size_of::<u64>() {
         return INVALID_VALUE;
     }
@@ -229,13 +244,21 @@ impl Product {
             return None;
         }
         // SAFETY: descriptors have at least so many words, by the vendor's header.
-        let word = |descriptor: u64, at: usize| unsafe { (descriptor as *const u64).add(at).read() };
+        let word =
+            |descriptor: u64, at: usize| unsafe { (descriptor as *const u64).add(at).read() };
         let is_transposed = word(operation, TRANSPOSE_A) & 0xff != 0;
         Some(Self {
             kind: word(a, LAYOUT_TYPE),
             rows: word(d, LAYOUT_ROWS),
             columns: word(d, LAYOUT_COLUMNS),
-            inner: word(a, if is_transposed { LAYOUT_ROWS } else { LAYOUT_COLUMNS }),
+            inner: word(
+                a,
+                if is_transposed {
+                    LAYOUT_ROWS
+                } else {
+                    LAYOUT_COLUMNS
+                },
+            ),
             batch: word(d, LAYOUT_BATCH).max(1),
         })
     }
@@ -258,6 +281,10 @@ impl Product {
         let parts = fitting.min(self.inner / SHORTEST);
         let sums = self.rows * self.columns * size_of::<f32>() as u64;
         let parts = parts.min(limit.saturating_sub(schedule) / sums.max(1));
-        if parts > 1 { parts * sums + schedule } else { schedule }
+        if parts > 1 {
+            parts * sums + schedule
+        } else {
+            schedule
+        }
     }
 }

@@ -431,6 +431,8 @@ struct Rnn {
     projection: u64,
     layers: u64,
     dropout: bool,
+    /// Sequences come padded to the longest, and not packed.
+    padded: bool,
 }
 
 /// A batch of sequences.
@@ -587,6 +589,7 @@ forwarded! {
 
 // ---- recurrent networks ----
 
+const RNN_PADDED: c_int = 1;
 const MODE_LSTM: c_int = 2;
 const MODE_GRU: c_int = 3;
 const NO_BIAS: c_int = 0;
@@ -696,6 +699,7 @@ forwarded! {
             algorithm, cell, bias, direction, input_mode, kind, math,
             input: input as u64, hidden: hidden as u64, projection: projection as u64, layers: layers as u64,
             dropout,
+            padded: flags & RNN_PADDED != 0,
         });
         SUCCESS
     }
@@ -736,23 +740,130 @@ forwarded! {
             return BAD_PARAM;
         };
         let (work_bytes, reserve_bytes) = rnn_temporaries(rnn, sequences, training != 0);
-        ledger::assume("cudnnGetRNNTempSpaceSizes", "work space of recurrent layers follows a model fitted on an H200");
+        ledger::assume("cudnnGetRNNTempSpaceSizes", "work space of recurrent layers follows a model of cuDNN 9");
         unsafe { put(work, work_bytes as usize); put(reserve, reserve_bytes as usize) };
         SUCCESS
     }
 }
 
-/// Work and reserve space of a recurrent network.
+/// Bytes that every product of a pseudo-layer keeps for cuBLAS.
+const RNN_PRODUCT_BYTES: u64 = 8 << 20;
+/// Steps that a network of one direction computes the inputs of at once.
+const RNN_STEPS: u64 = 256;
+
+/// Work and reserve space of a recurrent network, as cuDNN 9 asks for them; found by varying one
+/// parameter at a time. The forward and the backward pass share the work space.
 fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u64) {
-    let rows = sequences.length * sequences.batch;
+    let (steps, batch) = (sequences.length, sequences.batch);
+    let (layers, directions, gates) = (rnn.layers, rnn.directions(), rnn.gates());
+    let (hidden, input, output) = (rnn.hidden, rnn.input, rnn.output());
     let bytes = data_bytes(rnn.kind);
-    let states = rows * rnn.pseudo_layers() * rnn.hidden * bytes;
-    let reserve = if training {
-        states * (rnn.gates() + 2)
+    let (both, cells) = (directions == 2, rnn.cell == MODE_LSTM);
+    let state = batch * hidden;
+    let all_states = steps * state;
+    let weights: u64 = (0..rnn.pseudo_layers())
+        .map(|layer| rnn.matrices(layer))
+        .sum();
+    let fixed = RNN_PRODUCT_BYTES * rnn.pseudo_layers() + 256;
+    // Sequences of different lengths are unpacked, and their states sorted.
+    let sorted = directions * if cells { 4 } else { 2 };
+    let (padding, lengths) = if rnn.padded {
+        (
+            all_states + steps * batch * input,
+            (8 * batch).next_multiple_of(32),
+        )
+    } else {
+        (0, 0)
+    };
+    let padded = u64::from(rnn.padded);
+
+    let (in_flight, kept) = if both {
+        (
+            all_states * (gates * 2 + 4 + padded),
+            state * (gates * 2 + 4),
+        )
+    } else {
+        (gates * steps.min(RNN_STEPS) * state, state * gates)
+    };
+    let kept = kept + state * (if cells { 2 * directions } else { 0 } + padded * sorted);
+    let dropped = if rnn.dropout && !both { all_states } else { 0 };
+    // Projected states are smaller, and are there beside the others.
+    let (projections, narrower) = if rnn.has_projection() {
+        (
+            directions * steps * batch * output,
+            padded * 2 * directions * (state - batch * output),
+        )
+    } else {
+        (0, 0)
+    };
+    let kept = kept - narrower;
+    let forward = in_flight + padding + dropped + projections + layers * kept;
+    if !training {
+        return ((forward + weights) * bytes + fixed + lengths, 0);
+    }
+
+    let widest = directions * directions * steps * batch * hidden.max(input);
+    let between = if both {
+        (4 + u64::from(layers > 1) * 2) * all_states - 2 * all_states
+    } else if layers > 1 {
+        rnn_chunk(layers, steps, batch) * state
+    } else {
+        all_states
+    };
+    let unpacked = padded * (2 * directions * all_states + 2 * steps * batch * input);
+    let kept = match (cells, both) {
+        (false, false) => 1,
+        (false, true) => 6,
+        (true, false) => 3,
+        (true, true) => 10,
+    } + padded * directions * if cells { 8 } else { 4 };
+    let unprojected = if rnn.has_projection() && (both || layers == 1) {
+        directions * all_states
     } else {
         0
     };
-    (states * rnn.gates(), reserve)
+    let backward = widest + between + unpacked + unprojected + layers * kept * state;
+    let work = (forward.max(backward) + weights) * bytes + fixed + lengths;
+
+    let per_layer = match rnn.cell {
+        MODE_LSTM => 5,
+        MODE_GRU => 6,
+        _ => 1,
+    };
+    let projected = if rnn.has_projection() {
+        layers * (all_states + steps * batch * output)
+    } else {
+        0
+    };
+    let saved = directions * (all_states * (layers * per_layer + layers - 1) + projected);
+    let mask = if rnn.dropout {
+        (layers - 1)
+            * directions
+            * (steps * batch * output * directions)
+                .div_ceil(8)
+                .next_multiple_of(8)
+    } else {
+        0
+    };
+    (work, saved * bytes + 256 + mask)
+}
+
+/// Steps of all layers that are in flight where layers and steps overlap.
+fn rnn_chunk(layers: u64, steps: u64, batch: u64) -> u64 {
+    const LEAST: u64 = 8;
+    let chunk = match batch {
+        0..=1 => 32,
+        2..=8 => 16,
+        9..=16 => 8,
+        17..=96 => 4,
+        _ => 2,
+    };
+    let chunk = if steps >= 128 {
+        chunk.max(LEAST)
+    } else {
+        chunk
+    };
+    steps.min(chunk * layers + chunk.max(LEAST))
 }
 
 // ---- batch normalization ----
