@@ -410,12 +410,6 @@ struct Tensor {
     strides: Vec<c_int>,
 }
 
-impl Tensor {
-    fn elements(&self) -> u64 {
-        self.dims.iter().map(|&dim| dim.max(0) as u64).product()
-    }
-}
-
 /// A recurrent network, as `cudnnSetRNNDescriptor_v8` was given it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rnn {
@@ -448,6 +442,16 @@ struct Descriptors {
     rnns: HashMap<u64, Rnn>,
     sequences: HashMap<u64, Sequences>,
     dropouts: HashMap<u64, f32>,
+    longest_labels: HashMap<u64, u64>,
+}
+
+impl Descriptors {
+    /// The three dimensions of a tensor that has as many.
+    fn sizes(&self, tensor: u64) -> Option<[u64; 3]> {
+        let dims = &self.tensors.get(&tensor)?.dims;
+        let dims: [c_int; 3] = dims.as_slice().try_into().ok()?;
+        Some(dims.map(|dim| dim.max(0) as u64))
+    }
 }
 
 static DESCRIPTORS: std::sync::LazyLock<Mutex<Descriptors>> =
@@ -579,7 +583,6 @@ forwarded! {
     }
     fn cudnnSetActivationDescriptor(descriptor: u64, mode: c_int, nan: c_int, coefficient: f64) { SUCCESS }
     fn cudnnSetCTCLossDescriptorEx(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int) { SUCCESS }
-    fn cudnnSetCTCLossDescriptor_v9(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int, longest: c_int) { SUCCESS }
     fn cudnnSetConvolutionGroupCount(descriptor: u64, count: c_int) { SUCCESS }
     fn cudnnSetConvolutionMathType(descriptor: u64, math: c_int) { SUCCESS }
     fn cudnnSetConvolutionNdDescriptor(descriptor: u64, count: c_int, padding: *const c_int, strides: *const c_int, dilation: *const c_int, mode: c_int, kind: c_int) { SUCCESS }
@@ -867,27 +870,23 @@ fn rnn_chunk(layers: u64, steps: u64, batch: u64) -> u64 {
 }
 
 // ---- batch normalization ----
+//
+// Plain batch normalization, the only kind PyTorch asks for, needs no space in any mode, type or
+// layout that was measured.
 
 forwarded! {
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, z: u64, y: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, batch_norm_workspace(mode, x, false) as usize) };
-        SUCCESS
-    }
-    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, batch_norm_workspace(mode, x, true) as usize) };
-        SUCCESS
-    }
-    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
-        // Only the fused activations keep something.
         unsafe { put(size, 0) };
         SUCCESS
     }
-}
-
-fn batch_norm_workspace(_mode: c_int, x: u64, _backward: bool) -> u64 {
-    let descriptors = DESCRIPTORS.lock();
-    let _elements = descriptors.tensors.get(&x).map_or(0, Tensor::elements);
-    0
+    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
+    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
 }
 
 // ---- convolutions by the older API, which PyTorch uses only when told to ----
@@ -948,14 +947,35 @@ unsafe fn one_algorithm(count: *mut c_int, results: *mut AlgorithmPerf) -> Statu
 }
 
 forwarded! {
-    fn cudnnGetCTCLossWorkspaceSize(handle: u64, probabilities: u64, gradients: u64, labels: u64, label_lengths: u64, input_lengths: u64, algorithm: c_int, descriptor: u64, size: *mut usize) {
-        ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
-        unsafe { put(size, 0) };
+    fn cudnnSetCTCLossDescriptor_v9(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int, longest: c_int) {
+        DESCRIPTORS.lock().longest_labels.insert(descriptor, longest.max(0) as u64);
+        SUCCESS
+    }
+    fn cudnnGetCTCLossWorkspaceSize(handle: u64, probabilities: u64, gradients: u64, labels: u64, label_lengths: *const c_int, input_lengths: u64, algorithm: c_int, descriptor: u64, size: *mut usize) {
+        let descriptors = DESCRIPTORS.lock();
+        let Some([steps, batch, classes]) = descriptors.sizes(probabilities) else { return BAD_PARAM };
+        if label_lengths.is_null() {
+            return BAD_PARAM;
+        }
+        // SAFETY: one length a sample, on the host, by the vendor's header.
+        let lengths = unsafe { std::slice::from_raw_parts(label_lengths, batch as usize) };
+        let lengths = || lengths.iter().map(|&length| length.max(0) as u64);
+        let copied = 4 * lengths().sum::<u64>() + 8 * batch;
+        let bytes = ctc_space(steps, batch, classes, lengths().max().unwrap_or(0)) + copied;
+        unsafe { put(size, bytes as usize) };
         SUCCESS
     }
     fn cudnnGetCTCLossWorkspaceSize_v8(handle: u64, algorithm: c_int, descriptor: u64, probabilities: u64, gradients: u64, size: *mut usize) {
-        ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
-        unsafe { put(size, 0) };
+        let descriptors = DESCRIPTORS.lock();
+        let Some([steps, batch, classes]) = descriptors.sizes(probabilities) else { return BAD_PARAM };
+        let longest = descriptors.longest_labels.get(&descriptor).copied().unwrap_or(0);
+        unsafe { put(size, ctc_space(steps, batch, classes, longest) as usize) };
         SUCCESS
     }
+}
+
+/// Work space of the CTC loss where the labels are on the GPU: probabilities, and both passes over
+/// the labels with blanks between them.
+fn ctc_space(steps: u64, batch: u64, classes: u64, longest: u64) -> u64 {
+    batch * (steps * (4 * classes + 16 * longest + 8) + 8 * longest + 12)
 }
