@@ -410,12 +410,6 @@ struct Tensor {
     strides: Vec<c_int>,
 }
 
-impl Tensor {
-    fn elements(&self) -> u64 {
-        self.dims.iter().map(|&dim| dim.max(0) as u64).product()
-    }
-}
-
 /// A recurrent network, as `cudnnSetRNNDescriptor_v8` was given it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rnn {
@@ -431,6 +425,8 @@ struct Rnn {
     projection: u64,
     layers: u64,
     dropout: bool,
+    /// Sequences come padded to the longest, and not packed.
+    padded: bool,
 }
 
 /// A batch of sequences.
@@ -446,6 +442,16 @@ struct Descriptors {
     rnns: HashMap<u64, Rnn>,
     sequences: HashMap<u64, Sequences>,
     dropouts: HashMap<u64, f32>,
+    longest_labels: HashMap<u64, u64>,
+}
+
+impl Descriptors {
+    /// The three dimensions of a tensor that has as many.
+    fn sizes(&self, tensor: u64) -> Option<[u64; 3]> {
+        let dims = &self.tensors.get(&tensor)?.dims;
+        let dims: [c_int; 3] = dims.as_slice().try_into().ok()?;
+        Some(dims.map(|dim| dim.max(0) as u64))
+    }
 }
 
 static DESCRIPTORS: std::sync::LazyLock<Mutex<Descriptors>> =
@@ -577,7 +583,6 @@ forwarded! {
     }
     fn cudnnSetActivationDescriptor(descriptor: u64, mode: c_int, nan: c_int, coefficient: f64) { SUCCESS }
     fn cudnnSetCTCLossDescriptorEx(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int) { SUCCESS }
-    fn cudnnSetCTCLossDescriptor_v9(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int, longest: c_int) { SUCCESS }
     fn cudnnSetConvolutionGroupCount(descriptor: u64, count: c_int) { SUCCESS }
     fn cudnnSetConvolutionMathType(descriptor: u64, math: c_int) { SUCCESS }
     fn cudnnSetConvolutionNdDescriptor(descriptor: u64, count: c_int, padding: *const c_int, strides: *const c_int, dilation: *const c_int, mode: c_int, kind: c_int) { SUCCESS }
@@ -587,6 +592,7 @@ forwarded! {
 
 // ---- recurrent networks ----
 
+const RNN_PADDED: c_int = 1;
 const MODE_LSTM: c_int = 2;
 const MODE_GRU: c_int = 3;
 const NO_BIAS: c_int = 0;
@@ -696,6 +702,7 @@ forwarded! {
             algorithm, cell, bias, direction, input_mode, kind, math,
             input: input as u64, hidden: hidden as u64, projection: projection as u64, layers: layers as u64,
             dropout,
+            padded: flags & RNN_PADDED != 0,
         });
         SUCCESS
     }
@@ -736,47 +743,150 @@ forwarded! {
             return BAD_PARAM;
         };
         let (work_bytes, reserve_bytes) = rnn_temporaries(rnn, sequences, training != 0);
-        ledger::assume("cudnnGetRNNTempSpaceSizes", "work space of recurrent layers follows a model fitted on an H200");
+        ledger::assume("cudnnGetRNNTempSpaceSizes", "work space of recurrent layers follows a model of cuDNN 9");
         unsafe { put(work, work_bytes as usize); put(reserve, reserve_bytes as usize) };
         SUCCESS
     }
 }
 
-/// Work and reserve space of a recurrent network.
+/// Bytes that every product of a pseudo-layer keeps for cuBLAS.
+const RNN_PRODUCT_BYTES: u64 = 8 << 20;
+/// Steps that a network of one direction computes the inputs of at once.
+const RNN_STEPS: u64 = 256;
+
+/// Work and reserve space of a recurrent network, as cuDNN 9 asks for them; found by varying one
+/// parameter at a time. The forward and the backward pass share the work space.
 fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u64) {
-    let rows = sequences.length * sequences.batch;
+    let (steps, batch) = (sequences.length, sequences.batch);
+    let (layers, directions, gates) = (rnn.layers, rnn.directions(), rnn.gates());
+    let (hidden, input, output) = (rnn.hidden, rnn.input, rnn.output());
     let bytes = data_bytes(rnn.kind);
-    let states = rows * rnn.pseudo_layers() * rnn.hidden * bytes;
-    let reserve = if training {
-        states * (rnn.gates() + 2)
+    let (both, cells) = (directions == 2, rnn.cell == MODE_LSTM);
+    let state = batch * hidden;
+    let all_states = steps * state;
+    let weights: u64 = (0..rnn.pseudo_layers())
+        .map(|layer| rnn.matrices(layer))
+        .sum();
+    let fixed = RNN_PRODUCT_BYTES * rnn.pseudo_layers() + 256;
+    // Sequences of different lengths are unpacked, and their states sorted.
+    let sorted = directions * if cells { 4 } else { 2 };
+    let (padding, lengths) = if rnn.padded {
+        (
+            all_states + steps * batch * input,
+            (8 * batch).next_multiple_of(32),
+        )
+    } else {
+        (0, 0)
+    };
+    let padded = u64::from(rnn.padded);
+
+    let (in_flight, kept) = if both {
+        (
+            all_states * (gates * 2 + 4 + padded),
+            state * (gates * 2 + 4),
+        )
+    } else {
+        (gates * steps.min(RNN_STEPS) * state, state * gates)
+    };
+    let kept = kept + state * (if cells { 2 * directions } else { 0 } + padded * sorted);
+    let dropped = if rnn.dropout && !both { all_states } else { 0 };
+    // Projected states are smaller, and are there beside the others.
+    let (projections, narrower) = if rnn.has_projection() {
+        (
+            directions * steps * batch * output,
+            padded * 2 * directions * (state - batch * output),
+        )
+    } else {
+        (0, 0)
+    };
+    let kept = kept - narrower;
+    let forward = in_flight + padding + dropped + projections + layers * kept;
+    if !training {
+        return ((forward + weights) * bytes + fixed + lengths, 0);
+    }
+
+    let widest = directions * directions * steps * batch * hidden.max(input);
+    let between = if both {
+        (4 + u64::from(layers > 1) * 2) * all_states - 2 * all_states
+    } else if layers > 1 {
+        rnn_chunk(layers, steps, batch) * state
+    } else {
+        all_states
+    };
+    let unpacked = padded * (2 * directions * all_states + 2 * steps * batch * input);
+    let kept = match (cells, both) {
+        (false, false) => 1,
+        (false, true) => 6,
+        (true, false) => 3,
+        (true, true) => 10,
+    } + padded * directions * if cells { 8 } else { 4 };
+    let unprojected = if rnn.has_projection() && (both || layers == 1) {
+        directions * all_states
     } else {
         0
     };
-    (states * rnn.gates(), reserve)
+    let backward = widest + between + unpacked + unprojected + layers * kept * state;
+    let work = (forward.max(backward) + weights) * bytes + fixed + lengths;
+
+    let per_layer = match rnn.cell {
+        MODE_LSTM => 5,
+        MODE_GRU => 6,
+        _ => 1,
+    };
+    let projected = if rnn.has_projection() {
+        layers * (all_states + steps * batch * output)
+    } else {
+        0
+    };
+    let saved = directions * (all_states * (layers * per_layer + layers - 1) + projected);
+    let mask = if rnn.dropout {
+        (layers - 1)
+            * directions
+            * (steps * batch * output * directions)
+                .div_ceil(8)
+                .next_multiple_of(8)
+    } else {
+        0
+    };
+    (work, saved * bytes + 256 + mask)
+}
+
+/// Steps of all layers that are in flight where layers and steps overlap.
+fn rnn_chunk(layers: u64, steps: u64, batch: u64) -> u64 {
+    const LEAST: u64 = 8;
+    let chunk = match batch {
+        0..=1 => 32,
+        2..=8 => 16,
+        9..=16 => 8,
+        17..=96 => 4,
+        _ => 2,
+    };
+    let chunk = if steps >= 128 {
+        chunk.max(LEAST)
+    } else {
+        chunk
+    };
+    steps.min(chunk * layers + chunk.max(LEAST))
 }
 
 // ---- batch normalization ----
+//
+// Plain batch normalization, the only kind PyTorch asks for, needs no space in any mode, type or
+// layout that was measured.
 
 forwarded! {
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, z: u64, y: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, batch_norm_workspace(mode, x, false) as usize) };
-        SUCCESS
-    }
-    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, batch_norm_workspace(mode, x, true) as usize) };
-        SUCCESS
-    }
-    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
-        // Only the fused activations keep something.
         unsafe { put(size, 0) };
         SUCCESS
     }
-}
-
-fn batch_norm_workspace(_mode: c_int, x: u64, _backward: bool) -> u64 {
-    let descriptors = DESCRIPTORS.lock();
-    let _elements = descriptors.tensors.get(&x).map_or(0, Tensor::elements);
-    0
+    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
+    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
 }
 
 // ---- convolutions by the older API, which PyTorch uses only when told to ----
@@ -837,14 +947,35 @@ unsafe fn one_algorithm(count: *mut c_int, results: *mut AlgorithmPerf) -> Statu
 }
 
 forwarded! {
-    fn cudnnGetCTCLossWorkspaceSize(handle: u64, probabilities: u64, gradients: u64, labels: u64, label_lengths: u64, input_lengths: u64, algorithm: c_int, descriptor: u64, size: *mut usize) {
-        ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
-        unsafe { put(size, 0) };
+    fn cudnnSetCTCLossDescriptor_v9(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int, longest: c_int) {
+        DESCRIPTORS.lock().longest_labels.insert(descriptor, longest.max(0) as u64);
+        SUCCESS
+    }
+    fn cudnnGetCTCLossWorkspaceSize(handle: u64, probabilities: u64, gradients: u64, labels: u64, label_lengths: *const c_int, input_lengths: u64, algorithm: c_int, descriptor: u64, size: *mut usize) {
+        let descriptors = DESCRIPTORS.lock();
+        let Some([steps, batch, classes]) = descriptors.sizes(probabilities) else { return BAD_PARAM };
+        if label_lengths.is_null() {
+            return BAD_PARAM;
+        }
+        // SAFETY: one length a sample, on the host, by the vendor's header.
+        let lengths = unsafe { std::slice::from_raw_parts(label_lengths, batch as usize) };
+        let lengths = || lengths.iter().map(|&length| length.max(0) as u64);
+        let copied = 4 * lengths().sum::<u64>() + 8 * batch;
+        let bytes = ctc_space(steps, batch, classes, lengths().max().unwrap_or(0)) + copied;
+        unsafe { put(size, bytes as usize) };
         SUCCESS
     }
     fn cudnnGetCTCLossWorkspaceSize_v8(handle: u64, algorithm: c_int, descriptor: u64, probabilities: u64, gradients: u64, size: *mut usize) {
-        ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
-        unsafe { put(size, 0) };
+        let descriptors = DESCRIPTORS.lock();
+        let Some([steps, batch, classes]) = descriptors.sizes(probabilities) else { return BAD_PARAM };
+        let longest = descriptors.longest_labels.get(&descriptor).copied().unwrap_or(0);
+        unsafe { put(size, ctc_space(steps, batch, classes, longest) as usize) };
         SUCCESS
     }
+}
+
+/// Work space of the CTC loss where the labels are on the GPU: probabilities, and both passes over
+/// the labels with blanks between them.
+fn ctc_space(steps: u64, batch: u64, classes: u64, longest: u64) -> u64 {
+    batch * (steps * (4 * classes + 16 * longest + 8) + 8 * longest + 12)
 }
