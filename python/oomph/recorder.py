@@ -83,6 +83,7 @@ class Recorder:
         self._began = time.time()
         self._step = 0
         self._inferences = 0
+        self._forwards = 0
         self._trains = False
         self._main_optimizer: int | None = None
         self._in_optimizer = 0
@@ -222,7 +223,10 @@ class Recorder:
         if not self._modules:
             return
         self._modules.pop()
-        if not self._modules and not self._trains and not _grad_enabled():
+        if self._modules or output is None:  # without output: it raised
+            return
+        self._forwards += 1
+        if not self._trains and not _grad_enabled():
             self._inferences += 1
             self._boundary("inference", self._inferences)
             if self.settings.get("steps") and self._inferences >= self.settings["steps"]:
@@ -325,7 +329,7 @@ class Recorder:
         self._oom_count += 1
         self._oom = dict(
             device=device, requested_bytes=requested, free_bytes=free, step=self._step, phase=phase,
-            module=module, location=user_line(), time=_now(),
+            module=module, location=user_line(), time=_now(), forwards=self._forwards,
         )  # fmt: skip
         if not self._oom["location"]:  # autograd's own thread: the line that called backward
             self._oom["location"] = _main_thread_line(self._thread)
@@ -349,6 +353,10 @@ class Recorder:
         used_cuda = torch.cuda.is_initialized()
         devices = []
         if used_cuda:
+            oom = self._oom
+            if oom is not None and (oom["step"], oom["forwards"]) == (self._step, self._forwards):
+                # The script may have caught the error, but nothing came after it.
+                oom["raised"] = True
             self._mark_gradients()
             self._mark_state()
             for root in self._roots:

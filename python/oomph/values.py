@@ -254,6 +254,8 @@ class _Bridge:
             self.end = library.oomph_vgpu_end
             self.answer = library.oomph_vgpu_answer
             self.answer.argtypes = [ctypes.c_int64]
+            self.clear = library.oomph_vgpu_clear
+            self.clear.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
         except AttributeError:
             raise RuntimeError(
                 "values are computed on a virtual GPU only; none is loaded"
@@ -335,6 +337,29 @@ class ValueLayer:
             original(thread)
 
         threading.Thread.run = run  # type: ignore[method-assign]
+        self._watch_compiled_code()
+
+    def _watch_compiled_code(self) -> None:
+        """Give the buffers of compiled code a stated content, zero, instead of stale bytes.
+
+        That code takes its buffers past the dispatcher, and its kernels do nothing.
+        """
+        try:
+            from torch._C._dynamo import guards
+
+            allocate = guards._empty_strided_cuda
+        except (ImportError, AttributeError):
+            return
+
+        def empty_strided_cuda(size, stride, dtype):
+            out = allocate(size, stride, dtype)
+            if self._computable(out):
+                storage = out.untyped_storage()
+                self._bridge.clear(storage.data_ptr(), storage.nbytes())
+                self._unknown[storage.data_ptr()] = True
+            return out
+
+        guards._empty_strided_cuda = empty_strided_cuda
 
     def leave(self) -> None:
         """Step aside in a process forked off, where CUDA cannot be used: DataLoader's workers."""
@@ -725,9 +750,7 @@ class ValueLayer:
         chosen = self._part(_aten.masked_select.default, grad, mask)
         missing = torch.Size(sizes).numel() - chosen.numel()
         if missing > 0:
-            zeros = self._part(
-                _aten.zeros.default, [missing], dtype=grad.dtype, device=grad.device
-            )
+            zeros = self._part(_aten.zeros.default, [missing], dtype=grad.dtype, device=grad.device)
             chosen = self._part(_aten.cat.default, [chosen, zeros])
         return chosen[: torch.Size(sizes).numel()].view(sizes)
 
@@ -825,7 +848,9 @@ def _sized_by_rule(func, op, args: tuple, kwargs: dict, share: float):
     counted, numbered = given.get("return_counts"), given.get("return_inverse")
     return (
         torch.zeros(shape, dtype=source.dtype),
-        (torch.arange(total) % kept).view(inverse) if numbered else torch.zeros(0, dtype=torch.int64),
+        (torch.arange(total) % kept).view(inverse)
+        if numbered
+        else torch.zeros(0, dtype=torch.int64),
         torch.full((int(total * share),), total // kept)
         if counted
         else torch.zeros(0, dtype=torch.int64),

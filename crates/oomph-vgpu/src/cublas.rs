@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 
+use crate::clock::{Kind, Product, alignment};
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::streams::opaque_handle;
@@ -35,7 +36,123 @@ fn edit(handle: u64, change: impl FnOnce(&mut Handle)) -> Status {
         })
 }
 
-/// Accounts one call that works on the GPU.
+/// A matrix of a product as it is stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Operand {
+    pub at: u64,
+    /// `cudaDataType`.
+    pub kind: c_int,
+    pub leading: u64,
+    /// With a single one, the leading dimension means nothing.
+    pub columns: u64,
+}
+
+/// `cublasComputeType_t` of products that may round to TF32, and the math mode that allows it.
+const COMPUTE_TF32: c_int = 77;
+const COMPUTE_FP32: c_int = 68;
+const MATH_TF32: c_int = 3;
+
+/// Accounts a product of `[m, n, k, batch]`: the operands are A, B and the result.
+pub fn multiply(stream: u64, compute: c_int, [m, n, k, batch]: [u64; 4], operands: [Operand; 3]) {
+    machine()
+        .costs
+        .charge(device::current(), Charge::FirstMatmul);
+    let kind = Kind::new(operands[0].kind, compute);
+    let aligned = operands.iter().map(|operand| {
+        let bytes = Kind::new(operand.kind, compute).bytes() as u64;
+        let leading = if operand.columns > 1 {
+            operand.leading * bytes
+        } else {
+            0
+        };
+        alignment(operand.at).min(alignment(leading))
+    });
+    let product = Product {
+        m,
+        n,
+        k,
+        batch,
+        kind,
+        alignment: aligned.min().unwrap_or(0),
+    };
+    crate::kernels::enqueued(stream, machine().rates.product(&product));
+}
+
+/// Accounts a product called for through a handle of cuBLAS, whose sizes are ints.
+fn classic(
+    handle: u64,
+    compute: c_int,
+    turned: [c_int; 2],
+    sizes: [c_int; 4],
+    places: [(u64, c_int, c_int); 3],
+) -> Status {
+    let Some(found) = HANDLES.lock().get(&handle).copied() else {
+        return NOT_INITIALIZED;
+    };
+    let compute = if found.math_mode == MATH_TF32 && compute == COMPUTE_FP32 {
+        COMPUTE_TF32
+    } else {
+        compute
+    };
+    let [m, n, k, batch] = sizes.map(|size| size.max(0) as u64);
+    let columns = [
+        if turned[0] == 0 { k } else { m },
+        if turned[1] == 0 { n } else { k },
+        n,
+    ];
+    let operand = |index: usize| {
+        let (at, kind, leading) = places[index];
+        Operand {
+            at,
+            kind,
+            leading: leading.max(0) as u64,
+            columns: columns[index],
+        }
+    };
+    multiply(
+        found.stream,
+        compute,
+        [m, n, k, batch],
+        [operand(0), operand(1), operand(2)],
+    );
+    SUCCESS
+}
+
+export! {
+    fn cublasGemmEx(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, a_kind: c_int, lda: c_int, b: u64, b_kind: c_int, ldb: c_int, _beta: u64, c: u64, c_kind: c_int, ldc: c_int, compute: c_int, _algorithm: c_int) -> Status, or INTERNAL; {
+        classic(handle, compute, [ta, tb], [m, n, k, 1], [(a, a_kind, lda), (b, b_kind, ldb), (c, c_kind, ldc)])
+    }
+    fn cublasSgemmEx(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, a_kind: c_int, lda: c_int, b: u64, b_kind: c_int, ldb: c_int, _beta: u64, c: u64, c_kind: c_int, ldc: c_int) -> Status, or INTERNAL; {
+        classic(handle, COMPUTE_FP32, [ta, tb], [m, n, k, 1], [(a, a_kind, lda), (b, b_kind, ldb), (c, c_kind, ldc)])
+    }
+    fn cublasGemmStridedBatchedEx(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, a_kind: c_int, lda: c_int, _a_step: i64, b: u64, b_kind: c_int, ldb: c_int, _b_step: i64, _beta: u64, c: u64, c_kind: c_int, ldc: c_int, _c_step: i64, batch: c_int, compute: c_int, _algorithm: c_int) -> Status, or INTERNAL; {
+        classic(handle, compute, [ta, tb], [m, n, k, batch], [(a, a_kind, lda), (b, b_kind, ldb), (c, c_kind, ldc)])
+    }
+}
+
+/// Products of one type: plain, strided and by tables of addresses, whose entries are not read.
+macro_rules! typed_products {
+    ($($kind:literal $plain:ident $strided:ident $batched:ident;)*) => { export! {$(
+        fn $plain(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, lda: c_int, b: u64, ldb: c_int, _beta: u64, c: u64, ldc: c_int) -> Status, or INTERNAL; {
+            classic(handle, COMPUTE_FP32, [ta, tb], [m, n, k, 1], [(a, $kind, lda), (b, $kind, ldb), (c, $kind, ldc)])
+        }
+        fn $strided(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, lda: c_int, _a_step: i64, b: u64, ldb: c_int, _b_step: i64, _beta: u64, c: u64, ldc: c_int, _c_step: i64, batch: c_int) -> Status, or INTERNAL; {
+            classic(handle, COMPUTE_FP32, [ta, tb], [m, n, k, batch], [(a, $kind, lda), (b, $kind, ldb), (c, $kind, ldc)])
+        }
+        fn $batched(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, _a: u64, lda: c_int, _b: u64, ldb: c_int, _beta: u64, _c: u64, ldc: c_int, batch: c_int) -> Status, or INTERNAL; {
+            classic(handle, COMPUTE_FP32, [ta, tb], [m, n, k, batch], [(0, $kind, lda), (0, $kind, ldb), (0, $kind, ldc)])
+        }
+    )*} };
+}
+
+typed_products! {
+    0 cublasSgemm_v2 cublasSgemmStridedBatched cublasSgemmBatched;
+    1 cublasDgemm_v2 cublasDgemmStridedBatched cublasDgemmBatched;
+    4 cublasCgemm_v2 cublasCgemmStridedBatched cublasCgemmBatched;
+    5 cublasZgemm_v2 cublasZgemmStridedBatched cublasZgemmBatched;
+}
+
+/// Accounts one call that works on the GPU and of which no more is known.
 pub fn multiplied() {
     machine()
         .costs
@@ -80,49 +197,4 @@ export! {
         unsafe { put(version, 130_100) };
         SUCCESS
     }
-    fn cublasLtGetVersion() -> usize, or 0; { 130_100 }
-    fn cublasLtGetCudartVersion() -> usize, or 0; { machine().config.number("cuda_version", 13_000) as usize }
-    fn cublasLtCreate(out: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    fn cublasLtDestroy(_handle: u64) -> Status, or INTERNAL; { SUCCESS }
-    fn cublasLtMatmulDescCreate(out: *mut u64, _compute: c_int, _scale: c_int) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    fn cublasLtMatmulPreferenceCreate(out: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    fn cublasLtMatrixLayoutCreate(out: *mut u64, _kind: c_int, _rows: u64, _columns: u64, _leading: i64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
-        SUCCESS
-    }
-    /// One algorithm that needs no work space beyond what PyTorch has set aside already.
-    fn cublasLtMatmulAlgoGetHeuristic(_handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, _preference: u64, wanted: c_int, results: *mut HeuristicResult, count: *mut c_int) -> Status, or INTERNAL; {
-        if wanted < 1 {
-            return 7; // CUBLAS_STATUS_INVALID_VALUE
-        }
-        unsafe {
-            put(results, HeuristicResult { algorithm: [1, 0, 0, 0, 0, 0, 0, 0], workspace: 0, state: SUCCESS, waves: 1.0, reserved: [0; 4] });
-            put(count, 1);
-        }
-        SUCCESS
-    }
-    fn cublasLtMatmul() -> Status, or INTERNAL; {
-        multiplied();
-        SUCCESS
-    }
-}
-
-/// `cublasLtMatmulHeuristicResult_t`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct HeuristicResult {
-    algorithm: [u64; 8],
-    workspace: usize,
-    state: c_int,
-    waves: f32,
-    reserved: [c_int; 4],
 }

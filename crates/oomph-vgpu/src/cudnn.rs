@@ -1,23 +1,21 @@
 //! cuDNN: plans and sizes come from the installed library, which is never let to compute.
 //!
-//! The library makes real handles on the virtual driver, so its heuristics, plans, work spaces and
-//! reserve spaces are those of the GPU that is played. Whatever launches work is answered here.
+//! Its backend API needs no handle: descriptors accept a device-property descriptor in place of
+//! one. The older API, which wants a handle, is modelled.
 //!
-//! Where the library makes no handle (`cudnn_handles=0`, or a version that wants more of the
-//! driver), its backend API still serves: descriptors accept a device-property descriptor
-//! in place of a handle. The older API is then modelled.
+//! With `driver_tables=1` the library makes real handles on the virtual driver, and answers for
+//! itself whatever launches no work. See [`crate::export_tables`] for what that takes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::inner;
-use crate::streams::{self, opaque_handle};
+use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{export, ledger, put};
+use crate::{cudnn_costs, export, export_tables, ledger, put};
 
 pub type Status = c_int;
 const SUCCESS: Status = 0;
@@ -40,6 +38,13 @@ const PLAN_DEVICE: c_int = 407;
 const ENGINE_DEVICE: c_int = 1307;
 const DEVICE_JSON: c_int = 2702;
 
+/// The stream of each handle that was given one.
+static STREAMS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+fn stream_of(handle: u64) -> u64 {
+    STREAMS.lock().get(&handle).copied().unwrap_or(0)
+}
+
 type CreateFn = unsafe extern "C" fn(c_int, *mut u64) -> Status;
 type DestroyFn = unsafe extern "C" fn(u64) -> Status;
 type SetFn = unsafe extern "C" fn(u64, c_int, c_int, i64, *const c_void) -> Status;
@@ -61,11 +66,6 @@ struct Real {
 
 /// What each open descriptor is, for the kinds that need the device.
 static KINDS: std::sync::LazyLock<Mutex<HashMap<u64, c_int>>> =
-    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
-
-/// The order in which the living plans were made. The heuristics give the fastest first, and
-/// benchmark mode makes its candidates in that order.
-static RANKS: std::sync::LazyLock<Mutex<HashMap<u64, u64>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 /// The library that PyTorch has loaded, or the one the loader finds.
@@ -108,7 +108,7 @@ fn create_handle() -> Option<u64> {
 fn has_handles() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
-        let wanted = machine().config.number("cudnn_handles", 1) != 0;
+        let wanted = export_tables::are_wanted();
         let handle = if wanted { create_handle() } else { None };
         *SPARE.lock() = handle.map(|handle| (device::current(), handle));
         handle.is_some()
@@ -184,10 +184,92 @@ fn load() -> Option<Real> {
             ) == SUCCESS
             && (real.finalize)(device) == SUCCESS;
         if made {
+            complete_device(device, &json);
             real.device = device;
         }
     }
     Some(real)
+}
+
+/// The integer of `key` in a flat JSON object.
+fn json_number(json: &str, key: &str) -> Option<i32> {
+    let (_, rest) = json.split_once(&format!("\"{key}\":"))?;
+    let digits = rest.trim_start();
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+/// Fills in what a device's JSON leaves out: its groups of multiprocessors, and how many clusters
+/// of each size run at once. Kernels with clusters are split differently by them, so without them
+/// one work space in six is another than with a handle.
+///
+/// The library keeps both behind the other properties, and zeros where a JSON made them. If those
+/// are not exactly where they were in 9.19, nothing is done.
+fn complete_device(device: u64, json: &str) {
+    const BYTES: usize = 512;
+    const SIZES: usize = 16;
+    const GROUPS: usize = 24;
+    /// Of the driver's version, from the largest shared memory of a block.
+    const VERSION_AT: usize = 17;
+    let gpu = &machine().properties;
+    if gpu.major < 9 {
+        return;
+    }
+    let known = [
+        "maxSharedMemoryPerBlock",
+        "maxSharedMemoryPerBlockOptin",
+        "reservedSharedMemoryPerBlock",
+        "maxRegistersPerSM",
+        "maxCtasPerSM",
+        "maxThreadsPerBlock",
+        "maxThreadsPerSM",
+    ];
+    let known: Option<Vec<i32>> = known.iter().map(|key| json_number(json, key)).collect();
+    let (Some(known), Some(version), Some(architecture)) = (
+        known,
+        json_number(json, "driverVer"),
+        json_number(json, "deviceVer"),
+    ) else {
+        return;
+    };
+    // Read by way of the system, which refuses what is not mapped.
+    let mut bytes = [0_u8; BYTES];
+    let read = std::fs::File::open("/proc/self/mem")
+        .and_then(|memory| std::os::unix::fs::FileExt::read_at(&memory, &mut bytes, device));
+    let words: Vec<i32> = bytes[..read.unwrap_or(0)]
+        .chunks_exact(4)
+        .map(|word| i32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+        .collect();
+    let Some(found) = words
+        .windows(known.len())
+        .position(|window| window == known)
+    else {
+        return;
+    };
+    let version_at = found + 1 + VERSION_AT;
+    let groups_at = version_at + 1;
+    let clusters_at = groups_at + GROUPS;
+    let is_as_known = words.get(version_at - 1..=version_at) == Some(&[architecture, version])
+        && words
+            .get(groups_at + 1..clusters_at + SIZES)
+            .is_some_and(|rest| rest.iter().all(|&word| word == 0));
+    if !is_as_known {
+        return;
+    }
+    // Pairs of multiprocessors that are in no group that takes larger clusters come last.
+    let mut groups = gpu.groups.clone();
+    let paired = gpu.sm_count - groups.iter().sum::<i32>();
+    groups.extend((0..paired.max(0) / 2).map(|_| 2));
+    groups.resize(GROUPS, 0);
+    let clusters = (1..=SIZES as c_int).map(|size| crate::kernels::clusters_of_largest(size));
+    let values: Vec<i32> = groups.into_iter().chain(clusters).collect();
+    // SAFETY: words of a live object, which held the zeros that they replace.
+    unsafe {
+        let at = (device as *mut i32).add(groups_at);
+        std::ptr::copy_nonoverlapping(values.as_ptr(), at, values.len());
+    }
 }
 
 /// Sets the device on a descriptor that has no handle.
@@ -217,9 +299,8 @@ export! {
         let Some(real) = real() else { return NOT_INITIALIZED };
         // SAFETY: the caller's arguments, passed on.
         let status = inner::call(|| unsafe { (real.create)(kind, out) });
-        if status == SUCCESS && kind == PLAN_DESCRIPTOR {
-            static MADE: AtomicU64 = AtomicU64::new(1);
-            RANKS.lock().insert(unsafe { out.read() }, MADE.fetch_add(1, Ordering::Relaxed));
+        if status == SUCCESS && !inner::is_inside() {
+            cudnn_costs::created(unsafe { out.read() }, kind);
         }
         if status == SUCCESS && !inner::is_inside() && !has_handles() && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR) {
             KINDS.lock().insert(unsafe { out.read() }, kind);
@@ -229,7 +310,7 @@ export! {
     fn cudnnBackendDestroyDescriptor(descriptor: u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         KINDS.lock().remove(&descriptor);
-        RANKS.lock().remove(&descriptor);
+        cudnn_costs::forgotten(descriptor);
         inner::call(|| unsafe { (real.destroy)(descriptor) })
     }
     fn cudnnBackendSetAttribute(descriptor: u64, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status, or INTERNAL; {
@@ -237,6 +318,9 @@ export! {
         // A handle that is none goes unsaid; the device goes in instead.
         if kind == TYPE_HANDLE && !inner::is_inside() && !has_handles() {
             return SUCCESS;
+        }
+        if !inner::is_inside() {
+            unsafe { cudnn_costs::described(descriptor, attribute, kind, count, values) };
         }
         inner::call(|| unsafe { (real.set)(descriptor, attribute, kind, count, values) })
     }
@@ -246,16 +330,18 @@ export! {
         if let Some(kind) = kind {
             attach_device(real, descriptor, kind);
         }
-        inner::call(|| unsafe { (real.finalize)(descriptor) })
+        let status = inner::call(|| unsafe { (real.finalize)(descriptor) });
+        if status == SUCCESS && !inner::is_inside() {
+            cudnn_costs::finalized(&machine().rates, descriptor);
+        }
+        status
     }
     fn cudnnBackendGetAttribute(descriptor: u64, attribute: c_int, kind: c_int, room: i64, count: *mut i64, values: *mut c_void) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         inner::call(|| unsafe { (real.get)(descriptor, attribute, kind, room, count, values) })
     }
-    fn cudnnBackendExecute(_handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
-        let rank = RANKS.lock().get(&plan).copied().unwrap_or(1);
-        streams::plan_executed(rank);
-        crate::kernels::launched(0);
+    fn cudnnBackendExecute(handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
+        crate::kernels::enqueued(stream_of(handle), cudnn_costs::time(plan));
         SUCCESS
     }
     fn cudnnGetVersion() -> usize, or 0; {
@@ -300,8 +386,12 @@ export! {
         unsafe { put(out, handle) };
         SUCCESS
     }
-    fn cudnnGetStream(_handle: u64, stream: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(stream, 0) };
+    fn cudnnSetStream(handle: u64, stream: u64) -> Status, or INTERNAL; {
+        STREAMS.lock().insert(handle, stream);
+        SUCCESS
+    }
+    fn cudnnGetStream(handle: u64, stream: *mut u64) -> Status, or INTERNAL; {
+        unsafe { put(stream, stream_of(handle)) };
         SUCCESS
     }
 }
@@ -320,12 +410,6 @@ struct Tensor {
     strides: Vec<c_int>,
 }
 
-impl Tensor {
-    fn elements(&self) -> u64 {
-        self.dims.iter().map(|&dim| dim.max(0) as u64).product()
-    }
-}
-
 /// A recurrent network, as `cudnnSetRNNDescriptor_v8` was given it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rnn {
@@ -341,6 +425,8 @@ struct Rnn {
     projection: u64,
     layers: u64,
     dropout: bool,
+    /// Sequences come padded to the longest, and not packed.
+    padded: bool,
 }
 
 /// A batch of sequences.
@@ -356,6 +442,16 @@ struct Descriptors {
     rnns: HashMap<u64, Rnn>,
     sequences: HashMap<u64, Sequences>,
     dropouts: HashMap<u64, f32>,
+    longest_labels: HashMap<u64, u64>,
+}
+
+impl Descriptors {
+    /// The three dimensions of a tensor that has as many.
+    fn sizes(&self, tensor: u64) -> Option<[u64; 3]> {
+        let dims = &self.tensors.get(&tensor)?.dims;
+        let dims: [c_int; 3] = dims.as_slice().try_into().ok()?;
+        Some(dims.map(|dim| dim.max(0) as u64))
+    }
 }
 
 static DESCRIPTORS: std::sync::LazyLock<Mutex<Descriptors>> =
@@ -443,7 +539,7 @@ forwarded! {
         SUCCESS
     }
     fn cudnnDropoutGetStatesSize(handle: u64, size: *mut usize) {
-        // One generator state per resident thread; the H200's figure, measured, scaled by threads.
+        // One generator state per resident thread.
         let gpu = &machine().properties;
         let threads = gpu.sm_count as u64 * gpu.max_threads_per_sm as u64;
         unsafe { put(size, (threads * DROPOUT_STATE_BYTES) as usize) };
@@ -452,7 +548,7 @@ forwarded! {
 }
 
 /// Bytes of generator state per thread that a dropout descriptor keeps.
-const DROPOUT_STATE_BYTES: u64 = 16;
+const DROPOUT_STATE_BYTES: u64 = 24;
 
 macro_rules! descriptors {
     ($($create:ident $destroy:ident)*) => { forwarded! {$(
@@ -487,7 +583,6 @@ forwarded! {
     }
     fn cudnnSetActivationDescriptor(descriptor: u64, mode: c_int, nan: c_int, coefficient: f64) { SUCCESS }
     fn cudnnSetCTCLossDescriptorEx(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int) { SUCCESS }
-    fn cudnnSetCTCLossDescriptor_v9(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int, longest: c_int) { SUCCESS }
     fn cudnnSetConvolutionGroupCount(descriptor: u64, count: c_int) { SUCCESS }
     fn cudnnSetConvolutionMathType(descriptor: u64, math: c_int) { SUCCESS }
     fn cudnnSetConvolutionNdDescriptor(descriptor: u64, count: c_int, padding: *const c_int, strides: *const c_int, dilation: *const c_int, mode: c_int, kind: c_int) { SUCCESS }
@@ -497,6 +592,7 @@ forwarded! {
 
 // ---- recurrent networks ----
 
+const RNN_PADDED: c_int = 1;
 const MODE_LSTM: c_int = 2;
 const MODE_GRU: c_int = 3;
 const NO_BIAS: c_int = 0;
@@ -606,6 +702,7 @@ forwarded! {
             algorithm, cell, bias, direction, input_mode, kind, math,
             input: input as u64, hidden: hidden as u64, projection: projection as u64, layers: layers as u64,
             dropout,
+            padded: flags & RNN_PADDED != 0,
         });
         SUCCESS
     }
@@ -646,47 +743,150 @@ forwarded! {
             return BAD_PARAM;
         };
         let (work_bytes, reserve_bytes) = rnn_temporaries(rnn, sequences, training != 0);
-        ledger::assume("cudnnGetRNNTempSpaceSizes", "work space of recurrent layers follows a model fitted on an H200");
+        ledger::assume("cudnnGetRNNTempSpaceSizes", "work space of recurrent layers follows a model of cuDNN 9");
         unsafe { put(work, work_bytes as usize); put(reserve, reserve_bytes as usize) };
         SUCCESS
     }
 }
 
-/// Work and reserve space of a recurrent network.
+/// Bytes that every product of a pseudo-layer keeps for cuBLAS.
+const RNN_PRODUCT_BYTES: u64 = 8 << 20;
+/// Steps that a network of one direction computes the inputs of at once.
+const RNN_STEPS: u64 = 256;
+
+/// Work and reserve space of a recurrent network, as cuDNN 9 asks for them; found by varying one
+/// parameter at a time. The forward and the backward pass share the work space.
 fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u64) {
-    let rows = sequences.length * sequences.batch;
+    let (steps, batch) = (sequences.length, sequences.batch);
+    let (layers, directions, gates) = (rnn.layers, rnn.directions(), rnn.gates());
+    let (hidden, input, output) = (rnn.hidden, rnn.input, rnn.output());
     let bytes = data_bytes(rnn.kind);
-    let states = rows * rnn.pseudo_layers() * rnn.hidden * bytes;
-    let reserve = if training {
-        states * (rnn.gates() + 2)
+    let (both, cells) = (directions == 2, rnn.cell == MODE_LSTM);
+    let state = batch * hidden;
+    let all_states = steps * state;
+    let weights: u64 = (0..rnn.pseudo_layers())
+        .map(|layer| rnn.matrices(layer))
+        .sum();
+    let fixed = RNN_PRODUCT_BYTES * rnn.pseudo_layers() + 256;
+    // Sequences of different lengths are unpacked, and their states sorted.
+    let sorted = directions * if cells { 4 } else { 2 };
+    let (padding, lengths) = if rnn.padded {
+        (
+            all_states + steps * batch * input,
+            (8 * batch).next_multiple_of(32),
+        )
+    } else {
+        (0, 0)
+    };
+    let padded = u64::from(rnn.padded);
+
+    let (in_flight, kept) = if both {
+        (
+            all_states * (gates * 2 + 4 + padded),
+            state * (gates * 2 + 4),
+        )
+    } else {
+        (gates * steps.min(RNN_STEPS) * state, state * gates)
+    };
+    let kept = kept + state * (if cells { 2 * directions } else { 0 } + padded * sorted);
+    let dropped = if rnn.dropout && !both { all_states } else { 0 };
+    // Projected states are smaller, and are there beside the others.
+    let (projections, narrower) = if rnn.has_projection() {
+        (
+            directions * steps * batch * output,
+            padded * 2 * directions * (state - batch * output),
+        )
+    } else {
+        (0, 0)
+    };
+    let kept = kept - narrower;
+    let forward = in_flight + padding + dropped + projections + layers * kept;
+    if !training {
+        return ((forward + weights) * bytes + fixed + lengths, 0);
+    }
+
+    let widest = directions * directions * steps * batch * hidden.max(input);
+    let between = if both {
+        (4 + u64::from(layers > 1) * 2) * all_states - 2 * all_states
+    } else if layers > 1 {
+        rnn_chunk(layers, steps, batch) * state
+    } else {
+        all_states
+    };
+    let unpacked = padded * (2 * directions * all_states + 2 * steps * batch * input);
+    let kept = match (cells, both) {
+        (false, false) => 1,
+        (false, true) => 6,
+        (true, false) => 3,
+        (true, true) => 10,
+    } + padded * directions * if cells { 8 } else { 4 };
+    let unprojected = if rnn.has_projection() && (both || layers == 1) {
+        directions * all_states
     } else {
         0
     };
-    (states * rnn.gates(), reserve)
+    let backward = widest + between + unpacked + unprojected + layers * kept * state;
+    let work = (forward.max(backward) + weights) * bytes + fixed + lengths;
+
+    let per_layer = match rnn.cell {
+        MODE_LSTM => 5,
+        MODE_GRU => 6,
+        _ => 1,
+    };
+    let projected = if rnn.has_projection() {
+        layers * (all_states + steps * batch * output)
+    } else {
+        0
+    };
+    let saved = directions * (all_states * (layers * per_layer + layers - 1) + projected);
+    let mask = if rnn.dropout {
+        (layers - 1)
+            * directions
+            * (steps * batch * output * directions)
+                .div_ceil(8)
+                .next_multiple_of(8)
+    } else {
+        0
+    };
+    (work, saved * bytes + 256 + mask)
+}
+
+/// Steps of all layers that are in flight where layers and steps overlap.
+fn rnn_chunk(layers: u64, steps: u64, batch: u64) -> u64 {
+    const LEAST: u64 = 8;
+    let chunk = match batch {
+        0..=1 => 32,
+        2..=8 => 16,
+        9..=16 => 8,
+        17..=96 => 4,
+        _ => 2,
+    };
+    let chunk = if steps >= 128 {
+        chunk.max(LEAST)
+    } else {
+        chunk
+    };
+    steps.min(chunk * layers + chunk.max(LEAST))
 }
 
 // ---- batch normalization ----
+//
+// Plain batch normalization, the only kind PyTorch asks for, needs no space in any mode, type or
+// layout that was measured.
 
 forwarded! {
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, z: u64, y: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, batch_norm_workspace(mode, x, false) as usize) };
-        SUCCESS
-    }
-    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, batch_norm_workspace(mode, x, true) as usize) };
-        SUCCESS
-    }
-    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
-        // Only the fused activations keep something.
         unsafe { put(size, 0) };
         SUCCESS
     }
-}
-
-fn batch_norm_workspace(_mode: c_int, x: u64, _backward: bool) -> u64 {
-    let descriptors = DESCRIPTORS.lock();
-    let _elements = descriptors.tensors.get(&x).map_or(0, Tensor::elements);
-    0
+    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
+    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
 }
 
 // ---- convolutions by the older API, which PyTorch uses only when told to ----
@@ -747,14 +947,35 @@ unsafe fn one_algorithm(count: *mut c_int, results: *mut AlgorithmPerf) -> Statu
 }
 
 forwarded! {
-    fn cudnnGetCTCLossWorkspaceSize(handle: u64, probabilities: u64, gradients: u64, labels: u64, label_lengths: u64, input_lengths: u64, algorithm: c_int, descriptor: u64, size: *mut usize) {
-        ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
-        unsafe { put(size, 0) };
+    fn cudnnSetCTCLossDescriptor_v9(descriptor: u64, kind: c_int, normalization: c_int, gradient: c_int, longest: c_int) {
+        DESCRIPTORS.lock().longest_labels.insert(descriptor, longest.max(0) as u64);
+        SUCCESS
+    }
+    fn cudnnGetCTCLossWorkspaceSize(handle: u64, probabilities: u64, gradients: u64, labels: u64, label_lengths: *const c_int, input_lengths: u64, algorithm: c_int, descriptor: u64, size: *mut usize) {
+        let descriptors = DESCRIPTORS.lock();
+        let Some([steps, batch, classes]) = descriptors.sizes(probabilities) else { return BAD_PARAM };
+        if label_lengths.is_null() {
+            return BAD_PARAM;
+        }
+        // SAFETY: one length a sample, on the host, by the vendor's header.
+        let lengths = unsafe { std::slice::from_raw_parts(label_lengths, batch as usize) };
+        let lengths = || lengths.iter().map(|&length| length.max(0) as u64);
+        let copied = 4 * lengths().sum::<u64>() + 8 * batch;
+        let bytes = ctc_space(steps, batch, classes, lengths().max().unwrap_or(0)) + copied;
+        unsafe { put(size, bytes as usize) };
         SUCCESS
     }
     fn cudnnGetCTCLossWorkspaceSize_v8(handle: u64, algorithm: c_int, descriptor: u64, probabilities: u64, gradients: u64, size: *mut usize) {
-        ledger::assume("cudnnGetCTCLossWorkspaceSize", "the CTC loss is taken to need no work space");
-        unsafe { put(size, 0) };
+        let descriptors = DESCRIPTORS.lock();
+        let Some([steps, batch, classes]) = descriptors.sizes(probabilities) else { return BAD_PARAM };
+        let longest = descriptors.longest_labels.get(&descriptor).copied().unwrap_or(0);
+        unsafe { put(size, ctc_space(steps, batch, classes, longest) as usize) };
         SUCCESS
     }
+}
+
+/// Work space of the CTC loss where the labels are on the GPU: probabilities, and both passes over
+/// the labels with blanks between them.
+fn ctc_space(steps: u64, batch: u64, classes: u64, longest: u64) -> u64 {
+    batch * (steps * (4 * classes + 16 * longest + 8) + 8 * longest + 12)
 }

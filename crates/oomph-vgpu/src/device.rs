@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::clock::Rates;
 use crate::config::Config;
 use crate::context::{Charge, ContextCosts};
 use crate::memory::DeviceMemory;
@@ -37,7 +38,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    fn new(config: &Config) -> Self {
+    pub fn new(config: &Config) -> Self {
         let sm_count = config.int("sm_count", 132);
         Self {
             name: config.text("name", "NVIDIA H200").to_owned(),
@@ -104,6 +105,8 @@ pub struct Machine {
     pub properties: Properties,
     pub devices: Vec<Device>,
     pub costs: ContextCosts,
+    /// How fast it computes and copies.
+    pub rates: Rates,
     /// Host-to-device and device-to-device copies up to this many bytes move real bytes.
     pub copy_limit: u64,
 }
@@ -130,6 +133,7 @@ pub fn machine() -> &'static Machine {
             })
             .collect();
         let costs = ContextCosts::new(&config);
+        let rates = Rates::new(&config, &properties);
         let copy_limit = config.number("copy_limit_bytes", 64 << 10);
         // SAFETY: registers a handler that only stores to an atomic.
         unsafe {
@@ -140,6 +144,7 @@ pub fn machine() -> &'static Machine {
             properties,
             devices,
             costs,
+            rates,
             copy_limit,
         }
     })

@@ -398,7 +398,7 @@ export! {
         unsafe { put(out, device::current() as c_int) };
         SUCCESS
     }
-    fn cuCtxSynchronize() -> Status, or UNKNOWN; { SUCCESS }
+    fn cuCtxSynchronize() -> Status, or UNKNOWN; { unsafe { runtime::cudaDeviceSynchronize() } }
     fn cuCtxGetLimit(out: *mut usize, limit: c_int) -> Status, or UNKNOWN; {
         let value = match limit {
             0 => 1024,      // stack
@@ -504,26 +504,22 @@ export! {
         SUCCESS
     }
     fn cuMemcpyHtoD_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
-        unsafe { runtime::copy(to, from, len) };
-        SUCCESS
+        unsafe { runtime::cudaMemcpy(to, from, len, 1) }
     }
     fn cuMemcpyDtoH_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
-        unsafe { runtime::copy(to, from, len) };
-        SUCCESS
+        unsafe { runtime::cudaMemcpy(to, from, len, 2) }
     }
-    fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, _stream: u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::copy(to, from, len) };
-        SUCCESS
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaMemcpyAsync(to, from, len, 1, stream) }
     }
-    fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, len: usize, _stream: u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::copy(to, from, len) };
-        SUCCESS
+    fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+        unsafe { runtime::cudaMemcpyAsync(to, from, len, 2, stream) }
     }
     fn cuMemsetD32Async(at: u64, value: c_uint, count: usize, stream: u64) -> Status, or UNKNOWN; {
         if inner::is_inside() {
             return SUCCESS;
         }
-        streams::note_node(stream);
+        crate::clock::filled(stream, count as u64 * 4);
         if (count as u64) * 4 <= machine().copy_limit {
             for index in 0..count {
                 unsafe { put((at as *mut c_uint).add(index), value) };
@@ -535,7 +531,7 @@ export! {
         if inner::is_inside() {
             return SUCCESS;
         }
-        streams::note_node(stream);
+        crate::clock::filled(stream, count as u64);
         unsafe { runtime::set(at, value, count) };
         SUCCESS
     }
@@ -585,8 +581,8 @@ export! {
         SUCCESS
     }
     fn cuModuleUnload(_module: u64) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuModuleGetFunction(out: *mut u64, _module: u64, _name: *const c_char) -> Status, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cuModuleGetFunction(out: *mut u64, _module: u64, name: *const c_char) -> Status, or UNKNOWN; {
+        unsafe { put(out, crate::kernels::named(name)) };
         SUCCESS
     }
     fn cuModuleGetGlobal_v2(at: *mut u64, size: *mut usize, _module: u64, _name: *const c_char) -> Status, or UNKNOWN; {
@@ -630,18 +626,18 @@ export! {
         unsafe { put(out, most) };
         SUCCESS
     }
-    fn cuLaunchKernel(_function: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
-        crate::kernels::launched(stream);
+    fn cuLaunchKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
+        unsafe { crate::kernels::run(function, [gx, gy, gz], [bx, by, bz], std::ptr::null(), stream) };
         SUCCESS
     }
-    fn cuLaunchCooperativeKernel(_function: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void) -> Status, or UNKNOWN; {
-        crate::kernels::launched(stream);
+    fn cuLaunchCooperativeKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void) -> Status, or UNKNOWN; {
+        unsafe { crate::kernels::run(function, [gx, gy, gz], [bx, by, bz], std::ptr::null(), stream) };
         SUCCESS
     }
-    fn cuLaunchKernelEx(config: *const LaunchConfig, _function: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
+    fn cuLaunchKernelEx(config: *const LaunchConfig, function: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
         // SAFETY: the caller's launch configuration.
-        let stream = if config.is_null() { 0 } else { unsafe { config.read_unaligned() }.stream };
-        crate::kernels::launched(stream);
+        let Some(config) = (unsafe { LaunchConfig::read(config) }) else { return INVALID_VALUE };
+        unsafe { crate::kernels::run(function, config.grid, config.block, std::ptr::null(), config.stream) };
         SUCCESS
     }
     fn cuModuleLoadFatBinary(out: *mut u64, _image: *const c_void) -> Status, or UNKNOWN; {
@@ -666,8 +662,8 @@ export! {
         unsafe { put(out, library) };
         SUCCESS
     }
-    fn cuLibraryGetKernel(out: *mut u64, _library: u64, _name: *const c_char) -> Status, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cuLibraryGetKernel(out: *mut u64, _library: u64, name: *const c_char) -> Status, or UNKNOWN; {
+        unsafe { put(out, crate::kernels::named(name)) };
         SUCCESS
     }
     fn cuKernelGetFunction(out: *mut u64, kernel: u64) -> Status, or UNKNOWN; {
@@ -803,9 +799,8 @@ export! {
         if id.is_null() {
             return INVALID_VALUE;
         }
-        let wanted = machine().config.number("driver_tables", 1) != 0;
         // SAFETY: a UUID by the callers' convention.
-        let table = wanted.then(|| unsafe { id.read_unaligned() }).and_then(|id| export_tables::find(&id));
+        let table = export_tables::find(&unsafe { id.read_unaligned() });
         unsafe { put(out, table.unwrap_or(std::ptr::null())) };
         if table.is_some() { SUCCESS } else { INVALID_VALUE }
     }

@@ -4,7 +4,8 @@
 //! and answers a keyed digest over who asks and what devices there are. What the tables hold is
 //! known from public projects that stand in for the driver on other vendors' GPUs, and what
 //! cuBLASLt asks beyond that from watching it ask. Slots that nobody was seen to call answer "not
-//! supported". With `driver_tables=0` there are no tables, and such libraries make no handles.
+//! supported". There are no tables unless the configuration says `driver_tables=1`; without them
+//! such libraries make no handles.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -87,8 +88,16 @@ static CONTEXT_CHECKS: Table<4> = Table::<4>::sized()
     .with(2, check_context as *const c_void)
     .with(3, nothing as *const c_void);
 
-/// The table with this UUID.
+/// Whether the user asked for the tables.
+pub fn are_wanted() -> bool {
+    machine().config.number("driver_tables", 0) != 0
+}
+
+/// The table with this UUID, if the user asked for the tables.
 pub fn find(wanted: &Id) -> Option<*const c_void> {
+    if !are_wanted() {
+        return None;
+    }
     let known: [(Id, *const c_void); 8] = [
         (
             id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9),

@@ -2,9 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::time::Duration;
 
+use crate::clock::LAUNCH;
 use crate::device::{self, machine};
+use crate::families::Family;
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
 use crate::sync::Mutex;
 use crate::{export, put};
@@ -49,14 +52,82 @@ thread_local! {
 static VARIABLES: std::sync::LazyLock<Mutex<HashMap<u64, (usize, Option<u64>)>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
-/// Accounts one launch on `stream`.
+impl From<Dim3> for [c_uint; 3] {
+    fn from(from: Dim3) -> Self {
+        [from.x, from.y, from.z]
+    }
+}
+
+/// Kernels of libraries as they register: host address and mangled name. The newest comes last,
+/// as a library may be loaded where another one was.
+static REGISTERED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+/// How the time of each kernel that was launched is estimated.
+static FAMILIES: std::sync::LazyLock<Mutex<HashMap<u64, Family>>> =
+    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// A handle for a kernel that a module names.
+///
+/// # Safety
+/// `name` must be null or a C string.
+pub unsafe fn named(name: *const c_char) -> u64 {
+    let handle = streams::opaque_handle();
+    if !name.is_null() {
+        // SAFETY: the caller's contract.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+        FAMILIES.lock().insert(handle, Family::of(&name));
+    }
+    handle
+}
+
+fn family(function: u64) -> Family {
+    if let Some(&found) = FAMILIES.lock().get(&function) {
+        return found;
+    }
+    let name = REGISTERED
+        .lock()
+        .iter()
+        .rev()
+        .find(|(host, _)| *host == function)
+        .map(|found| found.1);
+    let found = name.map_or(Family::default(), |name| {
+        // SAFETY: the name lies in the library that is launching this kernel.
+        Family::of(&unsafe { CStr::from_ptr(name as *const c_char) }.to_string_lossy())
+    });
+    FAMILIES.lock().insert(function, found);
+    found
+}
+
+/// Accounts the launch of a kernel and the time that one of its shape takes.
+///
+/// # Safety
+/// `arguments` must be null or what the launch of `function` was given.
+pub unsafe fn run(
+    function: u64,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    arguments: *const *mut c_void,
+    stream: u64,
+) {
+    let threads = block.iter().map(|&size| f64::from(size)).product();
+    // SAFETY: the caller's contract.
+    let time = unsafe { family(function).time(&machine().rates, grid, threads, arguments) };
+    enqueued(stream, time);
+}
+
+/// Accounts one launch on `stream` of which no more is known.
 pub fn launched(stream: u64) {
+    enqueued(stream, LAUNCH);
+}
+
+/// Accounts one launch on `stream` that takes `time`.
+pub fn enqueued(stream: u64, time: Duration) {
     if inner::is_inside() {
         return;
     }
     let _ = device::active();
     machine().costs.kernel_launched(device::current());
-    streams::note_node(stream);
+    streams::spend(device::current(), stream, time);
 }
 
 /// Blocks of `threads` threads and `shared` bytes that one multiprocessor holds.
@@ -76,11 +147,19 @@ pub fn occupancy(threads: c_int, shared: usize) -> c_int {
         .min(gpu.max_blocks_per_sm)
 }
 
+/// Clusters of `size` blocks that run at once where each block takes a whole multiprocessor.
+pub fn clusters_of_largest(size: c_int) -> c_int {
+    let gpu = &machine().properties;
+    clusters_of(size, 1, gpu)
+}
+
 /// Clusters of `size` blocks that run at once. A cluster lives in one group of multiprocessors
 /// (GPC) and needs as many of them as it has blocks; pairs fit anywhere.
 pub fn clusters(size: c_int, threads: c_int, shared: usize) -> c_int {
-    let each = occupancy(threads, shared);
-    let gpu = &machine().properties;
+    clusters_of(size, occupancy(threads, shared), &machine().properties)
+}
+
+fn clusters_of(size: c_int, each: c_int, gpu: &crate::device::Properties) -> c_int {
     if size <= 2 {
         return gpu.sm_count * each / size.max(1);
     }
@@ -113,7 +192,9 @@ export! {
     }
     fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) -> (), or (); {}
     fn __cudaUnregisterFatBinary(_handle: *mut *mut c_void) -> (), or (); {}
-    fn __cudaRegisterFunction() -> (), or (); {}
+    fn __cudaRegisterFunction(_handle: *mut *mut c_void, host: u64, _device: *mut c_char, name: *const c_char) -> (), or (); {
+        REGISTERED.lock().push((host, name as u64));
+    }
     fn __cudaRegisterVar(_handle: *mut *mut c_void, host: u64, _address: *mut c_char, _name: *const c_char, _external: c_int, size: usize, _constant: c_int, _global: c_int) -> (), or (); {
         VARIABLES.lock().insert(host, (size, None));
     }
@@ -137,22 +218,22 @@ export! {
         }
         SUCCESS
     }
-    fn cudaLaunchKernel(_function: *const c_void, _grid: Dim3, _block: Dim3, _arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
-        launched(stream);
+    fn cudaLaunchKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+        unsafe { run(function, grid.into(), block.into(), arguments, stream) };
         SUCCESS
     }
-    fn __cudaLaunchKernel(_kernel: u64, _grid: Dim3, _block: Dim3, _arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
-        launched(stream);
+    fn __cudaLaunchKernel(kernel: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+        unsafe { run(kernel, grid.into(), block.into(), arguments, stream) };
         SUCCESS
     }
-    fn cudaLaunchCooperativeKernel(_function: *const c_void, _grid: Dim3, _block: Dim3, _arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
-        launched(stream);
+    fn cudaLaunchCooperativeKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+        unsafe { run(function, grid.into(), block.into(), arguments, stream) };
         SUCCESS
     }
-    fn cudaLaunchKernelExC(config: *const RuntimeLaunchConfig, _function: *const c_void, _arguments: *mut *mut c_void) -> Error, or UNKNOWN; {
+    fn cudaLaunchKernelExC(config: *const RuntimeLaunchConfig, function: u64, arguments: *mut *mut c_void) -> Error, or UNKNOWN; {
         // SAFETY: the caller's launch configuration.
-        let stream = if config.is_null() { 0 } else { unsafe { config.read_unaligned() }.stream };
-        launched(stream);
+        let Some(config) = (!config.is_null()).then(|| unsafe { config.read_unaligned() }) else { return INVALID_VALUE };
+        unsafe { run(function, config.grid.into(), config.block.into(), arguments, config.stream) };
         SUCCESS
     }
     fn cudaFuncGetAttributes(out: *mut FuncAttributes, _function: *const c_void) -> Error, or UNKNOWN; {

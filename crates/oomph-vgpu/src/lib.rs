@@ -14,14 +14,18 @@
 //! - the library allocates bookkeeping only, never what it pretends to hold;
 //! - no Python, no logging, no threads of its own.
 
+pub mod clock;
 pub mod config;
 pub mod context;
 pub mod cublas;
+pub mod cublaslt;
 pub mod cudnn;
+pub mod cudnn_costs;
 pub mod device;
 pub mod driver;
 pub mod driver_base;
 pub mod export_tables;
+pub mod families;
 pub mod inner;
 pub mod kernels;
 pub mod ledger;

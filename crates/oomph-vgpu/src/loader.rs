@@ -1,12 +1,13 @@
-//! Gives cuDNN this library's run-time compiler.
+//! Gives cuDNN this library's run-time compiler, and its cuBLASLt.
 //!
 //! Some of cuDNN's engines compile their kernels while a plan is made, seconds each. Nothing runs
 //! them here, so when cuDNN opens NVRTC it gets this library instead, whose NVRTC compiles nothing.
+//! The vendor's cuBLASLt makes no handles without the driver's private tables; this library's does.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::inner;
+use crate::{export_tables, inner};
 
 /// What the hook does next: return `handle`, or jump to `next` where that is null.
 #[repr(C)]
@@ -53,11 +54,13 @@ fn own_handle() -> Option<usize> {
 }
 
 unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
-    let wants_compiler = inner::is_inside()
-        && !name.is_null()
+    let stands_in = inner::is_inside() && !name.is_null() && {
         // SAFETY: a C string by the standard.
-        && unsafe { CStr::from_ptr(name) }.to_bytes().starts_with(b"libnvrtc.so");
-    let handle = if wants_compiler { own_handle() } else { None };
+        let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+        name.starts_with(b"libnvrtc.so")
+            || (name.starts_with(b"libcublasLt.so") && !export_tables::are_wanted())
+    };
+    let handle = if stands_in { own_handle() } else { None };
     let next = system_open();
     Choice {
         handle: handle.unwrap_or(0),

@@ -39,8 +39,9 @@ fn create(rank: c_int, size: c_int) -> u64 {
     handle
 }
 
-/// The communicator, charged for at its first collective.
-fn collective(handle: u64) -> Option<Communicator> {
+/// The communicator, charged for at its first collective. Each rank passes on `bytes` of each
+/// other rank's.
+fn collective(handle: u64, stream: u64, bytes: u64) -> Option<Communicator> {
     let mut communicators = COMMUNICATORS.lock();
     let found = communicators.get_mut(&handle)?;
     let communicator = *found;
@@ -57,8 +58,18 @@ fn collective(handle: u64) -> Option<Communicator> {
             );
         }
     }
-    crate::kernels::launched(0);
+    let ranks = communicator.size.max(1) as u64;
+    let passed = bytes as f64 * (ranks - 1) as f64;
+    crate::kernels::enqueued(stream, machine().rates.collective(ranks, passed));
     Some(communicator)
+}
+
+/// Ranks of a communicator, at least one.
+fn ranks(handle: u64) -> u64 {
+    COMMUNICATORS
+        .lock()
+        .get(&handle)
+        .map_or(1, |found| found.size.max(1) as u64)
 }
 
 /// Bytes of a `ncclDataType_t`.
@@ -136,8 +147,8 @@ export! {
         unsafe { put(out, SUCCESS) };
         SUCCESS
     }
-    fn ncclAllReduce(from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, handle: u64, _stream: u64) -> Result, or INTERNAL; {
-        if collective(handle).is_none() {
+    fn ncclAllReduce(from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, 2 * count as u64 * bytes(kind) / ranks(handle)).is_none() {
             return INVALID_ARGUMENT;
         }
         if from != to {
@@ -151,11 +162,11 @@ export! {
     fn ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, _root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         unsafe { ncclAllReduce(from, to, count, kind, 0, handle, stream) }
     }
-    fn ncclBcast(_at: u64, _count: usize, _kind: c_int, _root: c_int, handle: u64, _stream: u64) -> Result, or INTERNAL; {
-        if collective(handle).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    fn ncclBcast(_at: u64, count: usize, kind: c_int, _root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, count as u64 * bytes(kind) / ranks(handle)).is_some() { SUCCESS } else { INVALID_ARGUMENT }
     }
-    fn ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, handle: u64, _stream: u64) -> Result, or INTERNAL; {
-        let Some(communicator) = collective(handle) else { return INVALID_ARGUMENT };
+    fn ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        let Some(communicator) = collective(handle, stream, count as u64 * bytes(kind)) else { return INVALID_ARGUMENT };
         let len = count as u64 * bytes(kind);
         for rank in 0..communicator.size as u64 {
             if to + rank * len != from {
@@ -164,22 +175,22 @@ export! {
         }
         SUCCESS
     }
-    fn ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, handle: u64, _stream: u64) -> Result, or INTERNAL; {
-        let Some(communicator) = collective(handle) else { return INVALID_ARGUMENT };
+    fn ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        let Some(communicator) = collective(handle, stream, count as u64 * bytes(kind)) else { return INVALID_ARGUMENT };
         let len = count as u64 * bytes(kind);
         unsafe { runtime::copy(to, from + communicator.rank as u64 * len, len as usize) };
         SUCCESS
     }
-    fn ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, handle: u64, _stream: u64) -> Result, or INTERNAL; {
-        let Some(communicator) = collective(handle) else { return INVALID_ARGUMENT };
+    fn ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        let Some(communicator) = collective(handle, stream, count as u64 * bytes(kind)) else { return INVALID_ARGUMENT };
         unsafe { runtime::copy(to, from, count * bytes(kind) as usize * communicator.size as usize) };
         SUCCESS
     }
-    fn ncclSend(_from: u64, _count: usize, _kind: c_int, _peer: c_int, handle: u64, _stream: u64) -> Result, or INTERNAL; {
-        if collective(handle).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    fn ncclSend(_from: u64, count: usize, kind: c_int, _peer: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, count as u64 * bytes(kind) / ranks(handle)).is_some() { SUCCESS } else { INVALID_ARGUMENT }
     }
-    fn ncclRecv(_to: u64, _count: usize, _kind: c_int, _peer: c_int, handle: u64, _stream: u64) -> Result, or INTERNAL; {
-        if collective(handle).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    fn ncclRecv(_to: u64, count: usize, kind: c_int, _peer: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, count as u64 * bytes(kind) / ranks(handle)).is_some() { SUCCESS } else { INVALID_ARGUMENT }
     }
     fn ncclMemAlloc(out: *mut *mut c_void, size: usize) -> Result, or INTERNAL; {
         if unsafe { runtime::cudaMalloc(out, size) } == runtime::SUCCESS { SUCCESS } else { 1 }

@@ -41,6 +41,13 @@ export! {
         found.memory.lock().limit = limit;
         0
     }
+    /// Clears device memory, outside of any stream and in no time.
+    fn oomph_vgpu_clear(at: u64, len: u64) -> (), or (); {
+        if crate::driver::device_of(at).is_some() {
+            // SAFETY: the recorder names a live allocation and its length.
+            unsafe { crate::runtime::set(at, 0, len as usize) };
+        }
+    }
     /// Calls and assumptions as JSON. Returns the length; writes at most `room` bytes.
     fn oomph_vgpu_report(out: *mut c_char, room: usize) -> usize, or 0; {
         let text = report();

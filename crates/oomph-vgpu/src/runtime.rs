@@ -9,7 +9,7 @@ use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
 use crate::sync::Mutex;
-use crate::{driver, export, ledger, put};
+use crate::{clock, driver, export, ledger, put};
 
 pub type Error = c_int;
 pub const SUCCESS: Error = 0;
@@ -183,7 +183,12 @@ export! {
         // Since CUDA 12 this creates the context.
         on_device(|_| SUCCESS)
     }
-    fn cudaDeviceSynchronize() -> Error, or UNKNOWN; { on_device(|_| SUCCESS) }
+    fn cudaDeviceSynchronize() -> Error, or UNKNOWN; {
+        on_device(|_| {
+            streams::witness_device(device::current());
+            SUCCESS
+        })
+    }
     fn cudaDeviceReset() -> Error, or UNKNOWN; { SUCCESS }
     fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Error, or UNKNOWN; {
         unsafe { put(least, 0); put(greatest, -5) };
@@ -575,6 +580,11 @@ export! {
 /// Pinned host memory: start → (length, whether this library allocated it).
 static PINNED: Mutex<BTreeMap<u64, (u64, bool)>> = Mutex::new(BTreeMap::new());
 
+/// Whether `addr` lies in pinned memory of the host.
+pub fn is_pinned(addr: u64) -> bool {
+    pinned(addr).is_some()
+}
+
 fn pinned(addr: u64) -> Option<u64> {
     let pinned = PINNED.lock();
     let (&start, &(len, _)) = pinned.range(..=addr).next_back()?;
@@ -738,22 +748,24 @@ pub unsafe fn set(at: u64, value: u8, len: usize) {
 
 export! {
     fn cudaMemcpy(to: u64, from: u64, len: usize, _kind: c_int) -> Error, or UNKNOWN; {
+        clock::copied(0, to, from, len as u64);
+        streams::witness_stream(device::current(), 0);
         unsafe { copy(to, from, len) };
         SUCCESS
     }
     fn cudaMemcpyAsync(to: u64, from: u64, len: usize, _kind: c_int, stream: u64) -> Error, or UNKNOWN; {
-        streams::note_node(stream);
+        clock::copied(stream, to, from, len as u64);
         unsafe { copy(to, from, len) };
         SUCCESS
     }
     fn cudaMemcpyPeerAsync(to: u64, _to_device: c_int, from: u64, _from_device: c_int, len: usize, stream: u64) -> Error, or UNKNOWN; {
-        streams::note_node(stream);
+        clock::copied(stream, to, from, len as u64);
         unsafe { copy(to, from, len) };
         SUCCESS
     }
     fn cudaMemcpy2DAsync(to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, _kind: c_int, stream: u64) -> Error, or UNKNOWN; {
-        streams::note_node(stream);
         let whole = width as u64 * height as u64;
+        clock::copied(stream, to, from, whole);
         if driver::device_of(to).is_none() || whole <= machine().copy_limit {
             for row in 0..height {
                 unsafe { copy(to + (row * to_pitch) as u64, from + (row * from_pitch) as u64, width) };
@@ -762,11 +774,12 @@ export! {
         SUCCESS
     }
     fn cudaMemset(at: u64, value: c_int, len: usize) -> Error, or UNKNOWN; {
+        clock::filled(0, len as u64);
         unsafe { set(at, value as u8, len) };
         SUCCESS
     }
     fn cudaMemsetAsync(at: u64, value: c_int, len: usize, stream: u64) -> Error, or UNKNOWN; {
-        streams::note_node(stream);
+        clock::filled(stream, len as u64);
         unsafe { set(at, value as u8, len) };
         SUCCESS
     }
@@ -805,13 +818,15 @@ export! {
         SUCCESS
     }
     fn cudaStreamQuery(stream: u64) -> Error, or UNKNOWN; {
+        streams::witness_stream(device::current(), stream);
         check(streams::is_stream(stream), INVALID_RESOURCE_HANDLE)
     }
     fn cudaStreamSynchronize(stream: u64) -> Error, or UNKNOWN; {
+        streams::witness_stream(device::current(), stream);
         check(streams::is_stream(stream), INVALID_RESOURCE_HANDLE)
     }
     fn cudaStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Error, or UNKNOWN; {
-        check(streams::wait(stream, event), INVALID_RESOURCE_HANDLE)
+        check(streams::wait(device::current(), stream, event), INVALID_RESOURCE_HANDLE)
     }
     fn cudaStreamAddCallback(stream: u64, callback: Option<unsafe extern "C" fn(u64, Error, *mut c_void)>, data: *mut c_void, _flags: c_uint) -> Error, or UNKNOWN; {
         if let Some(callback) = callback {
@@ -822,7 +837,7 @@ export! {
     }
     fn cudaLaunchHostFunc(stream: u64, callback: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) -> Error, or UNKNOWN; {
         if streams::capture(stream).is_some() {
-            streams::note_node(stream);
+            clock::spend(stream, clock::LAUNCH);
         } else if let Some(callback) = callback {
             // SAFETY: as above.
             unsafe { callback(data) };
@@ -842,19 +857,23 @@ export! {
         check(streams::destroy_event(event), INVALID_RESOURCE_HANDLE)
     }
     fn cudaEventRecord(event: u64, stream: u64) -> Error, or UNKNOWN; {
-        check(streams::record(event, stream), INVALID_RESOURCE_HANDLE)
+        check(streams::record(device::current(), event, stream), INVALID_RESOURCE_HANDLE)
     }
     fn cudaEventRecordWithFlags(event: u64, stream: u64, _flags: c_uint) -> Error, or UNKNOWN; {
-        check(streams::record(event, stream), INVALID_RESOURCE_HANDLE)
+        check(streams::record(device::current(), event, stream), INVALID_RESOURCE_HANDLE)
     }
     fn cudaEventQuery(event: u64) -> Error, or UNKNOWN; {
         match streams::event_state(event) {
-            EventState::Done => SUCCESS,
+            EventState::Done => {
+                streams::witness_event(event);
+                SUCCESS
+            }
             EventState::Captured => fail(CAPTURED_EVENT),
             EventState::Unknown => fail(INVALID_RESOURCE_HANDLE),
         }
     }
     fn cudaEventSynchronize(event: u64) -> Error, or UNKNOWN; {
+        streams::witness_event(event);
         check(streams::event_state(event) != EventState::Unknown, INVALID_RESOURCE_HANDLE)
     }
     fn cudaEventElapsedTime(out: *mut f32, start: u64, end: u64) -> Error, or UNKNOWN; {
@@ -862,7 +881,7 @@ export! {
             Some(ms) => {
                 ledger::assume(
                     "cudaEventElapsedTime",
-                    "kernels take no time on a virtual GPU; events measure the host",
+                    "kernels do not run; events measure estimates of their times",
                 );
                 unsafe { put(out, ms) };
                 SUCCESS
@@ -965,8 +984,8 @@ export! {
             None => fail(INVALID_VALUE),
         }
     }
-    fn cudaGraphLaunch(executable: u64, _stream: u64) -> Error, or UNKNOWN; {
-        check(streams::is_executable(executable), INVALID_VALUE)
+    fn cudaGraphLaunch(executable: u64, stream: u64) -> Error, or UNKNOWN; {
+        check(streams::run_graph(device::current(), executable, stream), INVALID_VALUE)
     }
     fn cudaGraphUpload(executable: u64, _stream: u64) -> Error, or UNKNOWN; {
         check(streams::is_executable(executable), INVALID_VALUE)

@@ -1,12 +1,16 @@
 //! Streams, events, capture and graphs.
 //!
-//! Work takes no time on the virtual GPU: whatever was enqueued is done. Handles are numbers,
-//! never addresses of Rust objects, so that a stale one is an error and not a crash.
+//! Whatever was enqueued is done, but each stream keeps a virtual clock that its work advances by
+//! the time it would have taken ([`crate::clock`]). The host's own time is not counted; where the
+//! host waits for a stream, later work on every stream starts after what it waited for.
+//!
+//! Handles are numbers, never addresses of Rust objects, so that a stale one is an error and not
+//! a crash.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::time::Instant;
+use std::time::Duration;
 
+use crate::clock::EVENT;
 use crate::sync::Mutex;
 
 /// Handles start here: far from null and from the special streams 1 (legacy) and 2 (per thread).
@@ -21,47 +25,23 @@ pub struct Stream {
     pub flags: u32,
     pub priority: i32,
     capture: Option<u64>,
+    /// When its work will be done, on the virtual clock.
+    ready: Duration,
 }
 
 /// An event: when it was last recorded, and in which capture.
 #[derive(Debug, Clone, Copy)]
 struct Event {
-    recorded: Option<Instant>,
+    recorded: Option<Duration>,
     capture: Option<u64>,
-    /// What the recording thread had executed by then.
-    plans: Plans,
 }
 
-/// The cuDNN plans that a thread has executed: how many, and their pretended time in all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Plans {
-    count: u64,
-    time: u64,
-}
-
-thread_local! {
-    static PLANS: Cell<Plans> = const { Cell::new(Plans { count: 0, time: 0 }) };
-}
-
-/// Accounts one executed cuDNN plan that takes `time` units of [`PLAN_UNIT_MS`].
-pub fn plan_executed(time: u64) {
-    let Plans {
-        count,
-        time: before,
-    } = PLANS.get();
-    PLANS.set(Plans {
-        count: count + 1,
-        time: before + time,
-    });
-}
-
-/// A unit of pretended time; only the order of plans matters.
-const PLAN_UNIT_MS: f32 = 1e-3;
-
-/// A captured graph. Its nodes are only counted.
+/// A captured graph. Its nodes are only counted and timed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Graph {
     pub nodes: u64,
+    /// How long its nodes take one after the other.
+    pub time: Duration,
 }
 
 #[derive(Debug)]
@@ -80,6 +60,10 @@ struct Tables {
     graphs: HashMap<u64, Graph>,
     executables: HashMap<u64, Graph>,
     captures: HashMap<u64, Capture>,
+    /// When the work of the special streams will be done, by device and stream.
+    ready: BTreeMap<(u32, u64), Duration>,
+    /// The latest moment that the host has waited for.
+    witnessed: Duration,
 }
 
 impl Tables {
@@ -92,6 +76,31 @@ impl Tables {
         self.streams
             .get(&stream)
             .map_or_else(|| self.special.get(&stream).copied(), |entry| entry.capture)
+    }
+
+    /// The end of the work on a stream. The legacy stream is the default one by another name.
+    fn ready(&mut self, device: u32, stream: u64) -> &mut Duration {
+        const LEGACY: u64 = 1;
+        match self.streams.get_mut(&stream) {
+            Some(entry) => &mut entry.ready,
+            None => self
+                .ready
+                .entry((device, if stream == LEGACY { 0 } else { stream }))
+                .or_default(),
+        }
+    }
+
+    /// When work put on a stream now would start.
+    fn now(&mut self, device: u32, stream: u64) -> Duration {
+        let witnessed = self.witnessed;
+        (*self.ready(device, stream)).max(witnessed)
+    }
+
+    /// Puts work on a stream and says when it will be done.
+    fn spend(&mut self, device: u32, stream: u64, time: Duration) -> Duration {
+        let done = self.now(device, stream) + time;
+        *self.ready(device, stream) = done;
+        done
     }
 
     fn set_capture(&mut self, stream: u64, capture: Option<u64>) {
@@ -129,6 +138,7 @@ pub fn create_stream(device: u32, flags: u32, priority: i32) -> u64 {
             flags,
             priority,
             capture: None,
+            ready: Duration::ZERO,
         },
     );
     handle
@@ -158,7 +168,6 @@ pub fn create_event() -> u64 {
         Event {
             recorded: None,
             capture: None,
-            plans: Plans::default(),
         },
     );
     handle
@@ -170,20 +179,23 @@ pub fn destroy_event(event: u64) -> bool {
 }
 
 /// Records `event` on `stream`; false if there is no such event.
-pub fn record(event: u64, stream: u64) -> bool {
+pub fn record(device: u32, event: u64, stream: u64) -> bool {
     let mut tables = TABLES.lock();
     let capture = tables.capture_of(stream);
+    let moment = match capture {
+        Some(_) => tables.now(device, stream),
+        None => tables.spend(device, stream, EVENT),
+    };
     let Some(entry) = tables.events.get_mut(&event) else {
         return false;
     };
-    entry.recorded = Some(Instant::now());
-    entry.plans = PLANS.get();
+    entry.recorded = Some(moment);
     entry.capture = capture;
     true
 }
 
 /// Makes `stream` wait for `event`; a captured event pulls the stream into its capture.
-pub fn wait(stream: u64, event: u64) -> bool {
+pub fn wait(device: u32, stream: u64, event: u64) -> bool {
     let mut tables = TABLES.lock();
     let Some(entry) = tables.events.get(&event).copied() else {
         return false;
@@ -192,6 +204,11 @@ pub fn wait(stream: u64, event: u64) -> bool {
         && tables.captures.contains_key(&id)
     {
         tables.set_capture(stream, Some(id));
+    } else if entry.capture.is_none()
+        && let Some(recorded) = entry.recorded
+    {
+        let ready = tables.ready(device, stream);
+        *ready = recorded.max(*ready);
     }
     true
 }
@@ -217,20 +234,50 @@ pub fn event_state(event: u64) -> EventState {
     }
 }
 
-/// Milliseconds between two recorded events: the time the host took, as kernels take none.
-/// Around a single cuDNN plan it is the plan's pretended time, so that benchmark mode picks the
-/// plan that the heuristics rank first, always.
+/// Milliseconds between two recorded events on the virtual clock.
 pub fn elapsed_ms(start: u64, end: u64) -> Option<f32> {
     let tables = TABLES.lock();
-    let (start, end) = (tables.events.get(&start)?, tables.events.get(&end)?);
-    if end.plans.count == start.plans.count + 1 {
-        return Some((end.plans.time - start.plans.time) as f32 * PLAN_UNIT_MS);
-    }
-    let (start, end) = (start.recorded?, end.recorded?);
-    let elapsed = end.saturating_duration_since(start);
+    let start = tables.events.get(&start)?.recorded?;
+    let end = tables.events.get(&end)?.recorded?;
+    let elapsed = (end.as_secs_f64() - start.as_secs_f64()) * 1e3;
     // Real events tick in about half a microsecond and never report the impossible zero that
     // programs divide by.
-    Some((elapsed.as_secs_f32() * 1e3).max(5e-4))
+    let least = 5e-4_f64.copysign(elapsed);
+    Some(if elapsed.abs() < least.abs() {
+        least
+    } else {
+        elapsed
+    } as f32)
+}
+
+/// The host waits for everything on `stream`.
+pub fn witness_stream(device: u32, stream: u64) {
+    let mut tables = TABLES.lock();
+    let now = tables.now(device, stream);
+    tables.witnessed = now;
+}
+
+/// The host waits for `event`.
+pub fn witness_event(event: u64) {
+    let mut tables = TABLES.lock();
+    if let Some(recorded) = tables.events.get(&event).and_then(|event| event.recorded) {
+        tables.witnessed = recorded.max(tables.witnessed);
+    }
+}
+
+/// The host waits for everything on `device`.
+pub fn witness_device(device: u32) {
+    let mut tables = TABLES.lock();
+    let own = tables
+        .streams
+        .values()
+        .filter(|stream| stream.device == device);
+    let special = tables.ready.iter().filter(|((of, _), _)| *of == device);
+    let latest = own
+        .map(|stream| stream.ready)
+        .chain(special.map(|(_, ready)| *ready))
+        .max();
+    tables.witnessed = latest.unwrap_or_default().max(tables.witnessed);
 }
 
 /// Starts capturing `stream`; false if it is being captured already.
@@ -290,21 +337,21 @@ pub fn capture(stream: u64) -> Option<(u64, u64)> {
     tables.captures.get(&id).map(|capture| (id, capture.graph))
 }
 
-/// Whether any capture is under way; cheap enough for every launch.
-pub fn note_node(stream: u64) {
+/// Puts work on a stream: a node where the stream is being captured, time on its clock otherwise.
+/// `device` is the one whose special streams are meant.
+pub fn spend(device: u32, stream: u64, time: Duration) {
     let mut tables = TABLES.lock();
-    if tables.captures.is_empty() {
+    if !tables.captures.is_empty()
+        && let Some(id) = tables.capture_of(stream)
+        && let Some(graph) = tables.captures.get(&id).map(|capture| capture.graph)
+    {
+        if let Some(graph) = tables.graphs.get_mut(&graph) {
+            graph.nodes += 1;
+            graph.time += time;
+        }
         return;
     }
-    let Some(id) = tables.capture_of(stream) else {
-        return;
-    };
-    let Some(graph) = tables.captures.get(&id).map(|capture| capture.graph) else {
-        return;
-    };
-    if let Some(graph) = tables.graphs.get_mut(&graph) {
-        graph.nodes += 1;
-    }
+    tables.spend(device, stream, time);
 }
 
 /// The graph behind a handle.
@@ -321,6 +368,19 @@ pub fn instantiate(handle: u64) -> Option<u64> {
     Some(executable)
 }
 
+/// Runs an executable graph on a stream; false if there is no such graph.
+pub fn run_graph(device: u32, handle: u64, stream: u64) -> bool {
+    let time = TABLES
+        .lock()
+        .executables
+        .get(&handle)
+        .map(|graph| graph.time);
+    if let Some(time) = time {
+        spend(device, stream, time);
+    }
+    time.is_some()
+}
+
 /// Whether an executable graph exists.
 pub fn is_executable(handle: u64) -> bool {
     TABLES.lock().executables.contains_key(&handle)
@@ -334,4 +394,78 @@ pub fn destroy_graph(handle: u64) -> bool {
 /// Destroys an executable graph.
 pub fn destroy_executable(handle: u64) -> bool {
     TABLES.lock().executables.remove(&handle).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: u32 = 7;
+    const MS: Duration = Duration::from_millis(1);
+    /// What the host has waited for is one for all streams, so these tests run one by one.
+    static ONE_BY_ONE: Mutex<()> = Mutex::new(());
+
+    fn marked(stream: u64) -> u64 {
+        let event = create_event();
+        assert!(record(DEVICE, event, stream));
+        event
+    }
+
+    fn between(start: u64, end: u64) -> f32 {
+        elapsed_ms(start, end).unwrap_or(f32::NAN)
+    }
+
+    #[test]
+    fn events_measure_the_work_between_them_and_never_zero() {
+        let _guard = ONE_BY_ONE.lock();
+        let stream = create_stream(DEVICE, 0, 0);
+        let start = marked(stream);
+        spend(DEVICE, stream, 3 * MS);
+        let end = marked(stream);
+        let ms = between(start, end);
+        assert!((3.0..3.01).contains(&ms), "{ms}");
+        assert!(between(start, start) > 0.0);
+        assert!((between(end, start) + ms).abs() < 1e-6);
+        assert!(elapsed_ms(start, create_event()).is_none());
+    }
+
+    #[test]
+    fn streams_run_side_by_side_until_one_waits() {
+        let _guard = ONE_BY_ONE.lock();
+        let (one, two) = (create_stream(DEVICE, 0, 0), create_stream(DEVICE, 0, 0));
+        let (start, side) = (marked(one), marked(two));
+        spend(DEVICE, one, 5 * MS);
+        spend(DEVICE, two, 2 * MS);
+        let (end, side_end) = (marked(one), marked(two));
+        assert!(between(side, side_end) < 2.1);
+        wait(DEVICE, two, end);
+        let late = marked(two);
+        assert!(between(start, late) >= 5.0);
+        spend(DEVICE, one, 4 * MS);
+        witness_stream(DEVICE, one);
+        assert!(between(late, marked(two)) >= 3.9);
+    }
+
+    #[test]
+    fn a_graph_takes_its_time_when_it_runs() {
+        let _guard = ONE_BY_ONE.lock();
+        let stream = create_stream(DEVICE, 0, 0);
+        assert!(begin_capture(stream));
+        let before = TABLES.lock().now(DEVICE, stream);
+        spend(DEVICE, stream, 2 * MS);
+        spend(DEVICE, stream, 2 * MS);
+        assert_eq!(
+            TABLES.lock().ready(DEVICE, stream).max(&mut before.clone()),
+            &before
+        );
+        let graph = end_capture(stream).unwrap_or(0);
+        assert_eq!(super::graph(graph).map(|graph| graph.nodes), Some(2));
+        let executable = instantiate(graph).unwrap_or(0);
+        let start = marked(stream);
+        assert!(run_graph(DEVICE, executable, stream));
+        assert!(run_graph(DEVICE, executable, stream));
+        assert!(!run_graph(DEVICE, 3, stream));
+        let ms = between(start, marked(stream));
+        assert!((8.0..8.01).contains(&ms), "{ms}");
+    }
 }

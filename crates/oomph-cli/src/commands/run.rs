@@ -62,6 +62,11 @@ pub struct Args {
     #[arg(long)]
     unsupported: bool,
 
+    /// Ask cuDNN for its work spaces with real handles: exact, but it answers the vendor's private
+    /// check of the driver (docs/virtual-gpu.md says what that means)
+    #[arg(long)]
+    cudnn_handles: bool,
+
     /// After running out of memory, do not run again to measure what would have been enough
     #[arg(long)]
     no_measure: bool,
@@ -91,6 +96,7 @@ struct Job {
     steps: Option<u32>,
     unknown: String,
     unsupported: bool,
+    cudnn_handles: bool,
     to_stderr: bool,
 }
 
@@ -195,6 +201,7 @@ impl Args {
             steps: self.steps,
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
+            cudnn_handles: self.cudnn_handles,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
         })
     }
@@ -230,6 +237,16 @@ fn has_real_gpu() -> bool {
     Path::new("/proc/driver/nvidia/version").exists()
         || Path::new("/dev/nvidiactl").exists()
         || Path::new("/dev/dxg").exists()
+}
+
+/// Where caches go: `$XDG_CACHE_HOME/oomph` or `~/.cache/oomph`.
+fn cache_directory() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
+    let base =
+        base.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
+    Some(base.join("oomph"))
 }
 
 /// `oomph-report/NAME-N` for the first N that is free.
@@ -312,6 +329,16 @@ impl Job {
                 .env("LD_PRELOAD", preload)
                 .env("OOMPH_VGPU", &config);
             command.env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
+            // What torch.compile decides by timing a virtual GPU must not reach a real one's cache,
+            // nor the other way round.
+            if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
+                && let Some(cache) = cache_directory()
+            {
+                command.env(
+                    "TORCHINDUCTOR_CACHE_DIR",
+                    cache.join(format!("inductor-{}", spec.found.gpu.id)),
+                );
+            }
         }
         if let Some(path) = log {
             let file = fs::File::create(path)
@@ -344,6 +371,7 @@ impl Job {
         let total = self.total.unwrap_or(spec.found.gpu.memory.total_bytes);
         let mut text = spec.found.gpu.to_key_values_with_memory(total);
         let _ = writeln!(text, "count={}", spec.count);
+        let _ = writeln!(text, "driver_tables={}", u8::from(self.cudnn_handles));
         let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
         text
     }

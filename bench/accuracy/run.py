@@ -1,0 +1,114 @@
+"""Holds `oomph run` on a virtual H200 against what the H200 itself measured: `make bench-accuracy`.
+
+    python bench/accuracy/run.py [--only NAME…] [--verdicts] [--cudnn-handles] [--out FILE]
+
+For each job: peak allocated, reserved and used of the virtual run, and their relative errors; beside
+them the peak that PyTorch's MemTracker predicts. `--verdicts` runs each job twice more, with a
+capacity 5 % above the real need and one below 95 % of the real allocated peak. The truths are
+`h200*.jsonl` (see README.md).
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
+FILES = {"cases": "h200.jsonl", "cases_more": "h200_more.jsonl", "cases_extra": "h200_extra.jsonl"}
+
+
+def lines(name):
+    with open(os.path.join(HERE, name)) as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def run(module, case, extra=()):
+    """One `oomph run` of a job: its JSON, exit status, seconds and peak resident bytes."""
+    env = dict(os.environ)
+    if case.endswith("+expandable"):
+        env["PYTORCH_CUDA_ALLOC_CONF"], case = "expandable_segments:True", case.split("+")[0]
+        module = "cases"
+    with tempfile.TemporaryDirectory() as place:
+        out = os.path.join(place, "run.json")
+        command = [OOMPH, "run", "--gpu", "h200", "--quiet", "--no-measure", "--json", out, "--out", place + "/run", *extra, f"{module}.py", case]
+        began = time.perf_counter()
+        process = subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True)
+        seconds = time.perf_counter() - began
+        if not os.path.exists(out):
+            return None, process.returncode, seconds, process.stderr[-1500:]
+        with open(out) as file:
+            return json.load(file), process.returncode, seconds, ""
+
+
+def errors(rows, key):
+    return [abs(row[key]) for row in rows if row.get(key) is not None]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--verdicts", action="store_true")
+    parser.add_argument("--cudnn-handles", action="store_true")
+    parser.add_argument("--out", default=None)
+    args = parser.parse_args()
+    extra = ["--cudnn-handles"] if args.cudnn_handles else []
+    serial = {row["case"]: row for row in lines("h200_serial.jsonl")}
+    peer = {row["case"]: row for row in lines("peer_memtracker.jsonl")}
+    rows = []
+    for module, truths in FILES.items():
+        for truth in lines(truths):
+            case = truth["case"]
+            if args.only and case not in args.only:
+                continue
+            found, status, seconds, failure = run(module, case, extra)
+            row = dict(case=case, set=module, seconds=round(seconds, 1), status=status)
+            if found is None:
+                row["failure"] = failure
+            else:
+                peak = found["peak"]
+                row.update(
+                    allocated=peak["allocated_bytes"] / truth["max_allocated"] - 1,
+                    reserved=peak["reserved_bytes"] / truth["max_reserved"] - 1,
+                    peak=peak,
+                )
+                if case in serial:
+                    row["used"] = peak["used_bytes"] / (serial[case]["max_reserved"] + serial[case]["used_outside"]) - 1
+            if "peak" in peer.get(case, {}):
+                row["memtracker_allocated"] = peer[case]["peak"] / truth["max_allocated"] - 1
+                row["memtracker_reserved"] = peer[case]["peak"] / truth["max_reserved"] - 1
+            if args.verdicts and module == "cases":
+                outside = serial.get(case, {}).get("used_outside", 804061184)
+                roomy, tight = int((truth["max_reserved"] + outside) * 1.05), int(truth["max_allocated"] * 0.949)
+                row["fits_when_roomy"] = run(module, case, [*extra, "--memory", f"{roomy}"])[1] == 0
+                row["fails_when_tight"] = run(module, case, [*extra, "--memory", f"{tight}"])[1] == 3
+            rows.append(row)
+            show = lambda key: f"{row[key]:+9.4%}" if row.get(key) is not None else "        –"
+            print(f"{case:28} allocated {show('allocated')}  reserved {show('reserved')}  used {show('used')}  memtracker {show('memtracker_reserved')}  {row['seconds']:5.1f} s {row.get('failure', '')[-200:]}" + (f"  roomy {row['fits_when_roomy']} tight {row['fails_when_tight']}" if "fits_when_roomy" in row else ""), flush=True)
+    print()
+    for module in FILES:
+        chosen = [row for row in rows if row["set"] == module]
+        for key in ("allocated", "reserved", "used", "memtracker_allocated", "memtracker_reserved"):
+            values = errors(chosen, key)
+            if values:
+                print(f"{module:12} {key:21} median {statistics.median(values):.4%}  max {max(values):.4%}  ({len(values)} of {len(chosen)} jobs)")
+    if args.out:
+        result = dict(
+            date=time.strftime("%Y-%m-%d"),
+            machine=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+            command=" ".join(["python bench/accuracy/run.py", *sys.argv[1:]]),
+            children_max_rss_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            rows=rows,
+        )
+        with open(args.out, "w") as file:
+            json.dump(result, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

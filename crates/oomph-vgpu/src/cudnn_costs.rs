@@ -1,0 +1,314 @@
+//! How long plans of cuDNN would take: from the tensors and operations that a program describes.
+//!
+//! The heuristics of the library give the fastest plan first, so each later plan of a graph is
+//! taken to be slower than the one before it: benchmark mode then picks what the heuristics
+//! would, as it mostly does.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+use crate::clock::{ALIGNED, Kind, LAUNCH, Product, Rates};
+use crate::sync::Mutex;
+
+/// Kinds of descriptors and types of attributes in `cudnn_graph.h`.
+const PLAN_DESCRIPTOR: c_int = 5;
+const GRAPH_DESCRIPTOR: c_int = 15;
+const TYPE_DATA_TYPE: c_int = 1;
+const TYPE_INT64: c_int = 3;
+const TYPE_BOOLEAN: c_int = 2;
+const TYPE_DESCRIPTOR: c_int = 15;
+
+/// Attributes in `cudnn_graph.h`.
+const GRAPH_OPERATIONS: c_int = 801;
+const TENSOR_KIND: c_int = 901;
+const TENSOR_DIMENSIONS: c_int = 902;
+const TENSOR_STRIDES: c_int = 903;
+const TENSOR_VIRTUAL: c_int = 907;
+/// Weights and results of convolutions forward, backward to the data and to the filter.
+const CONVOLUTIONS: [(c_int, c_int); 3] = [(703, 705), (709, 711), (715, 717)];
+const PRODUCT_A: c_int = 1520;
+const PRODUCT_B: c_int = 1521;
+
+/// How much slower a plan is than the one before it.
+const STEP: f64 = 0.03;
+/// How much slower the gradients of a convolution are than the convolution.
+const BACKWARD: f64 = 1.35;
+
+#[derive(Debug, Clone, Default)]
+struct Tensor {
+    kind: c_int,
+    dims: Vec<u64>,
+    strides: Vec<u64>,
+    within: bool,
+}
+
+impl Tensor {
+    fn elements(&self) -> u64 {
+        self.dims.iter().product()
+    }
+
+    const fn bytes_per_element(&self) -> u64 {
+        match self.kind {
+            1 | 10 => 8,
+            2 | 9 => 2,
+            3 | 6 | 11 | 12 | 13 => 1,
+            _ => 4,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Described {
+    tensors: HashMap<u64, Tensor>,
+    /// The descriptors that each operation was given, by attribute.
+    operations: HashMap<u64, Vec<(c_int, u64)>>,
+    graphs: HashMap<u64, Vec<u64>>,
+    /// The graph finalized last, for which plans are made: its time and how many it has.
+    current: (Duration, u32),
+    plans: HashMap<u64, Duration>,
+}
+
+static DESCRIBED: std::sync::LazyLock<Mutex<Described>> =
+    std::sync::LazyLock::new(|| Mutex::new(Described::default()));
+
+/// Takes note of an attribute of any descriptor.
+///
+/// # Safety
+/// `values` must hold `count` values of the type `kind`.
+pub unsafe fn described(
+    descriptor: u64,
+    attribute: c_int,
+    kind: c_int,
+    count: i64,
+    values: *const c_void,
+) {
+    /// Longer lists than any tensor or graph has are not read.
+    const LONGEST: i64 = 256;
+    if values.is_null() || !(1..=LONGEST).contains(&count) {
+        return;
+    }
+    // SAFETY: the caller's contract.
+    let wide =
+        || (0..count as usize).map(|at| unsafe { values.cast::<u64>().add(at).read_unaligned() });
+    let mut all = DESCRIBED.lock();
+    match (attribute, kind) {
+        (TENSOR_DIMENSIONS, TYPE_INT64) => {
+            all.tensors.entry(descriptor).or_default().dims = wide().collect();
+        }
+        (TENSOR_STRIDES, TYPE_INT64) => {
+            all.tensors.entry(descriptor).or_default().strides = wide().collect();
+        }
+        (TENSOR_KIND, TYPE_DATA_TYPE) => {
+            // SAFETY: an enumeration.
+            all.tensors.entry(descriptor).or_default().kind =
+                unsafe { values.cast::<c_int>().read_unaligned() };
+        }
+        (TENSOR_VIRTUAL, TYPE_BOOLEAN) => {
+            // SAFETY: a flag.
+            all.tensors.entry(descriptor).or_default().within =
+                unsafe { values.cast::<u8>().read() } != 0;
+        }
+        (GRAPH_OPERATIONS, TYPE_DESCRIPTOR) => {
+            all.graphs.insert(descriptor, wide().collect());
+        }
+        (700..=799 | 1500..=2699, TYPE_DESCRIPTOR) => {
+            all.operations
+                .entry(descriptor)
+                .or_default()
+                .extend(wide().map(|given| (attribute, given)));
+        }
+        _ => {}
+    }
+}
+
+/// A descriptor was made.
+pub fn created(descriptor: u64, kind: c_int) {
+    let mut all = DESCRIBED.lock();
+    // It may lie where another one was whose end was not seen.
+    all.forget(descriptor);
+    match kind {
+        GRAPH_DESCRIPTOR => drop(all.graphs.insert(descriptor, Vec::new())),
+        PLAN_DESCRIPTOR => drop(all.plans.insert(descriptor, LAUNCH)),
+        _ => {}
+    }
+}
+
+/// A descriptor was finalized.
+pub fn finalized(rates: &Rates, descriptor: u64) {
+    let mut all = DESCRIBED.lock();
+    if all.graphs.contains_key(&descriptor) {
+        all.current = (all.graph_time(rates, descriptor), 0);
+    } else if all.plans.contains_key(&descriptor) {
+        let (time, earlier) = all.current;
+        all.current.1 += 1;
+        all.plans
+            .insert(descriptor, time.mul_f64(1.0 + STEP * f64::from(earlier)));
+    }
+}
+
+/// A descriptor is gone.
+pub fn forgotten(descriptor: u64) {
+    DESCRIBED.lock().forget(descriptor);
+}
+
+/// How long a plan takes.
+pub fn time(plan: u64) -> Duration {
+    DESCRIBED.lock().plans.get(&plan).copied().unwrap_or(LAUNCH)
+}
+
+impl Described {
+    fn forget(&mut self, descriptor: u64) {
+        self.tensors.remove(&descriptor);
+        self.operations.remove(&descriptor);
+        self.graphs.remove(&descriptor);
+        self.plans.remove(&descriptor);
+    }
+
+    fn graph_time(&self, rates: &Rates, graph: u64) -> Duration {
+        let operations = self.graphs.get(&graph).map_or(&[][..], Vec::as_slice);
+        let given = || {
+            operations
+                .iter()
+                .filter_map(|operation| self.operations.get(operation))
+        };
+        let outside = given()
+            .flatten()
+            .filter_map(|(_, tensor)| self.tensors.get(tensor))
+            .filter(|tensor| !tensor.within);
+        let halves = outside
+            .clone()
+            .any(|tensor| tensor.bytes_per_element() == 2);
+        let bytes: u64 = outside
+            .map(|tensor| tensor.elements() * tensor.bytes_per_element())
+            .sum();
+        let computing: Duration = given()
+            .map(|given| self.operation_time(rates, given, halves))
+            .sum();
+        computing.max(rates.moving(bytes as f64))
+    }
+
+    /// The time of one operation, where it is a product at heart.
+    fn operation_time(&self, rates: &Rates, given: &[(c_int, u64)], halves: bool) -> Duration {
+        let find = |attribute| {
+            given
+                .iter()
+                .find(|(each, _)| *each == attribute)
+                .and_then(|(_, tensor)| self.tensors.get(tensor))
+        };
+        let kind = if halves { Kind::Bf16 } else { Kind::Tf32 };
+        for (index, (weights, result)) in CONVOLUTIONS.into_iter().enumerate() {
+            let (Some(weights), Some(result)) = (find(weights), find(result)) else {
+                continue;
+            };
+            let (Some(&[filters, depth, ..]), Some(&[count, channels, ..])) =
+                (weights.dims.get(..4), result.dims.get(..4))
+            else {
+                continue;
+            };
+            let window: u64 = weights.dims[2..].iter().product();
+            let pixels = count * result.dims[2..].iter().product::<u64>();
+            // Groups cannot be told apart from here; their products are as deep as one group's.
+            let product = Product {
+                m: pixels,
+                n: filters.max(channels),
+                k: depth * window,
+                batch: 1,
+                kind,
+                alignment: ALIGNED,
+            };
+            let slower = if index == 0 { 1.0 } else { BACKWARD };
+            let mut time = rates.product(&product).mul_f64(slower);
+            // Channels come last inside; anything else is turned around first and after.
+            if result.strides.get(1).is_some_and(|&stride| stride != 1) {
+                time += rates.moving((4 * result.elements() * result.bytes_per_element()) as f64);
+            }
+            return time;
+        }
+        let (Some(a), Some(b)) = (find(PRODUCT_A), find(PRODUCT_B)) else {
+            return Duration::ZERO;
+        };
+        let (Some(&[m, k]), Some(&n)) = (a.dims.last_chunk(), b.dims.last()) else {
+            return Duration::ZERO;
+        };
+        let batch = a.dims[..a.dims.len() - 2].iter().product();
+        // What lies between two products never leaves the chip, so only the operations count.
+        let flat = Product {
+            m,
+            n,
+            k,
+            batch,
+            kind,
+            alignment: ALIGNED,
+        };
+        rates.computing(&flat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::device::Properties;
+
+    fn rates() -> Rates {
+        let config = Config::parse("");
+        Rates::new(&config, &Properties::new(&config))
+    }
+
+    fn tensor(descriptor: u64, kind: c_int, dims: &[u64], strides: &[u64]) {
+        // SAFETY: the counts are those of the values.
+        unsafe {
+            described(
+                descriptor,
+                TENSOR_KIND,
+                TYPE_DATA_TYPE,
+                1,
+                (&raw const kind).cast(),
+            );
+            described(
+                descriptor,
+                TENSOR_DIMENSIONS,
+                TYPE_INT64,
+                dims.len() as i64,
+                dims.as_ptr().cast(),
+            );
+            described(
+                descriptor,
+                TENSOR_STRIDES,
+                TYPE_INT64,
+                strides.len() as i64,
+                strides.as_ptr().cast(),
+            );
+        }
+    }
+
+    #[test]
+    fn a_convolution_takes_its_time_and_later_plans_take_longer() {
+        let (x, w, y, operation, graph) = (1, 2, 3, 4, 5_u64);
+        created(graph, GRAPH_DESCRIPTOR);
+        tensor(x, 9, &[64, 512, 28, 28], &[401_408, 1, 14_336, 512]);
+        tensor(w, 9, &[512, 512, 3, 3], &[4608, 1, 1536, 512]);
+        tensor(y, 9, &[64, 512, 28, 28], &[401_408, 1, 14_336, 512]);
+        for (attribute, given) in [(703, w), (704, x), (705, y), (GRAPH_OPERATIONS, operation)] {
+            let to = if attribute == GRAPH_OPERATIONS {
+                graph
+            } else {
+                operation
+            };
+            // SAFETY: one value.
+            unsafe { described(to, attribute, TYPE_DESCRIPTOR, 1, (&raw const given).cast()) };
+        }
+        finalized(&rates(), graph);
+        for plan in 10..14 {
+            created(plan, PLAN_DESCRIPTOR);
+            finalized(&rates(), plan);
+        }
+        let measured = 292.1;
+        let first = time(10).as_secs_f64() * 1e6;
+        assert!((0.8..1.25).contains(&(first / measured)), "{first} us");
+        assert!((10..13).all(|plan| time(plan) < time(plan + 1)));
+        forgotten(10);
+        assert_eq!(time(10), LAUNCH);
+    }
+}

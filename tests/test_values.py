@@ -1,0 +1,78 @@
+"""Values that programs read on the virtual GPU are those that a GPU would give."""
+
+
+def check(oomph, code, *options):
+    run = oomph(
+        "import torch\ncuda = torch.device('cuda')\n" + code + "\nprint('checked')", *options
+    )
+    assert run.status == 0 and "checked" in run.out, run.err
+    return run
+
+
+def test_masks_counts_and_indices_are_real(oomph):
+    run = check(oomph, """
+mask = torch.ones(2, 5, dtype=torch.long, device=cuda); mask[1, 3:] = 0
+assert mask.sum(1).tolist() == [5, 3] and not bool(mask.bool().all())
+assert mask.nonzero().shape == (8, 2) and mask.bool().cumsum(1)[1].tolist() == [1, 2, 3, 3, 3]
+big = torch.tril(torch.ones(2048, 2048, dtype=torch.bool, device=cuda))
+assert int(big.sum()) == 2048 * 2049 // 2
+ids = torch.randint(0, 50, (1000,), device=cuda)
+values, inverse, counts = torch.unique(ids, return_inverse=True, return_counts=True)
+assert int(counts.sum()) == 1000 and torch.equal(values[inverse], ids) and int(ids.max()) < 50
+assert torch.bincount(ids, minlength=50).sum().item() == 1000
+assert ids[ids > 24].numel() == int((ids > 24).sum())
+assert torch.repeat_interleave(torch.tensor([1, 2, 3], device=cuda)).tolist() == [0, 1, 1, 2, 2, 2]
+assert torch.where(ids < 10)[0].numel() == int((ids < 10).sum())
+""")  # fmt: skip
+    assert not [a for a in run.json["assumptions"] if a["kind"] in ("value", "shape")]
+
+
+def test_small_floats_are_computed_forward_and_backward(oomph):
+    check(oomph, """
+torch.manual_seed(0)
+w = torch.randn(8, 8, device=cuda, requires_grad=True); x = torch.randn(4, 8, device=cuda)
+loss = torch.nn.functional.gelu(x @ w).pow(2).mean(); loss.backward()
+w2 = w.detach().cpu().requires_grad_(); loss2 = torch.nn.functional.gelu(x.cpu() @ w2).pow(2).mean(); loss2.backward()
+assert loss2 > 0 and torch.allclose(loss.cpu(), loss2, rtol=1e-5) and torch.allclose(w.grad.cpu(), w2.grad, rtol=1e-4)
+scaler = torch.amp.GradScaler("cuda"); optimizer = torch.optim.SGD([w], lr=.1)
+scaler.scale((x @ w).sum()).backward(); scaler.step(optimizer); scaler.update()
+assert scaler.get_scale() == 65536.0
+""")  # fmt: skip
+
+
+def test_the_cpu_random_state_is_left_alone(oomph):
+    check(oomph, """
+torch.manual_seed(3); a = torch.rand(4)
+torch.manual_seed(3); torch.randn(100, device=cuda); torch.randint(9, (9,), device=cuda); b = torch.rand(4)
+assert torch.equal(a, b)
+""")  # fmt: skip
+
+
+def test_unknown_values_are_said(oomph):
+    run = check(oomph, """
+big = torch.randn(4096, 4096, device=cuda)
+assert (big @ big).sum().item() == 0.0
+assert (big > 0).sum().item() == 4096 * 4096 // 2
+assert bool(torch.isfinite(big).all()) and not bool(torch.isnan(big).any())
+""")  # fmt: skip
+    found = [a for a in run.json["assumptions"] if a["kind"] == "value"]
+    assert found and all(a["location"].split(":")[0].endswith("script.py") for a in found)
+
+
+def test_the_rule_for_unknown_shapes_is_the_users(oomph):
+    code = "big = torch.randn(2048, 2048, device=cuda); print('kept', big[big > 0].numel())"
+    assert f"kept {2048 * 1024}" in check(oomph, code).out
+    assert "kept 0\n" in check(oomph, code, "--unknown", "none").out
+    assert f"kept {2048 * 2048}\n" in check(oomph, code, "--unknown", "all").out
+
+
+def test_autograd_takes_the_same_path_as_without_the_layer(oomph):
+    # Gradients of a value that is used twice are accumulated in place: four buffers, not five.
+    check(oomph, """
+x = torch.randn(1 << 22, device=cuda, requires_grad=True)
+y = x * 1.0
+loss = (y * 2 + y * 3).sum()
+torch.cuda.reset_peak_memory_stats(); before = torch.cuda.memory_allocated()
+loss.backward()
+assert (torch.cuda.max_memory_allocated() - before) >> 24 <= 3, (torch.cuda.max_memory_allocated() - before) >> 24
+""")  # fmt: skip
