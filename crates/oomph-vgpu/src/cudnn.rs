@@ -410,6 +410,12 @@ struct Tensor {
     strides: Vec<c_int>,
 }
 
+impl Tensor {
+    fn elements(&self) -> u64 {
+        self.dims.iter().map(|&dim| dim.max(0) as u64).product()
+    }
+}
+
 /// A recurrent network, as `cudnnSetRNNDescriptor_v8` was given it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rnn {
@@ -870,23 +876,49 @@ fn rnn_chunk(layers: u64, steps: u64, batch: u64) -> u64 {
 }
 
 // ---- batch normalization ----
-//
-// Plain batch normalization, the only kind PyTorch asks for, needs no space in any mode, type or
-// layout that was measured.
+
+const PERSISTENT: c_int = 2;
 
 forwarded! {
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, z: u64, y: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, 0) };
+        unsafe { put(size, batch_norm_space(mode, x, true) as usize) };
         SUCCESS
     }
     fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, 0) };
+        unsafe { put(size, batch_norm_space(mode, x, false) as usize) };
         SUCCESS
     }
     fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
+        // Only the fused activations keep something.
         unsafe { put(size, 0) };
         SUCCESS
     }
+}
+
+/// Work space of batch normalization. Only the persistent kernels, which are for channels last,
+/// need any: each block of channels and rows keeps two sums, and forward a flag.
+fn batch_norm_space(mode: c_int, x: u64, forward: bool) -> u64 {
+    let descriptors = DESCRIPTORS.lock();
+    let Some(tensor) = descriptors.tensors.get(&x) else {
+        return 0;
+    };
+    let channels = tensor.dims.get(1).map_or(0, |&dim| dim.max(0) as u64);
+    if mode != PERSISTENT || channels == 0 || tensor.strides.get(1) != Some(&1) {
+        return 0;
+    }
+    let rows = tensor.elements() / channels;
+    let (width, longer) = match channels {
+        _ if channels.is_multiple_of(8) => (64, 1),
+        0..=4 => (4, 4),
+        _ => (16, 1),
+    };
+    let (height, flag, fixed) = match (forward, data_bytes(tensor.kind)) {
+        (true, 2) => (160, 4, 1072),
+        (true, _) => (64, 4, 1072),
+        (false, _) => (96, 0, 1056),
+    };
+    let blocks = rows.div_ceil(height * longer);
+    channels.div_ceil(width) * (blocks * (8 * width + flag) + 4) + fixed
 }
 
 // ---- convolutions by the older API, which PyTorch uses only when told to ----
