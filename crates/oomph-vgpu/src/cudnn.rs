@@ -598,6 +598,8 @@ forwarded! {
 
 // ---- recurrent networks ----
 
+const ALGORITHM_STANDARD: c_int = 0;
+const KIND_BF16: c_int = 9;
 const RNN_PADDED: c_int = 1;
 const MODE_LSTM: c_int = 2;
 const MODE_GRU: c_int = 3;
@@ -611,6 +613,11 @@ impl Rnn {
             MODE_GRU => 3,
             _ => 1,
         }
+    }
+
+    /// Whether one kernel computes all steps. There is none for bfloat16.
+    fn is_persistent(&self) -> bool {
+        self.algorithm != ALGORITHM_STANDARD && self.kind != KIND_BF16
     }
 
     fn directions(&self) -> u64 {
@@ -786,13 +793,14 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
     };
     let padded = u64::from(rnn.padded);
 
-    let (in_flight, kept) = if both {
-        (
+    let (in_flight, kept) = match (both, rnn.is_persistent()) {
+        (true, false) => (
             all_states * (gates * 2 + 4 + padded),
             state * (gates * 2 + 4),
-        )
-    } else {
-        (gates * steps.min(RNN_STEPS) * state, state * gates)
+        ),
+        (false, false) => (gates * steps.min(RNN_STEPS) * state, state * gates),
+        (true, true) => (all_states * (gates * 6 + 4 + padded), state * 6),
+        (false, true) => (all_states * gates * 5, state * 2),
     };
     let kept = kept + state * (if cells { 2 * directions } else { 0 } + padded * sorted);
     let dropped = if rnn.dropout && !both { all_states } else { 0 };
@@ -813,17 +821,25 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
 
     let widest = directions * directions * steps * batch * hidden.max(input);
     let between = if both {
-        (4 + u64::from(layers > 1) * 2) * all_states - 2 * all_states
-    } else if layers > 1 {
-        rnn_chunk(layers, steps, batch) * state
-    } else {
+        (2 + u64::from(layers > 1) * 2) * all_states
+    } else if layers == 1 {
         all_states
+    } else if rnn.is_persistent() {
+        2 * all_states
+    } else {
+        rnn_chunk(layers, steps, batch) * state
+    };
+    let between = match rnn.cell {
+        _ if !rnn.is_persistent() => between,
+        MODE_LSTM => between + 12 * all_states,
+        MODE_GRU => between + 14 * all_states,
+        _ => between + 9 * all_states,
     };
     let unpacked = padded * (2 * directions * all_states + 2 * steps * batch * input);
     let kept = match (cells, both) {
-        (false, false) => 1,
+        (false, false) => 1 + u64::from(rnn.is_persistent()),
         (false, true) => 6,
-        (true, false) => 3,
+        (true, false) => 3 + u64::from(rnn.is_persistent()),
         (true, true) => 10,
     } + padded * directions * if cells { 8 } else { 4 };
     let unprojected = if rnn.has_projection() && (both || layers == 1) {
