@@ -203,7 +203,7 @@ fn json_number(json: &str, key: &str) -> Option<i32> {
 
 /// Fills in what a device's JSON leaves out: its groups of multiprocessors, and how many clusters
 /// of each size run at once. Kernels with clusters are split differently by them, so without them
-/// one work space in six is another than with a handle.
+/// one work space in five is another than with a handle.
 ///
 /// The library keeps both behind the other properties, and zeros where a JSON made them. If those
 /// are not exactly where they were in 9.19, nothing is done.
@@ -263,7 +263,7 @@ fn complete_device(device: u64, json: &str) {
     let paired = gpu.sm_count - groups.iter().sum::<i32>();
     groups.extend((0..paired.max(0) / 2).map(|_| 2));
     groups.resize(GROUPS, 0);
-    let clusters = (1..=SIZES as c_int).map(|size| crate::kernels::clusters_of_largest(size));
+    let clusters = (1..=SIZES as c_int).map(crate::kernels::clusters_of_largest);
     let values: Vec<i32> = groups.into_iter().chain(clusters).collect();
     // SAFETY: words of a live object, which held the zeros that they replace.
     unsafe {
@@ -423,9 +423,7 @@ struct Rnn {
     cell: c_int,
     bias: c_int,
     direction: c_int,
-    input_mode: c_int,
     kind: c_int,
-    math: c_int,
     input: u64,
     hidden: u64,
     projection: u64,
@@ -712,7 +710,7 @@ forwarded! {
         let mut descriptors = DESCRIPTORS.lock();
         let dropout = descriptors.dropouts.get(&dropout).is_some_and(|&p| p > 0.0);
         descriptors.rnns.insert(descriptor, Rnn {
-            algorithm, cell, bias, direction, input_mode, kind, math,
+            algorithm, cell, bias, direction, kind,
             input: input as u64, hidden: hidden as u64, projection: projection as u64, layers: layers as u64,
             dropout,
             padded: flags & RNN_PADDED != 0,
