@@ -236,6 +236,8 @@ struct Product {
     columns: u64,
     inner: u64,
     batch: u64,
+    /// The first operand is transposed.
+    turned: bool,
 }
 
 impl Product {
@@ -260,29 +262,43 @@ impl Product {
                 },
             ),
             batch: word(d, LAYOUT_BATCH).max(1),
+            turned: is_transposed,
         })
     }
 
-    /// Work spaces of the best algorithms that need no more than `limit` bytes. Tiles are spread
-    /// over the multiprocessors along the inner dimension; each part keeps its sum.
+    /// Work space of the best algorithm that needs no more than `limit` bytes, after what the
+    /// H200's cuBLASLt answers. Kernels of this architecture keep a schedule of their tiles; where
+    /// tiles are few and the inner dimension is long, they are split along it, and each part
+    /// keeps its sum.
     fn space(&self, limit: u64) -> u64 {
         const TILE: u64 = 128;
-        const SHORTEST: u64 = 64;
-        let schedule = if self.kind == KIND_F32 { 400 } else { 272 };
+        /// Inner elements of a part, and of a product that is worth splitting.
+        const SHORTEST_PART: u64 = 64;
+        const SHORTEST_SPLIT: u64 = 256;
+        /// Elements whose bytes the kernels load at once, of two bytes each.
+        const VECTOR: u64 = 8;
         if limit == 0 {
             return 0;
         }
-        if self.batch > 1 {
+        let multiprocessors = machine().properties.sm_count as u64;
+        let is_aligned = self.rows.is_multiple_of(VECTOR) && self.inner.is_multiple_of(VECTOR);
+        let side = |size: u64| if size <= TILE / 2 { TILE / 2 } else { TILE };
+        let tiles = self.rows.div_ceil(side(self.rows)) * self.columns.div_ceil(side(self.columns));
+        let fills = tiles * self.batch >= multiprocessors;
+        let schedule = match self.kind == KIND_F32 {
+            true if self.batch > 1 && (is_aligned || fills || self.turned) => 400,
+            false if is_aligned && (self.batch > 1 || fills) => 272,
+            _ => 0,
+        };
+        if self.batch > 1 || self.inner < SHORTEST_SPLIT {
             return schedule;
         }
-        let side = |size: u64| if size <= 64 { 64 } else { TILE };
-        let tiles = self.rows.div_ceil(side(self.rows)) * self.columns.div_ceil(side(self.columns));
-        let fitting = machine().properties.sm_count as u64 / tiles.max(1);
-        let parts = fitting.min(self.inner / SHORTEST);
         let sums = self.rows * self.columns * size_of::<f32>() as u64;
-        let parts = parts.min(limit.saturating_sub(schedule) / sums.max(1));
+        let parts = (multiprocessors / tiles.max(1))
+            .min(self.inner / SHORTEST_PART)
+            .min(limit / sums.max(1));
         if parts > 1 {
-            parts * sums + schedule
+            parts * sums + 272
         } else {
             schedule
         }

@@ -204,7 +204,7 @@ fn json_number(json: &str, key: &str) -> Option<i32> {
 
 /// Fills in what a device's JSON leaves out: its groups of multiprocessors, and how many clusters
 /// of each size run at once. Kernels with clusters are split differently by them, so without them
-/// one work space in six is another than with a handle.
+/// one work space in five is another than with a handle.
 ///
 /// The library keeps both behind the other properties, and zeros where a JSON made them. If those
 /// are not exactly where they were in 9.19, nothing is done.
@@ -264,7 +264,7 @@ fn complete_device(device: u64, json: &str) {
     let paired = gpu.sm_count - groups.iter().sum::<i32>();
     groups.extend((0..paired.max(0) / 2).map(|_| 2));
     groups.resize(GROUPS, 0);
-    let clusters = (1..=SIZES as c_int).map(|size| crate::kernels::clusters_of_largest(size));
+    let clusters = (1..=SIZES as c_int).map(crate::kernels::clusters_of_largest);
     let values: Vec<i32> = groups.into_iter().chain(clusters).collect();
     // SAFETY: words of a live object, which held the zeros that they replace.
     unsafe {
@@ -411,6 +411,12 @@ struct Tensor {
     strides: Vec<c_int>,
 }
 
+impl Tensor {
+    fn elements(&self) -> u64 {
+        self.dims.iter().map(|&dim| dim.max(0) as u64).product()
+    }
+}
+
 /// A recurrent network, as `cudnnSetRNNDescriptor_v8` was given it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rnn {
@@ -418,9 +424,7 @@ struct Rnn {
     cell: c_int,
     bias: c_int,
     direction: c_int,
-    input_mode: c_int,
     kind: c_int,
-    math: c_int,
     input: u64,
     hidden: u64,
     projection: u64,
@@ -593,6 +597,8 @@ forwarded! {
 
 // ---- recurrent networks ----
 
+const ALGORITHM_STANDARD: c_int = 0;
+const KIND_BF16: c_int = 9;
 const RNN_PADDED: c_int = 1;
 const MODE_LSTM: c_int = 2;
 const MODE_GRU: c_int = 3;
@@ -606,6 +612,11 @@ impl Rnn {
             MODE_GRU => 3,
             _ => 1,
         }
+    }
+
+    /// Whether one kernel computes all steps. There is none for bfloat16.
+    fn is_persistent(&self) -> bool {
+        self.algorithm != ALGORITHM_STANDARD && self.kind != KIND_BF16
     }
 
     fn directions(&self) -> u64 {
@@ -700,7 +711,7 @@ forwarded! {
         let mut descriptors = DESCRIPTORS.lock();
         let dropout = descriptors.dropouts.get(&dropout).is_some_and(|&p| p > 0.0);
         descriptors.rnns.insert(descriptor, Rnn {
-            algorithm, cell, bias, direction, input_mode, kind, math,
+            algorithm, cell, bias, direction, kind,
             input: input as u64, hidden: hidden as u64, projection: projection as u64, layers: layers as u64,
             dropout,
             padded: flags & RNN_PADDED != 0,
@@ -781,13 +792,14 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
     };
     let padded = u64::from(rnn.padded);
 
-    let (in_flight, kept) = if both {
-        (
+    let (in_flight, kept) = match (both, rnn.is_persistent()) {
+        (true, false) => (
             all_states * (gates * 2 + 4 + padded),
             state * (gates * 2 + 4),
-        )
-    } else {
-        (gates * steps.min(RNN_STEPS) * state, state * gates)
+        ),
+        (false, false) => (gates * steps.min(RNN_STEPS) * state, state * gates),
+        (true, true) => (all_states * (gates * 6 + 4 + padded), state * 6),
+        (false, true) => (all_states * gates * 5, state * 2),
     };
     let kept = kept + state * (if cells { 2 * directions } else { 0 } + padded * sorted);
     let dropped = if rnn.dropout && !both { all_states } else { 0 };
@@ -808,17 +820,25 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
 
     let widest = directions * directions * steps * batch * hidden.max(input);
     let between = if both {
-        (4 + u64::from(layers > 1) * 2) * all_states - 2 * all_states
-    } else if layers > 1 {
-        rnn_chunk(layers, steps, batch) * state
-    } else {
+        (2 + u64::from(layers > 1) * 2) * all_states
+    } else if layers == 1 {
         all_states
+    } else if rnn.is_persistent() {
+        2 * all_states
+    } else {
+        rnn_chunk(layers, steps, batch) * state
+    };
+    let between = match rnn.cell {
+        _ if !rnn.is_persistent() => between,
+        MODE_LSTM => between + 12 * all_states,
+        MODE_GRU => between + 14 * all_states,
+        _ => between + 9 * all_states,
     };
     let unpacked = padded * (2 * directions * all_states + 2 * steps * batch * input);
     let kept = match (cells, both) {
-        (false, false) => 1,
+        (false, false) => 1 + u64::from(rnn.is_persistent()),
         (false, true) => 6,
-        (true, false) => 3,
+        (true, false) => 3 + u64::from(rnn.is_persistent()),
         (true, true) => 10,
     } + padded * directions * if cells { 8 } else { 4 };
     let unprojected = if rnn.has_projection() && (both || layers == 1) {
@@ -871,23 +891,49 @@ fn rnn_chunk(layers: u64, steps: u64, batch: u64) -> u64 {
 }
 
 // ---- batch normalization ----
-//
-// Plain batch normalization, the only kind PyTorch asks for, needs no space in any mode, type or
-// layout that was measured.
+
+const PERSISTENT: c_int = 2;
 
 forwarded! {
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, z: u64, y: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, 0) };
+        unsafe { put(size, batch_norm_space(mode, x, true) as usize) };
         SUCCESS
     }
     fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, 0) };
+        unsafe { put(size, batch_norm_space(mode, x, false) as usize) };
         SUCCESS
     }
     fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
+        // Only the fused activations keep something.
         unsafe { put(size, 0) };
         SUCCESS
     }
+}
+
+/// Work space of batch normalization. Only the persistent kernels, which are for channels last,
+/// need any: each block of channels and rows keeps two sums, and forward a flag.
+fn batch_norm_space(mode: c_int, x: u64, forward: bool) -> u64 {
+    let descriptors = DESCRIPTORS.lock();
+    let Some(tensor) = descriptors.tensors.get(&x) else {
+        return 0;
+    };
+    let channels = tensor.dims.get(1).map_or(0, |&dim| dim.max(0) as u64);
+    if mode != PERSISTENT || channels == 0 || tensor.strides.get(1) != Some(&1) {
+        return 0;
+    }
+    let rows = tensor.elements() / channels;
+    let (width, longer) = match channels {
+        _ if channels.is_multiple_of(8) => (64, 1),
+        0..=4 => (4, 4),
+        _ => (16, 1),
+    };
+    let (height, flag, fixed) = match (forward, data_bytes(tensor.kind)) {
+        (true, 2) => (160, 4, 1072),
+        (true, _) => (64, 4, 1072),
+        (false, _) => (96, 0, 1056),
+    };
+    let blocks = rows.div_ceil(height * longer);
+    channels.div_ceil(width) * (blocks * (8 * width + flag) + 4) + fixed
 }
 
 // ---- convolutions by the older API, which PyTorch uses only when told to ----
