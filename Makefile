@@ -6,7 +6,7 @@ CARGO ?= cargo
 RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock
 PACKAGE := $(wildcard python/oomph/*.py) pyproject.toml
 
-.PHONY: build demo test check test-matrix bench-accuracy clean
+.PHONY: build demo test check bench-accuracy clean
 
 build: $(VENV)/.built
 
@@ -44,10 +44,6 @@ test: build check
 # The jobs of bench/accuracy against what an H200 measured; about ten minutes.
 bench-accuracy: build
 	$(BIN)/python bench/accuracy/run.py --verdicts --out bench/accuracy/results.json
-
-# Several versions of torch and Python, one environment at a time; long, and needs 10 GB of disk.
-test-matrix: build
-	$(PYTHON) bench/matrix.py
 
 clean:
 	rm -rf target dist $(VENV) python/oomph/_vgpu oomph-report

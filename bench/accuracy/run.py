@@ -1,6 +1,6 @@
 """Holds `oomph run` on a virtual H200 against what the H200 itself measured: `make bench-accuracy`.
 
-    python bench/accuracy/run.py [--only NAME…] [--verdicts] [--cudnn-handles] [--out FILE]
+    python bench/accuracy/run.py [--only NAME…] [--verdicts] [--out FILE]
 
 For each job: peak allocated, reserved and used of the virtual run, and their relative errors; beside
 them the peak that PyTorch's MemTracker predicts. `--verdicts` runs each job twice more, with a
@@ -55,10 +55,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--verdicts", action="store_true")
-    parser.add_argument("--cudnn-handles", action="store_true")
     parser.add_argument("--out", default=None)
     args = parser.parse_args()
-    extra = ["--cudnn-handles"] if args.cudnn_handles else []
     serial = {row["case"]: row for row in lines("h200_serial.jsonl")}
     peer = {row["case"]: row for row in lines("peer_memtracker.jsonl")}
     rows = []
@@ -67,7 +65,7 @@ def main():
             case = truth["case"]
             if args.only and case not in args.only:
                 continue
-            found, status, seconds, failure = run(module, case, extra)
+            found, status, seconds, failure = run(module, case)
             row = dict(case=case, set=module, seconds=round(seconds, 1), status=status)
             if found is None:
                 row["failure"] = failure
@@ -86,8 +84,8 @@ def main():
             if args.verdicts and module == "cases":
                 outside = serial.get(case, {}).get("used_outside", 804061184)
                 roomy, tight = int((truth["max_reserved"] + outside) * 1.05), int(truth["max_allocated"] * 0.949)
-                row["fits_when_roomy"] = run(module, case, [*extra, "--memory", f"{roomy}"])[1] == 0
-                row["fails_when_tight"] = run(module, case, [*extra, "--memory", f"{tight}"])[1] == 3
+                row["fits_when_roomy"] = run(module, case, ["--memory", f"{roomy}"])[1] == 0
+                row["fails_when_tight"] = run(module, case, ["--memory", f"{tight}"])[1] == 3
             rows.append(row)
             show = lambda key: f"{row[key]:+9.4%}" if row.get(key) is not None else "        –"
             print(f"{case:28} allocated {show('allocated')}  reserved {show('reserved')}  used {show('used')}  memtracker {show('memtracker_reserved')}  {row['seconds']:5.1f} s {row.get('failure', '')[-200:]}" + (f"  roomy {row['fits_when_roomy']} tight {row['fails_when_tight']}" if "fits_when_roomy" in row else ""), flush=True)

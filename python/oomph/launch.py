@@ -16,8 +16,8 @@ import sys
 import types
 from typing import Any
 
-SUPPORTED = ((2, 8), (2, 9), (2, 10), (2, 11), (2, 12), (2, 13))
-"""Versions of torch that the virtual GPU plays for."""
+SUPPORTED = ((2, 11),)
+"""Versions of torch that the virtual GPU was proved with."""
 
 RUN_VARIABLE = "OOMPH_RUN"
 """Names the JSON file with the settings of this run, written by `oomph run`."""

@@ -183,7 +183,7 @@ export! {
         unsafe { get::<LAYOUT_WORDS>(descriptor, attribute, value, size, written) }
     }
     /// The algorithms for a product. PyTorch's work space is its own and set aside already.
-    fn cublasLtMatmulAlgoGetHeuristic(_handle: u64, operation: u64, a: u64, b: u64, c: u64, d: u64, preference: u64, wanted: c_int, results: *mut HeuristicResult, count: *mut c_int) -> Status, or INTERNAL; {
+    fn cublasLtMatmulAlgoGetHeuristic(_handle: u64, operation: u64, a: u64, b: u64, _c: u64, d: u64, preference: u64, wanted: c_int, results: *mut HeuristicResult, count: *mut c_int) -> Status, or INTERNAL; {
         if wanted < 1 || results.is_null() {
             return INVALID_VALUE;
         }

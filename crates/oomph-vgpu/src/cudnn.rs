@@ -3,8 +3,8 @@
 //! Its backend API needs no handle: descriptors accept a device-property descriptor in place of
 //! one. The older API, which wants a handle, is modelled.
 //!
-//! With `driver_tables=1` the library makes real handles on the virtual driver, and answers for
-//! itself whatever launches no work. See [`crate::export_tables`] for what that takes.
+//! Where the installed library makes handles on the virtual driver (`cudnn_handles=1`), it answers
+//! for itself whatever launches no work; cuDNN 9 makes none.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -15,7 +15,7 @@ use crate::device::{self, machine};
 use crate::inner;
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{cudnn_costs, export, export_tables, ledger, put};
+use crate::{cudnn_costs, export, ledger, put};
 
 pub type Status = c_int;
 const SUCCESS: Status = 0;
@@ -104,11 +104,12 @@ fn create_handle() -> Option<u64> {
     (status == SUCCESS && handle != 0).then_some(handle)
 }
 
-/// Whether the installed library makes handles on the virtual driver.
+/// Whether the installed library makes handles on the virtual driver. cuDNN 9 does not: the runtime
+/// inside it accepts the vendor's driver only. `cudnn_handles=1` asks one that might.
 fn has_handles() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
-        let wanted = export_tables::are_wanted();
+        let wanted = machine().config.number("cudnn_handles", 0) != 0;
         let handle = if wanted { create_handle() } else { None };
         *SPARE.lock() = handle.map(|handle| (device::current(), handle));
         handle.is_some()

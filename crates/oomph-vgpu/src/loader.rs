@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{export_tables, inner};
+use crate::inner;
 
 /// What the hook does next: return `handle`, or jump to `next` where that is null.
 #[repr(C)]
@@ -57,8 +57,7 @@ unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
     let stands_in = inner::is_inside() && !name.is_null() && {
         // SAFETY: a C string by the standard.
         let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-        name.starts_with(b"libnvrtc.so")
-            || (name.starts_with(b"libcublasLt.so") && !export_tables::are_wanted())
+        name.starts_with(b"libnvrtc.so") || name.starts_with(b"libcublasLt.so")
     };
     let handle = if stands_in { own_handle() } else { None };
     let next = system_open();

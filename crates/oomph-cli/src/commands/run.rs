@@ -62,11 +62,6 @@ pub struct Args {
     #[arg(long)]
     unsupported: bool,
 
-    /// Ask cuDNN for its work spaces with real handles: exact, but it answers the vendor's private
-    /// check of the driver (docs/virtual-gpu.md says what that means)
-    #[arg(long)]
-    cudnn_handles: bool,
-
     /// After running out of memory, do not run again to measure what would have been enough
     #[arg(long)]
     no_measure: bool,
@@ -96,7 +91,6 @@ struct Job {
     steps: Option<u32>,
     unknown: String,
     unsupported: bool,
-    cudnn_handles: bool,
     to_stderr: bool,
 }
 
@@ -201,7 +195,6 @@ impl Args {
             steps: self.steps,
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
-            cudnn_handles: self.cudnn_handles,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
         })
     }
@@ -371,7 +364,6 @@ impl Job {
         let total = self.total.unwrap_or(spec.found.gpu.memory.total_bytes);
         let mut text = spec.found.gpu.to_key_values_with_memory(total);
         let _ = writeln!(text, "count={}", spec.count);
-        let _ = writeln!(text, "driver_tables={}", u8::from(self.cudnn_handles));
         let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
         text
     }
