@@ -117,6 +117,8 @@ def main() -> None:
             PYTHONPATH=os.pathsep.join(path), VGPU_LOG=str(Path(scratch) / "log"),
             VGPU_SECONDS=str(PER_TEST_SECONDS), PYTORCH_TESTING_DEVICE_ONLY_FOR="cuda",
         )  # fmt: skip
+        if args.packages:
+            environment["PATH"] = f"{args.packages.resolve()}/bin:{environment['PATH']}"
         tests = [test for test in collect(args, environment) if re.search(args.only, test)]
         results = {}
         for mode in ("native", "expandable"):
