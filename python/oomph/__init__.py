@@ -1,5 +1,87 @@
-"""oomph fits a PyTorch job into the GPU you have."""
+"""oomph fits a PyTorch job into the GPU you have.
+
+Everything here is loaded when it is first used: `import oomph` imports neither torch nor anything
+else that is slow, so the command stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from oomph._oomph import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from oomph.errors import (
+        CannotFit,
+        MemoryNotRecovered,
+        PeerFailed,
+        Refused,
+        StateLost,
+        is_out_of_memory,
+    )
+    from oomph.finder import BatchSizes, find_batch_size
+    from oomph.memory_model import MemoryModel
+    from oomph.release import Freed, free
+    from oomph.rungs import CheckpointBlocks, Rung
+    from oomph.sampler import MemoryBatchSampler, SampleCost, measure_sample_cost
+    from oomph.stepping import StepReport, TrainStep, train_step
+    from oomph.watching import Watch, memory_line, watch
+    from oomph.weights import samples, tokens
+
+_HOMES = {
+    "errors": (
+        "CannotFit", "MemoryNotRecovered", "PeerFailed", "Refused", "StateLost", "is_out_of_memory",
+    ),
+    "finder": ("BatchSizes", "find_batch_size"),
+    "memory_model": ("MemoryModel",),
+    "release": ("Freed", "free"),
+    "rungs": ("CheckpointBlocks", "Rung"),
+    "sampler": ("MemoryBatchSampler", "SampleCost", "measure_sample_cost"),
+    "stepping": ("StepReport", "TrainStep", "train_step"),
+    "watching": ("Watch", "memory_line", "watch"),
+    "weights": ("samples", "tokens"),
+}  # fmt: skip
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "BatchSizes",
+    "CannotFit",
+    "CheckpointBlocks",
+    "Freed",
+    "MemoryBatchSampler",
+    "MemoryModel",
+    "MemoryNotRecovered",
+    "PeerFailed",
+    "Refused",
+    "Rung",
+    "SampleCost",
+    "StateLost",
+    "StepReport",
+    "TrainStep",
+    "Watch",
+    "__version__",
+    "find_batch_size",
+    "free",
+    "is_out_of_memory",
+    "measure_sample_cost",
+    "memory_line",
+    "samples",
+    "tokens",
+    "train_step",
+    "watch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `name` from its module on first use."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'oomph' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"oomph.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

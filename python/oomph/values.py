@@ -287,7 +287,6 @@ class ValueLayer:
         self._wide: set[int] = set()  # storages of wide floats that were computed
         self._refused: set[Any] = set()
         self._plain_types: dict[type, bool] = {}
-        self._rng_state: torch.Tensor | None = None
         self.specials = {
             "aten::nonzero": self._nonzero,
             "aten::masked_select": self._masked_select,
@@ -506,7 +505,8 @@ class ValueLayer:
             cpu_args = self._to_cpu(args)
             cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
             if op.random:
-                result = self._run_random(func, cpu_args, cpu_kwargs)
+                given = (*args, *kwargs.values())
+                result = self._run_random(func, cpu_args, cpu_kwargs, given, out)
             else:
                 result = func(*cpu_args, **cpu_kwargs)
             if not op.mutated:
@@ -528,7 +528,7 @@ class ValueLayer:
         if isinstance(value, torch.device):
             return _CPU if value.type == "cuda" else value
         if isinstance(value, torch.Generator):
-            return None  # the CPU draws by `_run_random`'s own state
+            return None  # the CPU draws by its own generator, seeded by `_run_random`
         if isinstance(value, (list, tuple)):
             return (
                 type(value)(self._to_cpu(item) for item in value)
@@ -537,17 +537,21 @@ class ValueLayer:
             )
         return value
 
-    def _run_random(self, func, args, kwargs):
-        """Draw from a stream of its own: the script's CPU random state stays as it would be."""
+    def _run_random(self, func, cpu_args, cpu_kwargs, given, out):
+        """Draw what follows from the device's random state: a program that goes back to an earlier
+        state draws the same again. The script's CPU random state stays as it would be."""
+        generator = next((g for g in given if isinstance(g, torch.Generator)), None)
+        if generator is None:
+            device = next((t.device.index for t in _tensors(out, []) if t.is_cuda), 0)
+            generator = torch.cuda.default_generators[device]
+        offset = generator.get_offset() if generator.device.type == "cuda" else 0
+        seed = hash((generator.initial_seed(), offset)) & 0x7FFF_FFFF_FFFF_FFFF
         saved = torch.get_rng_state()
-        if self._rng_state is None:
-            torch.manual_seed(torch.initial_seed() & 0x7FFF_FFFF)
-        else:
-            torch.set_rng_state(self._rng_state)
+        # Not `torch.manual_seed`, which seeds the GPUs, too.
+        torch.default_generator.manual_seed(seed)
         try:
-            return func(*args, **kwargs)
+            return func(*cpu_args, **cpu_kwargs)
         finally:
-            self._rng_state = torch.get_rng_state()
             torch.set_rng_state(saved)
 
     # ---- unknown values ----

@@ -3,7 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use oomph_pack::{Budget, Order};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 /// Runs the command line `args` (without the program name) and returns its exit status. `python`
 /// is the interpreter for scripts, `package` the directory of this package.
@@ -13,8 +16,61 @@ fn main(py: Python<'_>, args: Vec<OsString>, python: PathBuf, package: PathBuf) 
     py.detach(|| oomph_cli::main(args))
 }
 
+/// Packs samples into batches: see `oomph_pack`. `lengths` are native 32-bit unsigned integers, as
+/// are both results: the samples of all batches, and where each batch ends.
+#[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a plain function is the whole interface to Python"
+)]
+fn pack<'py>(
+    py: Python<'py>,
+    lengths: &[u8],
+    linear: f64,
+    quadratic: f64,
+    budget: f64,
+    max_samples: usize,
+    window: usize,
+    shuffle: bool,
+    largest_first: bool,
+    ranks: usize,
+    seed: u64,
+) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    let (lengths, rest) = lengths.as_chunks::<4>();
+    if !rest.is_empty() {
+        return Err(PyValueError::new_err("lengths: expected 4 bytes each"));
+    }
+    let lengths: Vec<u32> = lengths
+        .iter()
+        .map(|bytes| u32::from_ne_bytes(*bytes))
+        .collect();
+    let budget = Budget {
+        linear,
+        quadratic,
+        limit: budget,
+        max_samples,
+    };
+    let order = Order {
+        shuffle,
+        window,
+        largest_first,
+        ranks,
+        seed,
+    };
+    let batches = py
+        .detach(|| oomph_pack::pack(&lengths, budget, order))
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok((bytes(py, &batches.samples), bytes(py, &batches.ends)))
+}
+
+fn bytes<'py>(py: Python<'py>, numbers: &[u32]) -> Bound<'py, PyBytes> {
+    let flat: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
+    PyBytes::new(py, &flat)
+}
+
 #[pymodule]
 fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_function(wrap_pyfunction!(main, module)?)
+    module.add_function(wrap_pyfunction!(main, module)?)?;
+    module.add_function(wrap_pyfunction!(pack, module)?)
 }

@@ -215,8 +215,11 @@ export! {
         let index = unsafe { prop.read_unaligned() }.location_id;
         let Some(device) = machine().devices.get(index as usize) else { return INVALID_DEVICE };
         let size = round_up(size as u64, GRANULE);
-        if !device.memory.lock().take_physical(size) {
-            return MEMORY_ALLOCATION;
+        {
+            let mut memory = device.memory.lock();
+            if !memory.ask() || !memory.take_physical(size) {
+                return MEMORY_ALLOCATION;
+            }
         }
         let handle = opaque_handle();
         VIRTUAL.lock().physical.insert(handle, Physical { device: index as u32, size, references: 1 });

@@ -252,6 +252,10 @@ pub struct DeviceMemory {
     pub peak: u64,
     /// Bytes another process holds, as far as this one can tell.
     pub others: u64,
+    /// Requests for memory so far.
+    pub requests: u64,
+    /// Which requests fail although there is room: the first, by `requests`, and how many.
+    pub failing: (u64, u64),
 }
 
 impl DeviceMemory {
@@ -268,6 +272,8 @@ impl DeviceMemory {
             context: 0,
             peak: 0,
             others: 0,
+            requests: 0,
+            failing: (0, 0),
         }
     }
 
@@ -293,6 +299,13 @@ impl DeviceMemory {
         if let Ok(layout) = self.layout() {
             layout.resize_stacks();
         }
+    }
+
+    /// Counts a request; false if it is one that shall fail (see `oomph_vgpu_fail`).
+    pub fn ask(&mut self) -> bool {
+        self.requests += 1;
+        let (first, count) = self.failing;
+        self.requests < first || self.requests - first >= count
     }
 
     /// Accounts `bytes` of physical memory; false if they do not fit.
@@ -327,6 +340,9 @@ impl DeviceMemory {
     /// `cudaMalloc`: the address of `size` bytes.
     pub fn malloc(&mut self, size: u64) -> Result<u64, Refusal> {
         self.layout()?;
+        if !self.ask() {
+            return Err(Refusal::OutOfMemory);
+        }
         if size <= SMALL {
             return self.malloc_part(round_up(size.max(1), SMALL_ALIGN));
         }

@@ -41,6 +41,19 @@ export! {
         found.memory.lock().limit = limit;
         0
     }
+    /// Lets requests for memory fail although there is room: the `first` from now (counted from 1)
+    /// and those after it, `count` in all. None with a `count` of 0.
+    fn oomph_vgpu_fail(device: c_int, first: u64, count: u64) -> c_int, or -1; {
+        let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
+        let mut memory = found.memory.lock();
+        memory.failing = (memory.requests + first, count);
+        0
+    }
+    /// Requests for memory so far, also those that failed.
+    fn oomph_vgpu_requests(device: c_int) -> u64, or 0; {
+        let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return 0 };
+        found.memory.lock().requests
+    }
     /// Clears device memory, outside of any stream and in no time.
     fn oomph_vgpu_clear(at: u64, len: u64) -> (), or (); {
         if crate::driver::device_of(at).is_some() {

@@ -1,0 +1,19 @@
+"""The Rust extension."""
+
+from pathlib import Path
+
+__version__: str
+
+def main(args: list[str], python: str | Path, package: str | Path) -> int: ...
+def pack(
+    lengths: bytes,
+    linear: float,
+    quadratic: float,
+    budget: float,
+    max_samples: int,
+    window: int,
+    shuffle: bool,
+    largest_first: bool,
+    ranks: int,
+    seed: int,
+) -> tuple[bytes, bytes]: ...

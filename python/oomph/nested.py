@@ -1,0 +1,258 @@
+"""Batches of any nested structure: how many samples, how large, and a part of one.
+
+A leaf belongs to the batch dimension if its first dimension is the number of samples. Lists come in
+two kinds: fields (`[inputs, targets]`, what a DataLoader yields) and samples of unlike shape
+(`[image, image, …]`); the number of samples that fits all leaves decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+class BatchError(TypeError):
+    """The structure of a batch could not be understood; the message says where."""
+
+
+def _is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _is_array(value: Any) -> bool:
+    """A tensor, or an array of NumPy's, without importing it."""
+    return isinstance(value, torch.Tensor) or type(value).__module__ == "numpy"
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _children(value: Any) -> Iterator[tuple[str, Any]] | None:
+    """The parts of a container with the text that names each, or None for a leaf."""
+    if isinstance(value, Mapping):
+        return ((f"[{key!r}]", item) for key, item in value.items())
+    if _is_record(value):
+        return ((f".{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value))
+    if isinstance(value, (list, tuple)):
+        return ((f"[{index}]", item) for index, item in enumerate(value))
+    return None
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in `value`."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    children = _children(value)
+    if children is not None:
+        for _, child in children:
+            yield from tensors(child)
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """`value` with each tensor replaced by `function(tensor)`; containers keep their type."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    return _rebuild(value, lambda item: map_tensors(function, item))
+
+
+def _rebuild(value: Any, each: Callable[[Any], Any]) -> Any:
+    if isinstance(value, Mapping):
+        items = {key: each(item) for key, item in value.items()}
+        if type(value) is dict:
+            return items
+        try:
+            return type(value)(items)  # type: ignore[call-arg]
+        except TypeError:
+            return items
+    if _is_record(value):
+        fields = {
+            f.name: each(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init
+        }
+        return dataclasses.replace(value, **fields)
+    if _is_namedtuple(value):
+        return type(value)(*(each(item) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(each(item) for item in value)
+    return value
+
+
+def _sizes(value: Any, top: bool) -> set[int] | None:
+    """Numbers of samples that `value` can stand for; None if it says nothing about them."""
+    if _is_array(value):
+        if isinstance(value, torch.Tensor) and value.is_nested:
+            raise BatchError(
+                "nested tensors cannot be cut along the batch; pass a list of tensors instead"
+            )
+        # One row is shared by all samples, like position ids.
+        return None if value.ndim == 0 else {int(value.shape[0])}
+    children = _children(value)
+    if children is None:
+        return None
+    found: set[int] | None = None
+    consistent = True
+    for _, child in children:
+        sizes = _sizes(child, top=False)
+        if sizes is None:
+            continue
+        if found is None:
+            found = set(sizes)
+            continue
+        common = found & sizes
+        if not common and found != {1} and sizes != {1}:
+            consistent = False
+            break
+        found = common or (sizes if found == {1} else found)
+    if isinstance(value, list) and (not top or not consistent or found is None):
+        # A list may also hold one sample an item.
+        found = (found or set()) if consistent else set()
+        return found | {len(value)} if value else found
+    if not consistent:
+        return set()
+    return found
+
+
+def batch_size(batch: Any) -> int:
+    """The number of samples in `batch`.
+
+    Raises `BatchError` where the leaves do not agree on one.
+    """
+    sizes = _sizes(batch, top=True)
+    if isinstance(batch, list) and _look_alike(batch):
+        raise BatchError(
+            f"{_describe(batch)} may be fields or samples of the batch. Put fields into a tuple or "
+            "dict, or pass `samples=` and `part=` to say how it is cut."
+        )
+    if not sizes:
+        raise BatchError(
+            "the number of samples could not be told: expected tensors with one common first "
+            f"dimension, found {_describe(batch)}. Pass `samples=` and `part=` to cut it yourself."
+        )
+    if len(sizes) == 1:
+        return next(iter(sizes))
+    # A plain tensor knows best; among lists, the one that all have in common is left here.
+    certain = {int(t.shape[0]) for t in _top_tensors(batch) if t.ndim} & sizes
+    certain = certain - {1} or certain
+    if len(certain) == 1:
+        return next(iter(certain))
+    raise BatchError(
+        f"the number of samples may be any of {sorted(sizes)} in {_describe(batch)}. "
+        "Pass `samples=` and `part=` to say how it is cut."
+    )
+
+
+def _look_alike(items: list[Any]) -> bool:
+    """Whether a list of tensors may as well be a list of images as one of fields."""
+    first = items[0] if items else None
+    if len(items) < 2 or not isinstance(first, torch.Tensor) or not first.is_floating_point():
+        return False
+    alike = all(isinstance(item, torch.Tensor) and item.shape == first.shape for item in items)
+    return alike and first.ndim >= 2 and (first.ndim >= 3 or len(items) > 2)
+
+
+def _top_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors that are fields: not inside a list below the first level."""
+    if _is_array(value):
+        yield value
+        return
+    children = _children(value)
+    for _, child in children or ():
+        if not isinstance(child, list):
+            yield from _top_tensors(child)
+
+
+def part(batch: Any, start: int, stop: int, size: int | None = None) -> Any:
+    """Samples `start` to `stop` of `batch`, in the same structure; tensors are views.
+
+    Raises `BatchError` for a leaf that is neither a sample's nor shared.
+    """
+    return _part(batch, start, stop, batch_size(batch) if size is None else size, "batch", True)
+
+
+def _part(value: Any, start: int, stop: int, size: int, where: str, top: bool) -> Any:
+    if _is_array(value):
+        if value.ndim == 0 or (value.shape[0] == 1 and size > 1):
+            return value
+        if value.shape[0] != size:
+            raise BatchError(
+                f"{where} has first dimension {value.shape[0]} where the batch has {size} samples. "
+                "Let the loss function hold what is not part of the batch, or pass `part=`."
+            )
+        return value[start:stop]
+    if isinstance(value, list) and len(value) == size and (not top or _is_samples(value, size)):
+        return value[start:stop]
+    if isinstance(value, tuple) and not _is_namedtuple(value) and not top:
+        if len(value) == size and _is_samples(value, size):
+            return value[start:stop]
+    if isinstance(value, Mapping):
+        items = {
+            key: _part(item, start, stop, size, f"{where}[{key!r}]", False)
+            for key, item in value.items()
+        }
+        if type(value) is dict:
+            return items
+        try:
+            return type(value)(items)  # type: ignore[call-arg]
+        except TypeError:
+            return items
+    if _children(value) is None:
+        return value
+    names = iter([name for name, _ in _children(value) or ()])
+    return _rebuild(
+        value, lambda item: _part(item, start, stop, size, where + next(names), False)
+    )
+
+
+def _is_samples(value: Any, size: int) -> bool:
+    """Whether a list of `size` items holds samples: its items do not all have the batch dimension."""
+    for item in value:
+        sizes = _sizes(item, top=False)
+        if sizes is None or size not in sizes:
+            return True
+    return False
+
+
+def elements(batch: Any) -> int:
+    """Elements of all tensors in `batch`: what its memory grows with."""
+    return sum(t.numel() for t in tensors(batch))
+
+
+def sample_elements(batch: Any, size: int) -> list[int] | None:
+    """Elements of each sample, or None where all are alike."""
+    each = [0] * size
+    ragged = False
+
+    def visit(value: Any, top: bool) -> None:
+        nonlocal ragged
+        if _is_array(value):
+            return
+        if isinstance(value, list) and len(value) == size and (not top or _is_samples(value, size)):
+            counts = [elements(item) for item in value]
+            ragged = ragged or len(set(counts)) > 1
+            for index, count in enumerate(counts):
+                each[index] += count
+            return
+        for _, child in _children(value) or ():
+            visit(child, False)
+
+    visit(batch, True)
+    if not ragged:
+        return None
+    shared = (elements(batch) - sum(each)) // max(1, size)
+    return [count + shared for count in each]
+
+
+def _describe(value: Any, depth: int = 0) -> str:
+    if _is_array(value):
+        return f"{type(value).__name__}{tuple(value.shape)}"
+    children = _children(value)
+    if children is None:
+        return type(value).__name__
+    if depth > 1:
+        return f"{type(value).__name__}(…)"
+    shown = [f"{name} {_describe(child, depth + 1)}" for name, child in children]
+    return f"{type(value).__name__}({', '.join(shown[:6])}{', …' if len(shown) > 6 else ''})"
