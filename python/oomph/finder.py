@@ -169,7 +169,7 @@ def find_batch_size(
     maximum: int | None = None,
     multiple_of: int = 1,
     margin: float = MARGIN,
-    tolerance: float = 0.0,
+    tolerance: float = 0.005,
 ) -> BatchSizes:
     """Find the largest batch that fits, and the fastest.
 
@@ -190,7 +190,7 @@ def find_batch_size(
 
     `maximum` ends the search (it must be given where memory cannot be measured, as on the CPU), sizes
     are multiples of `multiple_of`, and `tolerance` stops it when the largest size is known to this
-    share. Raises `CannotFit` if `start` does not fit.
+    share; 0 finds it exactly. Raises `CannotFit` if `start` does not fit.
     """
     if start < 1 or multiple_of < 1:
         raise ValueError("start and multiple_of: expected at least 1")

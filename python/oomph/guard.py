@@ -92,7 +92,7 @@ class OptimizerGuard:
 
     def _is_reserved(self) -> bool:
         """Whether the next step finds its memory in the allocator's cache."""
-        if self._need is None:
+        if self._need is None or not self._gauge.caches:
             return False
         large, small = (int(size * RESERVE_MARGIN) for size in self._need)
         if self._gauge.reserve(large, small):

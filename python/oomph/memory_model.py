@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 import torch
@@ -90,6 +91,11 @@ class Gauge:
         self.device = device
         self.measures = device.type == "cuda"
         """Whether memory can be measured here."""
+        self.caches = self.measures and (
+            "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ
+            and torch.cuda.get_allocator_backend() == "native"
+        )
+        """Whether freed memory stays at hand: PyTorch's own allocator, with its cache on."""
         self._start = (0, 0)
 
     def allocated(self) -> int:

@@ -31,6 +31,10 @@ GROW_AFTER = 100
 LEAKED = 64 << 20
 """Bytes more than before the step that are not blamed on an error: work spaces, caches."""
 
+PROBE_GROWTH = 1.25
+"""A probe must need this many times what one sample needs for its slope to be trusted: allocations are
+rounded, and what does not depend on the batch may hide what does."""
+
 LossFunction = Callable[[Any, Any], Any]
 """`loss_fn(model, micro_batch)`: a mean loss, or a pair of it and anything."""
 
@@ -528,34 +532,38 @@ class TrainStep:
         return units <= self._room(baseline)
 
     def _probe(self, batch: Any, size: int, units: list[int], baseline: int) -> None:
-        """Measure forward and backward of one and two samples; nothing of it stays.
+        """Measure forward and backward of few samples; nothing of it stays.
 
-        The longest samples, with gradients in place, as in the later parts of a step.
+        The longest samples, with gradients in place as in the later parts of a step; as many as it
+        takes until memory grows with them.
         """
         if coupled_layers(self.model):
             return
-        order = sorted(range(size), key=lambda i: -units[i])
-        at = min(order[0], size - 2)
-        failed = False
+        longest = max(range(size), key=lambda i: units[i])
+        first = 0
         try:
             with self._ranks.without_collectives():
-                for number, count in enumerate((1, 1, 2)):
+                for number, count in enumerate((1, 1, *_probe_sizes(size))):
+                    start = min(longest, size - count)
                     self._gauge.begin()
-                    part = self._to_device(self._part(batch, at, at + count, size))
+                    part = self._to_device(self._part(batch, start, start + count, size))
                     loss, _ = self._loss(part)
                     (self._scaler.scale(loss) if self._scaler is not None else loss).backward()
                     del part, loss, _
-                    if number:  # the first makes gradients and work spaces
-                        peak = self._gauge.peak() - baseline
-                        self._model_of_memory.observe(sum(units[at : at + count]), peak)
+                    if not number:
+                        continue  # it made gradients and work spaces
+                    peak = self._gauge.peak() - baseline
+                    self._model_of_memory.observe(sum(units[start : start + count]), peak)
+                    first = first or peak
+                    if peak > first * PROBE_GROWTH:
+                        break
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             clear_error(error)
-            failed = True
         self._undo()
-        if failed:
-            release_caches()
+        # Blocks of the probes' sizes would only be in the way.
+        release_caches()
 
     def _learn(self, units: float, parts: int, baseline: int) -> None:
         peak = self._gauge.peak() - baseline
@@ -641,7 +649,7 @@ class TrainStep:
         if reasons and self._coupled == "refuse":
             raise Refused(
                 f"the batch would have to be split, and must not be: {'; '.join(reasons)}. "
-                + (f"Memory ran out: {cause} " if cause else "")
+                + (f"And memory ran out: {cause} " if cause else "")
                 + "Use GroupNorm, or model.eval() for frozen BatchNorm; give `weight` what the loss "
                 'is a mean of; or accept other results with coupled="warn".'
             )
@@ -725,6 +733,14 @@ def _models_own_loss(model: nn.Module, part: Any) -> Any:
             "the model gave no loss. Put labels into the batch, or pass loss_fn(model, part)."
         )
     return loss
+
+
+def _probe_sizes(size: int) -> list[int]:
+    """Samples to probe with, after one: up to half of a batch."""
+    sizes = [2]
+    while sizes[-1] * 4 <= size // 2:
+        sizes.append(sizes[-1] * 4)
+    return [n for n in sizes if n <= size]
 
 
 def _bounds(size: int, parts: int) -> list[tuple[int, int]]:

@@ -122,6 +122,7 @@ class Watch:
         self._snapshot_path = snapshot
         self._history = history
         self._device_asked = device
+        self._own_history = False
         self._hooks: list[Any] = []
         self._file: Any = None
         self._growth = _Growth()
@@ -143,8 +144,7 @@ class Watch:
         if self._jsonl_path is not None:
             self._file = open(self._jsonl_path, "a")  # noqa: SIM115
         if self._gauge.measures:
-            if self._history:
-                torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000)
+            self._own_history = self._history and _start_history(1_000_000)
             self._gauge.begin()
         self._phase = "forward" if self._model is not None else "step"
         self._began = time.perf_counter()
@@ -168,9 +168,9 @@ class Watch:
             self._explain(error)
         self._write()
         if self._tracing is not None:
-            self._tracing.stop()
+            self._tracing.stop(set())
             self._tracing = None
-        if self._history and self._gauge.measures:
+        if self._own_history:
             torch.cuda.memory._record_memory_history(enabled=None)
         if self._file is not None:
             self._file.close()
@@ -242,7 +242,7 @@ class Watch:
     def _look_for_growth(self) -> None:
         if self._tracing is not None:
             if self._tracing.step():
-                stack = self._tracing.stop()
+                stack = self._tracing.stop(self._gradients())
                 self._tracing = None
                 self.growing += f"; allocated by {stack}" if stack else ""
                 log.warning("GPU memory %s", self.growing)
@@ -256,10 +256,13 @@ class Watch:
                 f"grows by {readable(per_step)} a step: it will run out about step "
                 f"{self.steps + int(left / per_step)}"
             )
-            if self._history:
-                log.warning("GPU memory %s", self.growing)
-            else:
-                self._tracing = _Tracing(self._gauge.device)
+            self._tracing = _Tracing(self._gauge.device)
+
+    def _gradients(self) -> set[int]:
+        """Where gradients are."""
+        groups = self._optimizer.param_groups if self._optimizer is not None else []
+        gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+        return {g.data_ptr() - g.storage_offset() * g.element_size() for g in gradients}
 
     # ---- what is said ----
 
@@ -401,30 +404,44 @@ class _Tracing:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._left = TRACED_STEPS
-        torch.cuda.memory._record_memory_history(
-            enabled="all", context="alloc", stacks="python", max_entries=200_000
-        )
+        self._before = {block["address"] for block in self._blocks()}
+        # Somebody else's recording goes on as it was.
+        self._own = _start_history(200_000)
 
     def step(self) -> bool:
         """Whether enough was recorded."""
         self._left -= 1
         return self._left <= 0
 
-    def stop(self) -> str:
-        """The stack with most bytes allocated in the traced steps and still alive."""
-        segments = torch.cuda.memory._snapshot()["segments"]
-        torch.cuda.memory._record_memory_history(enabled=None)
+    def stop(self, expected: set[int]) -> str:
+        """The stack with most bytes allocated in the traced steps and still alive.
+
+        Blocks at `expected` addresses do not count: each step makes and frees them.
+        """
         kept: Counter[str] = Counter()
-        for segment in segments:
-            if segment["device"] != self._device.index:
-                continue
-            for block in segment["blocks"]:
-                if block["state"] == "active_allocated" and block.get("frames"):
-                    kept[_user_frame(block["frames"])] += block["size"]
+        for block in self._blocks():
+            if block["address"] not in self._before | expected and block.get("frames"):
+                kept[_user_frame(block["frames"])] += block["size"]
+        if self._own:
+            torch.cuda.memory._record_memory_history(enabled=None)
         if not kept:
             return ""
         where, size = kept.most_common(1)[0]
         return f"{where} ({readable(size / TRACED_STEPS)} a step)"
+
+    def _blocks(self) -> Iterator[dict[str, Any]]:
+        for segment in torch.cuda.memory_snapshot():
+            if segment["device"] == self._device.index:
+                yield from (b for b in segment["blocks"] if b["state"] == "active_allocated")
+
+
+def _start_history(entries: int) -> bool:
+    """Record allocations with their stacks; False if somebody does already."""
+    is_on = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    if is_on is not None and is_on():
+        return False
+    torch.cuda.memory._record_memory_history(stacks="python", max_entries=entries)
+    return True
 
 
 def _user_frame(frames: list[dict[str, Any]]) -> str:

@@ -1,0 +1,226 @@
+"""Hugging Face `Trainer`: batches that do not fit are computed in parts, and nothing else changes.
+
+::
+
+    trainer = Trainer(…)
+    trainer.add_callback(oomph.huggingface.MemoryCallback(trainer))
+    trainer.train()
+
+`per_device_train_batch_size`, `gradient_accumulation_steps`, the learning rate and its schedule stay
+what they are: only how much of a batch is in memory at a time changes. `auto_find_batch_size` of the
+Trainer restarts training with another batch size instead; leave it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from oomph import nested
+from oomph.coupled import coupled_layers
+from oomph.errors import CannotFit, Refused, is_out_of_memory
+from oomph.guard import OptimizerGuard, first_line
+from oomph.memory_model import Gauge
+from oomph.release import clear_error, release_caches
+from oomph.rungs import CheckpointBlocks, Rung, Unsuitable
+from oomph.state import StepState
+from oomph.stepping import log
+from oomph.weights import samples, tokens
+
+
+class MemoryCallback(TrainerCallback):
+    """Retries training steps that run out of memory, in parts; logs memory beside the loss.
+
+    An error in any micro-batch of an accumulation undoes what was accumulated, buffers and random
+    states, and computes the micro-batches since the last optimizer step again, in more parts. Parts are
+    weighted exactly: by what the Trainer divides by (`num_items_in_batch`), else by labelled tokens,
+    else by samples. One process with one GPU; raises `Refused` otherwise.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        *,
+        rungs: list[Rung] | None = None,
+        coupled: str = "refuse",
+        protect: str = "auto",
+    ) -> None:
+        """`rungs`, `coupled` and `protect` are those of `TrainStep`."""
+        if trainer.args.world_size > 1 or trainer.args.n_gpu > 1:
+            raise Refused(
+                "steps of several processes or GPUs cannot be retried inside the Trainer, whose "
+                "collectives run in backward. Use oomph.TrainStep with DistributedDataParallel in "
+                "a loop of your own, or find a batch size first: oomph.find_batch_size."
+            )
+        self._trainer = trainer
+        self._rungs = list(rungs) if rungs is not None else [CheckpointBlocks()]
+        self._coupled = coupled
+        self._protect = protect
+        self._limit = 0
+        self._scale: float | None = None
+        self._window: list[tuple[Any, Any]] = []
+        self._state: StepState | None = None
+        self._guard: OptimizerGuard | None = None
+        self._own_step: Callable[..., Any] | None = None
+        self.errors: list[str] = []
+        """The first lines of the errors that were survived."""
+
+    # ---- the Trainer's events ----
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Step between the Trainer and its own step."""
+        trainer = self._trainer
+        model = trainer.model
+        device = next(model.parameters()).device
+        self._model = model
+        self._state = StepState(model, [device])
+        self._gauge = Gauge(device)
+        self._training_step, self._compute_loss = trainer.training_step, trainer.compute_loss
+        trainer.training_step, trainer.compute_loss = self._step, self._scaled_loss
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave the Trainer as it was."""
+        for name in ("training_step", "compute_loss"):
+            self._trainer.__dict__.pop(name, None)
+        self._window.clear()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Let the optimizer's step happen whole or not at all."""
+        wrapper = self._trainer.optimizer
+        optimizer = getattr(wrapper, "optimizer", wrapper)
+        if getattr(wrapper, "scaler", None) is not None:
+            return  # accelerate patches the step itself to see whether the scaler skipped it
+        if self._guard is None or self._guard.optimizer is not optimizer:
+            self._guard = OptimizerGuard(optimizer, self._gauge, self._protect)
+        guard, own = self._guard, optimizer.step
+        self._own_step = optimizer.__dict__.get("step")
+
+        def whole(*arguments: Any, **named: Any) -> None:
+            guard.step(own)
+
+        optimizer.step = whole
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take the wrapper off."""
+        optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
+        if "step" in optimizer.__dict__:
+            if self._own_step is None:
+                del optimizer.step
+            else:
+                optimizer.step = self._own_step
+        self._own_step = None
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Memory beside the loss, for the reporters that come after this callback."""
+        if logs is not None and self._gauge.measures:
+            logs["memory/allocated"] = self._gauge.allocated()
+            logs["memory/reserved"] = self._gauge.reserved()
+            logs["memory/peak"] = self._gauge.peak()
+
+    # ---- a step ----
+
+    def _scaled_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        result = self._compute_loss(model, inputs, *args, **kwargs)
+        if self._scale is None:
+            return result
+        if isinstance(result, tuple):
+            return (result[0] * self._scale, *result[1:])
+        return result * self._scale
+
+    def _step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
+        assert self._state is not None
+        if all(p.grad is None for p in self._model.parameters()):
+            self._window = []
+            self._state.save()
+        self._window.append((inputs, num_items_in_batch))
+        size = nested.batch_size(inputs)
+        self._limit = self._limit or size
+        todo = self._window[-1:]
+        again = not self._may_split()
+        while True:
+            loss, failure = self._attempt(model, todo, kwargs)
+            if loss is not None:
+                return loss
+            self.errors.append(failure)
+            self._state.restore()
+            release_caches()
+            todo = list(self._window)
+            if again:  # what must not be split gets a second try
+                again = False
+            else:
+                self._shrink(size, failure)
+
+    def _attempt(self, model: Any, todo: list[tuple[Any, Any]], kwargs: Any) -> tuple[Any, str]:
+        """The loss of the last of `todo`, or what failed."""
+        loss = None
+        try:
+            for inputs, items in todo:
+                loss = self._in_parts(model, inputs, items, kwargs)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            failure = first_line(error)
+            clear_error(error)
+            return None, failure
+        finally:
+            self._scale = None
+        return loss, ""
+
+    def _in_parts(self, model: Any, inputs: Any, items: Any, kwargs: Any) -> Any:
+        size = nested.batch_size(inputs)
+        parts = -(-size // self._limit)
+        if parts == 1:
+            return self._training_step(model, dict(inputs), items, **kwargs)
+        edges = [index * size // parts for index in range(parts + 1)]
+        cut = [nested.part(inputs, a, b, size) for a, b in zip(edges, edges[1:], strict=False)]
+        summed = items is not None and (
+            self._trainer.model_accepts_loss_kwargs or self._trainer.compute_loss_func is not None
+        )
+        weigh = self._weight(inputs)
+        weights = [weigh(part) for part in cut]
+        total = None
+        for part, weight in zip(cut, weights, strict=True):
+            if not weight:
+                continue
+            # A loss divided by the items of the whole batch adds up by itself.
+            self._scale = None if summed else weight / sum(weights)
+            loss = self._training_step(model, dict(part), items, **kwargs)
+            total = loss if total is None else total + loss
+        return total
+
+    def _weight(self, inputs: Any) -> Callable[[Any], float]:
+        labels = inputs.get("labels") if hasattr(inputs, "get") else None
+        if isinstance(labels, torch.Tensor) and labels.ndim == 2 and not labels.is_floating_point():
+            name = type(self._model).__name__
+            causal = "CausalLM" in name or "LMHead" in name
+            return tokens("labels", shift=causal)  # type: ignore[return-value]
+        return samples
+
+    def _may_split(self) -> bool:
+        return self._coupled == "warn" or not coupled_layers(self._model)
+
+    def _shrink(self, size: int, failure: str) -> None:
+        if self._limit > 1:
+            if not self._may_split():
+                layers = coupled_layers(self._model)
+                raise Refused(
+                    f"memory ran out ({failure}), and the batch must not be split: {len(layers)} "
+                    f"layers in training normalise over it, as {layers[0]}. Use a smaller "
+                    'per_device_train_batch_size, or accept other results with coupled="warn".'
+                )
+            self._limit = max(1, min(self._limit, size) // 2)
+            log.warning("out of memory: the step is made again, %d samples at a time", self._limit)
+            return
+        while self._rungs:
+            rung = self._rungs.pop(0)
+            try:
+                rung.apply(self._model)
+            except Unsuitable as error:
+                log.info("%s: %s", rung.name, error)
+                continue
+            log.warning("out of memory with single samples: going on with %s", rung.name)
+            return
+        raise CannotFit(f"a single sample does not fit: {failure}", failure)

@@ -1,0 +1,197 @@
+"""Lightning: batches that do not fit are computed in parts, and nothing else changes.
+
+::
+
+    trainer = lightning.Trainer(callbacks=[oomph.lightning.MemoryCallback()])
+
+With automatic optimization, one optimizer, one device and `accumulate_grad_batches=1`: make the batch
+as large as a step needs, and let the callback cut it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from oomph import nested
+from oomph.coupled import coupled_layers
+from oomph.errors import CannotFit, Refused, is_out_of_memory
+from oomph.guard import OptimizerGuard, first_line
+from oomph.memory_model import Gauge
+from oomph.release import clear_error, release_caches
+from oomph.rungs import CheckpointBlocks, Rung, Unsuitable
+from oomph.state import StepState
+from oomph.stepping import log
+from oomph.weights import Weight, weight_function
+
+
+class MemoryCallback(Callback):
+    """Retries optimizer steps that run out of memory, in parts; logs memory with the module's logger.
+
+    `training_step` must give a mean loss over samples, or over what `weight` counts ("samples",
+    "tokens", or a function of a part). What it logs is that of the last part.
+    """
+
+    def __init__(
+        self,
+        *,
+        weight: str | Weight = "samples",
+        rungs: list[Rung] | None = None,
+        coupled: str = "refuse",
+        protect: str = "auto",
+        log_memory: bool = True,
+    ) -> None:
+        """`weight`, `rungs`, `coupled` and `protect` are those of `TrainStep`."""
+        self._weight = weight_function(weight)
+        self._rungs = list(rungs) if rungs is not None else [CheckpointBlocks()]
+        self._coupled = coupled
+        self._protect = protect
+        self._log_memory = log_memory
+        self._limit = 0
+        self._rest: list[tuple[Any, float]] = []
+        self.errors: list[str] = []
+        """The first lines of the errors that were survived."""
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Step between Lightning and the module's own step."""
+        if trainer.world_size > 1 or trainer.accumulate_grad_batches != 1:
+            raise Refused(
+                "oomph.lightning.MemoryCallback works with one device and accumulate_grad_batches=1 "
+                f"(found {trainer.world_size} and {trainer.accumulate_grad_batches}): make the "
+                "batch that many times larger instead, and it is cut as memory asks for"
+            )
+        if not pl_module.automatic_optimization:
+            raise Refused(
+                "manual optimization: call oomph.TrainStep in training_step instead of this callback"
+            )
+        self._trainer, self._module = trainer, pl_module
+        self._state = StepState(pl_module, [pl_module.device])
+        self._gauge = Gauge(pl_module.device)
+        self._guards: dict[int, OptimizerGuard] = {}
+        self._own = (pl_module.training_step, pl_module.backward, pl_module.optimizer_step)
+        pl_module.training_step = self._training_step
+        pl_module.backward = self._backward
+        pl_module.optimizer_step = self._optimizer_step
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Leave the module as it was."""
+        for name in ("training_step", "backward", "optimizer_step"):
+            pl_module.__dict__.pop(name, None)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
+        """Log memory as the module logs its losses."""
+        if self._log_memory and self._gauge.measures:
+            pl_module.log("memory/allocated", float(self._gauge.allocated()))
+            pl_module.log("memory/peak", float(self._gauge.peak()))
+
+    def _training_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """The loss of the first part; the others wait for backward, which frees as it goes."""
+        size = nested.batch_size(batch)
+        self._limit = self._limit or size
+        parts = -(-size // self._limit)
+        self._arguments = (args, kwargs)
+        self._rest = []
+        if parts == 1:
+            return self._own[0](batch, *args, **kwargs)
+        edges = [index * size // parts for index in range(parts + 1)]
+        cut = [nested.part(batch, a, b, size) for a, b in zip(edges, edges[1:], strict=False)]
+        weights = [float(self._weight(part)) for part in cut]
+        shares = [(p, w / sum(weights)) for p, w in zip(cut, weights, strict=True) if w]
+        self._rest = shares[1:]
+        return self._scaled(*shares[0])
+
+    def _scaled(self, part: Any, share: float) -> Any:
+        args, kwargs = self._arguments
+        output = self._own[0](part, *args, **kwargs)
+        if isinstance(output, torch.Tensor):
+            return output * share
+        if output is None:
+            raise TypeError("training_step gave no loss for a part of the batch")
+        return {**output, "loss": output["loss"] * share}
+
+    def _backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        self._own[1](loss, *args, **kwargs)
+        for part, share in self._rest:
+            plugin = self._trainer.precision_plugin
+            with plugin.train_step_context():
+                output = self._scaled(part, share)
+            part_loss = output if isinstance(output, torch.Tensor) else output["loss"]
+            scaler = getattr(plugin, "scaler", None)
+            self._own[1](scaler.scale(part_loss) if scaler is not None else part_loss)
+            del output, part_loss
+
+    def _optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+    ) -> None:
+        """The whole step: the closure makes gradients, then the optimizer steps."""
+        self._state.save()
+        inner = getattr(optimizer, "optimizer", optimizer)
+        again = not self._may_split()
+        while True:
+            failure = self._attempt(epoch, batch_idx, optimizer, inner, optimizer_closure)
+            if not failure:
+                return
+            self.errors.append(failure)
+            self._state.restore()
+            release_caches()
+            if again:  # what must not be split gets a second try
+                again = False
+            else:
+                self._shrink(failure)
+
+    def _attempt(self, epoch: int, number: int, optimizer: Any, inner: Any, closure: Any) -> str:
+        """The error's text if gradients ran out of memory; the update itself happens or not."""
+        guard = self._guards.get(id(inner))
+        if guard is None:
+            guard = self._guards[id(inner)] = OptimizerGuard(inner, self._gauge, self._protect)
+        own, kept = inner.step, inner.__dict__.get("step")
+
+        def whole(closure: Callable[[], Any] | None = None) -> Any:
+            result = closure() if closure is not None else None
+            guard.step(own)
+            return result
+
+        inner.step = whole
+        try:
+            self._own[2](epoch, number, optimizer, closure)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            failure = first_line(error)
+            clear_error(error)
+            return failure
+        finally:
+            if kept is None:
+                del inner.step
+            else:
+                inner.step = kept
+        return ""
+
+    def _may_split(self) -> bool:
+        return self._coupled == "warn" or not coupled_layers(self._module)
+
+    def _shrink(self, failure: str) -> None:
+        if self._limit > 1:
+            if not self._may_split():
+                layers = coupled_layers(self._module)
+                raise Refused(
+                    f"memory ran out ({failure}), and the batch must not be split: {len(layers)} "
+                    f"layers in training normalise over it, as {layers[0]}. Use a smaller batch, or "
+                    'accept other results with coupled="warn".'
+                )
+            self._limit //= 2
+            log.warning("out of memory: the step is made again, %d samples at a time", self._limit)
+            return
+        while self._rungs:
+            rung = self._rungs.pop(0)
+            try:
+                rung.apply(self._module)
+            except Unsuitable as error:
+                log.info("%s: %s", rung.name, error)
+                continue
+            log.warning("out of memory with single samples: going on with %s", rung.name)
+            return
+        raise CannotFit(f"a single sample does not fit: {failure}", failure)
