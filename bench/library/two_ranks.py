@@ -61,8 +61,9 @@ def worker(rank, options, file, queue):
     for step in range(options.steps):
         fails = rank == step % 2 or step % 4 == 3
         mode = Faults([1 + (step * 7) % options.positions] if fails else [])
+        own = batch(step, rank)
         with mode:
-            report = train(batch(step, rank))
+            report = train(own)
         faults += bool(mode.raised)
         recovered += bool(mode.raised) and report.attempts >= 1
     values = torch.cat([p.detach().flatten() for p in ddp.parameters()])

@@ -64,6 +64,7 @@ class Ranks:
         self._group: Any = None
         self.size = 1
         self._used = torch.zeros(0, dtype=torch.uint8)
+        self._message = torch.zeros(2, dtype=torch.int64)
         if self._ddp is None:
             return
         if getattr(self._ddp, "_comm_hooks", None):
@@ -109,9 +110,9 @@ class Ranks:
         """
         if self._group is None:
             return status, parts
-        message = torch.tensor([status, parts])
-        dist.all_reduce(message, op=dist.ReduceOp.MAX, group=self._group)
-        worst, most = int(message[0]), int(message[1])
+        self._message[0], self._message[1] = status, parts
+        dist.all_reduce(self._message, op=dist.ReduceOp.MAX, group=self._group)
+        worst, most = self._message.tolist()
         if worst == GONE and status != GONE:
             raise PeerFailed(
                 "another rank cannot fit its step even at its smallest; this rank's state is as "
