@@ -24,7 +24,7 @@ from torch import nn
 import oomph
 from oomph.release import release_caches
 
-START = 4096
+START = 16_384
 """What somebody types who does not know: the start for tools that only go down."""
 
 

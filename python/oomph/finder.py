@@ -89,6 +89,7 @@ class Prober:
         self._random = RandomState([device])
         self._saved_model = _on_cpu(model.state_dict()) if model is not None else None
         self._saved_optimizer = _on_cpu(optimizer.state_dict()) if optimizer is not None else None
+        self._had_state = optimizer is not None and len(optimizer.state) > 0
         self._saved_others = [_on_cpu(thing.state_dict()) for thing in self._others]
         self._gradients = self._save_gradients()
         self._training = (
@@ -96,8 +97,13 @@ class Prober:
         )
 
     def run(self, make: Callable[[], Any], size: int = 1) -> Probe:
-        """Two whole steps with `make()`, from an empty cache."""
+        """Two whole steps with `make()`, from an empty cache and the optimizer's state at the start.
+
+        Where state is made, in the first step, decides what holes are left for the second.
+        """
         self._clear_gradients()
+        if self._optimizer is not None and not self._had_state:
+            self._optimizer.state.clear()
         release_caches()
         self.gauge.begin()
         error, seconds = self._attempt(make)

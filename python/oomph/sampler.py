@@ -15,6 +15,9 @@ WINDOW = 50_000
 
 UNLIMITED = 2**31
 
+VERIFICATIONS = 8
+"""How often a measured budget is tried and lowered."""
+
 
 @dataclass(frozen=True)
 class SampleCost:
@@ -267,21 +270,42 @@ def measure_sample_cost(
     from oomph.memory_model import MARGIN
 
     prober = Prober(step, model, optimizer)
-    points: list[tuple[int, int, float]] = []
+
+    def measure(count: int, length: int) -> float:
+        """Bytes at the peak, 0 if it does not fit."""
+        probe = prober.run(lambda: make_batch(count, length))
+        # What the allocator held: holes are as real as tensors.
+        return float(probe.reserved) if probe.fits else 0.0
+
+    half, quarter = max(1, longest // 2), max(1, longest // 4)
     try:
-        for count, length in (
-            (1, max(1, longest // 4)), (1, max(1, longest // 2)), (1, longest), (2, max(1, longest // 4)),
-            (2, max(1, longest // 2)), (2, longest),
-        ):  # fmt: skip
-            probe = prober.run(lambda c=count, n=length: make_batch(c, n))
-            if probe.fits:
-                points.append((count, length, float(probe.peak)))
-            elif (count, length) == (1, longest):
-                raise ValueError(f"a single sample of length {longest} does not fit this GPU")
+        if not prober.gauge.measures:
+            raise ValueError(f"memory cannot be measured on {prober.gauge.device}")
+        # What does not depend on the batch, such as the optimizer's step, hides what does: go up
+        # until the batch decides.
+        floor = measure(1, quarter)
+        count, peak = 1, measure(1, longest)
+        if not peak:
+            raise ValueError(f"a single sample of length {longest} does not fit this GPU")
+        points = [(1, quarter, floor), (1, longest, peak)]
+        while peak < 2 * floor and (more := measure(count * 4, longest)):
+            count, peak = count * 4, more
+            points.append((count, longest, peak))
+        for number, length in ((count, half), (2 * count, half), (2 * count, quarter), (4 * count, quarter)):
+            points.append((number, length, measure(number, length)))
+        points = [point for point in points if point[2]]
+        telling = [point for point in points if point[2] > 1.2 * floor]
+        cost = _fit(telling if len(telling) > 2 else points)
+        budget = prober.gauge.usable() * (1 - MARGIN)
+        # The allocator's holes follow no line: try the largest batch that the budget allows.
+        for _ in range(VERIFICATIONS):
+            number = int((budget - cost.base) / (cost.batch(1, longest) - cost.base))
+            if number < 2 or measure(number, longest):
+                break
+            budget *= 1 - MARGIN
     finally:
         prober.restore()
-    cost = _fit(points)
-    return cost, prober.gauge.usable() * (1 - MARGIN)
+    return cost, budget
 
 
 def _fit(points: list[tuple[int, int, float]]) -> SampleCost:

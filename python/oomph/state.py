@@ -109,15 +109,17 @@ class ScalerState:
         """Save without waiting for the device."""
         self._scaler = scaler
         self._tensors = {
-            name: (tensor, tensor.clone())
+            name: (tensor, tensor.clone() if tensor is not None else None)
             for name in ("_scale", "_growth_tracker")
-            if (tensor := getattr(scaler, name, None)) is not None
+            for tensor in [getattr(scaler, name, None)]
         }
 
     def restore(self) -> None:
         """Back to the saved scale, with no optimizer unscaled or stepped."""
         for name, (tensor, copy) in self._tensors.items():
-            tensor.copy_(copy)
+            if tensor is not None:
+                tensor.copy_(copy)
+            # None before the first use: an error may have come between one and the other.
             setattr(self._scaler, name, tensor)
         self._scaler._per_optimizer_states.clear()
 
