@@ -1,15 +1,11 @@
 """The callbacks leave batch size, accumulation and learning rate alone, and survive errors exactly."""
 
-
 import oomph
 import pytest
 import torch
 from torch import nn
 
-
 torch.set_num_threads(1)
-
-
 
 
 def limited(model, samples, times=None):
@@ -60,9 +56,7 @@ def test_hugging_face_trainer(tmp_path, accumulation):
             def guarded(*a, **k):
                 calls[0] += 1
                 if calls[0] > 1 and len(k["input_ids"]) > samples:
-                    raise torch.OutOfMemoryError(
-                        "CUDA out of memory. Tried to allocate 1.00 GiB."
-                    )
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
                 return forward(*a, **k)
 
             model.forward = guarded

@@ -144,7 +144,9 @@ def sweep(tmp_path, *options, **env):
 
 def test_faults_by_the_driver_leave_the_same_bits(tmp_path):
     run = sweep(tmp_path, "--every", "25", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
-    assert "differing or failed: 0" in run.stdout and "'equal'" in run.stdout, run.stdout + run.stderr
+    assert "differing or failed: 0" in run.stdout and "'equal'" in run.stdout, (
+        run.stdout + run.stderr
+    )
     assert "stopped" not in run.stdout
 
 

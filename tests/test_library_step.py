@@ -145,11 +145,13 @@ def test_batch_norm_is_refused_only_where_it_matters():
         step(batch)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     model.eval()
-    assert oomph.TrainStep(model, optimizer, loss, micro_batch=2)(torch.randn(8, 4)).micro_batches == 4
+    assert (
+        oomph.TrainStep(model, optimizer, loss, micro_batch=2)(torch.randn(8, 4)).micro_batches == 4
+    )
 
 
 def test_it_shrinks_to_what_fits_and_grows_back():
-    model, step = linear_job(grow_after=3)
+    _, step = linear_job(grow_after=3)
     with Capacity(8 * 32):
         first = step(data(32))
         second = step(data(32))
@@ -180,14 +182,14 @@ def test_single_samples_that_do_not_fit_pull_the_next_rung_then_stop_with_the_st
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
     assert step.state_dict()["rungs"] == ["one", "two"]
-    fresh_model, fresh = linear_job(rungs=[Counting("one"), Counting("two")])
+    _, fresh = linear_job(rungs=[Counting("one"), Counting("two")])
     fresh.load_state_dict(step.state_dict())
     assert fresh(data(4)).rungs == ["one", "two"]
 
 
 def test_checkpointing_blocks_changes_no_bit():
     fault_case = dict(model="transformer", optimizer="adamw", clip=None, scaler=False)
-    model, optimizer, _, batches, loss_fn = fault_sweep.build(fault_case, "cpu")
+    model, _, _, batches, loss_fn = fault_sweep.build(fault_case, "cpu")
     plain = copy.deepcopy(model)
     rung = oomph.CheckpointBlocks()
     rung.apply(model)

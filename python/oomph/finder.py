@@ -92,9 +92,7 @@ class Prober:
         self._had_state = optimizer is not None and len(optimizer.state) > 0
         self._saved_others = [_on_cpu(thing.state_dict()) for thing in self._others]
         self._gradients = self._save_gradients()
-        self._training = (
-            [(m, m.training) for m in model.modules()] if model is not None else []
-        )
+        self._training = [(m, m.training) for m in model.modules()] if model is not None else []
 
     def run(self, make: Callable[[], Any], size: int = 1) -> Probe:
         """Two whole steps with `make()`, from an empty cache and the optimizer's state at the start.
@@ -230,9 +228,7 @@ def find_batch_size(
         if prober.gauge.measures:
             room = int(search.held.largest(limit)) if len(search.held) > 1 else search.good
             fitting = [p.size for p in probes if p.fits and p.reserved <= limit]
-            recommended = max(
-                [min(search.good, room) * multiple_of, *fitting, multiple_of]
-            )
+            recommended = max([min(search.good, room) * multiple_of, *fitting, multiple_of])
         tried = {p.size for p in probes}
         for size in _for_speed(recommended, multiple_of):
             if size not in tried and prober.gauge.measures:

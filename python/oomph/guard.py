@@ -41,9 +41,7 @@ class OptimizerGuard:
     def __init__(self, optimizer: torch.optim.Optimizer, gauge: Gauge, protect: str) -> None:
         """Nothing is measured yet."""
         if protect not in ("auto", "always", "never"):
-            raise ValueError(
-                f'protect: expected "auto", "always" or "never"; found {protect!r}'
-            )
+            raise ValueError(f'protect: expected "auto", "always" or "never"; found {protect!r}')
         if isinstance(optimizer, torch.optim.LBFGS):
             raise TypeError(
                 "LBFGS evaluates the loss several times a step and cannot be stepped here; "

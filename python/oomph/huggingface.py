@@ -13,6 +13,7 @@ Trainer restarts training with another batch size instead; leave it off.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -175,7 +176,7 @@ class MemoryCallback(TrainerCallback):
         if parts == 1:
             return self._training_step(model, dict(inputs), items, **kwargs)
         edges = [index * size // parts for index in range(parts + 1)]
-        cut = [nested.part(inputs, a, b, size) for a, b in zip(edges, edges[1:], strict=False)]
+        cut = [nested.part(inputs, a, b, size) for a, b in itertools.pairwise(edges)]
         summed = items is not None and (
             self._trainer.model_accepts_loss_kwargs or self._trainer.compute_loss_func is not None
         )

@@ -10,6 +10,7 @@ as large as a step needs, and let the callback cut it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -97,7 +98,7 @@ class MemoryCallback(Callback):
         if parts == 1:
             return self._own[0](batch, *args, **kwargs)
         edges = [index * size // parts for index in range(parts + 1)]
-        cut = [nested.part(batch, a, b, size) for a, b in zip(edges, edges[1:], strict=False)]
+        cut = [nested.part(batch, a, b, size) for a, b in itertools.pairwise(edges)]
         weights = [float(self._weight(part)) for part in cut]
         shares = [(p, w / sum(weights)) for p, w in zip(cut, weights, strict=True) if w]
         self._rest = shares[1:]

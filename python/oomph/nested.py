@@ -70,9 +70,7 @@ def _rebuild(value: Any, each: Callable[[Any], Any]) -> Any:
         except TypeError:
             return items
     if _is_record(value):
-        fields = {
-            f.name: each(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init
-        }
+        fields = {f.name: each(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
         return dataclasses.replace(value, **fields)
     if _is_namedtuple(value):
         return type(value)(*(each(item) for item in value))
@@ -185,9 +183,9 @@ def _part(value: Any, start: int, stop: int, size: int, where: str, top: bool) -
         return value[start:stop]
     if isinstance(value, list) and len(value) == size and (not top or _is_samples(value, size)):
         return value[start:stop]
-    if isinstance(value, tuple) and not _is_namedtuple(value) and not top:
-        if len(value) == size and _is_samples(value, size):
-            return value[start:stop]
+    plain_tuple = isinstance(value, tuple) and not _is_namedtuple(value) and not top
+    if plain_tuple and len(value) == size and _is_samples(value, size):
+        return value[start:stop]
     if isinstance(value, Mapping):
         items = {
             key: _part(item, start, stop, size, f"{where}[{key!r}]", False)
@@ -202,9 +200,7 @@ def _part(value: Any, start: int, stop: int, size: int, where: str, top: bool) -
     if _children(value) is None:
         return value
     names = iter([name for name, _ in _children(value) or ()])
-    return _rebuild(
-        value, lambda item: _part(item, start, stop, size, where + next(names), False)
-    )
+    return _rebuild(value, lambda item: _part(item, start, stop, size, where + next(names), False))
 
 
 def _is_samples(value: Any, size: int) -> bool:

@@ -35,7 +35,9 @@ def check_parallelism(model: nn.Module, retry: bool) -> None:
         for name in ("FSDPModule", "FullyShardedDataParallel", "DeepSpeedEngine", "PipelineStage")
         if any(name in (c.__name__ for c in type(m).__mro__) for m in model.modules())
     ]
-    if any(type(p).__name__ == "DTensor" or hasattr(p, "_local_tensor") for p in model.parameters()):
+    if any(
+        type(p).__name__ == "DTensor" or hasattr(p, "_local_tensor") for p in model.parameters()
+    ):
         inside.append("DTensor parameters")
     if inside and retry:
         raise Refused(
@@ -56,7 +58,9 @@ def check_parallelism(model: nn.Module, retry: bool) -> None:
 class Ranks:
     """The agreement of one rank with the others. Alone, everything is agreed at once."""
 
-    def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter], timeout: float) -> None:
+    def __init__(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], timeout: float
+    ) -> None:
         """Collective: every rank makes its own at the same point. `timeout` in seconds."""
         self.model = model
         self._parameters = [p for p in parameters if p.requires_grad]

@@ -84,9 +84,7 @@ class MemoryBatchSampler:
         self._lengths = _as_array(lengths)
         self.cost = cost or SampleCost()
         if oversize not in ("error", "single", "drop"):
-            raise ValueError(
-                f'oversize: expected "error", "single" or "drop"; found {oversize!r}'
-            )
+            raise ValueError(f'oversize: expected "error", "single" or "drop"; found {oversize!r}')
         if not budget > self.cost.base:
             raise ValueError(
                 f"budget: {budget} leaves nothing above the base of {self.cost.base} that every "
@@ -291,7 +289,12 @@ def measure_sample_cost(
         while peak < 2 * floor and (more := measure(count * 4, longest)):
             count, peak = count * 4, more
             points.append((count, longest, peak))
-        for number, length in ((count, half), (2 * count, half), (2 * count, quarter), (4 * count, quarter)):
+        for number, length in (
+            (count, half),
+            (2 * count, half),
+            (2 * count, quarter),
+            (4 * count, quarter),
+        ):
             points.append((number, length, measure(number, length)))
         points = [point for point in points if point[2]]
         telling = [point for point in points if point[2] > 1.2 * floor]
@@ -321,7 +324,9 @@ def _fit(points: list[tuple[int, int, float]]) -> SampleCost:
     while True:
         # Columns of one scale: squares of lengths dwarf the rest.
         scale = [columns[i].double().abs().max().clamp(min=1) for i in using]
-        matrix = torch.stack([columns[i].double() / s for i, s in zip(using, scale, strict=True)], 1)
+        matrix = torch.stack(
+            [columns[i].double() / s for i, s in zip(using, scale, strict=True)], 1
+        )
         solved = torch.linalg.lstsq(matrix, wanted[:, None], driver="gelsd").solution[:, 0]
         values = {i: float(v / s) for i, v, s in zip(using, solved, scale, strict=True)}
         worst = min(using, key=lambda i: values[i])

@@ -27,7 +27,9 @@ class RandomState:
         self._numpy = numpy.random.get_state() if numpy is not None else None
         self._cpu = torch.get_rng_state()
         self._cuda = [
-            (device, torch.cuda.get_rng_state(device)) for device in devices if device.type == "cuda"
+            (device, torch.cuda.get_rng_state(device))
+            for device in devices
+            if device.type == "cuda"
         ]
         self._own = [(generator, generator.get_state()) for generator in generators]
 

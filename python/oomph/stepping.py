@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -327,7 +328,9 @@ class TrainStep:
             if self._global_weight:
                 total = self._ranks.agree_on_total(total)
             if not total > 0:
-                raise ValueError(f"the weights of the parts add up to {total}: nothing to learn from")
+                raise ValueError(
+                    f"the weights of the parts add up to {total}: nothing to learn from"
+                )
         loss_sum: torch.Tensor | None = None
         collected: list[Any] = []
         with self._ranks.without_collectives():
@@ -446,9 +449,7 @@ class TrainStep:
         if self._scheduler is not None:
             self._scheduler.step()
 
-    def _end(
-        self, units: list[int], size: int, parts: int, baseline: int, retries: int
-    ) -> None:
+    def _end(self, units: list[int], size: int, parts: int, baseline: int, retries: int) -> None:
         self._clear_gradients()
         self.steps += 1
         largest = _largest(units, size, parts)
@@ -505,7 +506,12 @@ class TrainStep:
             _largest(units, size, wish) <= self._worked
             and baseline <= self._worked_baseline * 1.01 + LEAKED
         )
-        if self._gauge.measures and not known and len(self._model_of_memory) and not self._micro_batch:
+        if (
+            self._gauge.measures
+            and not known
+            and len(self._model_of_memory)
+            and not self._micro_batch
+        ):
             limit = min(limit, self._room(baseline))
         parts = _fewest(units, size, limit, wish)
         if parts > 1:
@@ -609,7 +615,9 @@ class TrainStep:
             self._model_of_memory.clear()
             self._worked, self._limit = 0.0, float(failed_units)
             log.warning(
-                "out of memory in %s with single samples: going on with %s", failure.where, rung.name
+                "out of memory in %s with single samples: going on with %s",
+                failure.where,
+                rung.name,
             )
             return parts
         applied = ", ".join(rung.name for rung in self._applied) or "none"
@@ -746,7 +754,7 @@ def _probe_sizes(size: int) -> list[int]:
 def _bounds(size: int, parts: int) -> list[tuple[int, int]]:
     """Where the parts begin and end: as equal as can be."""
     edges = [index * size // parts for index in range(parts + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(itertools.pairwise(edges))
 
 
 def _largest(units: list[int], size: int, parts: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import logging
 import os
@@ -142,7 +143,7 @@ class Watch:
         """Begin."""
         self._gauge = Gauge(_device(self._device_asked, self._model))
         if self._jsonl_path is not None:
-            self._file = open(self._jsonl_path, "a")  # noqa: SIM115
+            self._file = open(self._jsonl_path, "a")
         if self._gauge.measures:
             self._own_history = self._history and _start_history(1_000_000)
             self._gauge.begin()
@@ -393,7 +394,7 @@ class _Growth:
         if len(self._seen) <= GROWTH_STEPS:
             return 0.0
         values = list(self._seen)
-        rises = all(b > a for a, b in zip(values, values[1:], strict=False))
+        rises = all(b > a for a, b in itertools.pairwise(values))
         per_step = (values[-1] - values[0]) / GROWTH_STEPS
         return per_step if rises and per_step >= GROWTH_BYTES else 0.0
 
