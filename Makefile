@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
 RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock
-PACKAGE := $(wildcard python/oomph/*.py) pyproject.toml
+PACKAGE := $(wildcard python/oomph/*.py python/oomph/*/*.py) pyproject.toml
 
 .PHONY: build demo test check bench-accuracy clean
 
