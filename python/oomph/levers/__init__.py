@@ -20,7 +20,7 @@ def prepare(specifications: list[dict[str, Any]]) -> None:
 
 
 class Levers:
-    """All levers of a plan, in its order."""
+    """All levers of a plan."""
 
     def __init__(self, specifications: list[dict[str, Any]]) -> None:
         """`specifications` is `[{"name": …, parameters…}]`, as in the plan file."""
@@ -36,13 +36,15 @@ class Levers:
 
     def install(self) -> None:
         """Torch has just been imported; the script goes on after this."""
-        for lever in self.levers:
+        for lever in sorted(self.levers, key=lambda lever: lever.order):
             lever.install(self.job)
         if self.levers:
             self.job.watch()
 
     def report(self) -> list[dict[str, Any]]:
         """What each lever did: `{"name", "applied", "note"}`; `applied` 0 means that it was inert."""
+        for lever in self.levers:
+            lever.finish()
         return [
             dict(name=lever.name, applied=lever.applied, note=lever.note) for lever in self.levers
         ]
