@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib.util
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,18 +72,15 @@ class Job:
         """Around `unscale_`, `step`, `update` of a `GradScaler`, with the method's name and the scaler."""
         self.around_loader: list[Callable[[DataLoader, Any], Any]] = []
         """Given a DataLoader and a fresh iterator over it, returns the iterator that the script gets."""
-        self.optimizers: list[torch.optim.Optimizer] = []
-        """All that were made, in order."""
+        # Weak: whoever watches must not keep alive.
+        self.models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """The outermost modules that were called."""
+        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        """All that were made."""
         self.closure: Any = None
         """The closure of the `optimizer.step(closure)` in progress, else None."""
-        self._known: dict[int, torch.nn.Module] = {}
         self._inside = False
         self._stepping: set[int] = set()
-
-    @property
-    def models(self) -> list[torch.nn.Module]:
-        """The outermost modules that were called."""
-        return list(self._known.values())
 
     # ---- watching ----
 
@@ -120,8 +118,8 @@ class Job:
         torch.nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-        if id(module) not in self._known:
-            self._known[id(module)] = module
+        if module not in self.models:
+            self.models.add(module)
             named = names(module)
             for callback in self.on_model:
                 callback(module, named)
@@ -142,7 +140,7 @@ class Job:
         @functools.wraps(original)
         def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            job.optimizers.append(optimizer)
+            job.optimizers.add(optimizer)
             for callback in job.on_optimizer:
                 callback(optimizer)
             job._watch_step(type(optimizer))
