@@ -271,7 +271,11 @@ class Job:
 
             return iterate
 
-        DataLoader.__iter__ = watched(DataLoader.__iter__)  # type: ignore[method-assign]
+        kinds = [DataLoader]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+            if "__iter__" in vars(kind):
+                kind.__iter__ = watched(kind.__iter__)  # type: ignore[method-assign]
         define = DataLoader.__init_subclass__
 
         def defined(cls: type, **kwargs: Any) -> None:
