@@ -69,7 +69,7 @@ pub fn run_report(
     );
     let _ = writeln!(out, "\n{}\n", paint(DIM, shorten(&head, columns)));
     verdict(&mut out, summary, columns);
-    if summary.peak.used_bytes > 0 {
+    if summary.peak.used_bytes > 0 && summary.verdict != Verdict::Refused {
         categories(&mut out, summary, columns);
         let limit = if verbose { MANY } else { FEW };
         shares(
@@ -323,6 +323,9 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
 
 /// What the levers of a plan did, and the planned peak beside the measured one.
 fn plan(out: &mut String, summary: &Summary, columns: usize) {
+    if summary.verdict == Verdict::Refused {
+        return;
+    }
     for (index, lever) in summary.levers.iter().enumerate() {
         let title = if index == 0 { "levers" } else { "" };
         let note = lever
