@@ -34,6 +34,7 @@ demo: build
 
 check:
 	$(CARGO) fmt --check
+	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
 	$(BIN)/ruff check python tests examples
 	$(BIN)/ruff format --check python tests
 

@@ -370,7 +370,7 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
         })
         .collect();
     let peak = labels.get(peak_row);
-    summary.peak_phase = peak.phase.name().to_owned();
+    peak.phase.name().clone_into(&mut summary.peak_phase);
     summary.peak_step = peak.step;
 }
 

@@ -21,6 +21,10 @@ use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 #[command(
     after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n\nOptions end at the script: what follows it is the script's own."
 )]
@@ -166,7 +170,7 @@ impl Args {
         }
         let total = gpu
             .as_ref()
-            .map(|spec| memory.unwrap_or_else(|| spec.found.gpu.memory.total_bytes));
+            .map(|spec| memory.unwrap_or(spec.found.gpu.memory.total_bytes));
         Ok(Job {
             host,
             words,
