@@ -79,6 +79,8 @@ class Job:
         """All that were made."""
         self.closure: Any = None
         """The closure of the `optimizer.step(closure)` in progress, else None."""
+        self.clip_limit: Any = None
+        """The norm or value that the clipping in progress allows; infinity only asks for the norm."""
         self._inside = False
         self._stepping: set[int] = set()
 
@@ -103,7 +105,8 @@ class Job:
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if job._inside:
+            # In a backward pass, checkpointing calls parts of a model again: they are no models.
+            if job._inside or torch._C._current_graph_task_id() != -1:
                 return original(module, *args, **kwargs)
             job._inside = True
             output = None
@@ -213,6 +216,9 @@ class Job:
 
             def clip(parameters: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
                 listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+                job.clip_limit = (
+                    args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
+                )
                 return nested(job.around_clip, listed, lambda: _original(listed, *args, **kwargs))
 
             clip = functools.wraps(original)(clip)
