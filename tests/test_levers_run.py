@@ -34,6 +34,11 @@ def _toml(value):
     return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
 
 
+def in_step(run):
+    """The most that was allocated while the optimizer stepped."""
+    return max(s["bytes"] for s in run.json["phases"] if s["name"] == "optimizer step")
+
+
 def peak(run):
     return run.json["peak"]["allocated_bytes"]
 
@@ -71,7 +76,8 @@ def test_the_optimizer_step_and_the_allocator(oomph, plain, tmp_path):
     assert run.status == 0, run.err
     assert [lever["applied"] for lever in run.json["levers"]] == [1, 1, 0, 1]
     assert "cudnn_benchmark was inert" in run.out
-    assert run.json["peak"]["reserved_bytes"] <= plain.json["peak"]["reserved_bytes"]
+    # PyTorch's default step has temporaries as large as the parameters.
+    assert in_step(plain) - in_step(run) > 0.5 * plain.json["by_category"]["parameters"]
 
 
 def test_attention_and_evaluation(oomph, tmp_path):
