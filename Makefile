@@ -6,7 +6,7 @@ CARGO ?= cargo
 RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock
 PACKAGE := $(wildcard python/oomph/*.py python/oomph/*/*.py) pyproject.toml
 
-.PHONY: build demo test check bench-accuracy bench-speed clean
+.PHONY: build demo test check bench-accuracy bench-speed test-matrix clean
 
 build: $(VENV)/.built
 
@@ -50,5 +50,13 @@ bench-accuracy: build
 bench-speed: build
 	$(BIN)/python bench/speed/run.py --out bench/speed/results.json
 
+# The smoke jobs on other versions of torch and Python. Each pair downloads and removes an environment
+# of about 5 GB: hours without uv, less with it. PYTHONS are versions (found on the PATH or under
+# pyenv) or paths.
+TORCHES ?= 2.8.0 2.11.0 newest
+PYTHONS ?= 3.10 3.11 3.12 3.13
+test-matrix: build
+	$(BIN)/python bench/matrix/run.py --torch $(TORCHES) --pythons $(PYTHONS)
+
 clean:
-	rm -rf target dist $(VENV) python/oomph/_vgpu oomph-report
+	rm -rf target dist .matrix $(VENV) python/oomph/_vgpu oomph-report

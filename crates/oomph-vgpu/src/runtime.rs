@@ -9,7 +9,7 @@ use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
 use crate::sync::Mutex;
-use crate::{clock, driver, export, ledger, put};
+use crate::{clock, driver, export, graphs, ledger, put};
 
 pub type Error = c_int;
 pub const SUCCESS: Error = 0;
@@ -159,7 +159,9 @@ export! {
         SUCCESS
     }
     fn cudaDriverGetVersion(version: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { put(version, machine().config.int("driver_version", 13_000)) };
+        // A driver is never older than what a working program was built for.
+        let built_for = machine().config.int("cuda_version", 13_000);
+        unsafe { put(version, machine().config.int("driver_version", 13_000).max(built_for)) };
         SUCCESS
     }
     fn cudaGetDeviceCount(count: *mut c_int) -> Error, or UNKNOWN; {
@@ -978,6 +980,7 @@ export! {
     fn cudaGraphInstantiateWithFlags(out: *mut u64, graph: u64, _flags: c_ulonglong) -> Error, or UNKNOWN; {
         match streams::instantiate(graph) {
             Some(executable) => {
+                graphs::instantiated(graph, executable);
                 unsafe { put(out, executable) };
                 SUCCESS
             }
@@ -991,9 +994,11 @@ export! {
         check(streams::is_executable(executable), INVALID_VALUE)
     }
     fn cudaGraphDestroy(graph: u64) -> Error, or UNKNOWN; {
+        graphs::destroyed(graph);
         check(streams::destroy_graph(graph), INVALID_VALUE)
     }
     fn cudaGraphExecDestroy(executable: u64) -> Error, or UNKNOWN; {
+        graphs::destroyed(executable);
         check(streams::destroy_executable(executable), INVALID_VALUE)
     }
 }
