@@ -20,6 +20,7 @@ python/oomph/_vgpu/libcuda.so.1: $(RUST)
 	$(CARGO) build --release -q -p oomph-vgpu
 	mkdir -p $(@D)
 	cp target/release/liboomph_vgpu.so $@
+	echo 'INPUT(libcuda.so.1)' > $(@D)/libcuda.so  # Triton before 3.5 links -lcuda
 
 $(VENV)/.built: $(VENV)/.packages python/oomph/_vgpu/libcuda.so.1 $(RUST) $(PACKAGE)
 	rm -rf dist

@@ -246,6 +246,29 @@ def report(rows):
     return 1 if found else 0
 
 
+def results():
+    """The pairs that were run, in order of version."""
+    if not os.path.exists(RESULTS):
+        return []
+    with open(RESULTS) as file:
+        return json.load(file)["pairs"]
+
+
+def keep(row):
+    """Put a pair's row in place of its older one; jobs that were not run again keep their result."""
+    rows = results()
+    key = row["torch"], row["python"]
+    for old in rows:
+        if (old["torch"], old["python"]) == key and "jobs" in old and "jobs" in row:
+            row["jobs"] = {job: {**old["jobs"], **row["jobs"]}.get(job) for job in JOBS if job in {**old["jobs"], **row["jobs"]}}
+    rows = [old for old in rows if (old["torch"], old["python"]) != key] + [row]
+    rows.sort(key=lambda row: (version_key(row["torch"]), version_key(row["python"])))
+    with open(RESULTS, "w") as file:
+        machine = f"{platform.machine()}, {os.cpu_count()} cores that others used too, no GPU"
+        json.dump(dict(machine=machine, gpu="virtual H200", pairs=rows), file, indent=1)
+        file.write("\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", nargs="*", default=["2.8.0", MEASURED, "newest"])
@@ -255,28 +278,17 @@ def main():
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     parser.add_argument("--report", action="store_true", help="only write the tables of the results that are there")
     args = parser.parse_args()
-    rows = []
-    if os.path.exists(RESULTS):
-        with open(RESULTS) as file:
-            rows = json.load(file)["pairs"]
     if args.report:
-        return report(rows)
+        return report(results())
     wheels = [args.wheel] if args.wheel else glob.glob(os.path.join(ROOT, "dist", "*.whl"))
     if len(wheels) != 1:
         parser.error(f"one wheel is needed, {len(wheels)} are in dist/: run make build")
-    ran = []
     for torch in dict.fromkeys(newest() if version == "newest" else version for version in args.torch):
         for python in args.pythons:
             print(f"torch {torch}, Python {python}", flush=True)
             row = pair(torch, python, os.path.abspath(wheels[0]), args.keep, args.jobs)
-            row["date"] = datetime.date.today().isoformat()
-            ran.append(row)
-            rows = [old for old in rows if (old["torch"], old["python"]) != (row["torch"], row["python"])] + [row]
-            rows.sort(key=lambda row: (version_key(row["torch"]), version_key(row["python"])))
-            with open(RESULTS, "w") as file:
-                json.dump(dict(machine=f"{platform.machine()}, {os.cpu_count()} cores, no GPU", gpu="virtual H200", pairs=rows), file, indent=1)
-                file.write("\n")
-    return report(rows)
+            keep(dict(row, date=datetime.date.today().isoformat()))
+    return report(results())
 
 
 if __name__ == "__main__":

@@ -123,7 +123,6 @@ def _run_script(path: str) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
     exec(code, main.__dict__)
 
 
@@ -142,6 +141,9 @@ def main() -> int:
     arguments = sys.argv[1:]
     with open(os.environ[RUN_VARIABLE]) as file:
         settings = json.load(file)
+    # As Python would for this script or module: torch is looked for from there.
+    module = arguments[0] == "-m"
+    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(arguments[0]))
     # Children of the script are not this run.
     del os.environ[RUN_VARIABLE]
     specifications = settings.get("levers", [])
@@ -187,9 +189,8 @@ def main() -> int:
 
     os._exit = exit_at_once  # type: ignore[assignment]
     try:
-        if arguments[0] == "-m":
+        if module:
             sys.argv = arguments[1:]
-            sys.path[0] = os.getcwd()
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv = arguments
