@@ -117,7 +117,7 @@ def run(place, job):
         try:
             process = subprocess.run(
                 command, cwd=os.path.join(ROOT, "bench", folder), capture_output=True, text=True, timeout=LIMIT,
-                env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": os.path.join(work, "inductor"), "TRITON_CACHE_DIR": os.path.join(work, "triton")},
+                env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": os.path.join(work, "inductor"), "TRITON_CACHE_DIR": os.path.join(work, "triton"), "TORCHINDUCTOR_COMPILE_THREADS": "1"},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return dict(failure=f"no end after {LIMIT} s")
