@@ -90,6 +90,19 @@ def test_an_unknown_version_is_refused_with_those_that_work(tmp_path):
         assert part in found.stderr
 
 
+def test_a_torch_in_the_working_directory_is_not_the_scripts(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.3.1'\ncuda = '12.1'\n")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "s.py").write_text("print('ran')")
+    found = subprocess.run(
+        [os.path.join(BIN, "oomph"), "run", "--gpu", "t4", "job/s.py"], capture_output=True, text=True,
+        cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert found.returncode == 0 and "ran" in found.stdout
+
+
 def test_unsupported_runs_and_is_an_assumption(oomph, tmp_path):
     env = other_torch(tmp_path, "2.10.7+cu130")
     assert oomph(TRAIN, env=env).status == 2

@@ -134,7 +134,7 @@ def run(place, job):
         return row
 
 
-def pair(torch, python, wheel, keep, only):
+def pair(torch, python, wheel, leave, only):
     """All jobs on one torch and one Python."""
     path = interpreter(python)
     if path is None:
@@ -151,11 +151,12 @@ def pair(torch, python, wheel, keep, only):
         for job in only or JOBS:
             row["jobs"][job] = run(place, job)
             said = row["jobs"][job].get("failure", "").strip().splitlines()[-1:]
+            keep(dict(row, date=datetime.date.today().isoformat()))
             print(f"  {job:20} {row['jobs'][job].get('verdict', 'failed'):8} {row['jobs'][job].get('seconds')} s", *said, flush=True)
     except subprocess.CalledProcessError as error:
         return dict(torch=torch, python=python, failure=f"{' '.join(error.cmd[:6])}…: {error.stderr or error}")
     finally:
-        if not keep:
+        if not leave:
             shutil.rmtree(place, ignore_errors=True)
     return row
 
@@ -287,7 +288,8 @@ def main():
         for python in args.pythons:
             print(f"torch {torch}, Python {python}", flush=True)
             row = pair(torch, python, os.path.abspath(wheels[0]), args.keep, args.jobs)
-            keep(dict(row, date=datetime.date.today().isoformat()))
+            if "failure" in row:
+                keep(row)
     return report(results())
 
 
