@@ -9,6 +9,7 @@ import venv
 
 import pytest
 from conftest import BIN
+from oomph import launch
 from oomph.launch import is_supported
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -67,7 +68,10 @@ def other_torch(place, version=None, after=""):
         ("2.11.0+cpu", None, False), ("unknown", "13.0", False),
     ],
 )  # fmt: skip
-def test_patches_of_a_known_release_are_known_and_pre_releases_are_not(version, cuda, expected):
+def test_patches_of_a_known_release_are_known_and_pre_releases_are_not(
+    version, cuda, expected, monkeypatch
+):
+    monkeypatch.setattr(launch, "SUPPORTED", {(2, 8): 12, (2, 11): 13})
     assert is_supported(version, cuda) is expected
 
 
@@ -86,7 +90,8 @@ def test_a_torch_without_cuda_is_refused(tmp_path):
 def test_an_unknown_version_is_refused_with_those_that_work(tmp_path):
     found = fake_torch(tmp_path, "2.3.1+cu121", "12.1")
     assert found.returncode == 2 and "ran" not in found.stdout
-    for part in ("torch 2.3.1+cu121 with CUDA 12.1", "2.8 with CUDA 12", "2.11 with CUDA 13", "--unsupported"):  # fmt: skip
+    known = [f"{major}.{minor} with CUDA {of}" for (major, minor), of in launch.SUPPORTED.items()]
+    for part in ("torch 2.3.1+cu121 with CUDA 12.1", "--unsupported", *known):
         assert part in found.stderr
 
 

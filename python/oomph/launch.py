@@ -18,8 +18,9 @@ from typing import Any
 
 from oomph import levers
 
-SUPPORTED = {(2, 8): 12, (2, 11): 13, (2, 15): 13}
-"""Releases of torch that the virtual GPU was proved with (`make test-matrix`), and the CUDA of each.
+SUPPORTED = {(2, 11): 13}
+"""Releases of torch that the virtual GPU was proved with, and the CUDA of each: those that passed
+every job of `make test-matrix`.
 
 A release's patches (2.8.1) differ by fixes only and count as it; pre-releases do not."""
 
