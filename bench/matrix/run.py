@@ -188,9 +188,12 @@ def problems(rows):
             continue
         if row["missing"]:
             found.append(f"{name}: missing functions {', '.join(row['missing'])}")
+        left = [job for job in JOBS if job not in row["jobs"]]
+        if left:
+            found.append(f"{name}: not run: {', '.join(left)}")
         for job, result in row["jobs"].items():
             if "failure" in result or result.get("status") != 0:
-                found.append(f"{name}: {job} failed: {result.get('failure', result['status'])}")
+                found.append(f"{name}: {job} failed: {result.get('failure', result.get('status'))}")
                 continue
             same = first.setdefault((row["torch"], job), result)
             if result["peak"] != same["peak"] and job != "torch.compile":
@@ -219,7 +222,7 @@ def tables(rows):
             continue
         passed = sum(result.get("verdict") == "fits" and result.get("status") == 0 for result in row["jobs"].values())
         seconds = sum(result.get("seconds", 0) for result in row["jobs"].values())
-        lines.append(f"| {row['torch']} | {row['cuda']} | {row['cudnn']} | {row['python_full']} | {row['functions']}, {len(row['missing'])} | {passed} of {len(row['jobs'])} | {seconds:.0f} |")
+        lines.append(f"| {row['torch']} | {row['cuda']} | {row['cudnn']} | {row['python_full']} | {row['functions']}, {len(row['missing'])} | {passed} of {len(JOBS)} | {seconds:.0f} |")
     versions = {}
     for row in rows:
         if "jobs" in row:
@@ -232,7 +235,7 @@ def tables(rows):
         for row in versions.values():
             peak = row["jobs"].get(job, {}).get("peak")
             if peak is None:
-                cells.append("failed")
+                cells.append("failed" if job in row["jobs"] else "not run")
                 continue
             text = f"{mib(peak['allocated_bytes'])} / {mib(peak['reserved_bytes'])}"
             if base and row is not base and "peak" in base["jobs"].get(job, {}):
