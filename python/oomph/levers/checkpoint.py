@@ -67,7 +67,9 @@ class Checkpoint(Lever):
         if problem := self.places.problem():
             self.add_note(problem)
         if self.blocks and not called:
-            self.add_note("the modules were never called with gradients, so nothing was saved anyway")
+            self.add_note(
+                "the modules were never called with gradients, so nothing was saved anyway"
+            )
         elif self.backwards and len(again) < len(called):
             lost = [block.name for block in called if not block.recomputed]
             self.add_note(
@@ -127,7 +129,9 @@ class _Block:
         if any(_is_cache(value) for value in (*args, *kwargs.values())):
             if self._cached((*args, *kwargs.values())):
                 # It would be added to a second time.
-                self.lever.add_note(f"{self.name} continues from cached keys: not checkpointed then")
+                self.lever.add_note(
+                    f"{self.name} continues from cached keys: not checkpointed then"
+                )
                 return forward(*args, **kwargs)
             self.lever.add_note("key-value caches are left empty while gradients are recorded")
             args = tuple(None if _is_cache(value) else value for value in args)
@@ -196,8 +200,10 @@ class _Call:
                 for key, copy in self.before.items()
                 if self._buffer(key)._version != self.versions[key]
                 # Kernels that update statistics do not count as changes.
-                or (copy.dim() == 1 and copy.is_floating_point())
-                and not torch.equal(self._buffer(key), copy)
+                or (
+                    (copy.dim() == 1 and copy.is_floating_point())
+                    and not torch.equal(self._buffer(key), copy)
+                )
             }
             self.before = {key: self.before[key] for key in self.block.read}
 
@@ -218,7 +224,9 @@ class _Call:
         return self.parts[number]._buffers[name]
 
     def _parameter_versions(self) -> list[int]:
-        return [p._version for part in self.parts for p in part._parameters.values() if p is not None]
+        return [
+            p._version for part in self.parts for p in part._parameters.values() if p is not None
+        ]
 
     # ---- the second ----
 

@@ -39,8 +39,10 @@ class ChunkedCrossEntropy(Lever):
         self.chunks = chunks
         self.fused = 0
         self.whole = 0
+        self.heads: set[int] = set()
+        """Addresses of weights whose outputs were a loss's logits."""
         self.others: dict[int, int] = {}
-        """How often the outputs of a weight of many rows were used otherwise."""
+        """How often the outputs of a weight were used otherwise."""
 
     def install(self, job: Job) -> None:
         """Step in at `linear` and `cross_entropy`."""
@@ -95,7 +97,7 @@ class ChunkedCrossEntropy(Lever):
             and input.dim() >= 2
             and weight.shape[0] > 2 * weight.shape[1]
             and input.numel() // max(1, input.shape[-1]) * weight.shape[0] >= MANY
-            and self.others.get(weight.data_ptr(), 0) < 2
+            and (self.others.get(weight.data_ptr(), 0) < 2 or weight.data_ptr() in self.heads)
             # A checkpointed part's second forward is not the place of a loss.
             and torch._C._current_graph_task_id() == -1
         )
@@ -122,6 +124,7 @@ class ChunkedCrossEntropy(Lever):
         dtype = torch.float32 if autocast else input.dtype
         if isinstance(input, LazyLogits) and input.logits is None:
             self.fused += 1
+            self.heads.add(input.weight.data_ptr())
             hidden, weight, bias = input.operands()
         else:
             self.whole += 1
@@ -144,8 +147,10 @@ class ChunkedCrossEntropy(Lever):
                 f"{self.whole} of {self.applied} losses had logits that do not come straight from a "
                 "linear layer: they exist as a whole, without copies in fp32"
             )
-        if self.others and self.fused:
-            self.add_note("the script uses logits for more than the loss: they were computed for it")
+        if self.heads & self.others.keys():
+            self.add_note(
+                "the script uses logits for more than the loss: they were computed for it"
+            )
 
     @classmethod
     def by_hand(cls, chunks: int) -> str:
@@ -259,8 +264,6 @@ class LazyLogits(torch.Tensor):
         if func in METADATA:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if func is functional.cross_entropy or getattr(func, "__wrapped__", None) is not None:
-            return func(*args, **kwargs)
         first = args[0] if args else None
         if isinstance(first, LazyLogits) and first.logits is None:
             lazy = _lazily(first, func, args[1:], kwargs)
@@ -303,7 +306,11 @@ def _lazily(logits: LazyLogits, func: Any, args: tuple, kwargs: dict) -> LazyLog
         return logits
     if func in (torch.Tensor.view, torch.Tensor.reshape, torch.reshape) and not kwargs:
         shape = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
-        if isinstance(shape, torch.dtype) or not shape or not all(isinstance(n, int) for n in shape):
+        if (
+            isinstance(shape, torch.dtype)
+            or not shape
+            or not all(isinstance(n, int) for n in shape)
+        ):
             return None
         lead = tuple(shape[:-1])
         rows = hidden.numel() // width
@@ -317,7 +324,9 @@ def _lazily(logits: LazyLogits, func: Any, args: tuple, kwargs: dict) -> LazyLog
         return logits._like(hidden.reshape(*lead, width))
     if func in (torch.Tensor.flatten, torch.flatten):
         given = dict(zip(("start_dim", "end_dim"), args, strict=False)) | kwargs
-        start, end = (given.get(k, d) % hidden.dim() for k, d in (("start_dim", 0), ("end_dim", -1)))
+        start, end = (
+            given.get(k, d) % hidden.dim() for k, d in (("start_dim", 0), ("end_dim", -1))
+        )
         if end < hidden.dim() - 1 and start <= end:
             return logits._like(hidden.flatten(start, end))
         return None
@@ -386,7 +395,7 @@ class _ChunkedLoss(torch.autograd.Function):
         grad = grad.float().expand(rows)
         smoothing = ctx.smoothing
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        d_hidden = torch.empty_like(hidden) if needs_hidden else None
+        d_hidden = hidden.new_empty(hidden.shape) if needs_hidden else None
         # Sums over chunks are kept in fp32, as a product over all rows is.
         d_weight = (
             torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
@@ -397,7 +406,7 @@ class _ChunkedLoss(torch.autograd.Function):
         for part in _slices(rows, ctx.chunks):
             logits = _logits(hidden[part], weight, bias)
             count = logits.shape[1]
-            # (softmax − target), in the logits' own memory.
+            # The softmax, in the logits' own memory.
             d = logits.sub_(normalizers[part, None]).exp_()
             hit = factors[part] * (1 - smoothing)
             if smoothing:

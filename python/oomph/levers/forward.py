@@ -65,9 +65,7 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _step_in(
-    around: Around, module: torch.nn.Module, call: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _step_in(around: Around, module: torch.nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
     return around(module, call, args, kwargs)
 
 

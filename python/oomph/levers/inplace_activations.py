@@ -203,7 +203,9 @@ class _Reads(TorchDispatchMode):
             if name != self.inside:
                 self.reasons.setdefault(name, why)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         for tensor in _tensors((args, kwargs)):
             self._read(tensor.untyped_storage()._cdata, "their inputs are read again")

@@ -39,7 +39,9 @@ class OffloadActivations(Lever):
     """
 
     name = "offload_activations"
-    order = 45  # outside of checkpointing: a checkpointed module's inputs are then what is offloaded
+    order = (
+        45  # outside of checkpointing: a checkpointed module's inputs are then what is offloaded
+    )
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -125,7 +127,9 @@ class OffloadActivations(Lever):
         if problem := self.places.problem():
             self.add_note(problem)
         if not self.called and not self.places.missing:
-            self.add_note("the modules were never called with gradients, so nothing was saved anyway")
+            self.add_note(
+                "the modules were never called with gradients, so nothing was saved anyway"
+            )
         elif self.called - self.used:
             idle = sorted(self.called - self.used)
             self.add_note(
@@ -283,6 +287,7 @@ class Entry:
         self.device_bytes = self._tensor = None
 
     def __del__(self) -> None:
+        """Wait for a copy that nobody waited for."""
         # Fetched ahead and never used: what gets this memory next comes after the copy into it.
         if self.came is not None:
             torch.cuda.current_stream(self.device).wait_event(self.came)
@@ -302,9 +307,7 @@ def _unpack(saved: Any) -> torch.Tensor:
     if not isinstance(saved, Saved):
         return saved
     entry = saved.entry
-    if entry.changed or (
-        entry._tensor is not None and entry._tensor._version != entry._version
-    ):
+    if entry.changed or (entry._tensor is not None and entry._tensor._version != entry._version):
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace "
             f"operation: a {saved.dtype} tensor of shape {list(saved.shape)}, saved and then changed "
