@@ -7,6 +7,8 @@ import traceback
 import torch
 
 torch.set_num_threads(1)
+# What the first step imports is imported once, before processes are forked.
+torch.optim.AdamW([torch.zeros(1)]).step()
 
 
 class Result:

@@ -23,8 +23,6 @@ def both(tmp_path, body, parts=4, setup=SETUP, limit=1e-6):
     split = run(tmp_path, code, ("micro_batch", {"parts": parts}))
     assert split.refusal is None, split.refusal
     assert split.levers["micro_batch"]["applied"] > 0
-    final = "\n    out = [p.detach().clone() for p in model.parameters()]\n"
-    del final
     assert distance(split.out, plain.out) <= limit
     return split
 
@@ -351,6 +349,11 @@ REFUSED = {
         "optimizer.zero_grad(); F.cross_entropy(model(a), b).backward()\n        for p in model.parameters(): p.grad.clamp_(-0.1, 0.1)\n        optimizer.step()",
         "changes or drops gradients itself",
     ),
+    "two loaders": (
+        "loader = [(a, b) for a, b in zip(x, y)]; loader = zip(DataLoader(loader, batch_size=10), DataLoader(loader, batch_size=4))",
+        "F.cross_entropy(model(a[0]), a[1]).backward(); optimizer.step()",
+        "several DataLoaders",
+    ),
     "no samples first": (
         "loader = DataLoader(TensorDataset(x, y), batch_size=10, collate_fn=lambda s: torch.stack([a for a, _ in s], 1))",
         "pass",
@@ -379,7 +382,7 @@ def test_different_counts_in_one_loss_are_refused_if_they_vary(tmp_path):
     code = (
         SETUP
         + """
-    y[:9] = -100
+    y[:5] = -100
     for a, b in loader:
         logits = model(a)
         (F.cross_entropy(logits, b) + logits.pow(2).mean()).backward()

@@ -15,8 +15,11 @@ def prepare(specifications: list[dict[str, Any]]) -> None:
     """Set the environment for the levers that need it before torch is imported."""
     for specification in specifications:
         if specification["name"] == "allocator":
-            settings = [os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""), specification["conf"]]
-            os.environ["PYTORCH_CUDA_ALLOC_CONF"] = ",".join(s for s in settings if s)
+            # torch reads the newer name first, and then not the older one.
+            new = "PYTORCH_ALLOC_CONF"
+            variable = new if new in os.environ else "PYTORCH_CUDA_ALLOC_CONF"
+            settings = [os.environ.get(variable, ""), specification["conf"]]
+            os.environ[variable] = ",".join(s for s in settings if s)
 
 
 class Levers:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from oomph.levers.job import on_import
-from oomph.levers.splitting import CannotSplit, samples, split
+from oomph.levers.splitting import CannotSplit, layout
 
 if TYPE_CHECKING:
     from oomph.levers.micro_batch import MicroBatch
@@ -41,7 +41,7 @@ def _within(lever: MicroBatch, method: str, module: Any) -> None:
 
 def _pieces(lever: MicroBatch, batch: Any) -> list[tuple[Any, int]]:
     try:
-        return split(batch, samples(batch), lever.parts)
+        return layout(batch).split(batch, lever.parts)
     except CannotSplit as error:
         raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None
 

@@ -15,7 +15,7 @@ from oomph.levers import frameworks
 from oomph.levers.base import Lever
 from oomph.levers.job import Backward, Job, Proceed
 from oomph.levers.losses import PARAMETERS, Inseparable, Term, coupled, terms
-from oomph.levers.splitting import CannotSplit, samples, split
+from oomph.levers.splitting import CannotSplit, Layout, layout
 
 BATCH_NORMS = (torch.nn.modules.batchnorm._BatchNorm,)
 HERE = os.path.dirname(__file__)
@@ -98,15 +98,9 @@ class MicroBatch(Lever):
             self.counted = True
         return Parts(self, loader, iterator)
 
-    def pieces(self, batch: Any, loader: Any) -> list[tuple[Any, int]]:
-        """`batch` in parts, if it is one to train on; else as it is."""
-        if self.framework or not torch.is_grad_enabled() or self._evaluates():
-            return [(batch, 0)]
-        try:
-            total = samples(batch, getattr(loader, "batch_size", None))
-            return split(batch, total, self.parts)
-        except CannotSplit as error:
-            raise self.refuse(str(error), self.by_hand(parts=self.parts)) from None
+    def trains(self) -> bool:
+        """Whether the next batch of a DataLoader is one to train on."""
+        return not self.framework and torch.is_grad_enabled() and not self._evaluates()
 
     def _evaluates(self) -> bool:
         """Whether every model that is trained here is in evaluation mode, or nothing is trained."""
@@ -133,7 +127,10 @@ class MicroBatch(Lever):
                 )
 
     def _leave(self, module: torch.nn.Module, output: Any) -> None:
-        if self.batch is not None and torch.is_grad_enabled():
+        if self.batch is None or not torch.is_grad_enabled():
+            return
+        # What is kept here keeps a graph alive: not that of an evaluation within the loop.
+        if module.training or self.trains_in_eval or not self.checked:
             self.outputs += [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
 
     def _backward(self, call: Backward) -> None:
@@ -252,6 +249,11 @@ class MicroBatch(Lever):
 
     def begin(self, batch: Batch) -> None:
         """The script gets a part of `batch`."""
+        if self.batch is not None and self.batch is not batch:
+            raise self.refuse(
+                "it draws from several DataLoaders for one update, whose parts may not belong together",
+                self.by_hand(parts=self.parts),
+            )
         self.batch = batch
         self.outputs = []
         if batch.index == 0 and batch.parts > 1:
@@ -477,6 +479,7 @@ class Parts:
         self._lever, self._loader, self._iterator = lever, loader, iterator
         self._waiting: list[tuple[Any, int]] = []
         self._batch: Batch | None = None
+        self._layout: Layout | None = None
 
     def __iter__(self) -> Parts:
         """Itself."""
@@ -490,20 +493,28 @@ class Parts:
         if mine:
             lever.end()
         if not self._waiting:
-            self._batch = None
-            self._waiting = lever.pieces(next(self._iterator), self._loader)
-            if len(self._waiting) > 1 or self._waiting[0][1]:
-                whole = sum(size for _, size in self._waiting)
-                self._batch = Batch(whole, len(self._waiting))
+            batch = next(self._iterator)
+            if not lever.trains():
+                return batch
+            self._waiting = self._pieces(batch)
+            self._batch = Batch(sum(size for _, size in self._waiting), len(self._waiting))
         elif not trained and self._batch is not None and mine:
             lever.add_note(
                 "a batch that was not trained on was given in parts before that was known"
             )
         piece, size = self._waiting.pop(0)
-        if self._batch is not None:
-            self._batch.next(size)
-            lever.begin(self._batch)
+        self._batch.next(size)
+        lever.begin(self._batch)
         return piece
+
+    def _pieces(self, batch: Any) -> list[tuple[Any, int]]:
+        lever = self._lever
+        try:
+            if self._layout is None:
+                self._layout = layout(batch, _first_size(self._loader))
+            return self._layout.split(batch, lever.parts)
+        except CannotSplit as error:
+            raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None
 
     def __len__(self) -> int:
         """Batches, not parts."""
@@ -518,6 +529,17 @@ class Parts:
         lever = self.__dict__.get("_lever")
         if lever is not None and self._batch is not None and lever.batch is self._batch:
             lever.left()
+
+
+def _first_size(loader: Any) -> int | None:
+    """Samples of a DataLoader's first batch, if they are known."""
+    size = getattr(loader, "batch_size", None)
+    if size is None:
+        return None
+    try:
+        return min(size, len(loader.sampler))
+    except (TypeError, AttributeError, NotImplementedError):
+        return None
 
 
 def _times(weight: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,55 +14,81 @@ class CannotSplit(ValueError):
     """The batch has no dimension of samples that could be told; the message says what was found."""
 
 
-def samples(batch: Any, expected: int | None = None) -> int:
-    """How many samples `batch` holds.
+@dataclass(frozen=True)
+class Layout:
+    """Where the samples of a batch lie."""
 
-    `expected` is the DataLoader's batch size, if it has one; the last batch may have fewer. Samples
-    are the first dimension of all tensors, the elements of all lists, or, where tensors are ragged,
-    the elements of the outer lists. Raises `CannotSplit` if they do not agree.
-    """
-    if isinstance(batch, (list, tuple)) and not _is_named(batch):
-        columns = {len(c) for c in batch if isinstance(c, (list, tuple))}
-        # `tuple(zip(*samples))`, as detection models collate: as many of each.
-        if (
-            batch
-            and len(columns) == 1
-            and all(isinstance(c, (list, tuple)) for c in batch)
-            and _plausible(next(iter(columns)), expected)
-            and not _tensor_sizes(batch) <= columns
-        ):
-            return columns.pop()
-    sizes = _tensor_sizes(batch)
-    if len(sizes) == 1 and _plausible(next(iter(sizes)), expected):
+    kind: str
+    """`tensors`: along the first dimension of all tensors; `elements`: a list of samples; `columns`:
+    a sequence of sequences, as `tuple(zip(*samples))` gives."""
+
+    def total(self, batch: Any) -> int:
+        """How many samples `batch` has."""
+        if self.kind == "elements":
+            return len(batch)
+        if self.kind == "columns":
+            return len(batch[0])
+        sizes = _tensor_sizes(batch)
+        if len(sizes) != 1:
+            raise _differing(sizes, batch)
         return sizes.pop()
-    if isinstance(batch, list) and _plausible(len(batch), expected) and len(batch) > 1:
-        return len(batch)  # samples as they are, not stacked
-    if not sizes:
-        raise CannotSplit(
-            f"the DataLoader yields {_describe(batch)}, which holds no tensors to split"
-        )
-    found = ", ".join(str(size) for size in sorted(sizes))
+
+    def split(self, batch: Any, parts: int) -> list[tuple[Any, int]]:
+        """`batch` in at most `parts` pieces of nearly equal size, the larger first, each with its
+        number of samples. Tensors are views."""
+        total = self.total(batch)
+        parts = max(1, min(parts, total))
+        pieces, begin = [], 0
+        for index in range(parts):
+            size = total // parts + (index < total % parts)
+            end = begin + size
+            if self.kind == "elements":
+                piece = batch[begin:end]
+            elif self.kind == "columns":
+                columns = [column[begin:end] for column in batch]
+                piece = columns if isinstance(batch, list) else tuple(columns)
+            else:
+                piece = _slice(batch, total, begin, end)
+            pieces.append((piece, size))
+            begin = end
+        return pieces
+
+
+def layout(batch: Any, expected: int | None = None) -> Layout:
+    """Where the samples of a DataLoader's first batch lie.
+
+    `expected` is how many it must have, if that is known. Raises `CannotSplit` if no layout agrees.
+    """
+    sizes = _tensor_sizes(batch)
+    candidates: list[Layout] = []
+    if len(sizes) == 1:
+        candidates.append(Layout("tensors"))
+    if isinstance(batch, (list, tuple)) and not _is_named(batch) and batch:
+        nested = all(isinstance(column, (list, tuple)) for column in batch)
+        if nested and len({len(column) for column in batch}) == 1 and batch[0]:
+            candidates.append(Layout("columns"))
+        if isinstance(batch, list):
+            candidates.append(Layout("elements"))
+    for candidate in candidates:
+        if candidate.total(batch) > 0 and expected in (None, candidate.total(batch)):
+            return candidate
     if len(sizes) == 1:
         raise CannotSplit(
-            f"the first dimension of the DataLoader's tensors is {found}, but its batch size is {expected}: "
-            "the samples do not lie along the first dimension"
+            f"the first dimension of the DataLoader's tensors is {sizes.pop()}, but its batch size is "
+            f"{expected}: the samples do not lie along the first dimension"
         )
-    raise CannotSplit(
-        f"the tensors that the DataLoader yields differ in their first dimension ({found}), so that it is "
-        "not that of the samples"
+    raise _differing(sizes, batch)
+
+
+def _differing(sizes: set[int], batch: Any) -> CannotSplit:
+    if not sizes:
+        return CannotSplit(
+            f"the DataLoader yields {_describe(batch)}, which holds no tensors to split"
+        )
+    return CannotSplit(
+        f"the tensors that the DataLoader yields differ in their first dimension ({', '.join(map(str, sorted(sizes)))}), "
+        "so that it is not that of the samples"
     )
-
-
-def split(batch: Any, total: int, parts: int) -> list[tuple[Any, int]]:
-    """`batch` of `total` samples in at most `parts` pieces of nearly equal size, the larger first,
-    each with its number of samples. Tensors are views."""
-    parts = max(1, min(parts, total))
-    pieces, begin = [], 0
-    for index in range(parts):
-        size = total // parts + (index < total % parts)
-        pieces.append((_slice(batch, total, begin, begin + size), size))
-        begin += size
-    return pieces
 
 
 def _slice(value: Any, total: int, begin: int, end: int) -> Any:
@@ -121,10 +148,6 @@ def _tensor_sizes(value: Any) -> set[int]:
     for item in items:
         sizes |= _tensor_sizes(item)
     return sizes
-
-
-def _plausible(size: int, expected: int | None) -> bool:
-    return size > 0 and (expected is None or size <= expected)
 
 
 def _is_named(value: Any) -> bool:
