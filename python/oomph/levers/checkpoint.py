@@ -107,6 +107,12 @@ def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) 
             )
 
 
+@torch._disable_dynamo  # what is compiled cannot raise this
+def refuse_in_compiled(lever: Lever, name: str) -> None:
+    """Raise: module `name` is called by a compiled function."""
+    raise lever.refuse(f"{name} is called inside a function that is compiled by torch.compile")
+
+
 class _Block:
     """One checkpointed module."""
 
@@ -125,7 +131,7 @@ class _Block:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         if torch.compiler.is_compiling():
-            raise self.lever.refuse(f"{self.name} is called inside a function that is compiled")
+            refuse_in_compiled(self.lever, self.name)
         if any(_is_cache(value) for value in (*args, *kwargs.values())):
             if self._cached((*args, *kwargs.values())):
                 # It would be added to a second time.

@@ -11,7 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph.levers.base import Lever
-from oomph.levers.checkpoint import refuse_compiled
+from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
 from oomph.levers.forward import Places, around_forward
 from oomph.levers.job import Job
 
@@ -90,7 +90,7 @@ class OffloadActivations(Lever):
             if not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
             if torch.compiler.is_compiling():
-                raise self.refuse(f"{name} is called inside a function that is compiled")
+                refuse_in_compiled(self, name)
             self.called.add(name)
 
             def pack(tensor: torch.Tensor) -> Any:
