@@ -83,7 +83,9 @@ def test_half_of_the_blocks(tmp_path):
 
 
 def test_a_block_and_its_parts(tmp_path):
-    both(tmp_path, BLOCKS + TRAIN, ["Net", "Net.blocks.1", "Net.blocks.1.conv", "Net.blocks.2.norm"])
+    both(
+        tmp_path, BLOCKS + TRAIN, ["Net", "Net.blocks.1", "Net.blocks.1.conv", "Net.blocks.2.norm"]
+    )
 
 
 def test_the_inside_is_really_not_kept(tmp_path):
@@ -123,7 +125,8 @@ def test_called_several_times_a_step(tmp_path):
 
 def test_accumulation_and_retained_graphs(tmp_path):
     code = TRAIN.replace(
-        "loss.backward()", "loss.backward(retain_graph=True); loss.backward(); model(x).sum().backward()"
+        "loss.backward()",
+        "loss.backward(retain_graph=True); loss.backward(); model(x).sum().backward()",
     )
     both(tmp_path, BLOCKS + code)
 
@@ -160,13 +163,16 @@ def test_spectral_norm_reads_what_it_updates(tmp_path):
 
 
 def test_momentum_none_and_instance_norm(tmp_path):
-    code = """
+    code = (
+        """
     model = nn.Sequential(
         nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, momentum=None), nn.ReLU(inplace=True)),
         nn.Sequential(nn.Conv2d(4, 4, 1), nn.InstanceNorm2d(4, track_running_stats=True)),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    """ + TRAIN
+    """
+        + TRAIN
+    )
     both(tmp_path, code, ["Sequential.0", "Sequential.1"])
 
 
@@ -178,7 +184,10 @@ def test_inert_without_gradients(tmp_path):
 
 
 def test_copies_are_not_the_original(tmp_path):
-    code = BLOCKS + TRAIN + """
+    code = (
+        BLOCKS
+        + TRAIN
+        + """
     import copy
     other = copy.deepcopy(model)
     with torch.no_grad():
@@ -191,6 +200,7 @@ def test_copies_are_not_the_original(tmp_path):
     file = io.BytesIO()
     torch.save(model.blocks[0].state_dict(), file)
     """
+    )
     both(tmp_path, code)
 
 
@@ -209,7 +219,9 @@ def test_a_module_that_changes_its_input_is_refused(tmp_path):
 
 
 def test_a_step_between_forward_and_backward_is_an_error(tmp_path):
-    code = BLOCKS + """
+    code = (
+        BLOCKS
+        + """
     loss = model(torch.randn(3, 4, 8, 8)).sum()
     with torch.no_grad():
         for p in model.parameters(): p.add_(1)
@@ -219,6 +231,7 @@ def test_a_step_between_forward_and_backward_is_an_error(tmp_path):
     except RuntimeError as error:
         out = str(error)
     """
+    )
     assert "Net.blocks" in run(tmp_path, code, ("checkpoint", {"modules": ALL})).out
 
 
@@ -228,7 +241,9 @@ def test_a_step_between_forward_and_backward_is_an_error(tmp_path):
 def test_compiled_models_are_refused(tmp_path, compile_):
     modules = [*ALL, *(name.replace("Net.", "OptimizedModule._orig_mod.") for name in ALL)]
     call = "f" if compile_.startswith("f") else "model"
-    code = BLOCKS + f"\n    {compile_}\n    out = {call}(torch.randn(3, 4, 8, 8)).sum().backward()\n"
+    code = (
+        BLOCKS + f"\n    {compile_}\n    out = {call}(torch.randn(3, 4, 8, 8)).sum().backward()\n"
+    )
     assert "compiled" in run(tmp_path, code, ("checkpoint", {"modules": modules})).refusal
 
 

@@ -86,7 +86,9 @@ def test_logits_never_exist(tmp_path):
 
 
 def test_what_else_scripts_do_with_logits(tmp_path):
-    code = SETUP + """
+    code = (
+        SETUP
+        + """
     logits = model(x)
     loss = F.cross_entropy(logits.view(-1, 40), y.view(-1))
     loss.backward()
@@ -96,6 +98,7 @@ def test_what_else_scripts_do_with_logits(tmp_path):
            model(x).softmax(-1).max(-1).values.detach(), torch.from_numpy(logits.detach().numpy())]
     str(logits)
     """
+    )
     plain = run(tmp_path, code)
     changed = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 3}))
     assert distance(changed.out, plain.out) <= 1e-6

@@ -33,14 +33,14 @@ CODE = """
     out.append([m.inplace for m in (model.safe, model.residual, model.saved, model.silu, model.given, model.out, model.drop, model.last)])
 """  # fmt: skip
 
-NAMES = [f"Net.{n}" for n in "safe residual saved silu given out drop last".split()]
+NAMES = [f"Net.{n}" for n in ["safe", "residual", "saved", "silu", "given", "out", "drop", "last"]]
 
 
 def test_only_where_nothing_reads_the_input(tmp_path):
     plain = run(tmp_path, CODE)
     changed = run(tmp_path, CODE, ("inplace_activations", {"modules": NAMES}))
     assert same(changed.out[:-1], plain.out[:-1])
-    # Dropout comes after ELU, whose result it would overwrite.
+    # Dropout would overwrite the result of ELU, which ELU in place needs.
     assert changed.out[-1] == [True, False, False, False, False, True, False, False]
     report = changed.levers["inplace_activations"]
     assert report["applied"] == 2

@@ -41,7 +41,8 @@ def test_bitwise(tmp_path, in_flight):
 
 def test_several_calls_and_backward_passes(tmp_path):
     code = TRAIN.replace("model(x)", "(model(x) + model(x * 2))").replace(
-        "loss.backward()", "loss.backward(retain_graph=True); loss.backward(); model(x).sum().backward()"
+        "loss.backward()",
+        "loss.backward(retain_graph=True); loss.backward(); model(x).sum().backward()",
     )
     both(tmp_path, BLOCKS + code)
 
@@ -101,7 +102,9 @@ def test_nothing_is_left_behind(tmp_path):
 
 
 def test_a_saved_tensor_that_is_changed_is_an_error(tmp_path):
-    code = ANYWHERE + """
+    code = (
+        ANYWHERE
+        + """
     class Net(nn.Module):
         def forward(self, x):
             y = x.exp()
@@ -116,6 +119,7 @@ def test_a_saved_tensor_that_is_changed_is_an_error(tmp_path):
     except RuntimeError as error:
         out = str(error)
     """
+    )
     result = run(tmp_path, code, ("offload_activations", {"modules": ["Net"]}), IN_FLIGHT=1 << 30)
     assert "inplace" in result.out
 

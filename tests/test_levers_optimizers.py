@@ -51,12 +51,15 @@ def test_steps_are_the_same(tmp_path, optimizer, lever):
 
 
 def test_gradients_are_gone_after_backward(tmp_path):
-    code = SETUP + """
+    code = (
+        SETUP
+        + """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(x[0]).sum().backward()
     out = [p.grad for p in model.parameters()]
     optimizer.step()
     """
+    )
     assert run(tmp_path, code, ("step_in_backward", {})).out == [None] * 4
 
 
@@ -95,7 +98,9 @@ def test_step_in_backward_refuses_by_name(tmp_path, why):
 
 
 def test_a_closure_is_called_once(tmp_path):
-    code = SETUP + """
+    code = (
+        SETUP
+        + """
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     calls = []
     def closure():
@@ -107,6 +112,7 @@ def test_a_closure_is_called_once(tmp_path):
     losses = [optimizer.step(closure).detach() for _ in range(3)]
     out = [len(calls), losses, [p.detach() for p in model.parameters()]]
     """
+    )
     plain = run(tmp_path, code).out
     for lever in ("step_in_backward", "optimizer_on_cpu"):
         assert same(run(tmp_path, code, (lever, {})).out, plain)
@@ -115,15 +121,21 @@ def test_a_closure_is_called_once(tmp_path):
 def test_8bit_replaces_adam(tmp_path):
     pytest.importorskip("torchao")
     # The step is compiled where it is used; its plain code does the same arithmetic.
-    code = SETUP + """
+    code = (
+        SETUP
+        + """
     torch.compile = lambda function=None, **options: function
     from torch.optim import AdamW
     optimizer = AdamW(model.parameters(), lr=0.01, weight_decay=0.1, fused=False, foreach=False)
     assert isinstance(optimizer, torch.optim.AdamW)
     """
-    body = LOOP + """
+    )
+    body = (
+        LOOP
+        + """
     out.append([type(v).__name__ for v in next(iter(optimizer.state.values())).values()])
     """
+    )
     plain = run(tmp_path, code + body)
     changed = run(tmp_path, code + body, ("optimizer_8bit", {}))
     assert changed.levers["optimizer_8bit"]["applied"] == 1
@@ -138,12 +150,15 @@ def test_8bit_replaces_adam(tmp_path):
 
 def test_classes_derived_from_adam_stay(tmp_path):
     pytest.importorskip("torchao")
-    code = SETUP + """
+    code = (
+        SETUP
+        + """
     class Mine(torch.optim.AdamW):
         pass
     optimizer = Mine(model.parameters())
     out = [isinstance(optimizer, torch.optim.AdamW), type(optimizer).__name__]
     """
+    )
     result = run(tmp_path, code, ("optimizer_8bit", {}))
     assert result.out == [True, "Mine"]
     assert "made no" in result.levers["optimizer_8bit"]["note"]

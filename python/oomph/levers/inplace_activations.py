@@ -191,6 +191,11 @@ class _Reads(TorchDispatchMode):
 
     def _ends(self, module: torch.nn.Module, args: tuple, output: Any) -> None:
         self.inside = None
+        if not isinstance(module, torch.nn.Dropout):
+            # In place, its gradient follows from its result, which is then saved.
+            for tensor in _tensors(output):
+                storage = tensor.untyped_storage()
+                self.saved[storage._cdata] = StorageWeakRef(storage)
 
     def _save(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()

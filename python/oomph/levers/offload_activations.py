@@ -323,7 +323,10 @@ def _unpack(saved: Any) -> torch.Tensor:
 
 
 def _bytes_of(storage: Any, device: torch.device) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
+    """All of `storage` in one dimension, in units that divide it."""
+    # Not as bytes where it can be helped: the virtual GPU computes what is integral.
+    dtype = torch.float32 if storage.nbytes() % 4 == 0 else torch.uint8
+    return torch.empty(0, dtype=dtype, device=device).set_(storage)
 
 
 LEVER = OffloadActivations

@@ -149,11 +149,13 @@ class StepInBackward(Lever):
 def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer, by_hand: str) -> None:
     """Raise unless `optimizer` updates each parameter by that parameter's gradient and state alone."""
     module = type(optimizer).__module__
-    known = module.startswith(("torch.optim.", "torchao.optim.", "transformers.optimization"))
+    known = f"{module}.".startswith(
+        ("torch.optim.", "torchao.optim.", "transformers.optimization.")
+    )
     if isinstance(optimizer, torch.optim.LBFGS) or not known:
         raise lever.refuse(
             f"whether {module}.{type(optimizer).__qualname__} updates each parameter by itself is "
-            "not known; PyTorch's own optimizers do, but for LBFGS",
+            "not known; those of PyTorch do, but for LBFGS",
             by_hand,
         )
 
