@@ -79,6 +79,8 @@ class Job:
         """All that were made."""
         self.closure: Any = None
         """The closure of the `optimizer.step(closure)` in progress, else None."""
+        self.clip_limit: Any = None
+        """The norm or value that the clipping in progress allows; infinity only asks for the norm."""
         self._inside = False
         self._stepping: set[int] = set()
 
@@ -214,6 +216,9 @@ class Job:
 
             def clip(parameters: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
                 listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+                job.clip_limit = (
+                    args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
+                )
                 return nested(job.around_clip, listed, lambda: _original(listed, *args, **kwargs))
 
             clip = functools.wraps(original)(clip)
