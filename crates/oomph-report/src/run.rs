@@ -69,7 +69,7 @@ pub fn run_report(
     );
     let _ = writeln!(out, "\n{}\n", paint(DIM, shorten(&head, columns)));
     verdict(&mut out, summary, columns);
-    if summary.peak.used_bytes > 0 {
+    if summary.peak.used_bytes > 0 && summary.verdict != Verdict::Refused {
         categories(&mut out, summary, columns);
         let limit = if verbose { MANY } else { FEW };
         shares(
@@ -99,7 +99,7 @@ pub fn run_report(
 }
 
 fn verdict(out: &mut String, summary: &Summary, columns: usize) {
-    let peak = bytes(summary.peak.used_bytes);
+    let needed = bytes(summary.peak.used_bytes);
     let capacity = summary.gpu.memory_bytes;
     match summary.verdict {
         Verdict::Fits if summary.peak.used_bytes == 0 => {
@@ -107,10 +107,10 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         }
         Verdict::Fits => {
             let spare = capacity.saturating_sub(summary.peak.used_bytes);
-            let share = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
+            let percent = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits"));
             let text = format!(
-                "peak {peak} of {} ({share:.0} %), {} to spare",
+                "peak {needed} of {} ({percent:.0} %), {} to spare",
                 bytes(capacity),
                 bytes(spare)
             );
@@ -153,16 +153,16 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
             let text = match summary.oom.as_ref().and_then(|oom| oom.short_bytes) {
                 Some(short) if short > 0 => {
                     format!(
-                        "peak needed {peak} of {}: {} too much",
+                        "peak needed {needed} of {}: {} too much",
                         bytes(capacity),
                         bytes(short)
                     )
                 }
                 Some(_) => format!(
-                    "without a limit the peak is {peak} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
+                    "without a limit the peak is {needed} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
                     bytes(capacity)
                 ),
-                None => format!("at least {peak} of {} was needed", bytes(capacity)),
+                None => format!("at least {needed} of {} was needed", bytes(capacity)),
             };
             let _ = writeln!(
                 out,
@@ -323,6 +323,9 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
 
 /// What the levers of a plan did, and the planned peak beside the measured one.
 fn plan(out: &mut String, summary: &Summary, columns: usize) {
+    if summary.verdict == Verdict::Refused {
+        return;
+    }
     for (index, lever) in summary.levers.iter().enumerate() {
         let title = if index == 0 { "levers" } else { "" };
         let note = lever
