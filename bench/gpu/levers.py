@@ -263,7 +263,8 @@ def distance(a, b):
     pairs = [(x.double(), y.double()) for x, y in zip(a, b) if x is not None and y is not None]
     if not pairs:
         return None
-    return (sum((x - y).square().sum() for x, y in pairs) / sum(y.square().sum() for _, y in pairs)).sqrt().item()  # fmt: skip
+    apart = sum((x - y).square().sum() for x, y in pairs).item()
+    return (apart / sum(y.square().sum() for _, y in pairs).item()) ** 0.5 if apart else 0.0
 
 
 def measure(job, only, tiny, rounds):
