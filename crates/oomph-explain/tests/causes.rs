@@ -176,7 +176,7 @@ impl Driver for Recorder {
             .borrow_mut()
             .push((Action::SegmentFree, addr, size));
     }
-    fn reserve(&mut self, size: u64) -> u64 {
+    fn reserve(&mut self, size: u64) -> Option<u64> {
         self.model.reserve(size)
     }
     fn map(&mut self, addr: u64, size: u64) -> bool {
