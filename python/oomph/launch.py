@@ -16,6 +16,8 @@ import sys
 import types
 from typing import Any
 
+from oomph import levers
+
 SUPPORTED = ((2, 11),)
 """Versions of torch that the virtual GPU was proved with."""
 
@@ -130,6 +132,8 @@ def main() -> int:
         settings = json.load(file)
     # Children of the script are not this run.
     del os.environ[RUN_VARIABLE]
+    specifications = settings.get("levers", [])
+    levers.prepare(specifications)
     recorder: list[Any] = []
 
     def torch_imported() -> None:
@@ -137,6 +141,11 @@ def main() -> int:
 
         recorder.append(Recorder(settings))
         recorder[0].start()
+        if specifications:
+            from oomph.levers import Levers
+
+            recorder[0].levers = Levers(specifications)
+            recorder[0].levers.install()
 
     outcome: dict[str, Any] = dict(kind="finished", status=0)
     try:

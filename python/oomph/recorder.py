@@ -77,6 +77,7 @@ class Recorder:
         self.process = os.getpid()
         self.virtual = bool(settings["virtual"])
         self.assumptions = Assumptions()
+        self.levers: Any = None
         self.layer = ValueLayer(
             self.assumptions, settings.get("rule", "half"), virtual=self.virtual
         )
@@ -389,6 +390,7 @@ class Recorder:
             max_events=MAX_EVENTS,
             assumptions=self.assumptions.as_list(),
             library=self._library_report(),
+            levers=self.levers.report() if self.levers else [],
         )
         path = os.path.join(directory, "record.json")
         with open(path + ".part", "w") as file:

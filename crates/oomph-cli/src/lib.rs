@@ -5,6 +5,7 @@
 
 pub mod commands;
 pub mod host;
+mod job;
 mod json;
 mod table;
 

@@ -80,6 +80,9 @@ pub struct Record {
     pub max_events: usize,
     /// What the values in the run rest on.
     pub assumptions: Vec<Assumption>,
+    /// What the levers of a plan did.
+    #[serde(default)]
+    pub levers: Vec<LeverReport>,
     /// What the virtual GPU's library has to say.
     #[serde(default)]
     pub library: Library,
@@ -153,6 +156,17 @@ pub struct Assumption {
     pub location: String,
     /// How often.
     pub count: u64,
+}
+
+/// What a lever did.
+#[derive(Debug, Clone, Deserialize, serde::Serialize)]
+pub struct LeverReport {
+    /// Its name, as in the plan file.
+    pub name: String,
+    /// How often it took effect; 0 means that it was inert.
+    pub applied: u64,
+    /// Why it was inert, or what the user should know.
+    pub note: Option<String>,
 }
 
 /// What the virtual GPU counted.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
-use crate::record::Record;
+use crate::record::{LeverReport, Record};
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.run/1";
@@ -134,6 +134,8 @@ pub struct Summary {
     pub failure: Option<String>,
     /// What the figures rest on.
     pub assumptions: Vec<Assumption>,
+    /// What the levers of a plan did; empty without a plan.
+    pub levers: Vec<LeverReport>,
     /// Seconds that the script took.
     pub seconds: f64,
     /// Versions.
@@ -179,6 +181,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             .saturating_sub(u32::from(record.out_of_memory())),
         failure: failure(record),
         assumptions: assumptions(record, trace),
+        levers: record.levers.clone(),
         seconds: record.seconds,
         versions: BTreeMap::from([
             ("oomph", env!("CARGO_PKG_VERSION").to_owned()),
@@ -367,7 +370,7 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
         })
         .collect();
     let peak = labels.get(peak_row);
-    summary.peak_phase = peak.phase.name().to_owned();
+    peak.phase.name().clone_into(&mut summary.peak_phase);
     summary.peak_step = peak.step;
 }
 
