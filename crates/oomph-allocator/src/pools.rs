@@ -20,7 +20,9 @@ const INFERRED: u64 = u64::MAX;
 /// Private pools that are told apart; further ones count as one of them.
 const MAX_POOLS: usize = 12;
 /// Events that are replayed in all while pools are inferred: some seconds.
-const MAX_WORK: usize = 60_000_000;
+const MAX_WORK: usize = 30_000_000;
+/// A replay costs at least as much as one of so many events.
+const LEAST_WORK: usize = 5_000;
 
 /// A segment over its life: a plain one, or an expandable one with all of its pages.
 #[derive(Debug, Clone)]
@@ -33,6 +35,8 @@ pub(crate) struct Unit {
     stream: u64,
     since: u32,
     until: u32,
+    // Segments that were given back together have the same number.
+    given_back: u32,
     pool: PoolId,
     // The state at the end tells the pool.
     known: bool,
@@ -86,6 +90,7 @@ fn track(program: &mut Program) {
             stream: segment.stream,
             since: 0,
             until: u32::MAX,
+            given_back: u32::MAX,
             pool: segment.pool,
             known: false,
         });
@@ -98,7 +103,11 @@ fn track(program: &mut Program) {
             allocation.unit = holder(&live, allocation.addr).unwrap_or(NO_UNIT);
         }
     }
+    let mut run = 0;
     for &op in &program.ops {
+        if !matches!(op, Op::Driver(_)) {
+            run += 1;
+        }
         match op {
             Op::Alloc(id) => {
                 if let Some(allocation) = program.allocations.get_mut(id as usize) {
@@ -127,6 +136,7 @@ fn track(program: &mut Program) {
                         unit.mapped = unit.mapped.map(|mapped| mapped.saturating_sub(event.size));
                         if unit.mapped.is_none_or(|mapped| mapped == 0) {
                             unit.until = event.row;
+                            unit.given_back = run;
                             live.remove(&unit.start);
                         }
                         found.unwrap_or(NO_UNIT)
@@ -142,6 +152,7 @@ fn track(program: &mut Program) {
                             stream: event.stream,
                             since: event.row,
                             until: u32::MAX,
+                            given_back: u32::MAX,
                             pool: PoolId::DEFAULT,
                             known: false,
                         });
@@ -251,42 +262,44 @@ pub(crate) fn retire(program: &mut Program) {
 
 /// Tells private pools that nothing in the record names from what the replay contradicts. Each
 /// contradiction has two sides; the one is taken with which the replay then goes on longest.
-/// Returns how many segments were taken to be private.
-pub fn infer(program: &mut Program, config: &Config) -> usize {
+/// With `together`, segments that were given back together may be moved together. Returns how many
+/// segments were taken to be private.
+pub fn infer(program: &mut Program, config: &Config, together: bool) -> usize {
     if program.units.is_empty() {
         track(program);
         apply(program);
     }
-    let before: Vec<PoolId> = program.units.iter().map(|unit| unit.pool).collect();
+    let before = pools_of(program);
     let mut work = 0_usize;
     let mut conflict = replay::first_conflict(program, config);
     while let Some(found) = conflict {
-        let mut best: Option<(usize, PoolId, Option<Conflict>)> = None;
-        for side in sides(program, &found) {
-            let old = program
-                .units
-                .get(side)
-                .map_or(PoolId::DEFAULT, |unit| unit.pool);
-            for pool in candidates(program, old) {
-                work = work.saturating_add(program.events);
+        let mut best: Option<(Vec<usize>, PoolId, Option<Conflict>)> = None;
+        for side in sides(program, &found, together) {
+            let old = pools_of(program);
+            for pool in candidates(program, side.first().and_then(|&unit| old.get(unit))) {
+                work = work.saturating_add(program.events.max(LEAST_WORK));
                 if work > MAX_WORK {
                     break;
                 }
-                set(program, side, pool);
+                set(program, &side, pool);
                 let next = replay::first_conflict(program, config);
                 let best_next = best
                     .as_ref()
                     .map_or(Some(&found), |(_, _, next)| next.as_ref());
                 if progress(next.as_ref()) > progress(best_next) {
-                    best = Some((side, pool, next));
+                    best = Some((side.clone(), pool, next));
+                }
+                for (unit, &pool) in program.units.iter_mut().zip(&old) {
+                    unit.pool = pool;
                 }
             }
-            set(program, side, old);
         }
         let Some((side, pool, next)) = best else {
+            apply(program);
+            retire(program);
             break;
         };
-        set(program, side, pool);
+        set(program, &side, pool);
         conflict = next;
     }
     let moved = program
@@ -315,36 +328,64 @@ fn progress(conflict: Option<&Conflict>) -> (u32, Reverse<usize>) {
     })
 }
 
-fn set(program: &mut Program, unit: usize, pool: PoolId) {
-    if let Some(unit) = program.units.get_mut(unit) {
-        unit.pool = pool;
+fn pools_of(program: &Program) -> Vec<PoolId> {
+    program.units.iter().map(|unit| unit.pool).collect()
+}
+
+fn set(program: &mut Program, side: &[usize], pool: PoolId) {
+    for &unit in side {
+        if let Some(unit) = program.units.get_mut(unit) {
+            unit.pool = pool;
+        }
     }
     apply(program);
     retire(program);
 }
 
-/// The segments of which one must be in another pool; those whose pool is known cannot.
-fn sides(program: &Program, conflict: &Conflict) -> Vec<usize> {
+/// The segments of which one must be in another pool; with `together`, each also with those that
+/// were given back with it, since the end of a `MemPool` gives back all that is free of it. Segments
+/// whose pool is known stay.
+fn sides(program: &Program, conflict: &Conflict, together: bool) -> Vec<Vec<usize>> {
     let holder = |addr: u64| {
         program.units.iter().position(|unit| {
             (unit.start..unit.end).contains(&addr)
                 && unit.since <= conflict.row
                 && unit.until >= conflict.row
+                && !unit.known
         })
     };
-    let mut sides: Vec<usize> = [conflict.recorded, conflict.simulated]
+    let mut sides: Vec<Vec<usize>> = Vec::new();
+    for one in [conflict.recorded, conflict.simulated]
         .into_iter()
         .flatten()
         .filter_map(holder)
-        .filter(|&unit| program.units.get(unit).is_some_and(|unit| !unit.known))
-        .collect();
+    {
+        sides.push(vec![one]);
+        let run = program
+            .units
+            .get(one)
+            .map_or(u32::MAX, |unit| unit.given_back);
+        if !together {
+            continue;
+        }
+        let others: Vec<usize> = program
+            .units
+            .iter()
+            .enumerate()
+            .filter(|(_, unit)| run != u32::MAX && unit.given_back == run && !unit.known)
+            .map(|(unit, _)| unit)
+            .collect();
+        if others.len() > 1 {
+            sides.push(others);
+        }
+    }
     sides.dedup();
     sides
 }
 
 /// The pools that a segment could be in instead: private ones that are known, inferred ones, and
 /// one more.
-fn candidates(program: &Program, old: PoolId) -> Vec<PoolId> {
+fn candidates(program: &Program, old: Option<&PoolId>) -> Vec<PoolId> {
     let mut pools: Vec<PoolId> = Vec::new();
     for unit in &program.units {
         if unit.pool != PoolId::DEFAULT && !pools.contains(&unit.pool) {
@@ -353,7 +394,7 @@ fn candidates(program: &Program, old: PoolId) -> Vec<PoolId> {
     }
     let inferred = pools.iter().filter(|pool| pool.0 == INFERRED).count();
     pools.push(PoolId(INFERRED, inferred as u64 + 1));
-    pools.retain(|&pool| pool != old);
+    pools.retain(|pool| Some(pool) != old);
     pools.truncate(MAX_POOLS);
     pools
 }

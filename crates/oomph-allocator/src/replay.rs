@@ -36,7 +36,7 @@ pub struct Replayed {
 }
 
 /// The recorded driver: answers with the recorded addresses.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Tape {
     events: Vec<DriverEvent>,
     // The events between the last step and the next one.
@@ -238,15 +238,21 @@ pub fn recorded_with_pools(program: &mut Program, config: &Config) -> Replayed {
     if plain.mismatches == 0 || program.knows_pools {
         return plain;
     }
-    let mut inferred = program.clone();
-    crate::pools::infer(&mut inferred, config);
-    let better = recorded(&inferred, config);
-    if better.mismatches < plain.mismatches {
-        *program = inferred;
-        better
-    } else {
-        plain
+    let mut best = plain;
+    let original = program.clone();
+    for together in [false, true] {
+        if best.mismatches == 0 {
+            break;
+        }
+        let mut inferred = original.clone();
+        crate::pools::infer(&mut inferred, config, together);
+        let replayed = recorded(&inferred, config);
+        if replayed.mismatches < best.mismatches {
+            *program = inferred;
+            best = replayed;
+        }
     }
+    best
 }
 
 /// Replays a program until the record contradicts the simulation.
@@ -285,10 +291,18 @@ fn compare(
             wrong.push(Mismatch { row, what: what() });
         }
     };
-    for &op in &program.ops {
+    for (at, &op) in program.ops.iter().enumerate() {
         match op {
             Op::Driver(event) => simulator.driver_mut().end = event as usize + 1,
-            Op::EmptyCache => settle(&mut simulator, None),
+            Op::EmptyCache => {
+                let next = match program.ops.get(at + 1) {
+                    Some(&Op::Alloc(id)) => program.allocations.get(id as usize),
+                    _ => None,
+                };
+                if !next.is_some_and(|next| asked_for_it(&simulator, next)) {
+                    settle(&mut simulator, None);
+                }
+            }
             Op::Retire(pool) => simulator.retire_pool(pool),
             Op::EmptyPrivatePool(pool) => {
                 simulator.empty_private_pool(pool);
@@ -395,6 +409,31 @@ fn compare(
     (replayed, conflict)
 }
 
+/// Whether a request would be placed as recorded if the program had called `empty_cache()` before.
+/// With a split limit, free blocks of expandable segments can be too large to be used until pages
+/// of them are given back.
+fn fits_after_empty_cache(simulator: &Simulator<Tape>, next: &Allocation) -> bool {
+    if !limits_splits_of_expandable(simulator) || next.failed {
+        return false;
+    }
+    let mut trial = simulator.clone();
+    trial.empty_cache();
+    trial.free_block_at(next.requested, next.stream, next.pool) == Some(next.addr)
+}
+
+/// Whether memory was given back for a request that then needed no new page: what is free before
+/// the pages that are not mapped may be large enough for the one, and too large for the other.
+fn asked_for_it(simulator: &Simulator<Tape>, next: &Allocation) -> bool {
+    limits_splits_of_expandable(simulator)
+        && !simulator.has_free_block(next.requested, next.stream, next.pool)
+        && !fits_after_empty_cache(simulator, next)
+}
+
+fn limits_splits_of_expandable(simulator: &Simulator<Tape>) -> bool {
+    let config = simulator.config();
+    config.expandable_segments && config.max_split_size != u64::MAX
+}
+
 /// Brings the simulation to where the record is before the next step: if the record gives memory
 /// back and the next request does not explain it, the program called `empty_cache()`.
 fn settle(simulator: &mut Simulator<Tape>, next: Option<&Allocation>) {
@@ -422,20 +461,23 @@ fn settle(simulator: &mut Simulator<Tape>, next: Option<&Allocation>) {
                     .take_while(|event| is_release(event))
                     .all(|event| event.pool == next.pool)
         };
-        let explained = next.is_some_and(may_flush)
-            && next.is_some_and(|next| {
-                !simulator.has_free_block(next.requested, next.stream, next.pool)
-            });
+        let needs_memory = next
+            .is_some_and(|next| !simulator.has_free_block(next.requested, next.stream, next.pool));
+        let explained = needs_memory && next.is_some_and(may_flush);
         let config = simulator.config();
-        let selective = config.max_split_size != u64::MAX || config.gc_threshold > 0.0;
-        if !explained || (selective && everything) {
-            simulator.empty_cache();
-        } else if selective && config.gc_threshold > 0.0 {
+        let collects = config.gc_threshold > 0.0;
+        let splits_little = config.max_split_size != u64::MAX;
+        if collects && needs_memory && !everything {
             // Which segments are old enough depends on a limit that no snapshot states: follow
             // the record.
             for (addr, _) in run {
                 simulator.release_segment(addr);
             }
+        } else if !explained
+            || ((collects || splits_little) && everything)
+            || next.is_some_and(|next| fits_after_empty_cache(simulator, next))
+        {
+            simulator.empty_cache();
         }
     }
     if next.is_none() {

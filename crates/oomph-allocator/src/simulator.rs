@@ -295,10 +295,17 @@ impl<D: Driver> Simulator<D> {
     }
 
     /// Whether a request could be served without asking the driver.
-    pub fn has_free_block(&mut self, requested: u64, stream: u64, pool_id: PoolId) -> bool {
+    pub fn has_free_block(&self, requested: u64, stream: u64, pool_id: PoolId) -> bool {
+        self.free_block_at(requested, stream, pool_id).is_some()
+    }
+
+    /// The free block that would serve a request, by its address.
+    pub fn free_block_at(&self, requested: u64, stream: u64, pool_id: PoolId) -> Option<u64> {
         let rounded = self.config.round_size(requested);
-        let pool = self.pool_index(pool_id, rounded);
-        self.find_free_block(pool, stream, rounded).is_some()
+        let small = usize::from(rounded <= SMALL_LIMIT);
+        let pool = self.pools.iter().position(|pool| pool.id == pool_id)? + small;
+        self.find_free_block(pool as u32, stream, rounded)
+            .map(|id| self.block(id).addr)
     }
 
     fn find_free_block(&self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
@@ -1116,6 +1123,23 @@ mod tests {
     }
 
     #[test]
+    fn a_private_pool_keeps_what_is_free_until_it_ends() {
+        let mut sim = simulator(Config::default());
+        let pool = PoolId(0, 1);
+        let mine = sim.malloc(30 * MIB, 0, pool).unwrap();
+        sim.free(mine);
+        sim.empty_cache();
+        assert_eq!(sim.stats().reserved, 30 * MIB);
+        let other = sim.malloc(30 * MIB, 0, PoolId::DEFAULT).unwrap();
+        sim.free(other);
+        sim.empty_private_pool(pool);
+        assert_eq!(sim.stats().reserved, 30 * MIB);
+        sim.empty_cache();
+        assert_eq!(sim.stats().reserved, 0);
+        sim.check().unwrap();
+    }
+
+    #[test]
     fn fragmentation_ends_with_expandable_segments() {
         // Holes that grow never fit; one growing segment does.
         let run = |config: Config| {
@@ -1189,6 +1213,7 @@ mod tests {
             for id in live {
                 sim.free(id);
             }
+            sim.retire_pool(PoolId(0, 1));
             sim.empty_cache();
             prop_assert_eq!(sim.stats().allocated, 0);
             prop_assert_eq!(sim.stats().reserved, 0);

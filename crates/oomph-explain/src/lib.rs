@@ -7,6 +7,7 @@
 pub mod causes;
 pub mod diff;
 pub mod facts;
+mod held;
 mod messages;
 pub mod stacks;
 pub mod steps;
@@ -19,6 +20,7 @@ use serde::Serialize;
 pub use causes::{Basis, Cause, Evidence, Fix};
 pub use diff::{Diff, diff};
 pub use facts::Facts;
+pub use held::HeldStack;
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.explain/1";
@@ -59,6 +61,9 @@ pub struct Explanation {
     pub peak: Peak,
     /// The lines of code that hold the most at that moment.
     pub holders: Vec<Holder>,
+    /// All that is alive then, by the user's own lines.
+    #[serde(skip)]
+    pub held: Vec<HeldStack>,
     /// What grows, if anything does.
     pub growth: Option<GrowthReport>,
     /// The steps that were found.
@@ -271,6 +276,7 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
         cause,
         peak: peak(&facts),
         holders: holders(&facts),
+        held: held::held_stacks(&facts),
         growth,
         steps: facts
             .steps
@@ -322,6 +328,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             ..Peak::default()
         },
         holders: Vec::new(),
+        held: Vec::new(),
         growth: None,
         steps: Vec::new(),
         message: Some(messages::report(message)),

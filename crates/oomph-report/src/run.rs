@@ -6,6 +6,7 @@ use std::path::Path;
 use oomph_explain::Explanation;
 use oomph_run::summary::{Share, Summary, Verdict};
 
+use crate::finding::HeldFinding;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, wrap,
 };
@@ -24,6 +25,8 @@ const CATEGORIES: [(&str, &str); 9] = [
 ];
 /// Rows of a table without `-v`.
 const FEW: usize = 4;
+/// Findings of the linter without `-v`.
+const FINDINGS: usize = 2;
 /// Rows of a table with `-v`.
 const MANY: usize = 24;
 const INDENT: usize = 2;
@@ -32,6 +35,7 @@ const INDENT: usize = 2;
 pub fn run_report(
     summary: &Summary,
     explanation: Option<&Explanation>,
+    findings: &[HeldFinding],
     directory: &Path,
     columns: usize,
     verbose: bool,
@@ -88,6 +92,7 @@ pub fn run_report(
     if let Some(explanation) = explanation {
         cause(&mut out, explanation, columns);
     }
+    lint(&mut out, findings, verbose, columns);
     assumptions(&mut out, summary, verbose, columns);
     let _ = writeln!(
         out,
@@ -309,6 +314,24 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
             "{}",
             line(if index == 0 { "fixes" } else { "" }, &text, columns)
         );
+    }
+}
+
+fn lint(out: &mut String, findings: &[HeldFinding], verbose: bool, columns: usize) {
+    let limit = if verbose { MANY } else { FINDINGS };
+    for (index, finding) in findings.iter().take(limit).enumerate() {
+        let text = format!(
+            "{} ({} held by this {})",
+            finding.text(),
+            bytes(finding.held_bytes),
+            finding.held_by
+        );
+        let title = if index == 0 { "lint" } else { "" };
+        let _ = writeln!(out, "{}", line(title, &text, columns));
+    }
+    if findings.len() > limit {
+        let more = format!("and {} more: oomph lint --trace", findings.len() - limit);
+        let _ = writeln!(out, "{}", line("", &more, columns));
     }
 }
 

@@ -10,11 +10,14 @@ use anyhow::{Context as _, bail};
 use oomph_explain::Explanation;
 use oomph_gpus::GpuSpec;
 use oomph_plan::{Lever, PlanFile};
+use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
+use oomph_run::Record;
 use oomph_run::summary::{Summary, Verdict, summarize};
 use oomph_trace::Trace;
 
+use super::explain::Found;
 use crate::host;
 use crate::job::{Job, free_directory};
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
@@ -103,19 +106,19 @@ impl Args {
         }
         let attempt = job.attempt(&directory, job.total, None)?;
         let Some(record) = &attempt.record else {
-            return without_record(&directory, attempt.status);
+            return self.without_record(&directory, attempt.status);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), job.total);
-        let mut explanation = None;
+        let explained = attempt
+            .trace
+            .as_ref()
+            .map(|trace| Found::from(explain(trace, record, &summary)));
         if summary.verdict == Verdict::OutOfMemory {
-            if let Some(trace) = &attempt.trace {
-                explanation = Some(explain(trace, &summary));
-            }
             if job.gpu.is_some() && !self.no_measure {
                 measure(&job, &directory, &mut summary, self.quiet)?;
             }
         }
-        self.write(&directory, &summary, explanation.as_ref())?;
+        self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
             Verdict::Fits => EXIT_OK,
             Verdict::OutOfMemory => EXIT_FINDINGS,
@@ -194,23 +197,73 @@ impl Args {
         Ok(plan.levers)
     }
 
+    /// The process did not live to write its record.
+    fn without_record(&self, directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
+        if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
+            bail!("{reason}");
+        }
+        // What was captured at the moment of an out-of-memory error is there all the same.
+        let captured = directory.join("failure.pickle");
+        if captured.is_file()
+            && let Ok((trace, problems)) = oomph_trace::snapshot::read(&captured)
+        {
+            let mut explanation =
+                oomph_explain::explain(&trace, &oomph_explain::Options::default());
+            explanation.problems.extend(problems.iter().map(Into::into));
+            let found = Found::from(explanation);
+            json::write(&directory.join("explanation.json"), &found)?;
+            if !self.quiet {
+                eprintln!(
+                    "oomph: the script ended ({status}) before its record was written; this is \
+                     from the moment of its last out-of-memory error"
+                );
+                let to_stdout = self.json.as_deref().is_some_and(json::is_stdout);
+                let text = super::explain::render_one(&found, width());
+                if to_stdout {
+                    eprintln!("{text}");
+                } else {
+                    stdout(&text)?;
+                }
+            }
+            return Ok(EXIT_FINDINGS);
+        }
+        match status.code() {
+            // The script never came to import torch, or failed before.
+            Some(0) => {
+                eprintln!(
+                    "oomph: the script ended without importing torch: there is nothing to report"
+                );
+                Ok(EXIT_OK)
+            }
+            Some(_) => Ok(EXIT_SCRIPT_FAILED),
+            None => {
+                eprintln!("oomph: the script was killed ({status}) before its record was written");
+                Ok(EXIT_SCRIPT_FAILED)
+            }
+        }
+    }
+
     fn write(
         &self,
         directory: &Path,
         summary: &Summary,
-        explanation: Option<&Explanation>,
+        explained: Option<&Found>,
     ) -> anyhow::Result<()> {
-        json::write(&directory.join("summary.json"), summary)?;
-        if let Some(explanation) = explanation {
-            json::write(&directory.join("explanation.json"), explanation)?;
+        let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
+        let findings = explained.map_or(&[][..], |explained| &explained.findings);
+        let result = Output { summary, findings };
+        json::write(&directory.join("summary.json"), &result)?;
+        if let Some(explained) = failed {
+            json::write(&directory.join("explanation.json"), explained)?;
         }
         if let Some(target) = &self.json {
-            json::write(target, summary)?;
+            json::write(target, &result)?;
         }
         if !self.quiet && !self.json.as_deref().is_some_and(json::is_stdout) {
             stdout(&run_report(
                 summary,
-                explanation,
+                failed.map(|explained| &explained.explanation),
+                findings,
                 directory,
                 width(),
                 self.verbose,
@@ -220,6 +273,14 @@ impl Args {
     }
 }
 
+/// The summary, and what the linter finds on the lines that hold memory.
+#[derive(serde::Serialize)]
+struct Output<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    findings: &'a [HeldFinding],
+}
+
 /// Whether the driver of a real GPU is there.
 fn has_real_gpu() -> bool {
     Path::new("/proc/driver/nvidia/version").exists()
@@ -227,33 +288,21 @@ fn has_real_gpu() -> bool {
         || Path::new("/dev/dxg").exists()
 }
 
-fn without_record(directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
-    if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
-        bail!("{reason}");
-    }
-    match status.code() {
-        // The script never came to import torch, or failed before.
-        Some(0) => {
-            eprintln!(
-                "oomph: the script ended without importing torch: there is nothing to report"
-            );
-            Ok(EXIT_OK)
-        }
-        Some(_) => Ok(EXIT_SCRIPT_FAILED),
-        None => {
-            eprintln!("oomph: the script was killed ({status}) before its record was written");
-            Ok(EXIT_SCRIPT_FAILED)
-        }
-    }
-}
-
-fn explain(trace: &Trace, summary: &Summary) -> Explanation {
+fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
+    // The message knows what the trace does not: what this process holds besides PyTorch's memory.
+    let message = record.outcome.message.as_deref().unwrap_or_default();
+    let (messages, _) = oomph_trace::text::read_from(message.as_bytes()).unwrap_or_default();
     let options = oomph_explain::Options {
         torch_version: summary
             .versions
             .get("torch")
             .and_then(|version| super::replay::parse_version(version).ok()),
         device_total: Some(summary.gpu.memory_bytes),
+        messages: if summary.verdict == Verdict::OutOfMemory {
+            messages
+        } else {
+            Vec::new()
+        },
         ..oomph_explain::Options::default()
     };
     oomph_explain::explain(trace, &options)
