@@ -294,6 +294,22 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
     }
 }
 
+impl Explanation {
+    /// Puts the reader's problems first. A file that ends early may lack the failure, and then the
+    /// verdict says so.
+    pub fn add_problems<'a>(&mut self, problems: impl IntoIterator<Item = &'a Problem>) {
+        let problems: Vec<&Problem> = problems.into_iter().collect();
+        let cut = problems
+            .iter()
+            .any(|problem| problem.kind == ProblemKind::Truncated);
+        if cut && !self.out_of_memory {
+            self.verdict = format!("the file ends early; as far as it goes, {}", self.verdict);
+        }
+        self.problems
+            .splice(0..0, problems.into_iter().map(ProblemReport::from));
+    }
+}
+
 /// Explains a message alone; `None` if there is none.
 pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
     let message = primary(messages)?;
@@ -410,6 +426,13 @@ fn verdict(
         return format!(
             "the job did not fail, but {} are left by each step{left}",
             Bytes(growth.bytes_per_step)
+        );
+    }
+    if facts.trace.events.is_empty() {
+        return format!(
+            "the snapshot has no history, so it does not say whether memory ran out; {} were in \
+             use when it was taken",
+            Bytes(facts.live_bytes)
         );
     }
     format!(

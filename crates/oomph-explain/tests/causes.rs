@@ -392,3 +392,17 @@ fn an_empty_snapshot_asks_for_a_history() {
     assert!(!found.out_of_memory);
     assert_eq!(found.peak.live_bytes, (259 * 12) << 20);
 }
+
+/// What a file does not hold is not denied.
+#[test]
+fn a_file_that_ends_early_is_not_taken_for_a_job_that_fitted() {
+    let mut found = explain(&trace("snapshots/lstm_lm.pickle.xz"), &Options::default());
+    let problem = oomph_trace::Problem::new(oomph_trace::ProblemKind::Truncated, "cut");
+    found.add_problems([&problem]);
+    assert!(found.verdict.starts_with("the file ends early"));
+    let mut empty = trace("oom/fragmentation.pickle.xz");
+    empty.events = oomph_trace::Events::default();
+    empty.devices.clear();
+    let found = explain(&empty, &Options::default());
+    assert!(found.verdict.contains("no history"), "{}", found.verdict);
+}

@@ -135,17 +135,14 @@ impl Args {
                 );
             }
             let mut explained = oomph_explain::explain(&read.trace, &options);
-            let own = read.problems.iter().chain(&log_problems);
-            explained.problems.splice(0..0, own.map(Into::into));
+            explained.add_problems(read.problems.iter().chain(&log_problems));
             found.push((read.path.clone(), explained.into()));
         }
         if traces.is_empty() {
             let path = self.files.first().cloned().unwrap_or_default();
             let mut explained = oomph_explain::explain_messages(&options.messages)
                 .context("no out-of-memory message was found")?;
-            explained
-                .problems
-                .extend(log_problems.iter().map(Into::into));
+            explained.add_problems(&log_problems);
             found.push((path, explained.into()));
         }
         if let Some(target) = &self.json {

@@ -209,7 +209,7 @@ impl Args {
         {
             let mut explanation =
                 oomph_explain::explain(&trace, &oomph_explain::Options::default());
-            explanation.problems.extend(problems.iter().map(Into::into));
+            explanation.add_problems(&problems);
             let found = Found::from(explanation);
             json::write(&directory.join("explanation.json"), &found)?;
             if !self.quiet {
