@@ -9,6 +9,7 @@ pub mod host;
 mod job;
 mod json;
 mod lint_settings;
+mod live;
 mod table;
 
 use std::ffi::OsString;

@@ -251,6 +251,7 @@ fn failure(record: &Record) -> Option<String> {
     }
     Some(match (&outcome.r#type, &outcome.message) {
         (Some(kind), Some(message)) => format!("{kind}: {message}"),
+        _ if outcome.kind == "interrupted" => "interrupted".to_owned(),
         _ => format!("exit status {}", outcome.status),
     })
 }

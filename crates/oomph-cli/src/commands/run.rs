@@ -104,7 +104,7 @@ impl Args {
         {
             eprintln!("note: {note}");
         }
-        let attempt = job.attempt(&directory, job.total, None)?;
+        let attempt = job.attempt(&directory, job.total, None, "running")?;
         let Some(record) = &attempt.record else {
             return self.without_record(&directory, attempt.status);
         };
@@ -183,6 +183,7 @@ impl Args {
             levers: self.levers()?,
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
+            live: !self.quiet,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
         })
     }
@@ -325,7 +326,12 @@ fn measure(job: &Job, directory: &Path, summary: &mut Summary, quiet: bool) -> a
     // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
     let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
     unlimited.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
-    let attempt = unlimited.attempt(&place, None, Some(&place.join("output.log")))?;
+    let attempt = unlimited.attempt(
+        &place,
+        None,
+        Some(&place.join("output.log")),
+        "running without a limit",
+    )?;
     let measured = attempt
         .record
         .as_ref()
