@@ -617,7 +617,7 @@ impl State {
     fn join(&mut self, addr: u64, size: u64, stream: u64, large_page: u64) {
         let mut start = addr;
         let mut end = addr.saturating_add(size);
-        let must_be_small = size % large_page.max(1) != 0;
+        let must_be_small = !size.is_multiple_of(large_page.max(1));
         let fits = |segment: &SegmentState| {
             segment.is_expandable
                 && segment.stream == stream
@@ -760,7 +760,7 @@ impl State {
                 .iter_mut()
                 .filter(|((stream, _, is_small), first)| {
                     *stream == events.stream(row).0
-                        && (*is_small || size % config.large_segment_size.max(1) == 0)
+                        && (*is_small || size.is_multiple_of(config.large_segment_size.max(1)))
                         && addr < **first
                 })
                 .min_by_key(|(_, first)| **first);
