@@ -135,20 +135,20 @@ pub fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes
         .iter()
         .map(|file| {
             let path = Path::new(file);
-            let real = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
-            (real.unwrap_or_else(|_| path.to_owned()), file)
+            let resolved = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+            (resolved.unwrap_or_else(|_| path.to_owned()), file)
         })
         .collect();
     let bytes = held_bytes(&explained.held, |recorded| {
-        let real = fs::canonicalize(recorded).unwrap_or_else(|_| PathBuf::from(recorded));
-        if let Some((_, file)) = absolute.iter().find(|(path, _)| *path == real) {
+        let place = fs::canonicalize(recorded).unwrap_or_else(|_| PathBuf::from(recorded));
+        if let Some((_, file)) = absolute.iter().find(|(path, _)| *path == place) {
             return Some((*file).clone());
         }
         // The trace may come from another machine, with the project in another place.
         let shared = |path: &Path| {
             path.components()
                 .rev()
-                .zip(real.components().rev())
+                .zip(place.components().rev())
                 .take_while(|(a, b)| a == b)
                 .count()
         };

@@ -113,10 +113,8 @@ impl Args {
             .trace
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, &summary)));
-        if summary.verdict == Verdict::OutOfMemory {
-            if job.gpu.is_some() && !self.no_measure {
-                measure(&job, &directory, &mut summary, self.quiet)?;
-            }
+        if summary.verdict == Verdict::OutOfMemory && job.gpu.is_some() && !self.no_measure {
+            measure(&job, &directory, &mut summary, self.quiet)?;
         }
         self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
