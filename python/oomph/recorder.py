@@ -7,6 +7,7 @@ its metadata, see `Scopes`), and which tensors are parameters, gradients, optimi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -119,6 +120,7 @@ class Recorder:
         self._boundaries: list[tuple[int, str, int]] = []
         self._oom: dict[str, Any] | None = None
         self._oom_count = 0
+        self._next_capture = 0.0
         self._reserved = ""
         self._finished = False
         self._hooks: list[Any] = []
@@ -378,6 +380,24 @@ class Recorder:
             self._oom["location"] = _main_thread_line(self._thread)
         self._mark_gradients()
         self._mark_state()
+        if not self.virtual:
+            self._capture()
+
+    def _capture(self) -> None:
+        """Keep the history at this very moment: a real job may not live to write its record.
+
+        A script that meets many of these errors on purpose (it looks for its batch size) is not
+        slowed by more than a tenth.
+        """
+        began = time.monotonic()
+        if began < self._next_capture:
+            return
+        path = os.path.join(self.settings["directory"], "failure.pickle")
+        with open(path + ".part", "wb") as file:
+            pickle.dump(torch.cuda.memory._snapshot(), file, protocol=4)
+        os.replace(path + ".part", path)
+        ended = time.monotonic()
+        self._next_capture = ended + 9 * (ended - began)
 
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
@@ -409,6 +429,9 @@ class Recorder:
             snapshot = torch.cuda.memory._snapshot()
             with open(os.path.join(directory, "trace.pickle"), "wb") as file:
                 pickle.dump(snapshot, file, protocol=4)
+            # The whole history holds the moment of failure, too.
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(directory, "failure.pickle"))
         record = dict(
             format=FORMAT,
             torch=torch.__version__,

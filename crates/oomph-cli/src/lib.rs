@@ -4,9 +4,11 @@
 //! unreadable input or a plan that cannot be applied; 3 out of memory (for lint: findings).
 
 pub mod commands;
+mod findings;
 pub mod host;
 mod job;
 mod json;
+mod lint_settings;
 mod live;
 mod table;
 

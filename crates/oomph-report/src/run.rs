@@ -6,6 +6,7 @@ use std::path::Path;
 use oomph_explain::Explanation;
 use oomph_run::summary::{Share, Summary, Verdict};
 
+use crate::finding::HeldFinding;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, wrap,
 };
@@ -24,6 +25,8 @@ const CATEGORIES: [(&str, &str); 9] = [
 ];
 /// Rows of a table without `-v`.
 const FEW: usize = 4;
+/// Findings of the linter without `-v`.
+const FINDINGS: usize = 2;
 /// Rows of a table with `-v`.
 const MANY: usize = 24;
 const INDENT: usize = 2;
@@ -32,6 +35,7 @@ const INDENT: usize = 2;
 pub fn run_report(
     summary: &Summary,
     explanation: Option<&Explanation>,
+    findings: &[HeldFinding],
     directory: &Path,
     columns: usize,
     verbose: bool,
@@ -89,6 +93,7 @@ pub fn run_report(
         cause(&mut out, explanation, columns);
     }
     plan(&mut out, summary, columns);
+    lint(&mut out, findings, verbose, columns);
     assumptions(&mut out, summary, verbose, columns);
     let _ = writeln!(
         out,
@@ -341,7 +346,7 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
         let text = if lever.applied == 0 {
             line(title, &text, columns)
                 .lines()
-                .map(|part| format!("{}", paint(WARN, part)))
+                .map(|part| paint(WARN, part).to_string())
                 .collect::<Vec<_>>()
                 .join("\n")
         } else {
@@ -360,6 +365,24 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
             bytes(measured)
         );
         let _ = writeln!(out, "{}", line("planned", &text, columns));
+    }
+}
+
+fn lint(out: &mut String, findings: &[HeldFinding], verbose: bool, columns: usize) {
+    let limit = if verbose { MANY } else { FINDINGS };
+    for (index, finding) in findings.iter().take(limit).enumerate() {
+        let text = format!(
+            "{} ({} held by this {})",
+            finding.text(),
+            bytes(finding.held_bytes),
+            finding.held_by
+        );
+        let title = if index == 0 { "lint" } else { "" };
+        let _ = writeln!(out, "{}", line(title, &text, columns));
+    }
+    if findings.len() > limit {
+        let more = format!("and {} more: oomph lint --trace", findings.len() - limit);
+        let _ = writeln!(out, "{}", line("", &more, columns));
     }
 }
 
