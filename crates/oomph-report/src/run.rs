@@ -346,7 +346,7 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
         let text = if lever.applied == 0 {
             line(title, &text, columns)
                 .lines()
-                .map(|part| paint(WARN, part).to_string())
+                .map(|part| paint(WARN, part))
                 .collect::<Vec<_>>()
                 .join("\n")
         } else {
