@@ -1,5 +1,6 @@
 //! How results are shown: terminal, JSON, HTML.
 
 pub mod explanation;
+pub mod finding;
 pub mod run;
 pub mod terminal;

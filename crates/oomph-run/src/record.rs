@@ -74,12 +74,15 @@ pub struct Record {
     pub marks: Vec<(String, i64, u64, String)>,
     /// When steps ended and phases began: time in µs, what, number.
     pub boundaries: Vec<(i64, String, u32)>,
-    /// Whether allocations carry scopes at all (torch 2.10 and later).
+    /// Whether allocations carry scopes as metadata (torch 2.10 and later); if not, a frame does.
     pub has_scopes: bool,
     /// How many events the history could hold.
     pub max_events: usize,
     /// What the values in the run rest on.
     pub assumptions: Vec<Assumption>,
+    /// What the levers of a plan did.
+    #[serde(default)]
+    pub levers: Vec<LeverReport>,
     /// What the virtual GPU's library has to say.
     #[serde(default)]
     pub library: Library,
@@ -88,7 +91,8 @@ pub struct Record {
 /// How the script ended.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Outcome {
-    /// `finished`, `exit`, `exception` or `interrupted`.
+    /// `finished`, `exit`, `exception`, `interrupted`, or `refused`: a lever of the plan cannot be
+    /// applied, and the message says why.
     pub kind: String,
     /// The exit status.
     pub status: i32,
@@ -153,6 +157,17 @@ pub struct Assumption {
     pub location: String,
     /// How often.
     pub count: u64,
+}
+
+/// What a lever did.
+#[derive(Debug, Clone, Deserialize, serde::Serialize)]
+pub struct LeverReport {
+    /// Its name, as in the plan file.
+    pub name: String,
+    /// How often it took effect; 0 means that it was inert.
+    pub applied: u64,
+    /// Why it was inert, or what the user should know.
+    pub note: Option<String>,
 }
 
 /// What the virtual GPU counted.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
-use crate::record::Record;
+use crate::record::{LeverReport, Record};
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.run/1";
@@ -23,6 +23,8 @@ pub enum Verdict {
     OutOfMemory,
     /// The script failed for another reason.
     ScriptFailed,
+    /// A lever of the plan cannot be applied to the script, which was stopped.
+    Refused,
 }
 
 /// The GPU.
@@ -97,6 +99,17 @@ pub struct Assumption {
     pub count: u64,
 }
 
+/// The plan that was applied.
+#[derive(Debug, Clone, Serialize)]
+pub struct Plan {
+    /// Its file.
+    pub file: String,
+    /// What it planned, if it says so.
+    pub planned: Option<Peak>,
+    /// Where it was made for another job, GPU or version.
+    pub warnings: Vec<String>,
+}
+
 /// Everything that `oomph run` writes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
@@ -134,6 +147,10 @@ pub struct Summary {
     pub failure: Option<String>,
     /// What the figures rest on.
     pub assumptions: Vec<Assumption>,
+    /// The plan that was applied, if one was.
+    pub plan: Option<Plan>,
+    /// What the levers of a plan did; empty without a plan.
+    pub levers: Vec<LeverReport>,
     /// Seconds that the script took.
     pub seconds: f64,
     /// Versions.
@@ -179,6 +196,8 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             .saturating_sub(u32::from(record.out_of_memory())),
         failure: failure(record),
         assumptions: assumptions(record, trace),
+        plan: None,
+        levers: record.levers.clone(),
         seconds: record.seconds,
         versions: BTreeMap::from([
             ("oomph", env!("CARGO_PKG_VERSION").to_owned()),
@@ -221,6 +240,8 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
 fn verdict(record: &Record) -> Verdict {
     if record.out_of_memory() {
         Verdict::OutOfMemory
+    } else if record.outcome.kind == "refused" {
+        Verdict::Refused
     } else if record.outcome.status != 0 {
         Verdict::ScriptFailed
     } else {
@@ -247,7 +268,9 @@ fn failure(record: &Record) -> Option<String> {
         return None;
     }
     Some(match (&outcome.r#type, &outcome.message) {
+        (_, Some(message)) if outcome.kind == "refused" => message.clone(),
         (Some(kind), Some(message)) => format!("{kind}: {message}"),
+        _ if outcome.kind == "interrupted" => "interrupted".to_owned(),
         _ => format!("exit status {}", outcome.status),
     })
 }
@@ -367,7 +390,7 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
         })
         .collect();
     let peak = labels.get(peak_row);
-    summary.peak_phase = peak.phase.name().to_owned();
+    peak.phase.name().clone_into(&mut summary.peak_phase);
     summary.peak_step = peak.step;
 }
 

@@ -3,25 +3,33 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_explain::Explanation;
 use oomph_gpus::GpuSpec;
+use oomph_plan::{PlanFile, Versions};
+use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
-use oomph_run::summary::{Summary, Verdict, summarize};
-use oomph_run::{Record, attribute};
-use oomph_trace::{Bytes, Trace};
+use oomph_run::Record;
+use oomph_run::summary::{Peak, Plan, Summary, Verdict, summarize};
+use oomph_trace::Trace;
+use sha2::{Digest as _, Sha256};
 
-use crate::host::{self, Host};
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
+use super::explain::Found;
+use crate::host;
+use crate::job::{Job, free_directory};
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 #[command(
     after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n\nOptions end at the script: what follows it is the script's own."
 )]
@@ -62,6 +70,10 @@ pub struct Args {
     #[arg(long)]
     unsupported: bool,
 
+    /// Apply a plan of oomph fit to the script
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+
     /// After running out of memory, do not run again to measure what would have been enough
     #[arg(long)]
     no_measure: bool,
@@ -79,33 +91,17 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// What to run, and on what.
-#[derive(Debug)]
-struct Job {
-    host: &'static Host,
-    /// `script args…` or `-m module args…`.
-    words: Vec<OsString>,
-    gpu: Option<GpuSpec>,
-    /// The capacity in bytes, as the driver reports it.
-    total: Option<u64>,
-    steps: Option<u32>,
-    unknown: String,
-    unsupported: bool,
-    to_stderr: bool,
-}
-
-/// One run of the script.
-#[derive(Debug)]
-struct Attempt {
-    status: ExitStatus,
-    record: Option<Record>,
-    trace: Option<Trace>,
-}
-
 impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<i32> {
-        let job = self.job()?;
+        let plan = self.plan()?;
+        let job = self.job(plan.as_ref())?;
+        let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
+            plan.mismatches(&this_job(&job), &this_gpu(&job), &Versions::default())
+        });
+        for warning in &warnings {
+            eprintln!("warning: {warning}");
+        }
         let directory = match &self.out {
             Some(directory) => directory.clone(),
             None => free_directory(&job.words)?,
@@ -117,29 +113,48 @@ impl Args {
         {
             eprintln!("note: {note}");
         }
-        let attempt = job.attempt(&directory, job.total, None)?;
+        let attempt = job.attempt(&directory, job.total, None, "running")?;
         let Some(record) = &attempt.record else {
-            return without_record(&directory, attempt.status);
+            return self.without_record(&directory, attempt.status);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), job.total);
-        let mut explanation = None;
-        if summary.verdict == Verdict::OutOfMemory {
-            if let Some(trace) = &attempt.trace {
-                explanation = Some(explain(trace, &summary));
+        if let Some(plan) = &plan {
+            let versions = Versions {
+                torch: record.torch.clone(),
+                ..Versions::default()
+            };
+            let mut later = plan.mismatches(
+                &oomph_plan::Job::default(),
+                &oomph_plan::Gpu::default(),
+                &versions,
+            );
+            for warning in &later {
+                eprintln!("warning: {warning}");
             }
-            if job.gpu.is_some() && !self.no_measure {
-                measure(&job, &directory, &mut summary, self.quiet)?;
-            }
+            warnings.append(&mut later);
+            summary.plan = Some(self.applied(plan, warnings));
         }
-        self.write(&directory, &summary, explanation.as_ref())?;
+        let explained = attempt
+            .trace
+            .as_ref()
+            .map(|trace| Found::from(explain(trace, record, &summary)));
+        if summary.verdict == Verdict::OutOfMemory && job.gpu.is_some() && !self.no_measure {
+            measure(&job, &directory, &mut summary, self.quiet)?;
+        }
+        self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
             Verdict::Fits => EXIT_OK,
             Verdict::OutOfMemory => EXIT_FINDINGS,
             Verdict::ScriptFailed => EXIT_SCRIPT_FAILED,
+            Verdict::Refused => {
+                let reason = summary.failure.as_deref().unwrap_or("no reason was given");
+                eprintln!("error: {reason}");
+                EXIT_USAGE
+            }
         })
     }
 
-    fn job(&self) -> anyhow::Result<Job> {
+    fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
         let mut words = self.command.clone();
         if !self.module.is_empty() {
@@ -186,36 +201,114 @@ impl Args {
         }
         let total = gpu
             .as_ref()
-            .map(|spec| memory.unwrap_or_else(|| spec.found.gpu.memory.total_bytes));
+            .map(|spec| memory.unwrap_or(spec.found.gpu.memory.total_bytes));
         Ok(Job {
             host,
             words,
             gpu,
             total,
             steps: self.steps,
+            levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
+            live: !self.quiet,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
         })
+    }
+
+    fn plan(&self) -> anyhow::Result<Option<PlanFile>> {
+        let Some(path) = &self.plan else {
+            return Ok(None);
+        };
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("cannot read the plan {}", path.display()))?;
+        let plan = PlanFile::parse(&text).with_context(|| path.display().to_string())?;
+        Ok(Some(plan))
+    }
+
+    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> Plan {
+        Plan {
+            file: self
+                .plan
+                .as_ref()
+                .map(|path| path.display().to_string())
+                .unwrap_or_default(),
+            planned: plan.planned.as_ref().map(|planned| Peak {
+                allocated_bytes: planned.allocated_bytes,
+                reserved_bytes: planned.reserved_bytes,
+                used_bytes: planned.used_bytes,
+            }),
+            warnings,
+        }
+    }
+
+    /// The process did not live to write its record.
+    fn without_record(&self, directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
+        if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
+            bail!("{reason}");
+        }
+        // What was captured at the moment of an out-of-memory error is there all the same.
+        let captured = directory.join("failure.pickle");
+        if captured.is_file()
+            && let Ok((trace, problems)) = oomph_trace::snapshot::read(&captured)
+        {
+            let mut explanation =
+                oomph_explain::explain(&trace, &oomph_explain::Options::default());
+            explanation.add_problems(&problems);
+            let found = Found::from(explanation);
+            json::write(&directory.join("explanation.json"), &found)?;
+            if !self.quiet {
+                eprintln!(
+                    "oomph: the script ended ({status}) before its record was written; this is \
+                     from the moment of its last out-of-memory error"
+                );
+                let to_stdout = self.json.as_deref().is_some_and(json::is_stdout);
+                let text = super::explain::render_one(&found, width());
+                if to_stdout {
+                    eprintln!("{text}");
+                } else {
+                    stdout(&text)?;
+                }
+            }
+            return Ok(EXIT_FINDINGS);
+        }
+        match status.code() {
+            // The script never came to import torch, or failed before.
+            Some(0) => {
+                eprintln!(
+                    "oomph: the script ended without importing torch: there is nothing to report"
+                );
+                Ok(EXIT_OK)
+            }
+            Some(_) => Ok(EXIT_SCRIPT_FAILED),
+            None => {
+                eprintln!("oomph: the script was killed ({status}) before its record was written");
+                Ok(EXIT_SCRIPT_FAILED)
+            }
+        }
     }
 
     fn write(
         &self,
         directory: &Path,
         summary: &Summary,
-        explanation: Option<&Explanation>,
+        explained: Option<&Found>,
     ) -> anyhow::Result<()> {
-        json::write(&directory.join("summary.json"), summary)?;
-        if let Some(explanation) = explanation {
-            json::write(&directory.join("explanation.json"), explanation)?;
+        let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
+        let findings = explained.map_or(&[][..], |explained| &explained.findings);
+        let result = Output { summary, findings };
+        json::write(&directory.join("summary.json"), &result)?;
+        if let Some(explained) = failed {
+            json::write(&directory.join("explanation.json"), explained)?;
         }
         if let Some(target) = &self.json {
-            json::write(target, summary)?;
+            json::write(target, &result)?;
         }
         if !self.quiet && !self.json.as_deref().is_some_and(json::is_stdout) {
             stdout(&run_report(
                 summary,
-                explanation,
+                failed.map(|explained| &explained.explanation),
+                findings,
                 directory,
                 width(),
                 self.verbose,
@@ -225,6 +318,51 @@ impl Args {
     }
 }
 
+/// The script and its arguments as plan files state them, with the script's digest.
+fn this_job(job: &Job) -> oomph_plan::Job {
+    let mut words = job.words.iter().map(|word| word.to_string_lossy());
+    let mut script = words.next().unwrap_or_default().into_owned();
+    if script == "-m"
+        && let Some(module) = words.next()
+    {
+        script = format!("-m {module}");
+    }
+    oomph_plan::Job {
+        // A module's file is not known before Python finds it.
+        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
+        script,
+        arguments: words.map(std::borrow::Cow::into_owned).collect(),
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The GPU as plan files state it; empty for the machine's own.
+fn this_gpu(job: &Job) -> oomph_plan::Gpu {
+    oomph_plan::Gpu {
+        id: job
+            .gpu
+            .as_ref()
+            .map(|spec| spec.found.gpu.id.clone())
+            .unwrap_or_default(),
+        memory_bytes: job.total.unwrap_or(0),
+    }
+}
+
+/// The summary, and what the linter finds on the lines that hold memory.
+#[derive(serde::Serialize)]
+struct Output<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    findings: &'a [HeldFinding],
+}
+
 /// Whether the driver of a real GPU is there.
 fn has_real_gpu() -> bool {
     Path::new("/proc/driver/nvidia/version").exists()
@@ -232,177 +370,21 @@ fn has_real_gpu() -> bool {
         || Path::new("/dev/dxg").exists()
 }
 
-/// Where caches go: `$XDG_CACHE_HOME/oomph` or `~/.cache/oomph`.
-fn cache_directory() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from);
-    let base =
-        base.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
-    Some(base.join("oomph"))
-}
-
-/// `oomph-report/NAME-N` for the first N that is free.
-fn free_directory(words: &[OsString]) -> anyhow::Result<PathBuf> {
-    /// Nobody keeps more runs of one script than this.
-    const MOST: u32 = 100_000;
-    let name = words
-        .iter()
-        .find(|word| *word != "-m")
-        .map(PathBuf::from)
-        .unwrap_or_default();
-    let name = name
-        .file_stem()
-        .map_or_else(|| "run".into(), |stem| stem.to_string_lossy().into_owned());
-    (1..MOST)
-        .map(|number| Path::new("oomph-report").join(format!("{name}-{number}")))
-        .find(|directory| !directory.exists())
-        .context("oomph-report is full: remove old runs from it")
-}
-
-fn without_record(directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
-    if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
-        bail!("{reason}");
-    }
-    match status.code() {
-        // The script never came to import torch, or failed before.
-        Some(0) => {
-            eprintln!(
-                "oomph: the script ended without importing torch: there is nothing to report"
-            );
-            Ok(EXIT_OK)
-        }
-        Some(_) => Ok(EXIT_SCRIPT_FAILED),
-        None => {
-            eprintln!("oomph: the script was killed ({status}) before its record was written");
-            Ok(EXIT_SCRIPT_FAILED)
-        }
-    }
-}
-
-impl Job {
-    /// Runs the script once; `limit` is the capacity that is enforced.
-    fn attempt(
-        &self,
-        directory: &Path,
-        limit: Option<u64>,
-        log: Option<&Path>,
-    ) -> anyhow::Result<Attempt> {
-        let directory = fs::canonicalize(directory)
-            .with_context(|| format!("cannot use {}", directory.display()))?;
-        for stale in ["record.json", "trace.pickle", "refused.txt"] {
-            let _ = fs::remove_file(directory.join(stale));
-        }
-        let mut command = Command::new(&self.host.python);
-        command.arg("-m").arg("oomph.launch").args(&self.words);
-        let config = directory.join("virtual-gpu.conf");
-        let settings = serde_json::json!({
-            "directory": directory,
-            "virtual": self.gpu.is_some(),
-            "unsupported": self.unsupported,
-            "rule": self.unknown,
-            "steps": self.steps,
-            "config": config,
-        });
-        let settings_path = directory.join("settings.json");
-        fs::write(&settings_path, settings.to_string())
-            .context("cannot write the settings of the run")?;
-        command.env("OOMPH_RUN", &settings_path);
-        if let Some(spec) = &self.gpu {
-            let library = self.host.virtual_gpu()?;
-            fs::write(&config, self.config(spec, limit))
-                .context("cannot write the settings of the virtual GPU")?;
-            let mut preload = library.clone().into_os_string();
-            if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty())
-            {
-                preload.push(":");
-                preload.push(others);
-            }
-            command
-                .env("LD_PRELOAD", preload)
-                .env("OOMPH_VGPU", &config);
-            command.env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
-            // What torch.compile decides by timing a virtual GPU must not reach a real one's cache,
-            // nor the other way round.
-            if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
-                && let Some(cache) = cache_directory()
-            {
-                command.env(
-                    "TORCHINDUCTOR_CACHE_DIR",
-                    cache.join(format!("inductor-{}", spec.found.gpu.id)),
-                );
-            }
-        }
-        if let Some(path) = log {
-            let file = fs::File::create(path)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            let again = file.try_clone().context("cannot write the log")?;
-            command.stdin(Stdio::null()).stdout(file).stderr(again);
-        } else if self.to_stderr {
-            command.stdout(std::io::stderr());
-        }
-        let status = command
-            .status()
-            .with_context(|| format!("cannot start {}", self.host.python.display()))?;
-        let record_path = directory.join("record.json");
-        let record = record_path
-            .exists()
-            .then(|| Record::read(&record_path))
-            .transpose()?;
-        let trace = match &record {
-            Some(record) => read_trace(&directory, record)?,
-            None => None,
-        };
-        Ok(Attempt {
-            status,
-            record,
-            trace,
-        })
-    }
-
-    fn config(&self, spec: &GpuSpec, limit: Option<u64>) -> String {
-        let total = self.total.unwrap_or(spec.found.gpu.memory.total_bytes);
-        let mut text = spec.found.gpu.to_key_values_with_memory(total);
-        let _ = writeln!(text, "count={}", spec.count);
-        let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
-        text
-    }
-}
-
-/// Reads the history, labels it, and keeps it in oomph's own compact form.
-fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>> {
-    let path = directory.join("trace.pickle");
-    let Some(device) = record.busiest() else {
-        return Ok(None);
-    };
-    if !path.exists() {
-        return Ok(None);
-    }
-    let (mut trace, _problems) = oomph_trace::snapshot::read(&path)?;
-    attribute(&mut trace, record, device.index);
-    trace.context.device_total = Some(Bytes(device.total_bytes));
-    trace.context.device_name = Some(device.name.clone());
-    trace.context.outside = Some(Bytes(device.outside_bytes));
-    trace.context.torch_version = Some(record.torch.clone());
-    let kept = directory.join("trace.oomph");
-    let file =
-        fs::File::create(&kept).with_context(|| format!("cannot write {}", kept.display()))?;
-    let mut out = std::io::BufWriter::new(file);
-    oomph_trace::oomph_file::write(&trace, &mut out)
-        .and_then(|()| out.flush())
-        .with_context(|| format!("cannot write {}", kept.display()))?;
-    // The compact form holds all of it.
-    let _ = fs::remove_file(&path);
-    Ok(Some(trace))
-}
-
-fn explain(trace: &Trace, summary: &Summary) -> Explanation {
+fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
+    // The message knows what the trace does not: what this process holds besides PyTorch's memory.
+    let message = record.outcome.message.as_deref().unwrap_or_default();
+    let (messages, _) = oomph_trace::text::read_from(message.as_bytes()).unwrap_or_default();
     let options = oomph_explain::Options {
         torch_version: summary
             .versions
             .get("torch")
             .and_then(|version| super::replay::parse_version(version).ok()),
         device_total: Some(summary.gpu.memory_bytes),
+        messages: if summary.verdict == Verdict::OutOfMemory {
+            messages
+        } else {
+            Vec::new()
+        },
         ..oomph_explain::Options::default()
     };
     oomph_explain::explain(trace, &options)
@@ -418,13 +400,19 @@ fn measure(job: &Job, directory: &Path, summary: &mut Summary, quiet: bool) -> a
     let mut unlimited = Job {
         gpu: job.gpu.clone(),
         words: job.words.clone(),
+        levers: job.levers.clone(),
         unknown: job.unknown.clone(),
         ..*job
     };
     // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
     let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
     unlimited.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
-    let attempt = unlimited.attempt(&place, None, Some(&place.join("output.log")))?;
+    let attempt = unlimited.attempt(
+        &place,
+        None,
+        Some(&place.join("output.log")),
+        "running without a limit",
+    )?;
     let measured = attempt
         .record
         .as_ref()

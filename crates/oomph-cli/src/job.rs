@@ -1,0 +1,225 @@
+//! A script run once under the recorder: what `oomph run` and `oomph fit` have in common.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::Context as _;
+use oomph_allocator::{Config, Program, TorchVersion};
+use oomph_gpus::GpuSpec;
+use oomph_plan::Lever;
+use oomph_run::record::Device;
+use oomph_run::{Record, attribute};
+use oomph_trace::{Bytes, Trace};
+
+use crate::host::Host;
+use crate::live::{self, Inherits};
+
+/// What to run, and on what.
+#[derive(Debug)]
+pub struct Job {
+    pub host: &'static Host,
+    /// `script args…` or `-m module args…`.
+    pub words: Vec<OsString>,
+    pub gpu: Option<GpuSpec>,
+    /// The capacity in bytes, as the driver reports it.
+    pub total: Option<u64>,
+    pub steps: Option<u32>,
+    /// What a plan changes in the script.
+    pub levers: Vec<Lever>,
+    pub unknown: String,
+    pub unsupported: bool,
+    pub to_stderr: bool,
+    /// Whether a terminal shows where the script is.
+    pub live: bool,
+}
+
+/// One run of the script.
+#[derive(Debug)]
+pub struct Attempt {
+    pub status: ExitStatus,
+    pub record: Option<Record>,
+    pub trace: Option<Trace>,
+}
+
+impl Job {
+    /// Runs the script once; `limit` is the capacity that is enforced, `log` takes its output,
+    /// `doing` is what the status line says.
+    pub fn attempt(
+        &self,
+        directory: &Path,
+        limit: Option<u64>,
+        log: Option<&Path>,
+        doing: &str,
+    ) -> anyhow::Result<Attempt> {
+        let directory = fs::canonicalize(directory)
+            .with_context(|| format!("cannot use {}", directory.display()))?;
+        for stale in [
+            "record.json",
+            "trace.pickle",
+            "failure.pickle",
+            "refused.txt",
+            "status",
+        ] {
+            let _ = fs::remove_file(directory.join(stale));
+        }
+        let mut command = Command::new(&self.host.python);
+        command.arg("-m").arg("oomph.launch").args(&self.words);
+        let config = directory.join("virtual-gpu.conf");
+        let settings = serde_json::json!({
+            "directory": directory,
+            "virtual": self.gpu.is_some(),
+            "unsupported": self.unsupported,
+            "rule": self.unknown,
+            "steps": self.steps,
+            "levers": self.levers,
+            "config": config,
+        });
+        let settings_path = directory.join("settings.json");
+        fs::write(&settings_path, settings.to_string())
+            .context("cannot write the settings of the run")?;
+        command.env("OOMPH_RUN", &settings_path);
+        if let Some(spec) = &self.gpu {
+            let library = self.host.virtual_gpu()?;
+            fs::write(&config, self.config(spec, limit))
+                .context("cannot write the settings of the virtual GPU")?;
+            let mut preload = library.clone().into_os_string();
+            if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty())
+            {
+                preload.push(":");
+                preload.push(others);
+            }
+            command
+                .env("LD_PRELOAD", preload)
+                .env("OOMPH_VGPU", &config);
+            command.env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
+            // What torch.compile decides by timing a virtual GPU must not reach a real one's cache,
+            // nor the other way round.
+            if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
+                && let Some(cache) = cache_directory()
+            {
+                command.env(
+                    "TORCHINDUCTOR_CACHE_DIR",
+                    cache.join(format!("inductor-{}", spec.found.gpu.id)),
+                );
+            }
+        }
+        if let Some(path) = log {
+            let file = fs::File::create(path)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            let again = file.try_clone().context("cannot write the log")?;
+            command.stdin(Stdio::null()).stdout(file).stderr(again);
+        } else if self.to_stderr {
+            command.stdout(std::io::stderr());
+        }
+        let inherits = match (log, self.to_stderr || std::io::stdout().is_terminal()) {
+            (Some(_), _) => Inherits::Nothing,
+            (None, true) => Inherits::Both,
+            (None, false) => Inherits::Stderr,
+        };
+        let status = if self.live && live::wanted() {
+            live::run(&mut command, doing, &directory.join("status"), inherits)
+        } else {
+            command.status()
+        }
+        .with_context(|| format!("cannot start {}", self.host.python.display()))?;
+        let record_path = directory.join("record.json");
+        let record = record_path
+            .exists()
+            .then(|| Record::read(&record_path))
+            .transpose()?;
+        let trace = match &record {
+            Some(record) => read_trace(&directory, record)?,
+            None => None,
+        };
+        Ok(Attempt {
+            status,
+            record,
+            trace,
+        })
+    }
+
+    fn config(&self, spec: &GpuSpec, limit: Option<u64>) -> String {
+        let total = self.total.unwrap_or(spec.found.gpu.memory.total_bytes);
+        let mut text = spec.found.gpu.to_key_values_with_memory(total);
+        let _ = writeln!(text, "count={}", spec.count);
+        let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
+        text
+    }
+}
+
+/// What the process held outside of the allocator. A virtual GPU has no other process: whatever is
+/// neither free nor PyTorch's is this one's. On a real GPU the driver does not tell them apart.
+fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
+    if !record.r#virtual {
+        return None;
+    }
+    let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
+    let program = Program::new(trace, device.index, &config);
+    let at_failure = program.failure().map(|failure| {
+        // An event of a failure carries the device's free memory as its address.
+        device
+            .total_bytes
+            .saturating_sub(failure.addr)
+            .saturating_sub(program.reserved_at(failure.alloc_row))
+    });
+    Some(Bytes(at_failure.unwrap_or(device.outside_bytes)))
+}
+
+/// Reads the history, labels it, and keeps it in oomph's own compact form.
+fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>> {
+    let path = directory.join("trace.pickle");
+    let Some(device) = record.busiest() else {
+        return Ok(None);
+    };
+    if !path.exists() {
+        return Ok(None);
+    }
+    let (mut trace, _problems) = oomph_trace::snapshot::read(&path)?;
+    attribute(&mut trace, record, device.index);
+    trace.context.device_total = Some(Bytes(device.total_bytes));
+    trace.context.device_name = Some(device.name.clone());
+    trace.context.outside = outside(&trace, record, device);
+    trace.context.torch_version = Some(record.torch.clone());
+    let kept = directory.join("trace.oomph");
+    let file =
+        fs::File::create(&kept).with_context(|| format!("cannot write {}", kept.display()))?;
+    let mut out = std::io::BufWriter::new(file);
+    oomph_trace::oomph_file::write(&trace, &mut out)
+        .and_then(|()| out.flush())
+        .with_context(|| format!("cannot write {}", kept.display()))?;
+    // The compact form holds all of it.
+    let _ = fs::remove_file(&path);
+    Ok(Some(trace))
+}
+
+/// Where caches go: `$XDG_CACHE_HOME/oomph` or `~/.cache/oomph`.
+fn cache_directory() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
+    let base =
+        base.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
+    Some(base.join("oomph"))
+}
+
+/// `oomph-report/NAME-N` for the first N that is free.
+pub fn free_directory(words: &[OsString]) -> anyhow::Result<PathBuf> {
+    /// Nobody keeps more runs of one script than this.
+    const MOST: u32 = 100_000;
+    let name = words
+        .iter()
+        .find(|word| *word != "-m")
+        .map(PathBuf::from)
+        .unwrap_or_default();
+    let name = name
+        .file_stem()
+        .map_or_else(|| "run".into(), |stem| stem.to_string_lossy().into_owned());
+    (1..MOST)
+        .map(|number| Path::new("oomph-report").join(format!("{name}-{number}")))
+        .find(|directory| !directory.exists())
+        .context("oomph-report is full: remove old runs from it")
+}

@@ -1,0 +1,292 @@
+//! `oomph-plan.toml`: a plan with the job that it was made for.
+//!
+//! ```toml
+//! format = "oomph.plan/1"
+//!
+//! [job]
+//! script = "train.py"
+//! arguments = ["--batch", "16"]
+//! sha256 = "9f86d081…"
+//!
+//! [gpu]
+//! id = "rtx-4090"
+//! memory_bytes = 25282281472
+//!
+//! [versions]
+//! oomph = "0.1.0"
+//! torch = "2.11.0+cu130"
+//!
+//! [planned]
+//! allocated_bytes = 20401094656
+//! reserved_bytes = 21177040896
+//! used_bytes = 21722300416
+//! time_ratio = 1.09
+//! same_results = "exact"
+//! verified = true
+//! assumptions = []
+//!
+//! [[lever]]
+//! name = "checkpoint"
+//! modules = ["GPT.blocks.0", "GPT.blocks.1"]
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::lever::{Lever, Results};
+
+/// The version of the file. Fields may be added; a change of meaning is a new number.
+pub const FORMAT: &str = "oomph.plan/1";
+
+/// Why a plan could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Not TOML, or not the fields of a plan.
+    #[error("this is no plan ({FORMAT}): {0}")]
+    Toml(#[from] toml::de::Error),
+    /// Another version.
+    #[error("the plan has the format {found:?}; this oomph reads {FORMAT}. Run oomph fit again")]
+    Format {
+        /// The format that it states.
+        found: String,
+    },
+}
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanFile {
+    /// [`FORMAT`].
+    pub format: String,
+    /// What it was made for.
+    #[serde(default)]
+    pub job: Job,
+    /// On which GPU.
+    #[serde(default)]
+    pub gpu: Gpu,
+    /// With which software.
+    #[serde(default)]
+    pub versions: Versions,
+    /// What was planned, if `oomph fit` made it.
+    pub planned: Option<Figures>,
+    /// What is changed, in the order in which it is applied.
+    #[serde(rename = "lever", default)]
+    pub levers: Vec<Lever>,
+}
+
+/// A script and its arguments.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Job {
+    /// The script's path, or `-m module`.
+    pub script: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The script's digest, in hexadecimal; empty if unknown.
+    pub sha256: String,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Gpu {
+    /// Its name in the catalogue.
+    pub id: String,
+    /// Its capacity.
+    pub memory_bytes: u64,
+}
+
+/// Versions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Versions {
+    /// Of oomph.
+    pub oomph: String,
+    /// Of torch.
+    pub torch: String,
+}
+
+/// What a plan comes to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Peak in tensors.
+    pub allocated_bytes: u64,
+    /// Peak held by PyTorch's allocator.
+    pub reserved_bytes: u64,
+    /// Peak held by the process.
+    pub used_bytes: u64,
+    /// Time of a step against the plain job's, by the cost model.
+    pub time_ratio: f64,
+    /// The weakest promise among the levers.
+    pub same_results: Results,
+    /// Whether a run at the real capacity confirmed that it fits.
+    pub verified: bool,
+    /// What the figures rest on.
+    #[serde(default)]
+    pub assumptions: Vec<String>,
+}
+
+impl PlanFile {
+    /// Reads the text of a plan file.
+    pub fn parse(text: &str) -> Result<Self, PlanError> {
+        #[derive(Deserialize)]
+        struct Stated {
+            format: String,
+        }
+        let stated: Stated = toml::from_str(text)?;
+        if stated.format != FORMAT {
+            return Err(PlanError::Format {
+                found: stated.format,
+            });
+        }
+        Ok(toml::from_str(text)?)
+    }
+
+    /// Where `job`, `gpu` and `versions` are others than the plan was made for, each in a sentence.
+    /// What is empty is not known and not compared.
+    pub fn mismatches(&self, job: &Job, gpu: &Gpu, versions: &Versions) -> Vec<String> {
+        let mut found = Vec::new();
+        let differ = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
+        let file = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+        if differ(&file(&self.job.script), &file(&job.script)) {
+            found.push(format!(
+                "the plan was made for {}, not for {}",
+                self.job.script, job.script
+            ));
+        } else if differ(&self.job.sha256, &job.sha256) {
+            found.push(format!(
+                "{} has changed since the plan was made",
+                job.script
+            ));
+        }
+        if !self.job.script.is_empty()
+            && !job.script.is_empty()
+            && self.job.arguments != job.arguments
+        {
+            found.push(format!(
+                "the plan was made for the arguments {:?}, not {:?}",
+                self.job.arguments.join(" "),
+                job.arguments.join(" ")
+            ));
+        }
+        if differ(&self.gpu.id, &gpu.id) {
+            found.push(format!(
+                "the plan was made for {}, not for {}",
+                self.gpu.id, gpu.id
+            ));
+        }
+        if self.gpu.memory_bytes > gpu.memory_bytes && gpu.memory_bytes > 0 {
+            found.push(format!(
+                "the plan was made for {}; this GPU has {}",
+                gib(self.gpu.memory_bytes),
+                gib(gpu.memory_bytes)
+            ));
+        }
+        if differ(&self.versions.torch, &versions.torch) {
+            found.push(format!(
+                "the plan was made with torch {}, this is {}",
+                self.versions.torch, versions.torch
+            ));
+        }
+        found
+    }
+
+    /// The text of a plan file.
+    pub fn to_toml(&self) -> String {
+        // Serialising plain structs of strings and numbers has nothing to fail on.
+        toml::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lever::Dtype;
+
+    #[test]
+    fn a_plan_comes_back() -> Result<(), PlanError> {
+        let plan = PlanFile {
+            format: FORMAT.to_owned(),
+            job: Job {
+                script: "train.py".to_owned(),
+                arguments: vec!["--batch".to_owned(), "16".to_owned()],
+                sha256: String::new(),
+            },
+            gpu: Gpu::default(),
+            versions: Versions::default(),
+            planned: Some(Figures {
+                allocated_bytes: 1,
+                reserved_bytes: 2,
+                used_bytes: 3,
+                time_ratio: 1.5,
+                same_results: Results::Numerics,
+                verified: true,
+                assumptions: vec!["x".to_owned()],
+            }),
+            levers: vec![
+                Lever::SetToNone {},
+                Lever::MicroBatch { parts: 4 },
+                Lever::MixedPrecision { dtype: Dtype::Bf16 },
+                Lever::Optimizer8bit {},
+            ],
+        };
+        assert_eq!(PlanFile::parse(&plan.to_toml())?, plan);
+        Ok(())
+    }
+
+    #[test]
+    fn another_job_gpu_or_version_is_noticed() -> Result<(), PlanError> {
+        let plan = PlanFile::parse(
+            "format = \"oomph.plan/1\"\n[job]\nscript = \"a/train.py\"\nsha256 = \"1\"\n[gpu]\nid = \"t4\"\nmemory_bytes = 9663676416\n[versions]\ntorch = \"2.11.0\"\n",
+        )?;
+        let job = |script: &str, sha256: &str| Job {
+            script: script.to_owned(),
+            arguments: Vec::new(),
+            sha256: sha256.to_owned(),
+        };
+        let gpu = |id: &str, memory_bytes| Gpu {
+            id: id.to_owned(),
+            memory_bytes,
+        };
+        let torch = |torch: &str| Versions {
+            torch: torch.to_owned(),
+            ..Versions::default()
+        };
+        let none = plan.mismatches(
+            &job("b/train.py", "1"),
+            &gpu("t4", 9 << 30),
+            &torch("2.11.0"),
+        );
+        assert_eq!(none, Vec::<String>::new());
+        assert_eq!(
+            plan.mismatches(&Job::default(), &Gpu::default(), &Versions::default()),
+            none
+        );
+        let all = plan.mismatches(
+            &job("other.py", "1"),
+            &gpu("a100", 8 << 30),
+            &torch("2.12.0"),
+        );
+        for (words, expected) in all.iter().zip(["other.py", "a100", "8.00 GiB", "2.12.0"]) {
+            assert!(words.contains(expected), "{words}");
+        }
+        assert_eq!(all.len(), 4);
+        let changed = plan.mismatches(&job("train.py", "2"), &gpu("t4", 9 << 30), &torch(""));
+        assert!(changed[0].contains("changed"), "{changed:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn wrong_files_say_why() {
+        let error = |text: &str| PlanFile::parse(text).unwrap_err().to_string();
+        assert!(error("format = \"oomph.plan/9\"").contains("oomph.plan/9"));
+        let unknown = error("format = \"oomph.plan/1\"\n[[lever]]\nname = \"magic\"\n");
+        assert!(
+            unknown.contains("magic") && unknown.contains("micro_batch"),
+            "{unknown}"
+        );
+    }
+}

@@ -1,0 +1,13 @@
+//! Levers, the cost model, and the search for the cheapest plan that fits.
+//!
+//! A [`Lever`] is one change that saves memory; a plan is a list of them, kept in a [`PlanFile`].
+//! Each lever is one file in `python/oomph/levers/`, named as here, which applies it to a script
+//! that knows nothing of it.
+//!
+//! This crate does no I/O.
+
+mod file;
+mod lever;
+
+pub use file::{FORMAT, Figures, Gpu, Job, PlanError, PlanFile, Versions};
+pub use lever::{Attention, Dtype, Lever, OptimizerStep, Results};

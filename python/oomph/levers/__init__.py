@@ -1,0 +1,53 @@
+"""The levers of a plan, applied to a script that knows nothing of them.
+
+One file a lever, named as in `oomph-plan`; each holds one subclass of `Lever`. Nothing here imports
+torch before the script does: a lever's module is imported when torch is there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+
+def prepare(specifications: list[dict[str, Any]]) -> None:
+    """Set the environment for the levers that need it before torch is imported."""
+    for specification in specifications:
+        if specification["name"] == "allocator":
+            # torch reads the newer name first, and then not the older one.
+            new = "PYTORCH_ALLOC_CONF"
+            variable = new if new in os.environ else "PYTORCH_CUDA_ALLOC_CONF"
+            settings = [os.environ.get(variable, ""), specification["conf"]]
+            os.environ[variable] = ",".join(s for s in settings if s)
+
+
+class Levers:
+    """All levers of a plan."""
+
+    def __init__(self, specifications: list[dict[str, Any]]) -> None:
+        """`specifications` is `[{"name": …, parameters…}]`, as in the plan file."""
+        from oomph.levers.job import Job
+
+        self.job = Job()
+        self.levers = []
+        for specification in specifications:
+            parameters = dict(specification)
+            name = parameters.pop("name")
+            module = importlib.import_module(f"oomph.levers.{name}")
+            self.levers.append(module.LEVER(**parameters))
+
+    def install(self) -> None:
+        """Torch has just been imported; the script goes on after this."""
+        for lever in sorted(self.levers, key=lambda lever: lever.order):
+            lever.install(self.job)
+        if self.levers:
+            self.job.watch()
+
+    def report(self) -> list[dict[str, Any]]:
+        """What each lever did: `{"name", "applied", "note"}`; `applied` 0 means that it was inert."""
+        for lever in self.levers:
+            lever.finish()
+        return [
+            dict(name=lever.name, applied=lever.applied, note=lever.note) for lever in self.levers
+        ]
