@@ -16,8 +16,9 @@ from oomph.memory_model import MARGIN, Gauge, MemoryModel
 from oomph.release import clear_error, readable, release_caches
 from oomph.state import RandomState
 
-STEPS = 2
-"""Whole steps a probe makes: the optimizer's state is there from the second only."""
+STEPS = 3
+"""Whole steps a probe makes: the optimizer's state is there from the second only, and the allocator has
+settled by the third."""
 
 PROBES = 40
 """More than any search needs; a step function whose memory jumps about must come to an end."""
@@ -95,7 +96,7 @@ class Prober:
         self._training = [(m, m.training) for m in model.modules()] if model is not None else []
 
     def run(self, make: Callable[[], Any], size: int = 1) -> Probe:
-        """Two whole steps with `make()`, from an empty cache and the optimizer's state at the start.
+        """Whole steps with `make()`, from an empty cache and the optimizer's state at the start.
 
         Where state is made, in the first step, decides what holes are left for the second.
         """
@@ -187,7 +188,7 @@ def find_batch_size(
         loader = DataLoader(data, batch_size=found.recommended)
 
     `make_batch(n)` makes a batch of `n` samples: of the longest ones, as they decide. `step(batch)`
-    is a whole optimizer step. Each size is tried with two of them, from an empty cache; from what two
+    is a whole optimizer step. Each size is tried with three of them, from an empty cache; from what two
     sizes needed the next one is predicted. `model`, `optimizer`, `scaler` and `scheduler` are put
     back as they were, and so are random states; without `model` and `optimizer` the step's effects
     stay.

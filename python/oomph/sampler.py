@@ -261,7 +261,7 @@ def measure_sample_cost(
         sampler = oomph.MemoryBatchSampler(lengths, budget, cost=cost)
 
     `make_batch(count, length)` makes a batch of samples of one length; `step(batch)` is a whole
-    optimizer step. Lengths up to `longest` are tried, by two steps each; `model` and `optimizer` are
+    optimizer step. Lengths up to `longest` are tried, by three steps each; `model` and `optimizer` are
     put back as they were. The budget leaves the usual margin.
     """
     from oomph.finder import Prober
