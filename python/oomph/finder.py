@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -214,7 +215,7 @@ def find_batch_size(
         capacity = prober.gauge.usable()
         for units in search.sizes(capacity):
             size = units * multiple_of
-            probe = prober.run(lambda n=size: make_batch(n), size)
+            probe = prober.run(functools.partial(make_batch, size), size)
             probes.append(probe)
             search.saw(units, probe)
             if not search.good and units == search.start:
@@ -233,7 +234,7 @@ def find_batch_size(
         tried = {p.size for p in probes}
         for size in _for_speed(recommended, multiple_of):
             if size not in tried and prober.gauge.measures:
-                probes.append(prober.run(lambda n=size: make_batch(n), size))
+                probes.append(prober.run(functools.partial(make_batch, size), size))
         able = [p for p in probes if p.fits and p.size <= recommended]
         fastest = max(able, key=lambda p: p.per_second).size if able else recommended
     finally:

@@ -164,7 +164,7 @@ class TrainStep:
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._scheduler = scheduler
         self._autocast = autocast
-        self._rungs = list(rungs) if rungs is not None else [CheckpointBlocks()]
+        self._rungs: list[Rung] = list(rungs) if rungs is not None else [CheckpointBlocks()]
         self._applied: list[Rung] = []
         self._coupled = coupled
         self._check_loss = check_loss
@@ -425,7 +425,7 @@ class TrainStep:
             step()
             return
         own = self.optimizer.__dict__.get("step")
-        self.optimizer.step = step  # type: ignore[method-assign]
+        self.optimizer.step = step  # type: ignore[method-assign, assignment]
         try:
             self._scaler.step(self.optimizer)
         finally:
@@ -776,7 +776,7 @@ def _total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
     """The Euclidean norm of all gradients together, as `clip_grad_norm_` computes it."""
     if not gradients:
         return torch.tensor(0.0)
-    norms = []
+    norms: list[torch.Tensor] = []
     for device in {g.device: None for g in gradients}:
         norms += torch._foreach_norm([g for g in gradients if g.device == device])
     return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
