@@ -83,6 +83,8 @@ pub struct Facts<'a> {
     pub room: Option<Room>,
     /// Blocks of old steps.
     pub growth: Growth,
+    // How many blocks of each size were made while the model was built.
+    parameter_sizes: HashMap<u64, usize>,
 }
 
 impl<'a> Facts<'a> {
@@ -107,24 +109,9 @@ impl<'a> Facts<'a> {
             if !is_live(allocation, row) {
                 continue;
             }
-            let facts = stacks.get(allocation.stack);
-            let label = trace
-                .labels
-                .as_ref()
-                .filter(|_| allocation.alloc_row != NO_ROW)
-                .map(|labels| labels.get(allocation.alloc_row as usize))
-                .unwrap_or_default();
-            let phase = if label.phase == Phase::Unknown {
-                facts.phase
-            } else {
-                label.phase
-            };
             let step = step_of(allocation);
-            let category = if label.category == Category::Unknown {
-                category(facts, phase, allocation, &parameter_sizes, step.is_some())
-            } else {
-                label.category
-            };
+            let (category, phase) =
+                holds(trace, &stacks, &parameter_sizes, allocation, step.is_some());
             live.push(Live {
                 id: id as u32,
                 bytes: rounded(allocation),
@@ -153,7 +140,20 @@ impl<'a> Facts<'a> {
             live,
             growth,
             program,
+            parameter_sizes,
         }
+    }
+
+    /// What an allocation holds, and what the job did when it was made: as labelled, else as its
+    /// stack says. `in_step` is whether it was made within a step.
+    pub fn holds(&self, allocation: &Allocation, in_step: bool) -> (Category, Phase) {
+        holds(
+            self.trace,
+            &self.stacks,
+            &self.parameter_sizes,
+            allocation,
+            in_step,
+        )
     }
 
     /// Whether the history ends in an out-of-memory error.
@@ -207,6 +207,33 @@ impl<'a> Facts<'a> {
     pub fn unused(&self) -> u64 {
         self.reserved.saturating_sub(self.live_bytes)
     }
+}
+
+fn holds(
+    trace: &Trace,
+    stacks: &Stacks,
+    parameter_sizes: &HashMap<u64, usize>,
+    allocation: &Allocation,
+    in_step: bool,
+) -> (Category, Phase) {
+    let facts = stacks.get(allocation.stack);
+    let label = trace
+        .labels
+        .as_ref()
+        .filter(|_| allocation.alloc_row != NO_ROW)
+        .map(|labels| labels.get(allocation.alloc_row as usize))
+        .unwrap_or_default();
+    let phase = if label.phase == Phase::Unknown {
+        facts.phase
+    } else {
+        label.phase
+    };
+    let category = if label.category == Category::Unknown {
+        category(facts, phase, allocation, parameter_sizes, in_step)
+    } else {
+        label.category
+    };
+    (category, phase)
 }
 
 /// Whether an allocation is alive just before a row.

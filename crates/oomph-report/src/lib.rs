@@ -1,5 +1,7 @@
 //! How results are shown: terminal, JSON, HTML.
 
 pub mod explanation;
+pub mod export;
+pub mod html;
 pub mod run;
 pub mod terminal;

@@ -28,11 +28,11 @@ const FEW: usize = 4;
 const MANY: usize = 24;
 const INDENT: usize = 2;
 
-/// The report of a run, `columns` wide.
+/// The report of a run, `columns` wide. `place` is its page, or its directory where there is none.
 pub fn run_report(
     summary: &Summary,
     explanation: Option<&Explanation>,
-    directory: &Path,
+    place: &Path,
     columns: usize,
     verbose: bool,
 ) -> String {
@@ -92,7 +92,15 @@ pub fn run_report(
     let _ = writeln!(
         out,
         "{}",
-        line("record", &directory.display().to_string(), columns)
+        line(
+            if place.extension().is_some() {
+                "report"
+            } else {
+                "record"
+            },
+            &place.display().to_string(),
+            columns
+        )
     );
     out
 }

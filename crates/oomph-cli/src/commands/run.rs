@@ -17,6 +17,7 @@ use oomph_trace::Trace;
 
 use crate::host;
 use crate::job::{Job, free_directory};
+use crate::page;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
 
 /// Arguments of `oomph run`.
@@ -200,6 +201,7 @@ impl Args {
         if let Some(explanation) = explanation {
             json::write(&directory.join("explanation.json"), explanation)?;
         }
+        let report = page::after_run(directory, Vec::new());
         if let Some(target) = &self.json {
             json::write(target, summary)?;
         }
@@ -207,7 +209,7 @@ impl Args {
             stdout(&run_report(
                 summary,
                 explanation,
-                directory,
+                report.as_deref().unwrap_or(directory),
                 width(),
                 self.verbose,
             ))?;
