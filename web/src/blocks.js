@@ -14,9 +14,22 @@ export function kindPlace(history, kind) {
   const { node, phase } = history.kind(kind);
   const frame = history.userFrame(node);
   if (frame) return frameText(frame);
-  const [innermost] = history.frames(node);
+  const innermost = history.frames(node).find((frame) => frame[3] === 1 || frame[3] === 0);
   if (innermost) return frameText(innermost);
-  return phase === "unknown" ? "no stack recorded" : `${phase}, no Python stack`;
+  return phase === "unknown" ? "no stack recorded" : `${phase}, no line of your own`;
+}
+
+/** What tells kinds of the same line apart: the module, or the library's innermost line. */
+export function kindNote(history, kind) {
+  const { node, module, op } = history.kind(kind);
+  if (module || op) return [module, op].filter(Boolean).join(" · ");
+  const innermost = history.frames(node).find((frame) => frame[3] === 1 || frame[3] === 2);
+  return innermost && innermost[3] === 1 ? `← ${frameText(innermost)}` : "";
+}
+
+/** The colour of a kind, by whatever the timeline is stacked by. */
+export function kindColour(history, kind) {
+  return colour(state.mode, history.detail[history.modes[state.mode].of][kind]);
 }
 
 export function lifeText(history, block) {
@@ -49,17 +62,19 @@ export function stack(history, node, most = Infinity) {
   const frames = history.frames(node);
   if (!frames.length) return h("div", { class: "quiet" }, "no stack recorded");
   const own = frames.filter((frame) => frame[3] === 2);
-  const shown = frames.slice(0, Math.max(0, most - own.length));
+  // C++ and what only passes calls on say least, and are most of a stack.
+  const telling = frames.filter((frame) => frame[3] === 1 || frame[3] === 2);
+  const list = (some) => h("ol", { class: "all" }, some.map((frame) => h("li", { class: frame[3] === 2 ? "mine" : frame[3] === 1 ? "python" : "native", title: frame[0] }, frameText(frame))));
+  const below = telling.length ? telling : frames.filter((frame) => frame[3] === 0);
+  const shown = below.slice(0, Math.max(3, most));
   return h(
     "div",
     { class: "stack" },
     own.length ? h("ol", { class: "own" }, own.map((frame) => h("li", { title: frame[0] }, frameText(frame)))) : null,
-    h(
-      "ol",
-      { class: "all" },
-      shown.map((frame) => h("li", { class: frame[3] === 2 ? "mine" : frame[3] === 1 ? "python" : "native", title: frame[0] }, frameText(frame))),
-      frames.length > shown.length ? h("li", { class: "quiet" }, `… ${frames.length - shown.length} more`) : null,
-    ),
+    shown.length > own.length ? list(shown) : null,
+    shown.length ? null : h("div", { class: "quiet" }, "autograd called this: no line of your own"),
+    frames.length > shown.length && most === Infinity ? h("details", {}, h("summary", {}, `whole stack, ${frames.length} frames`), list(frames)) : null,
+    frames.length > shown.length && most !== Infinity ? h("div", { class: "quiet" }, `… ${frames.length - shown.length} more`) : null,
   );
 }
 

@@ -13,6 +13,11 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
+/** Puts children in the place of what an element holds; what is nothing is left out, as in `h`. */
+export function fill(element, ...children) {
+  element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+}
+
 /** A canvas that is sharp on every screen; `draw(context, width, height)` in CSS pixels. */
 export class Surface {
   constructor(canvas, draw) {

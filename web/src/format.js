@@ -31,7 +31,8 @@ export function duration(us, step = us / 100) {
   if (size >= 120e6) {
     const minutes = Math.floor(us / 60e6);
     const seconds = (us - minutes * 60e6) / 1e6;
-    return `${minutes} min ${seconds.toFixed(step < 1e6 ? 1 : 0)} s`;
+    const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(step / 1e6) - 0.01)));
+    return `${minutes} min ${seconds.toFixed(digits)} s`;
   }
   if (size >= 1e6) return pick(1e6, "s");
   if (size >= 1e3) return pick(1e3, "ms");

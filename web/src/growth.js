@@ -1,9 +1,9 @@
 // What each step leaves behind.
 
 import { bytes, niceBytes, percent } from "./format.js";
-import { Surface, css, h, tooltip } from "./dom.js";
+import { Surface, css, fill, h, tooltip } from "./dom.js";
 import { change, follow, position, selectKinds, state } from "./state.js";
-import { colour, kindPlace } from "./blocks.js";
+import { colour, kindNote, kindPlace } from "./blocks.js";
 
 const LEFT = 58;
 const BOTTOM = 22;
@@ -44,7 +44,7 @@ export function growth() {
       return;
     }
     const growing = usual !== null && usual > 0;
-    text.replaceChildren(
+    fill(text,
       growing ? h("b", { class: "bad" }, `${bytes(usual)} stay behind with every step`) : h("b", {}, usual === null ? "Too few steps to tell growth from what is made once" : "Steps leave nothing behind"),
       growing
         ? ": the median of all steps but the first, which makes what every later step uses again."
@@ -138,7 +138,7 @@ export function growth() {
     if (!detail) return;
     const { kinds } = head.growth;
     const total = kinds.reduce((sum, kind) => sum + kind.bytes, 0);
-    table.replaceChildren(
+    fill(table,
       h("thead", {}, h("tr", {}, h("th", { class: "number" }, "left"), h("th", { class: "number share" }, "share"), h("th", { class: "number" }, "blocks"), h("th", { class: "number" }, "in steps"), h("th", {}, "category"), h("th", {}, "made at"))),
       h(
         "tbody",
@@ -151,11 +151,11 @@ export function growth() {
             "tr",
             { tabindex: "0", onclick: pick, onkeydown: (event) => event.key === "Enter" && pick(), "aria-selected": String(state.selection?.label === name && Boolean(state.selection.mask[row.kind])) },
             h("td", { class: "number" }, bytes(row.bytes)),
-            h("td", { class: "number share" }, h("span", { class: "bar" }, h("i", { style: { width: `${(row.bytes / (kinds[0]?.bytes || 1)) * 100}%`, background: colour("category", kind.categoryIndex) } })), percent(row.bytes, total)),
+            h("td", { class: "number share" }, h("span", { class: "bar" }, h("i", { style: { width: `${(row.bytes / (kinds[0]?.bytes || 1)) * 100}%`, background: colour("category", kind.categoryIndex) } })), h("span", {}, percent(row.bytes, total))),
             h("td", { class: "number" }, row.blocks.toLocaleString("en")),
             h("td", { class: "number" }, row.steps.toLocaleString("en")),
             h("td", {}, kind.category),
-            h("td", { class: "name" }, name, kind.module ? h("span", { class: "quiet" }, ` ${kind.module}`) : null),
+            h("td", { class: "name" }, name, h("span", { class: "quiet" }, ` ${kindNote(history, row.kind)}`)),
           );
         }),
       ),

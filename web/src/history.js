@@ -265,7 +265,8 @@ export class History {
         step();
         if (total > high[x]) {
           high[x] = total;
-          values.set(now, base);
+          // A loop: `set` costs more than these few numbers.
+          for (let index = 0; index < series; index++) values[base + index] = now[index];
         }
         if (total < low[x]) low[x] = total;
         if (marked && chosen > marked[x]) marked[x] = chosen;

@@ -2,10 +2,10 @@
 
 import { unpack } from "./payload.js";
 import { bytes, count } from "./format.js";
-import { forgetColours, h, tooltip } from "./dom.js";
+import { fill, forgetColours, h, tooltip } from "./dom.js";
 import { History } from "./history.js";
 import { axesOf, axisRange, change, clearSelection, follow, selectKinds, state } from "./state.js";
-import { blockTip, colour, kindPlace, kindsAt, lifeText, matching, stack } from "./blocks.js";
+import { blockTip, colour, kindNote, kindPlace, kindsAt, lifeText, matching, stack } from "./blocks.js";
 import { failure, timeline } from "./timeline.js";
 import { peak } from "./peak.js";
 import { space } from "./space.js";
@@ -29,12 +29,12 @@ const HELP = [
 async function start() {
   const app = document.getElementById("app");
   if (typeof DecompressionStream === "undefined") {
-    app.replaceChildren(h("p", { class: "loading" }, "This report needs a browser of 2023 or newer."));
+    fill(app, h("p", { class: "loading" }, "This report needs a browser of 2023 or newer."));
     return;
   }
   const found = await unpack("page");
   if (!found) {
-    app.replaceChildren(h("p", { class: "loading" }, "This file holds no report data."));
+    fill(app, h("p", { class: "loading" }, "This file holds no report data."));
     return;
   }
   const page = found.head;
@@ -49,7 +49,7 @@ async function start() {
   const lines = has ? timeline() : null;
   const tabs = has ? views() : { element: tables(), redraw() {} };
   const inspector = has ? inspect() : null;
-  app.replaceChildren(
+  fill(app,
     top(),
     verdict(),
     ...(has ? [lines.element, h("div", { class: "below" }, tabs.element, inspector)] : [tabs.element]),
@@ -81,12 +81,23 @@ async function start() {
 }
 
 function show(history) {
-  state.axis = axesOf(history).includes(state.axis) ? state.axis : axesOf(history)[0];
+  const axes = axesOf(history);
+  // A virtual GPU computes nothing, so its clock says little.
+  const usual = state.page.summary?.gpu.virtual && axes.includes("steps") ? "steps" : axes[0];
+  state.axis = axes.includes(state.axis) ? state.axis : usual;
   const moment = failure(history)?.moment ?? history.head.peak;
   state.history = null;
   state.moment = -1;
   for (const other of state.histories) other.mark(null);
-  change({ history, view: axisRange(history, state.axis), moment, selection: null, block: null });
+  change({ history, mode: usualMode(history), view: axisRange(history, state.axis), moment, selection: null, block: null });
+}
+
+/** Categories, unless most of the peak has none: then lines or phases tell more. */
+function usualMode(history) {
+  const of = (mode) => history.seriesAt(history.head.peak, mode);
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  const unknown = of("category").at(-1);
+  return unknown > sum(of("category")) * 0.6 && of("group").at(-1) < sum(of("group")) * 0.6 ? "group" : "category";
 }
 
 function top() {
@@ -190,12 +201,12 @@ function inspect() {
   follow((changed) => {
     if (!["selection", "block", "moment", "history", "loaded"].some((name) => changed.has(name))) return;
     const { history, block, selection, moment } = state;
-    if (!history?.detail) return element.replaceChildren(h("h3", {}, "Selection"), h("p", { class: "quiet" }, "Unpacking the blocks…"));
+    if (!history?.detail) return fill(element, h("h3", {}, "Selection"), h("p", { class: "quiet" }, "Unpacking the blocks…"));
     if (block !== null) {
       const number = history.detail.kind[block];
       const kind = history.kind(number);
       const requested = history.detail.sizes[history.detail.size[block]][0];
-      return element.replaceChildren(
+      return fill(element,
         h("h3", {}, "Block", h("button", { type: "button", class: "plain", onclick: () => change({ block: null }) }, "clear")),
         h(
           "dl",
@@ -223,7 +234,7 @@ function inspect() {
       if (now.amounts[number]) kinds.push(number);
     }
     kinds.sort((a, b) => now.amounts[b] - now.amounts[a]);
-    element.replaceChildren(
+    fill(element,
       h("h3", {}, selection ? selection.label : "Largest here", selection ? h("button", { type: "button", class: "plain", onclick: clearSelection }, "clear") : null),
       selection ? h("p", {}, h("b", {}, bytes(amount)), ` in ${count(blocks, "block")} at this moment`) : h("p", { class: "quiet" }, "Click anything: a category, a box, a row, a block. Every view follows."),
       h(
@@ -237,7 +248,7 @@ function inspect() {
             h("b", {}, bytes(now.amounts[number])),
             ` · ${count(now.blocks[number], "block")} `,
             h("span", { class: "chip", style: { "--chip": colour("category", kind.categoryIndex) } }, kind.category),
-            h("details", { open: kinds.length === 1 }, h("summary", {}, [kind.module, kindPlace(history, number)].filter(Boolean).join(" · ")), stack(history, kind.node)),
+            h("details", { open: kinds.length === 1 }, h("summary", {}, kindPlace(history, number), h("span", { class: "quiet" }, ` ${kindNote(history, number)}`)), stack(history, kind.node)),
           );
         }),
       ),
@@ -313,6 +324,6 @@ function keyboard(lines, tabs) {
 }
 
 start().catch((error) => {
-  document.getElementById("app").replaceChildren(h("p", { class: "loading" }, `This report cannot be shown: ${error.message}`));
+  fill(document.getElementById("app"), h("p", { class: "loading" }, `This report cannot be shown: ${error.message}`));
   throw error;
 });

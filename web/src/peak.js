@@ -1,16 +1,16 @@
 // What is alive at the chosen moment: a flame graph of who made it, and the same as a table.
 
-import { base, bytes, frameText, percent } from "./format.js";
-import { Surface, css, fitText, h, tooltip } from "./dom.js";
+import { bytes, frameText, percent } from "./format.js";
+import { Surface, css, fill, fitText, h, tooltip } from "./dom.js";
 import { change, follow, selectBlock, selectKinds, state } from "./state.js";
-import { colour, kindPlace, kindsAt, matching } from "./blocks.js";
+import { colour, kindNote, kindPlace, kindsAt, matching } from "./blocks.js";
 
 const ROW = 21;
 const ROWS_SHOWN = 200;
 const GROUPINGS = { line: "line", module: "module", op: "operator", category: "category", block: "block" };
 
 /** The tree to draw: names, parents before children, and the leaf of each kind. */
-function flameTree(history, by, native) {
+function flameTree(history, by, native, plumbing) {
   const { detail } = history;
   const nodes = [{ name: "all", parent: -1, depth: 0, mine: false }];
   const children = new Map();
@@ -39,14 +39,14 @@ function flameTree(history, by, native) {
   for (let node = 1; node < parent.length; node++) {
     const found = frames[frame[node]];
     const above = mapped[parent[node]];
-    mapped[node] = found[3] === 0 && !native ? above : child(above, frame[node], () => ({ name: frameText(found), mine: found[3] === 2, native: found[3] === 0 }));
+    mapped[node] = (found[3] === 0 && !native) || (found[3] === 3 && !plumbing) ? above : child(above, frame[node], () => ({ name: frameText(found), mine: found[3] === 2, native: found[3] === 0 }));
   }
   for (let number = 0; number < leaf.length; number++) {
     const kind = history.kind(number);
     let at = mapped[kind.node];
     if (at === 0) {
       // Autograd's own threads have no Python stack; the module says as much.
-      at = child(0, `\u0001${kind.phase}`, () => ({ name: `${kind.phase === "unknown" ? "" : `${kind.phase}, `}no Python stack`, mine: false }));
+      at = child(0, `\u0001${kind.phase}`, () => ({ name: `${kind.phase === "unknown" ? "" : `${kind.phase}, `}no line of your own`, mine: false }));
       for (const part of [kind.module, kind.op].filter(Boolean)) at = child(at, part, () => ({ name: part, mine: false }));
     }
     leaf[number] = at;
@@ -57,6 +57,7 @@ function flameTree(history, by, native) {
 export function peak() {
   let by = "stack";
   let native = false;
+  let plumbing = false;
   let root = 0;
   let tree = null;
   let layout = [];
@@ -86,7 +87,7 @@ export function peak() {
       tree = null;
       root = 0;
     }
-    if (["history", "loaded", "moment", "selection", "block", "query", "theme", "tab"].some((name) => changed.has(name))) update();
+    if (["history", "loaded", "moment", "mode", "selection", "block", "query", "theme", "tab"].some((name) => changed.has(name))) update();
   });
 
   function update() {
@@ -100,7 +101,7 @@ export function peak() {
     const now = kindsAt(history, state.moment);
     title.textContent = `${bytes(now.total)} in ${now.alive.length.toLocaleString("en")} blocks`;
     empty.textContent = now.total ? "" : "Nothing is alive at this moment.";
-    tree ??= prepare(flameTree(history, by, native));
+    tree ??= prepare(flameTree(history, by, native, plumbing));
     measure(now);
     arrange();
     surface.request();
@@ -123,7 +124,9 @@ export function peak() {
     const { history } = state;
     const value = new Float64Array(nodes.length);
     const lit = new Float64Array(nodes.length);
-    const categories = history.head.categories.length;
+    const { names, of } = history.modes[state.mode];
+    const key = history.detail[of];
+    const categories = names.length;
     const parts = new Float64Array(nodes.length * categories);
     const query = state.query ? matching(history, state.query) : null;
     for (let kind = 0; kind < leaf.length; kind++) {
@@ -131,7 +134,7 @@ export function peak() {
       if (!amount) continue;
       value[leaf[kind]] += amount;
       if ((!state.selection || state.selection.mask[kind]) && (!query || query[kind])) lit[leaf[kind]] += amount;
-      parts[leaf[kind] * categories + history.detail.kind_category[kind]] += amount;
+      parts[leaf[kind] * categories + key[kind]] += amount;
     }
     for (let node = nodes.length - 1; node > 0; node--) {
       const { parent } = nodes[node];
@@ -188,7 +191,7 @@ export function peak() {
       const y = box.depth * ROW;
       const lit = !filtered || tree.lit[box.node] > 0;
       context.globalAlpha = (box.above ? 0.55 : 1) * (lit ? 1 : 0.25);
-      context.fillStyle = box.node === 0 ? css("--root") : colour("category", tree.main[box.node]);
+      context.fillStyle = box.node === 0 ? css("--root") : colour(state.mode, tree.main[box.node]);
       context.fillRect(x, y, Math.max(0.5, wide - 1), ROW - 1);
       if (box.node !== 0 && !node.mine) {
         // Library code is paler, so that one's own lines stand out.
@@ -223,7 +226,7 @@ export function peak() {
     tooltip(event, [
       h("b", {}, box.node === 0 ? "everything alive" : node.name),
       h("div", {}, `${bytes(tree.value[box.node])} · ${percent(tree.value[box.node], tree.value[0])}`),
-      h("div", { class: "quiet" }, `mostly ${state.history.head.categories[tree.main[box.node]]}`),
+      h("div", { class: "quiet" }, `mostly ${state.history.modes[state.mode].names[tree.main[box.node]] || "unknown"}`),
       h("ol", { class: "stack" }, path.slice(0, 6).map((name) => h("li", {}, `← ${name}`))),
     ]);
   });
@@ -268,14 +271,23 @@ export function peak() {
       );
     const { history } = state;
     const hasModules = history.head.grouped_by === "module";
+    const hasPlumbing = history.detail?.frames.some((frame) => frame[3] === 3);
     const hasNative = history.detail?.frames.some((frame) => frame[3] === 0) && history.detail.frames.some((frame) => frame[3] > 0);
-    controls.replaceChildren(
+    fill(controls,
       press("Flame graph by", [["stack", "stack"], ...(hasModules ? [["module", "module"]] : [])], by, (value) => {
         by = value;
         tree = null;
         root = 0;
         update();
       }),
+      hasPlumbing && by === "stack"
+        ? press("All Python frames", [["yes", "all frames"]], plumbing ? "yes" : "", () => {
+            plumbing = !plumbing;
+            tree = null;
+            root = 0;
+            update();
+          })
+        : "",
       hasNative && by === "stack"
         ? press("C++ frames", [["yes", "C++ frames"]], native ? "yes" : "", () => {
             native = !native;
@@ -288,7 +300,7 @@ export function peak() {
     );
     const possible = Object.entries(GROUPINGS).filter(([name]) => hasModules || !["module", "op"].includes(name));
     if (!possible.some(([name]) => name === grouping)) grouping = "line";
-    tableControls.replaceChildren(
+    fill(tableControls,
       press("Table by", possible, grouping, (value) => {
         grouping = value;
         update();
@@ -307,8 +319,8 @@ export function peak() {
           const number = history.detail.kind[block];
           const kind = history.kind(number);
           return {
-            name: kind.module ? `${kind.module} · ${kind.op || kind.phase}` : kindPlace(history, number),
-            note: kind.module ? kindPlace(history, number) : kind.phase,
+            name: kindPlace(history, number),
+            note: kindNote(history, number),
             bytes: history.detail.bytes[block],
             blocks: 1,
             block,
@@ -357,7 +369,7 @@ export function peak() {
       if (state.selection?.label === row.name) return change({ selection: null });
       selectKinds(row.name, row.kinds);
     };
-    table.replaceChildren(
+    fill(table,
       h("thead", {}, h("tr", {}, header("bytes", "bytes", "number"), h("th", { class: "number share" }, "share"), grouping === "block" ? h("th", {}, "category") : header("blocks", "blocks", "number"), header("name", GROUPINGS[grouping]))),
       h(
         "tbody",
@@ -373,9 +385,9 @@ export function peak() {
               onkeydown: (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), pick(row)),
             },
             h("td", { class: "number" }, bytes(row.bytes)),
-            h("td", { class: "number share" }, h("span", { class: "bar" }, h("i", { style: { width: `${(row.bytes / most) * 100}%`, background: colour("category", row.category) } })), percent(row.bytes, now.total)),
+            h("td", { class: "number share" }, h("span", { class: "bar" }, h("i", { style: { width: `${(row.bytes / most) * 100}%`, background: colour("category", row.category) } })), h("span", {}, percent(row.bytes, now.total))),
             grouping === "block" ? h("td", {}, history.head.categories[row.category]) : h("td", { class: "number" }, row.blocks.toLocaleString("en")),
-            h("td", { class: "name", title: row.note || row.name }, row.name, row.note && grouping === "block" ? h("span", { class: "quiet" }, ` ${base(row.note)}`) : null),
+            h("td", { class: "name", title: row.note || row.name }, row.name, row.note && grouping === "block" ? h("span", { class: "quiet" }, ` ${row.note}`) : null),
           );
         }),
       ),

@@ -1,9 +1,9 @@
 // The address space at the chosen moment: segments as bands, blocks in them, holes between.
 
 import { bytes, count, duration, niceBytes, percent } from "./format.js";
-import { Surface, css, h, tooltip } from "./dom.js";
+import { Surface, css, fill, h, tooltip } from "./dom.js";
 import { change, follow, selectBlock, state } from "./state.js";
-import { blockTip, colour } from "./blocks.js";
+import { blockTip, kindColour } from "./blocks.js";
 import { failure } from "./timeline.js";
 
 const GRAIN = 512;
@@ -25,7 +25,7 @@ export function space() {
 
   follow((changed) => {
     if (changed.has("history") || changed.has("loaded")) map = null;
-    if (["history", "loaded", "moment", "selection", "block", "theme", "tab"].some((name) => changed.has(name))) update();
+    if (["history", "loaded", "moment", "mode", "selection", "block", "theme", "tab"].some((name) => changed.has(name))) update();
   });
 
   function update() {
@@ -126,7 +126,7 @@ export function space() {
     const reserved = segments.reduce((sum, [, size]) => sum + size, 0);
     const failed = failure(history);
     const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
-    facts.replaceChildren(
+    fill(facts,
       fact("reserved", bytes(reserved)),
       fact("in use", bytes(reserved - free)),
       fact("free within", `${bytes(free)} (${percent(free, reserved)})`),
@@ -176,7 +176,7 @@ export function space() {
     for (const [offset, size, block] of blocks) {
       const kind = detail.kind[block];
       context.globalAlpha = (mask && !mask[kind]) ? 0.25 : 1;
-      context.fillStyle = colour("category", detail.kind_category[kind]);
+      context.fillStyle = kindColour(history, kind);
       bands(offset, size, width, (x, y, wide) => context.fillRect(x, y, wide > 3 ? wide - 0.5 : wide, BAND));
     }
     context.globalAlpha = 1;

@@ -5,7 +5,7 @@ export const state = {
   histories: [],
   history: null,
   /** "time", "steps" or "events". */
-  axis: "time",
+  axis: null,
   /** "category", "phase" or "group". */
   mode: "category",
   /** What the timeline shows, in positions of the axis. */

@@ -68,7 +68,7 @@ export function whatIf() {
               "tr",
               { class: row === best ? "best" : "" },
               h("td", {}, row.current ? h("b", {}, row.conf ? `${row.conf} (this run)` : "the defaults (this run)") : copyable(row.conf)),
-              needs ? h("td", { class: "number" }, row.needs === null ? "–" : bytes(row.needs)) : null,
+              needs ? h("td", { class: "number" }, row.needs === null || row.fits === false ? "–" : bytes(row.needs)) : null,
               h("td", { class: "number" }, bytes(row.peak_reserved)),
               h("td", {}, amountBar(row.needs ?? row.peak_reserved, most)),
               knows ? h("td", { class: row.fits ? "good" : "bad" }, row.fits ? "✓ fits" : "✗ out of memory") : null,

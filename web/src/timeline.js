@@ -1,7 +1,7 @@
 // The timeline: what is alive through time, stacked; zoom from the whole job to one block.
 
 import { bytes, duration, niceBytes, niceStep, count } from "./format.js";
-import { Surface, css, fitText, h, tooltip } from "./dom.js";
+import { Surface, css, fill, fitText, h, tooltip } from "./dom.js";
 import { axesOf, axisRange, change, follow, momentAt, position, selectBlock, selectKinds, state } from "./state.js";
 import { blockTip, colour, kindPlace } from "./blocks.js";
 
@@ -55,7 +55,7 @@ export function timeline() {
     if (history.hasTime) parts.push(duration(history.timeAt(moment), history.head.span / 1000));
     parts.push(`${bytes(total)} in use`, `${bytes(history.reservedAt(moment))} reserved`);
     const name = moment === failure(history)?.moment ? "failure" : moment === history.head.peak ? "peak" : "moment";
-    reading.replaceChildren(h("b", {}, name), ` ${parts.join(" · ")}`);
+    fill(reading, h("b", {}, name), ` ${parts.join(" · ")}`);
   }
 
   function choice(label, values, current, set) {
@@ -70,7 +70,7 @@ export function timeline() {
     const { history, mode, axis } = state;
     if (!history) return;
     const group = history.head.grouped_by === "line" ? "line" : TITLES.group;
-    controls.replaceChildren(
+    fill(controls,
       choice("Stack by", Object.keys(history.modes).map((name) => [name, name === "group" ? group : TITLES[name]]), mode, (mode) => change({ mode })),
       choice("Axis", axesOf(history).map((name) => [name, AXES[name]]), axis, (axis) => {
         const range = axisRange(history, axis);
@@ -89,7 +89,7 @@ export function timeline() {
     );
     const { names, offset } = history.modes[mode];
     const ever = names.map((_, index) => Math.max(...history.levels.at(-1).series[offset + index]));
-    legend.replaceChildren(
+    fill(legend,
       ...names
         .map((name, index) => [name, index])
         .filter(([, index]) => ever[index] > 0)
@@ -113,8 +113,8 @@ export function timeline() {
           ),
         ),
       h("span", { class: "key" }, h("i", { class: "line reserved" }), "reserved"),
-      capacityOf(history) ? h("span", { class: "key" }, h("i", { class: "line capacity" }), "capacity") : null,
-      state.selection ? h("span", { class: "key" }, h("i", { class: "line marked" }), `selected: ${state.selection.label}`) : null,
+      capacityOf(history) ? h("span", { class: "key" }, h("i", { class: "line capacity" }), "capacity") : "",
+      state.selection ? h("span", { class: "key" }, h("i", { class: "line marked" }), `selected: ${state.selection.label}`) : "",
     );
     legend.querySelectorAll("[aria-pressed=true]").forEach((key) => key.classList.add("on"));
   }
@@ -149,7 +149,7 @@ export function timeline() {
     else drawAreas(context, box, data, y);
     drawLines(context, box, data, y, exact);
     context.restore();
-    marks(context, box, y, width);
+    marks(context, box, y);
     axisLabels(context, box, height);
     ribbon(context, box);
   }
@@ -288,13 +288,18 @@ export function timeline() {
     for (const run of placed) {
       const [high, low] = [y(run.low + run.amount), y(run.low)];
       const wide = run.to - run.from;
-      context.globalAlpha = (mask && (run.block < 0 || !mask[detail.kind[run.block]])) || (state.block !== null && run.block !== state.block && !mask) ? 0.3 : 1;
+      context.globalAlpha = (mask && (run.block < 0 || !mask[detail.kind[run.block]])) ? 0.3 : 1;
       context.fillStyle = colour(mode, run.index);
       context.fillRect(run.from, high, wide, low - high);
       if (run.block < 0) continue;
       if (low - high > 2.5 && wide > 2) {
         context.strokeStyle = line;
         context.lineWidth = 0.75;
+        context.strokeRect(run.from, high, wide, low - high);
+      }
+      if (run.block === state.block) {
+        context.strokeStyle = css("--marked");
+        context.lineWidth = 2;
         context.strokeRect(run.from, high, wide, low - high);
       }
       if (low - high > 13 && wide > 60) {
@@ -354,7 +359,7 @@ export function timeline() {
 
   const xOf = (box, moment) => box.x + ((position(moment) - state.view[0]) / (state.view[1] - state.view[0])) * box.width;
 
-  function marks(context, box, y, width) {
+  function marks(context, box, y) {
     const { history } = state;
     context.font = css("--font-small");
     const capacity = capacityOf(history);
@@ -363,7 +368,7 @@ export function timeline() {
       const inside = at >= box.y - 4;
       context.fillStyle = css("--bad");
       context.textBaseline = "alphabetic";
-      context.textAlign = "right";
+      context.textAlign = "left";
       if (inside) {
         context.strokeStyle = css("--bad");
         context.lineWidth = 1.5;
@@ -375,7 +380,7 @@ export function timeline() {
         context.setLineDash([]);
       }
       const text = inside ? `capacity ${bytes(capacity)}` : `capacity ${bytes(capacity)} ↑`;
-      halo(context, text, width - RIGHT - 4, inside ? Math.max(at - 5, 12) : box.y + 10);
+      halo(context, text, box.x + 6, inside ? Math.max(at - 5, 12) : box.y + 10);
     }
     const taken = [];
     const edge = (x) => x >= box.x - 1 && x <= box.x + box.width + 1;
@@ -457,11 +462,23 @@ export function timeline() {
     context.textBaseline = "alphabetic";
     const baseline = height - RIBBON - 6;
     const range = view[1] - view[0];
+    let free = 0;
     const put = (text, x) => {
       const half = context.measureText(text).width / 2;
+      const middle = Math.max(box.x + half - 4, Math.min(box.x + box.width - half, x));
+      if (middle - half < free) return;
+      free = middle + half + 10;
       context.textAlign = "center";
-      context.fillText(text, Math.max(box.x + half - 4, Math.min(box.x + box.width - half, x)), baseline);
+      context.fillText(text, middle, baseline);
     };
+    if (axis === "steps" && range < 2 && view[0] >= 1) {
+      const step = niceStep(range, box.width / 110);
+      for (let tick = Math.ceil(view[0] / step); tick * step <= view[1]; tick++) {
+        const [at, share] = [Math.floor(tick * step + 1e-9) - 1, ((tick * step + 1e-9) % 1) * 100];
+        if (history.steps[at]) put(`step ${history.steps[at].number}, ${share.toFixed(step < 0.01 ? 1 : 0)} %`, box.x + ((tick * step - view[0]) / range) * box.width);
+      }
+      return;
+    }
     if (axis === "steps") {
       const step = Math.max(1, niceStep(range, box.width / 56));
       if (view[0] < 1 && 1 - view[0] > range * 0.04) put("setup", box.x + ((Math.max(view[0], 0) + 1) / 2 - view[0]) / range * box.width);
@@ -472,7 +489,8 @@ export function timeline() {
       return;
     }
     const step = axis === "events" ? Math.max(1, niceStep(range, box.width / 110)) : niceStep(range, box.width / 100);
-    for (let at = Math.ceil(view[0] / step) * step; at <= view[1]; at += step) {
+    for (let tick = Math.ceil(view[0] / step); tick * step <= view[1]; tick++) {
+      const at = tick * step;
       const text = axis === "time" ? duration(at, step) : at.toLocaleString("en");
       put(text, box.x + ((at - view[0]) / range) * box.width);
     }

@@ -92,7 +92,7 @@ function fillBar() {
       parts.map(([name, amount, index]) => h("i", { title: `${name}: ${bytes(amount)}`, style: { width: `${(amount / whole) * 100}%`, background: paint(index) } })),
       capacity && capacity < whole * 0.995 ? h("em", { style: { left: `${(capacity / whole) * 100}%` } }) : null,
     ),
-    capacity && capacity < whole * 0.995 ? h("div", { class: "fill-mark", style: { left: `${(capacity / whole) * 100}%` } }, `capacity ${bytes(capacity)}`) : null,
+    capacity && capacity < whole * 0.995 ? h("div", { class: capacity < whole * 0.15 ? "fill-mark right" : "fill-mark", style: { left: `${(capacity / whole) * 100}%` } }, `capacity ${bytes(capacity)}`) : null,
     h(
       "figcaption",
       {},
@@ -115,7 +115,7 @@ function cause() {
     h(
       "ul",
       { class: "evidence" },
-      (found.evidence ?? []).slice(0, 6).map((item) =>
+      (found.evidence ?? []).filter((item) => !/^\d+ blocks?$/.test(item.what)).slice(0, 6).map((item) =>
         h("li", {}, item.bytes !== undefined && item.bytes !== null ? h("b", {}, bytes(item.bytes), " ") : null, item.what, item.stack?.length ? h("div", { class: "quiet" }, item.stack.join(" ← ")) : null),
       ),
     ),
@@ -136,9 +136,8 @@ function fixes() {
         h(
           "li",
           {},
-          h("b", { class: "good" }, `−${fix.basis === "estimated" ? "~" : ""}${bytes(fix.saves_bytes)}`),
-          " ",
           fix.what,
+          h("b", { class: "good" }, ` saves ${fix.basis === "estimated" ? "about " : ""}${bytes(fix.saves_bytes)}`),
           h("span", { class: "quiet" }, ` · ${fix.same_result} · ${fix.basis}`),
           fix.apply ? h("pre", {}, fix.apply) : null,
         ),

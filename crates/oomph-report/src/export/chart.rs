@@ -6,7 +6,7 @@ use oomph_trace::{Category, FrameId};
 
 use super::picture::{Anchor, Colour, Picture, fit, width_of};
 use crate::html::Page;
-use crate::html::history::Digest;
+use crate::html::history::{Digest, is_plumbing};
 use crate::html::redact::Redactor;
 use crate::terminal::bytes;
 
@@ -256,7 +256,7 @@ impl Flame {
                 .collect();
             if path.is_empty() {
                 let (module, operator) = digest.names(kind);
-                path.push("no Python stack".to_owned());
+                path.push("no line of your own".to_owned());
                 path.extend(
                     [redact.module(module), redact.operator(operator)]
                         .into_iter()
@@ -331,14 +331,11 @@ impl Flame {
 fn frame_name(digest: &Digest, id: FrameId, redact: &mut Redactor) -> Option<String> {
     let trace = digest.history.trace;
     let frame = trace.stacks.frame(id);
-    if !frame.is_python(&trace.strings) {
+    let (file, function) = (trace.strings.get(frame.file), trace.strings.get(frame.name));
+    if !frame.is_python(&trace.strings) || is_plumbing(file, function) {
         return None;
     }
-    let (file, function) = redact.frame(
-        trace.strings.get(frame.file),
-        trace.strings.get(frame.name),
-        true,
-    );
+    let (file, function) = redact.frame(file, function, true);
     let short = file.rsplit(['/', '\\']).next().unwrap_or(&file);
     Some(if function.is_empty() || function == "<module>" {
         format!("{short}:{}", frame.line)

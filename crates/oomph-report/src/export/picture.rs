@@ -15,7 +15,6 @@ pub(super) type Colour = [u8; 3];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
-    Middle,
     End,
 }
 
@@ -131,7 +130,6 @@ impl Picture {
                 } => {
                     let anchor = match anchor {
                         Anchor::Start => "start",
-                        Anchor::Middle => "middle",
                         Anchor::End => "end",
                     };
                     let weight = if *bold { " font-weight=\"600\"" } else { "" };
@@ -171,7 +169,6 @@ impl Picture {
                     let length = width_of(text);
                     let x = match anchor {
                         Anchor::Start => *x,
-                        Anchor::Middle => x - length / 2.0,
                         Anchor::End => x - length,
                     };
                     raster.text(x, *y, text, *colour);

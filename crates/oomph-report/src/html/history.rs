@@ -525,7 +525,7 @@ impl Digest<'_> {
             .iter()
             .filter(|block| block.requested < self.smallest)
             .count();
-        let (trace, options, facts) = (self.history.trace, &self.history.options, &self.facts);
+        let (trace, facts) = (self.history.trace, &self.facts);
         let rows = trace.rows_of(facts.program.device);
         let context = &trace.context;
         let head = json!({
@@ -1021,8 +1021,28 @@ impl Tree {
     }
 }
 
-/// `[file, function, line, kind]` of each frame; kind is 2 for the user's own code, 1 for other
-/// Python, 0 for what lies below.
+/// Whether a frame only passes a call on: every stack is full of them, and none says anything.
+pub(crate) fn is_plumbing(file: &str, function: &str) -> bool {
+    const FUNCTIONS: [(&str, &str); 8] = [
+        ("torch/nn/modules/module.py", "_wrapped_call_impl"),
+        ("torch/nn/modules/module.py", "_call_impl"),
+        ("torch/nn/modules/module.py", "inner"),
+        ("torch/nn/modules/module.py", "_slow_forward"),
+        ("torch/_ops.py", "__call__"),
+        ("torch/_jit_internal.py", "fn"),
+        ("torch/utils/_contextlib.py", "decorate_context"),
+        ("torch/optim/optimizer.py", "wrapper"),
+    ];
+    (function == "_use_grad" && file.contains("torch/optim/"))
+        || file == "<frozen runpy>"
+        || file.contains("-packages/oomph/")
+        || FUNCTIONS
+            .iter()
+            .any(|&(end, name)| function == name && file.ends_with(end))
+}
+
+/// `[file, function, line, kind]` of each frame; kind is 2 for the user's own code, 3 for what only
+/// passes calls on, 1 for other Python, 0 for what lies below.
 fn frames(trace: &Trace, used: &[FrameId], redact: &mut Redactor) -> Vec<Value> {
     used.iter()
         .map(|&id| {
@@ -1031,6 +1051,7 @@ fn frames(trace: &Trace, used: &[FrameId], redact: &mut Redactor) -> Vec<Value> 
             let function = trace.strings.get(frame.name);
             let kind = match (frame.is_python(&trace.strings), is_users_own(file)) {
                 (true, true) => 2,
+                (true, false) if is_plumbing(file, function) => 3,
                 (true, false) => 1,
                 _ => 0,
             };
