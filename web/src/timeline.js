@@ -382,7 +382,6 @@ export function timeline() {
       const text = inside ? `capacity ${bytes(capacity)}` : `capacity ${bytes(capacity)} ↑`;
       halo(context, text, box.x + 6, inside ? Math.max(at - 5, 12) : box.y + 10);
     }
-    const taken = [];
     const edge = (x) => x >= box.x - 1 && x <= box.x + box.width + 1;
     if (history.steps.length) {
       context.textAlign = "left";
@@ -399,11 +398,11 @@ export function timeline() {
         context.lineTo(x, box.y + box.height);
         context.stroke();
         const text = `step ${step.number}`;
-        if (x - lastText > context.measureText(text).width + 14 && state.axis !== "steps") {
+        const wide = context.measureText(text).width;
+        if (x - lastText > wide + 14 && x + 4 + wide < box.x + box.width + RIGHT && state.axis !== "steps") {
           context.fillStyle = css("--quiet");
           context.fillText(text, x + 4, box.y - 8);
           lastText = x;
-          taken.push([x, x + context.measureText(text).width + 8]);
         }
       }
     }

@@ -21,9 +21,9 @@ const PARTS = [
 
 function sentence() {
   const { summary, explanation, diff, kind } = state.page;
-  if (kind === "diff") return { mark: "Δ", tone: "plain", text: diff.verdict };
+  if (kind === "diff") return { mark: "Δ", tone: "neutral", text: diff.verdict };
   if (!summary) {
-    if (!explanation) return { mark: "·", tone: "plain", text: "A memory history" };
+    if (!explanation) return { mark: "·", tone: "neutral", text: "A memory history" };
     return { mark: explanation.out_of_memory ? "✗" : "✓", tone: explanation.out_of_memory ? "bad" : "good", text: explanation.verdict };
   }
   if (summary.verdict === "fits") return { mark: "✓", tone: "good", text: summary.peak.used_bytes ? "It fits" : "The script used no GPU memory" };

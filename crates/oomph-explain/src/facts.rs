@@ -156,6 +156,38 @@ impl<'a> Facts<'a> {
         )
     }
 
+    /// The bytes alive through the history: the highest of each of `shares` equal shares of its
+    /// operations.
+    pub fn timeline(&self, shares: usize) -> Vec<u64> {
+        let ops = &self.program.ops;
+        let bytes = |id: u32| {
+            self.program
+                .allocations
+                .get(id as usize)
+                .map_or(0, |allocation| self.config.round_size(allocation.requested))
+        };
+        let mut live: u64 = self
+            .program
+            .allocations
+            .iter()
+            .filter(|allocation| allocation.alloc_row == NO_ROW && !allocation.failed)
+            .map(|allocation| self.config.round_size(allocation.requested))
+            .sum();
+        let mut timeline = vec![0; ops.len().min(shares)];
+        for (index, op) in ops.iter().enumerate() {
+            match *op {
+                Op::Alloc(id) => live = live.saturating_add(bytes(id)),
+                Op::Free(id) => live = live.saturating_sub(bytes(id)),
+                _ => {}
+            }
+            let share = index * timeline.len() / ops.len();
+            if let Some(high) = timeline.get_mut(share) {
+                *high = live.max(*high);
+            }
+        }
+        timeline
+    }
+
     /// Whether the history ends in an out-of-memory error.
     pub fn failed(&self) -> bool {
         self.failure.is_some()

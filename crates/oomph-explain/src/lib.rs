@@ -22,6 +22,8 @@ pub use facts::Facts;
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.explain/1";
+/// Shares of [`Explanation::timeline`]: more than a terminal has columns.
+const TIMELINE: usize = 240;
 /// Places in the code that an explanation lists.
 const HOLDERS: usize = 8;
 
@@ -59,6 +61,10 @@ pub struct Explanation {
     pub peak: Peak,
     /// The lines of code that hold the most at that moment.
     pub holders: Vec<Holder>,
+    /// The bytes alive through the history: the highest of equal shares of its events. Not in the
+    /// JSON, since the report holds all of it.
+    #[serde(skip)]
+    pub timeline: Vec<u64>,
     /// What grows, if anything does.
     pub growth: Option<GrowthReport>,
     /// The steps that were found.
@@ -271,6 +277,7 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
         cause,
         peak: peak(&facts),
         holders: holders(&facts),
+        timeline: facts.timeline(TIMELINE),
         growth,
         steps: facts
             .steps
@@ -322,6 +329,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             ..Peak::default()
         },
         holders: Vec::new(),
+        timeline: Vec::new(),
         growth: None,
         steps: Vec::new(),
         message: Some(messages::report(message)),

@@ -7,7 +7,7 @@ use oomph_explain::{Basis, Cause, Diff, Explanation, Fix};
 
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, columns, pad, pad_left, paint, shorten,
-    signed_bytes, wrap,
+    signed_bytes, sparkline, wrap,
 };
 
 /// Evidence, places and fixes that fit on one screen.
@@ -85,6 +85,17 @@ fn summary(out: &mut String, found: &Explanation, width: usize) {
     let name_width = 16;
     let bar_width = width.saturating_sub(name_width + AMOUNT + 6).min(40);
     let max = peak.categories.iter().map(|c| c.bytes).max().unwrap_or(0);
+    if !found.timeline.is_empty() {
+        let curve = sparkline(&found.timeline, bar_width);
+        let most = found.timeline.iter().copied().max().unwrap_or(0);
+        let _ = writeln!(
+            out,
+            "  {}{}  {}",
+            pad("through time", name_width),
+            pad_left(&bytes(most), AMOUNT),
+            paint(DIM, curve.trim_end())
+        );
+    }
     for category in &peak.categories {
         let line = format!(
             "  {}{}  {}",

@@ -7,7 +7,7 @@ use oomph_explain::Explanation;
 use oomph_run::summary::{Share, Summary, Verdict};
 
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, sparkline, wrap,
 };
 
 /// Categories of the summary in the order of the table, with their names.
@@ -220,6 +220,15 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
     rows[..own].sort_by_key(|&(_, amount)| std::cmp::Reverse(amount));
     let most = rows.iter().map(|&(_, amount)| amount).max().unwrap_or(1);
     let room = columns.saturating_sub(INDENT + NAME + AMOUNT + 2).min(40);
+    if !summary.timeline.is_empty() {
+        let _ = writeln!(
+            out,
+            "  {}{}  {}",
+            pad("through time", NAME),
+            pad_left(&bytes(summary.peak.allocated_bytes), AMOUNT),
+            paint(DIM, sparkline(&summary.timeline, room).trim_end())
+        );
+    }
     for (name, amount) in rows {
         let graph = paint(ACCENT, bar(amount, most, room));
         let _ = writeln!(

@@ -297,6 +297,7 @@ fn measure(job: &Job, directory: &Path, summary: &mut Summary, quiet: bool) -> a
     summary.modules = needed.modules;
     summary.operators = needed.operators;
     summary.phases = needed.phases;
+    summary.timeline = needed.timeline;
     summary.steps = needed.steps;
     summary.peak_phase = needed.peak_phase;
     summary.peak_step = needed.peak_step;

@@ -174,6 +174,11 @@ pub(crate) struct Failure {
 
 /// Works out a history.
 pub(crate) fn digest<'a>(history: &'a History<'a>) -> Digest<'a> {
+    digest_with(history, MAX_BLOCKS)
+}
+
+/// Works out a history of which no more than `most_blocks` blocks are kept one by one.
+pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> Digest<'a> {
     let trace = history.trace;
     let options = &history.options;
     let device = options.device.unwrap_or_else(|| busiest(trace));
@@ -195,7 +200,15 @@ pub(crate) fn digest<'a>(history: &'a History<'a>) -> Digest<'a> {
     );
 
     // Blocks and their kinds.
-    let smallest = smallest_kept(&facts);
+    let smallest = smallest_kept(
+        facts
+            .program
+            .allocations
+            .iter()
+            .map(|block| block.requested)
+            .collect(),
+        most_blocks,
+    );
     let mut kinds: Vec<Kind> = Vec::new();
     let mut known: HashMap<Kind, u32, rustc_hash::FxBuildHasher> = HashMap::default();
     let mut kind_of: Vec<u32> = Vec::with_capacity(facts.program.allocations.len());
@@ -667,14 +680,12 @@ fn index_of<T: PartialEq>(all: &[T], wanted: T) -> u8 {
     all.iter().position(|one| *one == wanted).unwrap_or(0) as u8
 }
 
-/// The smallest request that is kept one by one.
-fn smallest_kept(facts: &Facts) -> u64 {
-    let allocations = &facts.program.allocations;
-    if allocations.len() <= MAX_BLOCKS {
+/// The smallest request that is kept one by one, so that no more than `most` are.
+fn smallest_kept(mut sizes: Vec<u64>, most: usize) -> u64 {
+    if sizes.len() <= most {
         return 0;
     }
-    let mut sizes: Vec<u64> = allocations.iter().map(|block| block.requested).collect();
-    let cut = sizes.len() - MAX_BLOCKS;
+    let cut = sizes.len() - most;
     // Above the largest of those that must go, so that no more than the cap stay.
     let (_, &mut largest_gone, _) = sizes.select_nth_unstable(cut - 1);
     largest_gone + 1
