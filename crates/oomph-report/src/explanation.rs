@@ -208,13 +208,13 @@ fn fixes(out: &mut String, fixes: &[Fix], width: usize) {
         };
         let saves = format!("−{sign}{}", bytes(fix.saves_bytes));
         let indent = 5 + AMOUNT + 3;
+        let text = format!("{} · {}", fix.what, fix.same_result);
         let _ = writeln!(
             out,
-            "  {}  {}  {} {}",
+            "  {}  {}  {}",
             number + 1,
             paint(GOOD, pad_left(&saves, AMOUNT + 1)),
-            wrap(&fix.what, width.saturating_sub(indent), indent),
-            paint(DIM, format!("· {}", fix.same_result)),
+            wrap(&text, width.saturating_sub(indent), indent),
         );
         if let Some(apply) = &fix.apply {
             let _ = writeln!(out, "{}{}", " ".repeat(indent), paint(ACCENT, apply));
@@ -251,7 +251,7 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
     out.push('\n');
     for (name, text) in notes {
         let first = format!("{name} {text}");
-        let wrapped = wrap(&first, width.saturating_sub(2), 4);
+        let wrapped = wrap(&first, width.saturating_sub(4), 4);
         let rest = wrapped.strip_prefix(name).unwrap_or(&wrapped);
         let _ = writeln!(out, "  {}{rest}", paint(WARN, name));
     }
@@ -260,7 +260,11 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
 /// What changed between two histories.
 pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{}", paint(BOLD, wrap(&found.verdict, width, 2)));
+    let _ = writeln!(
+        out,
+        "{}",
+        paint(BOLD, wrap(&found.verdict, width.saturating_sub(2), 2))
+    );
     let _ = writeln!(
         out,
         "  {}",

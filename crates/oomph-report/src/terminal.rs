@@ -10,6 +10,9 @@ use anstyle::{AnsiColor, Style};
 /// The narrowest and widest layouts: below, lines wrap anyway; above, they become hard to read.
 const WIDTHS: std::ops::RangeInclusive<usize> = 40..=200;
 
+/// Sentences are not wider than this: the eye loses longer lines.
+const MOST_TEXT: usize = 110;
+
 /// Bad news: an error, out of memory.
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
 /// Good news: it fits.
@@ -170,9 +173,11 @@ pub fn shorten(text: &str, width: usize) -> String {
     short
 }
 
-/// Plain text wrapped at spaces to `width` columns; each line after the first begins with
-/// `indent` spaces. Words that are too long stay whole: they are paths and commands to copy.
+/// Plain text wrapped at spaces to `width` columns, [`MOST_TEXT`] at most; each line after the first
+/// begins with `indent` spaces, which do not count. Words that are too long stay whole: they are
+/// paths and commands to copy.
 pub fn wrap(text: &str, width: usize, indent: usize) -> String {
+    let width = width.min(MOST_TEXT);
     let mut out = String::new();
     let mut column = 0;
     let mut words = text.split_whitespace().peekable();
@@ -187,7 +192,7 @@ pub fn wrap(text: &str, width: usize, indent: usize) -> String {
         if column > 0 && column + 1 + length > width {
             out.push('\n');
             out.push_str(&" ".repeat(indent));
-            column = indent;
+            column = 0;
         } else if column > 0 {
             out.push(' ');
             column += 1;
@@ -264,6 +269,7 @@ mod tests {
         assert_eq!(columns(&pad(&red, 8)), 8);
         assert_eq!(shorten("/home/someone/job/train.py", 12), "/hom…rain.py");
         assert_eq!(shorten("short", 12), "short");
-        assert_eq!(wrap("one two three four", 9, 2), "one two\n  three\n  four");
+        assert_eq!(wrap("one two three four", 7, 2), "one two\n  three\n  four");
+        assert_eq!(wrap("one two three four", 10, 4), "one two\n    three four");
     }
 }
