@@ -6,7 +6,7 @@ CARGO ?= cargo
 RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock
 PACKAGE := $(wildcard python/oomph/*.py python/oomph/*/*.py) pyproject.toml
 
-.PHONY: build demo test check bench-accuracy clean
+.PHONY: build demo test check bench-accuracy bench-speed clean
 
 build: $(VENV)/.built
 
@@ -34,6 +34,7 @@ demo: build
 
 check:
 	$(CARGO) fmt --check
+	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
 	$(BIN)/ruff check python tests examples
 	$(BIN)/ruff format --check python tests
 
@@ -44,6 +45,10 @@ test: build check
 # The jobs of bench/accuracy against what an H200 measured; about ten minutes.
 bench-accuracy: build
 	$(BIN)/python bench/accuracy/run.py --verdicts --out bench/accuracy/results.json
+
+# The whole command against the imports that it cannot do without.
+bench-speed: build
+	$(BIN)/python bench/speed/run.py --out bench/speed/results.json
 
 clean:
 	rm -rf target dist $(VENV) python/oomph/_vgpu oomph-report

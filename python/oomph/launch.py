@@ -115,14 +115,20 @@ def _run_script(path: str) -> None:
     exec(code, main.__dict__)
 
 
-def _without_own_frames(traceback):
-    while traceback is not None and traceback.tb_frame.f_code.co_filename in (
-        __file__,
-        runpy.__file__,
-        "<frozen runpy>",
-    ):
+def _without_own_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """The traceback as it would be without oomph: its frames are not the user's."""
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    frames = []
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        starts_script = not frames and filename in (runpy.__file__, "<frozen runpy>")
+        if not starts_script and not filename.startswith(package):
+            frames.append(traceback)
         traceback = traceback.tb_next
-    return traceback
+    kept = None
+    for frame in reversed(frames):
+        kept = types.TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
 
 
 def main() -> int:

@@ -62,6 +62,18 @@ class StepsDone(SystemExit):
         super().__init__(0)
 
 
+class _Status:
+    """A few words for the command's status line, in the run's directory."""
+
+    LENGTH = 96
+
+    def __init__(self, directory: str) -> None:
+        self._file = os.open(os.path.join(directory, "status"), os.O_CREAT | os.O_WRONLY, 0o644)
+
+    def say(self, text: str) -> None:
+        os.pwrite(self._file, text.encode()[: self.LENGTH].ljust(self.LENGTH), 0)
+
+
 class _Usage(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_uint64) for name in ("total", "limit", "allocated", "context", "peak")
@@ -102,11 +114,13 @@ class Recorder:
         self._boundaries: list[tuple[int, str, int]] = []
         self._oom: dict[str, Any] | None = None
         self._oom_count = 0
+        self._reserved = ""
         self._finished = False
         self._hooks: list[Any] = []
         self._set_metadata = getattr(torch._C, "_cuda_setMemoryMetadata", None)
         self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
         self._thread = threading.get_ident()
+        self._status = _Status(settings["directory"])
 
     # ---- beginning ----
 
@@ -217,6 +231,7 @@ class Recorder:
             self._names[id(module)] = name
         if not self._modules:
             self._seen_forward = True
+            self._say(FORWARD)
             self._mark(INPUT, ((t, "") for t in _cuda_tensors(args) if not t.requires_grad))
         self._modules.append(name)
 
@@ -227,6 +242,8 @@ class Recorder:
         if self._modules or output is None:  # without output: it raised
             return
         self._forwards += 1
+        if self._trains and _grad_enabled():
+            self._say(BACKWARD)
         if not self._trains and not _grad_enabled():
             self._inferences += 1
             self._boundary("inference", self._inferences)
@@ -251,6 +268,7 @@ class Recorder:
 
     def _before_step(self, optimizer, args, kwargs) -> None:
         self._in_optimizer += 1
+        self._say(OPTIMIZER)
         self._optimizers.add(optimizer)
         if self._step < MARKED_STEPS:
             self._mark_gradients()
@@ -307,6 +325,13 @@ class Recorder:
 
     def _boundary(self, what: str, number: int) -> None:
         self._boundaries.append((_now(), what, number))
+        if what != "optimizer":
+            self._reserved = f" · {torch.cuda.memory_reserved() / 2**30:.1f} GiB reserved"
+
+    def _say(self, phase: str) -> None:
+        counted = self._step if self._trains else self._inferences
+        what = phase if self._trains else "pass"
+        self._status.say(f"step {counted + 1}, {what}{self._reserved}")
 
     # ---- out of memory ----
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -14,6 +14,7 @@ use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
 use crate::host::Host;
+use crate::live::{self, Inherits};
 
 /// What to run, and on what.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub struct Job {
     pub unknown: String,
     pub unsupported: bool,
     pub to_stderr: bool,
+    /// Whether a terminal shows where the script is.
+    pub live: bool,
 }
 
 /// One run of the script.
@@ -41,16 +44,18 @@ pub struct Attempt {
 }
 
 impl Job {
-    /// Runs the script once; `limit` is the capacity that is enforced.
+    /// Runs the script once; `limit` is the capacity that is enforced, `log` takes its output,
+    /// `doing` is what the status line says.
     pub fn attempt(
         &self,
         directory: &Path,
         limit: Option<u64>,
         log: Option<&Path>,
+        doing: &str,
     ) -> anyhow::Result<Attempt> {
         let directory = fs::canonicalize(directory)
             .with_context(|| format!("cannot use {}", directory.display()))?;
-        for stale in ["record.json", "trace.pickle", "refused.txt"] {
+        for stale in ["record.json", "trace.pickle", "refused.txt", "status"] {
             let _ = fs::remove_file(directory.join(stale));
         }
         let mut command = Command::new(&self.host.python);
@@ -102,9 +107,17 @@ impl Job {
         } else if self.to_stderr {
             command.stdout(std::io::stderr());
         }
-        let status = command
-            .status()
-            .with_context(|| format!("cannot start {}", self.host.python.display()))?;
+        let inherits = match (log, self.to_stderr || std::io::stdout().is_terminal()) {
+            (Some(_), _) => Inherits::Nothing,
+            (None, true) => Inherits::Both,
+            (None, false) => Inherits::Stderr,
+        };
+        let status = if self.live && live::wanted() {
+            live::run(&mut command, doing, &directory.join("status"), inherits)
+        } else {
+            command.status()
+        }
+        .with_context(|| format!("cannot start {}", self.host.python.display()))?;
         let record_path = directory.join("record.json");
         let record = record_path
             .exists()

@@ -7,6 +7,7 @@ pub mod commands;
 pub mod host;
 mod job;
 mod json;
+mod live;
 mod page;
 mod table;
 

@@ -106,7 +106,7 @@ pub fn run_report(
 }
 
 fn verdict(out: &mut String, summary: &Summary, columns: usize) {
-    let peak = bytes(summary.peak.used_bytes);
+    let needed = bytes(summary.peak.used_bytes);
     let capacity = summary.gpu.memory_bytes;
     match summary.verdict {
         Verdict::Fits if summary.peak.used_bytes == 0 => {
@@ -114,10 +114,10 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         }
         Verdict::Fits => {
             let spare = capacity.saturating_sub(summary.peak.used_bytes);
-            let share = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
+            let percent = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits"));
             let text = format!(
-                "peak {peak} of {} ({share:.0} %), {} to spare",
+                "peak {needed} of {} ({percent:.0} %), {} to spare",
                 bytes(capacity),
                 bytes(spare)
             );
@@ -160,16 +160,16 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
             let text = match summary.oom.as_ref().and_then(|oom| oom.short_bytes) {
                 Some(short) if short > 0 => {
                     format!(
-                        "peak needed {peak} of {}: {} too much",
+                        "peak needed {needed} of {}: {} too much",
                         bytes(capacity),
                         bytes(short)
                     )
                 }
                 Some(_) => format!(
-                    "without a limit the peak is {peak} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
+                    "without a limit the peak is {needed} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
                     bytes(capacity)
                 ),
-                None => format!("at least {peak} of {} was needed", bytes(capacity)),
+                None => format!("at least {needed} of {} was needed", bytes(capacity)),
             };
             let _ = writeln!(
                 out,

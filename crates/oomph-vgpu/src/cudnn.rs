@@ -435,10 +435,23 @@ struct Rnn {
 }
 
 /// A batch of sequences.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Sequences {
-    length: u64,
-    batch: u64,
+    /// Of the longest.
+    steps: u64,
+    /// Of each; a packed batch has different ones.
+    lengths: Vec<u64>,
+}
+
+impl Sequences {
+    fn batch(&self) -> u64 {
+        self.lengths.len() as u64
+    }
+
+    /// Rows of all steps together.
+    fn rows(&self) -> u64 {
+        self.lengths.iter().sum()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -719,7 +732,12 @@ forwarded! {
         SUCCESS
     }
     fn cudnnSetRNNDataDescriptor(descriptor: u64, kind: c_int, layout: c_int, length: c_int, batch: c_int, vector: c_int, lengths: *const c_int, fill: *mut c_void) {
-        DESCRIPTORS.lock().sequences.insert(descriptor, Sequences { length: length as u64, batch: batch as u64 });
+        let lengths = (0..batch.max(0) as usize)
+            // SAFETY: cuDNN reads as many lengths as the batch has sequences, on the host.
+            .map(|at| if lengths.is_null() { length } else { unsafe { *lengths.add(at) } })
+            .map(|length| length.max(0) as u64)
+            .collect();
+        DESCRIPTORS.lock().sequences.insert(descriptor, Sequences { steps: length.max(0) as u64, lengths });
         SUCCESS
     }
     fn cudnnGetRNNWeightSpaceSize(handle: u64, descriptor: u64, size: *mut usize) {
@@ -769,13 +787,15 @@ const RNN_STEPS: u64 = 256;
 /// Work and reserve space of a recurrent network, as cuDNN 9 asks for them; found by varying one
 /// parameter at a time. The forward and the backward pass share the work space.
 fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u64) {
-    let (steps, batch) = (sequences.length, sequences.batch);
+    let (steps, batch) = (sequences.steps, sequences.batch());
+    let rows = sequences.rows();
+    let rows_of = |steps: u64| rows.min(steps * batch);
     let (layers, directions, gates) = (rnn.layers, rnn.directions(), rnn.gates());
     let (hidden, input, output) = (rnn.hidden, rnn.input, rnn.output());
     let bytes = data_bytes(rnn.kind);
     let (both, cells) = (directions == 2, rnn.cell == MODE_LSTM);
     let state = batch * hidden;
-    let all_states = steps * state;
+    let all_states = rows * hidden;
     let weights: u64 = (0..rnn.pseudo_layers())
         .map(|layer| rnn.matrices(layer))
         .sum();
@@ -783,10 +803,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
     // Sequences of different lengths are unpacked, and their states sorted.
     let sorted = directions * if cells { 4 } else { 2 };
     let (padding, lengths) = if rnn.padded {
-        (
-            all_states + steps * batch * input,
-            (8 * batch).next_multiple_of(32),
-        )
+        (all_states + rows * input, (8 * batch).next_multiple_of(32))
     } else {
         (0, 0)
     };
@@ -797,7 +814,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
             all_states * (gates * 2 + 4 + padded),
             state * (gates * 2 + 4),
         ),
-        (false, false) => (gates * steps.min(RNN_STEPS) * state, state * gates),
+        (false, false) => (gates * rows_of(RNN_STEPS) * hidden, state * gates),
         (true, true) => (all_states * (gates * 6 + 4 + padded), state * 6),
         (false, true) => (all_states * gates * 5, state * 2),
     };
@@ -806,7 +823,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
     // Projected states are smaller, and are there beside the others.
     let (projections, narrower) = if rnn.has_projection() {
         (
-            directions * steps * batch * output,
+            directions * rows * output,
             padded * 2 * directions * (state - batch * output),
         )
     } else {
@@ -818,7 +835,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
         return ((forward + weights) * bytes + fixed + lengths, 0);
     }
 
-    let widest = directions * directions * steps * batch * hidden.max(input);
+    let widest = directions * directions * rows * hidden.max(input);
     let between = if both {
         (2 + u64::from(layers > 1) * 2) * all_states
     } else if layers == 1 {
@@ -826,7 +843,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
     } else if rnn.is_persistent() {
         2 * all_states
     } else {
-        rnn_chunk(layers, steps, batch) * state
+        rows_of(rnn_chunk(layers, steps, batch)) * hidden
     };
     let between = match rnn.cell {
         _ if !rnn.is_persistent() => between,
@@ -834,7 +851,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
         MODE_GRU => between + 14 * all_states,
         _ => between + 9 * all_states,
     };
-    let unpacked = padded * (2 * directions * all_states + 2 * steps * batch * input);
+    let unpacked = padded * (2 * directions * all_states + 2 * rows * input);
     let kept = match (cells, both) {
         (false, false) => 1 + u64::from(rnn.is_persistent()),
         (false, true) => 6,
@@ -855,7 +872,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
         _ => 1,
     };
     let projected = if rnn.has_projection() {
-        layers * (all_states + steps * batch * output)
+        layers * (all_states + rows * output)
     } else {
         0
     };

@@ -16,6 +16,11 @@ const SUCCESS: Result = 0;
 const INVALID_ARGUMENT: Result = 4;
 const INTERNAL: Result = 3;
 
+/// Names a communicator; C passes it by value.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct UniqueId([u8; 128]);
+
 #[derive(Debug, Clone, Copy)]
 struct Communicator {
     rank: c_int,
@@ -87,18 +92,18 @@ export! {
         unsafe { put(version, 22_809) };
         SUCCESS
     }
-    fn ncclGetUniqueId(out: *mut [u8; 128]) -> Result, or INTERNAL; {
+    fn ncclGetUniqueId(out: *mut UniqueId) -> Result, or INTERNAL; {
         let mut id = [0_u8; 128];
         id[..8].copy_from_slice(&opaque_handle().to_le_bytes());
         id[8..12].copy_from_slice(&std::process::id().to_le_bytes());
-        unsafe { put(out, id) };
+        unsafe { put(out, UniqueId(id)) };
         SUCCESS
     }
-    fn ncclCommInitRank(out: *mut u64, size: c_int, _id: [u8; 128], rank: c_int) -> Result, or INTERNAL; {
+    fn ncclCommInitRank(out: *mut u64, size: c_int, _id: UniqueId, rank: c_int) -> Result, or INTERNAL; {
         unsafe { put(out, create(rank, size)) };
         SUCCESS
     }
-    fn ncclCommInitRankConfig(out: *mut u64, size: c_int, _id: [u8; 128], rank: c_int, _config: *mut c_void) -> Result, or INTERNAL; {
+    fn ncclCommInitRankConfig(out: *mut u64, size: c_int, _id: UniqueId, rank: c_int, _config: *mut c_void) -> Result, or INTERNAL; {
         unsafe { put(out, create(rank, size)) };
         SUCCESS
     }

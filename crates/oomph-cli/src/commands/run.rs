@@ -22,6 +22,10 @@ use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 #[command(
     after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n\nOptions end at the script: what follows it is the script's own."
 )]
@@ -98,7 +102,7 @@ impl Args {
         {
             eprintln!("note: {note}");
         }
-        let attempt = job.attempt(&directory, job.total, None)?;
+        let attempt = job.attempt(&directory, job.total, None, "running")?;
         let Some(record) = &attempt.record else {
             return without_record(&directory, attempt.status);
         };
@@ -167,7 +171,7 @@ impl Args {
         }
         let total = gpu
             .as_ref()
-            .map(|spec| memory.unwrap_or_else(|| spec.found.gpu.memory.total_bytes));
+            .map(|spec| memory.unwrap_or(spec.found.gpu.memory.total_bytes));
         Ok(Job {
             host,
             words,
@@ -177,6 +181,7 @@ impl Args {
             levers: self.levers()?,
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
+            live: !self.quiet,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
         })
     }
@@ -274,7 +279,12 @@ fn measure(job: &Job, directory: &Path, summary: &mut Summary, quiet: bool) -> a
     // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
     let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
     unlimited.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
-    let attempt = unlimited.attempt(&place, None, Some(&place.join("output.log")))?;
+    let attempt = unlimited.attempt(
+        &place,
+        None,
+        Some(&place.join("output.log")),
+        "running without a limit",
+    )?;
     let measured = attempt
         .record
         .as_ref()
