@@ -60,8 +60,9 @@ def magic(shell: Any, line: str, cell: str | None) -> None:
 def frame(page: str, height: int = HEIGHT) -> str:
     """Put a report's HTML into a frame that can do nothing outside itself; `height` is in pixels."""
     return (
-        f'<iframe srcdoc="{html.escape(page, quote=True)}" sandbox="allow-scripts" '
-        f'style="width:100%;height:{height}px;border:1px solid #ccc;border-radius:8px"></iframe>'
+        # Within a div, since IPython takes a bare frame for a mistake.
+        f'<div><iframe srcdoc="{html.escape(page, quote=True)}" sandbox="allow-scripts" '
+        f'style="width:100%;height:{height}px;border:1px solid #ccc;border-radius:8px"></iframe></div>'
     )
 
 

@@ -1,7 +1,5 @@
 //! What `oomph run` prints, at several widths.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
-
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -266,16 +266,15 @@ impl Flame {
             nodes[0].bytes += amount;
             nodes[0].by_category[slot] += amount;
             for name in path {
-                let next = match known.get(&(at, name.clone())) {
-                    Some(&next) => next,
-                    None => {
-                        let next = nodes.len();
-                        let depth = nodes[at].depth + 1;
-                        nodes.push(Node::new(name.clone(), depth));
-                        nodes[at].children.push(next);
-                        known.insert((at, name), next);
-                        next
-                    }
+                let next = if let Some(&next) = known.get(&(at, name.clone())) {
+                    next
+                } else {
+                    let next = nodes.len();
+                    let depth = nodes[at].depth + 1;
+                    nodes.push(Node::new(name.clone(), depth));
+                    nodes[at].children.push(next);
+                    known.insert((at, name), next);
+                    next
                 };
                 at = next;
                 nodes[at].bytes += amount;

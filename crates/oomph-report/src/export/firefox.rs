@@ -164,20 +164,19 @@ fn stack_of(
         .unwrap_or(0);
     let mut at = None;
     for &id in trace.stacks.stack(digest.stack(kind)).iter().rev() {
-        let frame = match tables.frame_numbers.get(&id) {
-            Some(&number) => number,
-            None => {
-                let frame = trace.stacks.frame(id);
-                let (file, function) = redact.frame(
-                    trace.strings.get(frame.file),
-                    trace.strings.get(frame.name),
-                    frame.is_python(&trace.strings),
-                );
-                let (name, file) = (tables.string(function), tables.string(file));
-                tables.functions.push((name, file, frame.line));
-                tables.frame_numbers.insert(id, tables.functions.len() - 1);
-                tables.functions.len() - 1
-            }
+        let frame = if let Some(&number) = tables.frame_numbers.get(&id) {
+            number
+        } else {
+            let frame = trace.stacks.frame(id);
+            let (file, function) = redact.frame(
+                trace.strings.get(frame.file),
+                trace.strings.get(frame.name),
+                frame.is_python(&trace.strings),
+            );
+            let (name, file) = (tables.string(function), tables.string(file));
+            tables.functions.push((name, file, frame.line));
+            tables.frame_numbers.insert(id, tables.functions.len() - 1);
+            tables.functions.len() - 1
         };
         at = Some(tables.stack(at, frame, category));
     }

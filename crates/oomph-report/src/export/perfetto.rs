@@ -26,10 +26,10 @@ pub(super) fn export(digest: &Digest, page: &Page) -> String {
             .zip(bytes)
             .map(|(category, bytes)| (category.name().to_owned(), json!(bytes)))
             .collect();
-        events.push(counter("allocated", at(moment), Value::Object(parts)));
+        events.push(counter("allocated", at(moment), &Value::Object(parts)));
     }
     for &(moment, bytes) in &digest.reserved {
-        events.push(counter("reserved", at(moment), json!({ "bytes": bytes })));
+        events.push(counter("reserved", at(moment), &json!({ "bytes": bytes })));
     }
     for step in &digest.steps {
         events.push(slice(
@@ -63,7 +63,7 @@ fn name(what: &str, thread: u32, name: &str) -> Value {
     json!({ "ph": "M", "name": what, "pid": PROCESS, "tid": thread, "args": { "name": name } })
 }
 
-fn counter(name: &str, time: u64, parts: Value) -> Value {
+fn counter(name: &str, time: u64, parts: &Value) -> Value {
     json!({ "ph": "C", "name": name, "pid": PROCESS, "ts": time, "args": parts })
 }
 

@@ -333,25 +333,25 @@ impl Raster {
         header.extend_from_slice(&(self.height as u32).to_be_bytes());
         // Eight bits, RGB, deflate, adaptive filters, not interlaced.
         header.extend_from_slice(&[8, 2, 0, 0, 0]);
-        chunk(&mut out, b"IHDR", &header);
+        chunk(&mut out, *b"IHDR", &header);
         let mut packed = ZlibEncoder::new(Vec::new(), Compression::new(6));
         for row in self.pixels.chunks(self.width * 3) {
             // Filter 0: rows of flat colour pack well as they are. Memory does not fail.
             let _ = packed.write_all(&[0]);
             let _ = packed.write_all(row);
         }
-        chunk(&mut out, b"IDAT", &packed.finish().unwrap_or_default());
-        chunk(&mut out, b"IEND", &[]);
+        chunk(&mut out, *b"IDAT", &packed.finish().unwrap_or_default());
+        chunk(&mut out, *b"IEND", &[]);
         out
     }
 }
 
-fn chunk(out: &mut Vec<u8>, kind: &[u8; 4], payload: &[u8]) {
+fn chunk(out: &mut Vec<u8>, kind: [u8; 4], payload: &[u8]) {
     out.extend_from_slice(&(payload.len() as u32).to_be_bytes());
-    out.extend_from_slice(kind);
+    out.extend_from_slice(&kind);
     out.extend_from_slice(payload);
     let mut crc = flate2::Crc::new();
-    crc.update(kind);
+    crc.update(&kind);
     crc.update(payload);
     out.extend_from_slice(&crc.sum().to_be_bytes());
 }

@@ -14,14 +14,14 @@ const LISTED: usize = 60;
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Growth {
     /// Per step.
-    pub steps: Vec<Left>,
+    pub steps: Vec<StepLeft>,
     /// The kinds that leave the most behind, the largest first.
     pub kinds: Vec<KindLeft>,
 }
 
 /// What one step left.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Left {
+pub(crate) struct StepLeft {
     /// The step's number.
     pub number: u32,
     /// The most bytes alive within it.
@@ -60,13 +60,13 @@ pub(crate) fn growth(
             .position(|&known| known == category)
             .unwrap_or(0)
     };
-    let mut left: Vec<Left> = steps
+    let mut left: Vec<StepLeft> = steps
         .iter()
         .enumerate()
-        .map(|(index, step)| Left {
+        .map(|(index, step)| StepLeft {
             number: step.number,
             left: (index + 1 < steps.len()).then(|| vec![0; Category::ALL.len()]),
-            ..Left::default()
+            ..StepLeft::default()
         })
         .collect();
     let mut kinds: HashMap<u32, (KindLeft, u32)> = HashMap::new();

@@ -676,7 +676,7 @@ pub(crate) fn busiest(trace: &Trace) -> u32 {
         .unwrap_or(0)
 }
 
-fn index_of<T: PartialEq>(all: &[T], wanted: T) -> u8 {
+fn index_of<T: PartialEq + Copy>(all: &[T], wanted: T) -> u8 {
     all.iter().position(|one| *one == wanted).unwrap_or(0) as u8
 }
 

@@ -78,7 +78,7 @@ impl Redactor {
         match public_part(path) {
             Some(part) => part.to_owned(),
             // C++ frames have bare names or none.
-            None if !path.contains(['/', '\\']) && !path.ends_with(".py") => path.to_owned(),
+            None if !path.contains(['/', '\\']) && !is_python_file(path) => path.to_owned(),
             None => "library".to_owned(),
         }
     }
@@ -164,7 +164,7 @@ impl Redactor {
             }
             _ => (bare, None),
         };
-        let looks_like_file = name.ends_with(".py") || name.contains(['/', '\\']);
+        let looks_like_file = is_python_file(name) || name.contains(['/', '\\']);
         let replaced = if looks_like_file {
             if public_part(name).is_some() {
                 self.library_file(name)
@@ -242,6 +242,12 @@ impl Redactor {
             other => other.clone(),
         }
     }
+}
+
+fn is_python_file(path: &str) -> bool {
+    std::path::Path::new(path)
+        .extension()
+        .is_some_and(|extension| extension == "py")
 }
 
 /// The path from a public package on: `torch/nn/modules/linear.py`.
