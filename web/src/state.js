@@ -64,7 +64,7 @@ export function position(moment, history = state.history, axis = state.axis) {
   if (axis === "events") return moment;
   const { steps } = history;
   const first = steps[0].start;
-  if (moment < first) return first ? moment / first : 0;
+  if (moment < first) return moment / first;
   const at = Math.max(0, history.stepAt(moment) >= 0 ? history.stepAt(moment) : steps.length - 1);
   const step = steps[at];
   return 1 + at + Math.min(1, (moment - step.start) / Math.max(1, step.end - step.start));
@@ -83,7 +83,8 @@ export function momentAt(position, history = state.history, axis = state.axis) {
 export function axisRange(history = state.history, axis = state.axis) {
   if (axis === "time") return [0, Math.max(1, history.head.span)];
   if (axis === "events") return [0, Math.max(1, history.moments)];
-  return [0, 1 + history.steps.length];
+  // Without anything before the first step there is no room for it.
+  return [history.steps[0].start > 0 ? 0 : 1, 1 + history.steps.length];
 }
 
 export function axesOf(history) {

@@ -341,7 +341,21 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
     drop(changes);
 
     let times = times(trace, &rows, &matters);
-    let steps = numbered_steps(trace, &found_steps, &clock);
+    let mut steps = numbered_steps(trace, &found_steps, &clock);
+    if let Some(first) = steps.first_mut() {
+        // The first step begins with its work, not with what was built before it.
+        let built = |block: &&Block| {
+            kinds
+                .get(block.kind as usize)
+                .is_none_or(|kind| matches!(kind.phase, Phase::Setup | Phase::Unknown))
+        };
+        if let Some(work) = all.iter().find(|block| !built(block))
+            && first.start < work.start
+            && work.start < first.end
+        {
+            first.start = work.start - 1;
+        }
+    }
     let space = Space::new(&facts, &clock);
     let grown = growth(&all, &steps, moments, &|kind| {
         kinds
