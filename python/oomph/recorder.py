@@ -7,6 +7,7 @@ its metadata, see `Scopes`), and which tensors are parameters, gradients, optimi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -15,6 +16,7 @@ import pickle
 import sys
 import threading
 import time
+import types
 import weakref
 from typing import Any
 
@@ -52,6 +54,10 @@ _COMPILED = "torch.compile is used: memory is not attributed to modules"
 
 _current_node = torch._C._current_autograd_node
 _grad_enabled = torch.is_grad_enabled
+
+
+SCOPE_FRAME = "oomph_scope_"
+"""Begins the names of frames that carry a scope's number."""
 
 
 class StepsDone(SystemExit):
@@ -114,9 +120,12 @@ class Recorder:
         self._boundaries: list[tuple[int, str, int]] = []
         self._oom: dict[str, Any] | None = None
         self._oom_count = 0
+        self._next_capture = 0.0
         self._reserved = ""
         self._finished = False
         self._hooks: list[Any] = []
+        # Torch before 2.10 keeps no metadata with an allocation; there its stack carries the scope.
+        self._frames: dict[int, Any] = {}
         self._set_metadata = getattr(torch._C, "_cuda_setMemoryMetadata", None)
         self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
         self._thread = threading.get_ident()
@@ -148,8 +157,9 @@ class Recorder:
             self.layer.leave()
 
     def _cuda_starts(self) -> None:
+        context = "all" if self._set_metadata is None else "alloc"
         torch.cuda.memory._record_memory_history(
-            enabled="all", context="alloc", stacks="python", max_entries=MAX_EVENTS
+            enabled="all", context=context, stacks="python", max_entries=MAX_EVENTS
         )
         torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
@@ -190,8 +200,11 @@ class Recorder:
 
     # ---- what runs ----
 
-    def _before_operator(self, name: str) -> None:
-        """Label what the next operator allocates."""
+    def _before_operator(self, name: str) -> Any:
+        """Label what the next operator allocates.
+
+        Returns the function to call it through, where its frame carries the label.
+        """
         node = _current_node()
         modules = self._modules
         if node is not None:
@@ -214,9 +227,15 @@ class Recorder:
         scope = self._scopes.get(key)
         if scope is None:
             scope = self._scopes[key] = len(self._scopes)
-        if self._set_metadata is not None and getattr(self._local, "scope", -1) != scope:
+        if self._set_metadata is None:
+            frame = self._frames.get(scope)
+            if frame is None:
+                frame = self._frames[scope] = _frame_named(f"{SCOPE_FRAME}{scope}")
+            return frame
+        if getattr(self._local, "scope", -1) != scope:
             self._local.scope = scope
             self._set_metadata(str(scope))
+        return None
 
     def _enter_module(self, module, args) -> None:
         if threading.get_ident() != self._thread and not self._modules:
@@ -361,6 +380,24 @@ class Recorder:
             self._oom["location"] = _main_thread_line(self._thread)
         self._mark_gradients()
         self._mark_state()
+        if not self.virtual:
+            self._capture()
+
+    def _capture(self) -> None:
+        """Keep the history at this very moment: a real job may not live to write its record.
+
+        A script that meets many of these errors on purpose (it looks for its batch size) is not
+        slowed by more than a tenth.
+        """
+        began = time.monotonic()
+        if began < self._next_capture:
+            return
+        path = os.path.join(self.settings["directory"], "failure.pickle")
+        with open(path + ".part", "wb") as file:
+            pickle.dump(torch.cuda.memory._snapshot(), file, protocol=4)
+        os.replace(path + ".part", path)
+        ended = time.monotonic()
+        self._next_capture = ended + 9 * (ended - began)
 
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
@@ -392,6 +429,9 @@ class Recorder:
             snapshot = torch.cuda.memory._snapshot()
             with open(os.path.join(directory, "trace.pickle"), "wb") as file:
                 pickle.dump(snapshot, file, protocol=4)
+            # The whole history holds the moment of failure, too.
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(directory, "failure.pickle"))
         record = dict(
             format=FORMAT,
             torch=torch.__version__,
@@ -465,6 +505,18 @@ class Recorder:
         buffer = ctypes.create_string_buffer(length)
         library.oomph_vgpu_report(buffer, length)
         return json.loads(buffer.raw[:length])
+
+
+def _frame_named(name: str) -> Any:
+    """A function that calls what it is given, and whose frame in a stack has this name."""
+
+    def call(function, *arguments):
+        return function(*arguments)
+
+    names = dict(co_name=name)
+    if hasattr(call.__code__, "co_qualname"):  # Python 3.11
+        names["co_qualname"] = name
+    return types.FunctionType(call.__code__.replace(**names), {})
 
 
 def _now() -> int:

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::Context as _;
+use oomph_allocator::{Config, Program, TorchVersion};
 use oomph_gpus::GpuSpec;
 use oomph_plan::Lever;
+use oomph_run::record::Device;
 use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
@@ -55,7 +57,13 @@ impl Job {
     ) -> anyhow::Result<Attempt> {
         let directory = fs::canonicalize(directory)
             .with_context(|| format!("cannot use {}", directory.display()))?;
-        for stale in ["record.json", "trace.pickle", "refused.txt", "status"] {
+        for stale in [
+            "record.json",
+            "trace.pickle",
+            "failure.pickle",
+            "refused.txt",
+            "status",
+        ] {
             let _ = fs::remove_file(directory.join(stale));
         }
         let mut command = Command::new(&self.host.python);
@@ -143,6 +151,24 @@ impl Job {
     }
 }
 
+/// What the process held outside of the allocator. A virtual GPU has no other process: whatever is
+/// neither free nor PyTorch's is this one's. On a real GPU the driver does not tell them apart.
+fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
+    if !record.r#virtual {
+        return None;
+    }
+    let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
+    let program = Program::new(trace, device.index, &config);
+    let at_failure = program.failure().map(|failure| {
+        // An event of a failure carries the device's free memory as its address.
+        device
+            .total_bytes
+            .saturating_sub(failure.addr)
+            .saturating_sub(program.reserved_at(failure.alloc_row))
+    });
+    Some(Bytes(at_failure.unwrap_or(device.outside_bytes)))
+}
+
 /// Reads the history, labels it, and keeps it in oomph's own compact form.
 fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>> {
     let path = directory.join("trace.pickle");
@@ -156,7 +182,7 @@ fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>
     attribute(&mut trace, record, device.index);
     trace.context.device_total = Some(Bytes(device.total_bytes));
     trace.context.device_name = Some(device.name.clone());
-    trace.context.outside = Some(Bytes(device.outside_bytes));
+    trace.context.outside = outside(&trace, record, device);
     trace.context.torch_version = Some(record.torch.clone());
     let kept = directory.join("trace.oomph");
     let file =

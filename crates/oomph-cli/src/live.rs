@@ -123,9 +123,8 @@ impl Screen {
         };
         let mut ready = [PollFd::new(&*master, PollFlags::IN)];
         match poll(&mut ready, Some(&wait)) {
-            Ok(0) => return Ok(Some(0)),
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Some(0)),
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Some(0)),
             Err(error) => return Err(error.into()),
         }
         match master.read(buffer) {

@@ -2,6 +2,7 @@
 
 pub mod explanation;
 pub mod export;
+pub mod finding;
 pub mod html;
 pub mod run;
 pub mod terminal;

@@ -6,6 +6,7 @@ use std::path::Path;
 use oomph_explain::Explanation;
 use oomph_run::summary::{Share, Summary, Verdict};
 
+use crate::finding::HeldFinding;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, sparkline, wrap,
 };
@@ -24,6 +25,8 @@ const CATEGORIES: [(&str, &str); 9] = [
 ];
 /// Rows of a table without `-v`.
 const FEW: usize = 4;
+/// Findings of the linter without `-v`.
+const FINDINGS: usize = 2;
 /// Rows of a table with `-v`.
 const MANY: usize = 24;
 const INDENT: usize = 2;
@@ -32,6 +35,7 @@ const INDENT: usize = 2;
 pub fn run_report(
     summary: &Summary,
     explanation: Option<&Explanation>,
+    findings: &[HeldFinding],
     place: &Path,
     columns: usize,
     verbose: bool,
@@ -69,7 +73,7 @@ pub fn run_report(
     );
     let _ = writeln!(out, "\n{}\n", paint(DIM, shorten(&head, columns)));
     verdict(&mut out, summary, columns);
-    if summary.peak.used_bytes > 0 {
+    if summary.peak.used_bytes > 0 && summary.verdict != Verdict::Refused {
         categories(&mut out, summary, columns);
         let limit = if verbose { MANY } else { FEW };
         shares(
@@ -88,6 +92,8 @@ pub fn run_report(
     if let Some(explanation) = explanation {
         cause(&mut out, explanation, columns);
     }
+    plan(&mut out, summary, columns);
+    lint(&mut out, findings, verbose, columns);
     assumptions(&mut out, summary, verbose, columns);
     let _ = writeln!(
         out,
@@ -175,6 +181,14 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 out,
                 "  {}\n",
                 wrap(&text, columns.saturating_sub(INDENT), INDENT)
+            );
+        }
+        Verdict::Refused => {
+            let _ = writeln!(
+                out,
+                "{} {}\n",
+                paint(BAD, "✗"),
+                paint(BOLD, "the plan cannot be applied; the script was stopped")
             );
         }
         Verdict::ScriptFailed => {
@@ -326,6 +340,66 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
             "{}",
             line(if index == 0 { "fixes" } else { "" }, &text, columns)
         );
+    }
+}
+
+/// What the levers of a plan did, and the planned peak beside the measured one.
+fn plan(out: &mut String, summary: &Summary, columns: usize) {
+    if summary.verdict == Verdict::Refused {
+        return;
+    }
+    for (index, lever) in summary.levers.iter().enumerate() {
+        let title = if index == 0 { "levers" } else { "" };
+        let note = lever
+            .note
+            .as_deref()
+            .map(|note| format!(": {note}"))
+            .unwrap_or_default();
+        let text = match lever.applied {
+            0 => format!("{} was inert{note}", lever.name),
+            1 => format!("{} applied{note}", lever.name),
+            times => format!("{} applied {times} times{note}", lever.name),
+        };
+        let text = if lever.applied == 0 {
+            line(title, &text, columns)
+                .lines()
+                .map(|part| paint(WARN, part))
+                .collect::<Vec<_>>()
+                .join("\n")
+        } else {
+            line(title, &text, columns)
+        };
+        let _ = writeln!(out, "{text}");
+    }
+    if let Some(planned) = summary.plan.as_ref().and_then(|plan| plan.planned)
+        && summary.peak.used_bytes > 0
+    {
+        let (planned, measured) = (planned.used_bytes, summary.peak.used_bytes);
+        let off = (measured as f64 / planned.max(1) as f64 - 1.0) * 100.0;
+        let text = format!(
+            "{}, measured {} ({off:+.1} %)",
+            bytes(planned),
+            bytes(measured)
+        );
+        let _ = writeln!(out, "{}", line("planned", &text, columns));
+    }
+}
+
+fn lint(out: &mut String, findings: &[HeldFinding], verbose: bool, columns: usize) {
+    let limit = if verbose { MANY } else { FINDINGS };
+    for (index, finding) in findings.iter().take(limit).enumerate() {
+        let text = format!(
+            "{} ({} held by this {})",
+            finding.text(),
+            bytes(finding.held_bytes),
+            finding.held_by
+        );
+        let title = if index == 0 { "lint" } else { "" };
+        let _ = writeln!(out, "{}", line(title, &text, columns));
+    }
+    if findings.len() > limit {
+        let more = format!("and {} more: oomph lint --trace", findings.len() - limit);
+        let _ = writeln!(out, "{}", line("", &more, columns));
     }
 }
 

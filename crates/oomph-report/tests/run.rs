@@ -83,6 +83,7 @@ fn summary(verdict: Verdict) -> Summary {
         }],
         seconds: 4.9,
         timeline: step.clone().chain(step).collect(),
+        plan: None,
         levers: None.into_iter().collect(),
         versions: BTreeMap::from([("torch", "2.11.0+cu130".to_owned())]),
     }
@@ -110,7 +111,14 @@ fn plain(styled: &str) -> String {
 
 fn report(verdict: Verdict, width: usize, verbose: bool) -> String {
     let place = Path::new("oomph-report/train-1/index.html");
-    plain(&run_report(&summary(verdict), None, place, width, verbose))
+    plain(&run_report(
+        &summary(verdict),
+        None,
+        &[],
+        place,
+        width,
+        verbose,
+    ))
 }
 
 #[test]

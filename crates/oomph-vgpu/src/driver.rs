@@ -483,7 +483,7 @@ export! {
         SUCCESS
     }
     fn cuPointerGetAttribute(out: *mut c_void, which: c_int, at: u64) -> Status, or UNKNOWN; {
-        let known = runtime::PointerAttributes::of(at);
+        let known = runtime::PointerAttributes::of(at).known;
         if known.kind == 0 {
             return INVALID_VALUE;
         }

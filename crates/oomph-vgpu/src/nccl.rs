@@ -3,7 +3,7 @@
 //! Small results are what they would be if all ranks were alike, which is said.
 
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::context::Charge;
 use crate::device::{self, machine};
@@ -14,6 +14,7 @@ use crate::{export, ledger, put, runtime};
 pub type Result = c_int;
 const SUCCESS: Result = 0;
 const INVALID_ARGUMENT: Result = 4;
+const INVALID_USAGE: Result = 5;
 const INTERNAL: Result = 3;
 
 /// Names a communicator; C passes it by value.
@@ -197,6 +198,55 @@ export! {
     fn ncclRecv(_to: u64, count: usize, kind: c_int, _peer: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         if collective(handle, stream, count as u64 * bytes(kind) / ranks(handle)).is_some() { SUCCESS } else { INVALID_ARGUMENT }
     }
+    fn ncclGather(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        let Some(communicator) = collective(handle, stream, count as u64 * bytes(kind)) else { return INVALID_ARGUMENT };
+        let len = count as u64 * bytes(kind);
+        for rank in 0..communicator.size as u64 {
+            if communicator.rank == root && to + rank * len != from {
+                unsafe { runtime::copy(to + rank * len, from, len as usize) };
+            }
+        }
+        SUCCESS
+    }
+    fn ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        let Some(communicator) = collective(handle, stream, count as u64 * bytes(kind)) else { return INVALID_ARGUMENT };
+        let len = count as u64 * bytes(kind);
+        if communicator.rank == root {
+            unsafe { runtime::copy(to, from + communicator.rank as u64 * len, len as usize) };
+        }
+        SUCCESS
+    }
+    fn ncclPutSignal(_from: u64, count: usize, kind: c_int, _peer: c_int, _window: u64, _offset: usize, _signal: c_int, _context: c_int, _flags: c_uint, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, count as u64 * bytes(kind) / ranks(handle)).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    }
+    fn ncclSignal(_peer: c_int, _signal: c_int, _context: c_int, _flags: c_uint, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, 0).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    }
+    fn ncclWaitSignal(_count: c_int, _signals: *const c_void, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, 0).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    }
+    fn ncclCommGetUniqueId(_handle: u64, out: *mut UniqueId) -> Result, or INTERNAL; {
+        unsafe { ncclGetUniqueId(out) }
+    }
+    fn ncclCommGrow(parent: u64, size: c_int, _id: *const UniqueId, rank: c_int, out: *mut u64, _config: *mut c_void) -> Result, or INTERNAL; {
+        let found = COMMUNICATORS.lock().get(&parent).copied();
+        // Those who were in it before keep their rank.
+        let rank = if rank < 0 { found.map_or(0, |found| found.rank) } else { rank };
+        unsafe { put(out, create(rank, size)) };
+        SUCCESS
+    }
+    /// Memory that a communicator could give back: none is modelled.
+    fn ncclCommMemStats(_handle: u64, _which: c_int, out: *mut u64) -> Result, or INTERNAL; {
+        unsafe { put(out, 0) };
+        SUCCESS
+    }
+    // Windows into the memory of other ranks are refused, as by a system without them.
+    fn ncclWinGetUserPtr(_handle: u64, _window: u64, out: *mut u64) -> Result, or INTERNAL; {
+        unsafe { put(out, 0) };
+        INVALID_USAGE
+    }
+    fn ncclGetLsaMultimemDevicePointer() -> Result, or INTERNAL; { INVALID_USAGE }
+    fn ncclGetPeerDevicePointer() -> Result, or INTERNAL; { INVALID_USAGE }
     fn ncclMemAlloc(out: *mut *mut c_void, size: usize) -> Result, or INTERNAL; {
         if unsafe { runtime::cudaMalloc(out, size) } == runtime::SUCCESS { SUCCESS } else { 1 }
     }

@@ -9,7 +9,7 @@ use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
 use crate::sync::Mutex;
-use crate::{clock, driver, export, ledger, put};
+use crate::{clock, driver, export, graphs, ledger, put};
 
 pub type Error = c_int;
 pub const SUCCESS: Error = 0;
@@ -153,13 +153,20 @@ export! {
 
 // ---- versions and devices ----
 
+/// Whether the program was built for CUDA 12, some of whose structs and functions are others.
+fn is_cuda_12() -> bool {
+    machine().config.int("cuda_version", 13_000) < 13_000
+}
+
 export! {
     fn cudaRuntimeGetVersion(version: *mut c_int) -> Error, or UNKNOWN; {
         unsafe { put(version, machine().config.int("cuda_version", 13_000)) };
         SUCCESS
     }
     fn cudaDriverGetVersion(version: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { put(version, machine().config.int("driver_version", 13_000)) };
+        // A driver is never older than what a working program was built for.
+        let built_for = machine().config.int("cuda_version", 13_000);
+        unsafe { put(version, machine().config.int("driver_version", 13_000).max(built_for)) };
         SUCCESS
     }
     fn cudaGetDeviceCount(count: *mut c_int) -> Error, or UNKNOWN; {
@@ -511,6 +518,10 @@ device_prop!(DeviceProp12 {
     reserved: [c_int; 63],
 });
 
+// As the vendor's headers have them, compiled for C.
+const _: () = assert!(size_of::<DeviceProp12>() == 1032 && size_of::<DeviceProp13>() == 1008);
+const _: () = assert!(size_of::<KnownAttributes>() == 24 && size_of::<PointerAttributes>() == 88);
+
 impl DeviceProp12 {
     fn fill_version_specific(&mut self, from: &Properties) {
         self.clockRate = from.clock_khz;
@@ -585,6 +596,15 @@ pub fn is_pinned(addr: u64) -> bool {
     pinned(addr).is_some()
 }
 
+/// Whether `addr` lies in memory that `cudaHostAlloc` mapped, not in memory that was only registered.
+fn allocated_pinned(addr: u64) -> bool {
+    let pinned = PINNED.lock();
+    pinned
+        .range(..=addr)
+        .next_back()
+        .is_some_and(|(&start, &(len, ours))| ours && addr < start + len)
+}
+
 fn pinned(addr: u64) -> Option<u64> {
     let pinned = PINNED.lock();
     let (&start, &(len, _)) = pinned.range(..=addr).next_back()?;
@@ -645,19 +665,33 @@ export! {
         SUCCESS
     }
     fn cudaPointerGetAttributes(out: *mut PointerAttributes, at: *const c_void) -> Error, or UNKNOWN; {
-        unsafe { put(out, PointerAttributes::of(at as u64)) };
+        let found = PointerAttributes::of(at as u64);
+        unsafe {
+            if is_cuda_12() {
+                put(out.cast(), found.known);
+            } else {
+                put(out, found);
+            }
+        }
         SUCCESS
     }
 }
 
-/// `cudaPointerAttributes`.
+/// What `cudaPointerAttributes` was until CUDA 12.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct PointerAttributes {
+pub struct KnownAttributes {
     pub kind: c_int,
     pub device: c_int,
     pub device_pointer: u64,
     pub host_pointer: u64,
+}
+
+/// `cudaPointerAttributes` of CUDA 13.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct PointerAttributes {
+    pub known: KnownAttributes,
     reserved: [i64; 8],
 }
 
@@ -667,34 +701,35 @@ impl PointerAttributes {
 
     /// What is known of `addr`.
     pub fn of(addr: u64) -> Self {
-        let none = Self {
+        let none = KnownAttributes {
             kind: 0,
             device: -2,
             device_pointer: 0,
             host_pointer: 0,
-            reserved: [0; 8],
         };
-        if let Some(device) = driver::device_of(addr) {
-            Self {
+        let known = if let Some(device) = driver::device_of(addr) {
+            KnownAttributes {
                 kind: Self::DEVICE,
                 device: device as c_int,
                 device_pointer: addr,
                 ..none
             }
         } else if pinned(addr).is_some() {
-            let device = device::current() as c_int;
-            Self {
+            KnownAttributes {
                 kind: Self::HOST,
-                device,
+                device: device::current() as c_int,
                 device_pointer: addr,
                 host_pointer: addr,
-                ..none
             }
         } else {
-            Self {
+            KnownAttributes {
                 host_pointer: addr,
                 ..none
             }
+        };
+        Self {
+            known,
+            reserved: [0; 8],
         }
     }
 }
@@ -717,8 +752,58 @@ pub unsafe fn copy(to: u64, from: u64, len: usize) {
         unsafe { std::ptr::copy_nonoverlapping(answer.to_le_bytes().as_ptr(), to as *mut u8, len) };
         return;
     }
+    if len as u64 > SPARSE_COPY && driver::device_of(from).is_some() && allocated_pinned(to) {
+        // SAFETY: the caller's contract; the destination is an anonymous mapping of ours.
+        unsafe { copy_touched(to, from, len) };
+        return;
+    }
     // SAFETY: the caller's contract; overlapping ranges are allowed here.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) }
+}
+
+/// Beyond this a copy from the device into pinned memory leaves untouched what is untouched, so that
+/// activations offloaded to the host take no memory of it either.
+const SPARSE_COPY: u64 = 1 << 20;
+
+/// Copies the pages of `from` that were ever touched; the rest of the destination becomes untouched.
+///
+/// # Safety
+/// Both ranges must be valid and apart, and the destination an anonymous private mapping.
+unsafe fn copy_touched(to: u64, from: u64, len: usize) {
+    const PAGE: u64 = 4096;
+    let end = from + len as u64;
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (first, last) = (to.div_ceil(PAGE) * PAGE, (to + len as u64) / PAGE * PAGE);
+        std::ptr::write_bytes(to as *mut u8, 0, (first - to) as usize);
+        discard(first, last - first);
+        std::ptr::write_bytes(last as *mut u8, 0, (to + len as u64 - last) as usize);
+    }
+    let start = from / PAGE * PAGE;
+    let mut touched = vec![0u8; (end - start).div_ceil(PAGE) as usize];
+    // SAFETY: `touched` has one byte a page.
+    let known = unsafe {
+        libc::mincore(
+            start as *mut libc::c_void,
+            (end - start) as usize,
+            touched.as_mut_ptr(),
+        )
+    } == 0;
+    for (page, touched) in touched.iter().enumerate() {
+        if known && touched & 1 == 0 {
+            continue;
+        }
+        let begin = (start + page as u64 * PAGE).max(from);
+        let stop = (start + (page as u64 + 1) * PAGE).min(end);
+        // SAFETY: within both ranges.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                begin as *const u8,
+                (to + (begin - from)) as *mut u8,
+                (stop - begin) as usize,
+            );
+        }
+    }
 }
 
 /// Sets real bytes where that costs little.
@@ -905,6 +990,23 @@ fn capture_status(stream: u64) -> (c_int, u64, u64) {
     })
 }
 
+/// The graph that is being captured; which of its nodes come before the next one is not kept.
+fn capture_graph(
+    handle: u64,
+    graph: *mut u64,
+    nodes: *mut u64,
+    edges: *mut u64,
+    count: *mut usize,
+) {
+    // SAFETY: the caller's outputs.
+    unsafe {
+        put(graph, handle);
+        put(nodes, 0);
+        put(edges, 0);
+        put(count, 0);
+    }
+}
+
 export! {
     fn cudaStreamBeginCapture(stream: u64, _mode: c_int) -> Error, or UNKNOWN; {
         check(streams::begin_capture(stream), ILLEGAL_STATE)
@@ -929,18 +1031,24 @@ export! {
         unsafe {
             put(status, active);
             put(id, capture);
-            put(graph, handle);
-            put(nodes, 0);
-            put(edges, 0);
-            put(count, 0);
         }
+        if is_cuda_12() {
+            return SUCCESS; // there this name takes no more
+        }
+        capture_graph(handle, graph, nodes, edges, count);
         SUCCESS
     }
     fn cudaStreamGetCaptureInfo_v3(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, edges: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
-        unsafe { cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, edges, count) }
+        let (active, capture, handle) = capture_status(stream);
+        unsafe {
+            put(status, active);
+            put(id, capture);
+        }
+        capture_graph(handle, graph, nodes, edges, count);
+        SUCCESS
     }
     fn cudaStreamGetCaptureInfo_v2(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
-        unsafe { cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, std::ptr::null_mut(), count) }
+        unsafe { cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, std::ptr::null_mut(), count) }
     }
     fn cudaStreamUpdateCaptureDependencies(_stream: u64, _nodes: *mut u64, _edges: *mut u64, _count: usize, _flags: c_uint) -> Error, or UNKNOWN; { SUCCESS }
     fn cudaThreadExchangeStreamCaptureMode(_mode: *mut c_int) -> Error, or UNKNOWN; { SUCCESS }
@@ -960,7 +1068,7 @@ export! {
     }
     fn cudaGraphNodeGetDependencies(_node: u64, _nodes: *mut u64, edges_or_count: *mut usize, count: *mut usize) -> Error, or UNKNOWN; {
         // CUDA 12 has no edge argument: there the third one is the count.
-        let count = if machine().config.int("cuda_version", 13_000) < 13_000 { edges_or_count } else { count };
+        let count = if is_cuda_12() { edges_or_count } else { count };
         unsafe { put(count, 0) };
         SUCCESS
     }
@@ -978,6 +1086,7 @@ export! {
     fn cudaGraphInstantiateWithFlags(out: *mut u64, graph: u64, _flags: c_ulonglong) -> Error, or UNKNOWN; {
         match streams::instantiate(graph) {
             Some(executable) => {
+                graphs::instantiated(graph, executable);
                 unsafe { put(out, executable) };
                 SUCCESS
             }
@@ -991,9 +1100,11 @@ export! {
         check(streams::is_executable(executable), INVALID_VALUE)
     }
     fn cudaGraphDestroy(graph: u64) -> Error, or UNKNOWN; {
+        graphs::destroyed(graph);
         check(streams::destroy_graph(graph), INVALID_VALUE)
     }
     fn cudaGraphExecDestroy(executable: u64) -> Error, or UNKNOWN; {
+        graphs::destroyed(executable);
         check(streams::destroy_executable(executable), INVALID_VALUE)
     }
 }

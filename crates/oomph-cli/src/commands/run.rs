@@ -1,6 +1,7 @@
 //! `oomph run`: a script on a virtual or a real GPU, and where its memory goes.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -9,16 +10,20 @@ use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_explain::Explanation;
 use oomph_gpus::GpuSpec;
-use oomph_plan::{Lever, PlanFile};
+use oomph_plan::{PlanFile, Versions};
+use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
-use oomph_run::summary::{Summary, Verdict, summarize};
+use oomph_run::Record;
+use oomph_run::summary::{Peak, Plan, Summary, Verdict, summarize};
 use oomph_trace::Trace;
+use sha2::{Digest as _, Sha256};
 
+use super::explain::Found;
 use crate::host;
 use crate::job::{Job, free_directory};
 use crate::page;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
@@ -90,7 +95,14 @@ pub struct Args {
 impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<i32> {
-        let job = self.job()?;
+        let plan = self.plan()?;
+        let job = self.job(plan.as_ref())?;
+        let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
+            plan.mismatches(&this_job(&job), &this_gpu(&job), &Versions::default())
+        });
+        for warning in &warnings {
+            eprintln!("warning: {warning}");
+        }
         let directory = match &self.out {
             Some(directory) => directory.clone(),
             None => free_directory(&job.words)?,
@@ -104,27 +116,46 @@ impl Args {
         }
         let attempt = job.attempt(&directory, job.total, None, "running")?;
         let Some(record) = &attempt.record else {
-            return without_record(&directory, attempt.status);
+            return self.without_record(&directory, attempt.status);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), job.total);
-        let mut explanation = None;
-        if summary.verdict == Verdict::OutOfMemory {
-            if let Some(trace) = &attempt.trace {
-                explanation = Some(explain(trace, &summary));
+        if let Some(plan) = &plan {
+            let versions = Versions {
+                torch: record.torch.clone(),
+                ..Versions::default()
+            };
+            let mut later = plan.mismatches(
+                &oomph_plan::Job::default(),
+                &oomph_plan::Gpu::default(),
+                &versions,
+            );
+            for warning in &later {
+                eprintln!("warning: {warning}");
             }
-            if job.gpu.is_some() && !self.no_measure {
-                measure(&job, &directory, &mut summary, self.quiet)?;
-            }
+            warnings.append(&mut later);
+            summary.plan = Some(self.applied(plan, warnings));
         }
-        self.write(&directory, &summary, explanation.as_ref())?;
+        let explained = attempt
+            .trace
+            .as_ref()
+            .map(|trace| Found::from(explain(trace, record, &summary)));
+        if summary.verdict == Verdict::OutOfMemory && job.gpu.is_some() && !self.no_measure {
+            measure(&job, &directory, &mut summary, self.quiet)?;
+        }
+        self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
             Verdict::Fits => EXIT_OK,
             Verdict::OutOfMemory => EXIT_FINDINGS,
             Verdict::ScriptFailed => EXIT_SCRIPT_FAILED,
+            Verdict::Refused => {
+                let reason = summary.failure.as_deref().unwrap_or("no reason was given");
+                eprintln!("error: {reason}");
+                EXIT_USAGE
+            }
         })
     }
 
-    fn job(&self) -> anyhow::Result<Job> {
+    fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
         let mut words = self.command.clone();
         if !self.module.is_empty() {
@@ -178,7 +209,7 @@ impl Args {
             gpu,
             total,
             steps: self.steps,
-            levers: self.levers()?,
+            levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
             live: !self.quiet,
@@ -186,34 +217,100 @@ impl Args {
         })
     }
 
-    fn levers(&self) -> anyhow::Result<Vec<Lever>> {
+    fn plan(&self) -> anyhow::Result<Option<PlanFile>> {
         let Some(path) = &self.plan else {
-            return Ok(Vec::new());
+            return Ok(None);
         };
         let text = fs::read_to_string(path)
             .with_context(|| format!("cannot read the plan {}", path.display()))?;
         let plan = PlanFile::parse(&text).with_context(|| path.display().to_string())?;
-        Ok(plan.levers)
+        Ok(Some(plan))
+    }
+
+    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> Plan {
+        Plan {
+            file: self
+                .plan
+                .as_ref()
+                .map(|path| path.display().to_string())
+                .unwrap_or_default(),
+            planned: plan.planned.as_ref().map(|planned| Peak {
+                allocated_bytes: planned.allocated_bytes,
+                reserved_bytes: planned.reserved_bytes,
+                used_bytes: planned.used_bytes,
+            }),
+            warnings,
+        }
+    }
+
+    /// The process did not live to write its record.
+    fn without_record(&self, directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
+        if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
+            bail!("{reason}");
+        }
+        // What was captured at the moment of an out-of-memory error is there all the same.
+        let captured = directory.join("failure.pickle");
+        if captured.is_file()
+            && let Ok((trace, problems)) = oomph_trace::snapshot::read(&captured)
+        {
+            let mut explanation =
+                oomph_explain::explain(&trace, &oomph_explain::Options::default());
+            explanation.add_problems(&problems);
+            let found = Found::from(explanation);
+            json::write(&directory.join("explanation.json"), &found)?;
+            if !self.quiet {
+                eprintln!(
+                    "oomph: the script ended ({status}) before its record was written; this is \
+                     from the moment of its last out-of-memory error"
+                );
+                let to_stdout = self.json.as_deref().is_some_and(json::is_stdout);
+                let text = super::explain::render_one(&found, width());
+                if to_stdout {
+                    eprintln!("{text}");
+                } else {
+                    stdout(&text)?;
+                }
+            }
+            return Ok(EXIT_FINDINGS);
+        }
+        match status.code() {
+            // The script never came to import torch, or failed before.
+            Some(0) => {
+                eprintln!(
+                    "oomph: the script ended without importing torch: there is nothing to report"
+                );
+                Ok(EXIT_OK)
+            }
+            Some(_) => Ok(EXIT_SCRIPT_FAILED),
+            None => {
+                eprintln!("oomph: the script was killed ({status}) before its record was written");
+                Ok(EXIT_SCRIPT_FAILED)
+            }
+        }
     }
 
     fn write(
         &self,
         directory: &Path,
         summary: &Summary,
-        explanation: Option<&Explanation>,
+        explained: Option<&Found>,
     ) -> anyhow::Result<()> {
-        json::write(&directory.join("summary.json"), summary)?;
-        if let Some(explanation) = explanation {
-            json::write(&directory.join("explanation.json"), explanation)?;
+        let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
+        let findings = explained.map_or(&[][..], |explained| &explained.findings);
+        let result = Output { summary, findings };
+        json::write(&directory.join("summary.json"), &result)?;
+        if let Some(explained) = failed {
+            json::write(&directory.join("explanation.json"), explained)?;
         }
         let report = page::after_run(directory, Vec::new());
         if let Some(target) = &self.json {
-            json::write(target, summary)?;
+            json::write(target, &result)?;
         }
         if !self.quiet && !self.json.as_deref().is_some_and(json::is_stdout) {
             stdout(&run_report(
                 summary,
-                explanation,
+                failed.map(|explained| &explained.explanation),
+                findings,
                 report.as_deref().unwrap_or(directory),
                 width(),
                 self.verbose,
@@ -223,6 +320,51 @@ impl Args {
     }
 }
 
+/// The script and its arguments as plan files state them, with the script's digest.
+fn this_job(job: &Job) -> oomph_plan::Job {
+    let mut words = job.words.iter().map(|word| word.to_string_lossy());
+    let mut script = words.next().unwrap_or_default().into_owned();
+    if script == "-m"
+        && let Some(module) = words.next()
+    {
+        script = format!("-m {module}");
+    }
+    oomph_plan::Job {
+        // A module's file is not known before Python finds it.
+        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
+        script,
+        arguments: words.map(std::borrow::Cow::into_owned).collect(),
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The GPU as plan files state it; empty for the machine's own.
+fn this_gpu(job: &Job) -> oomph_plan::Gpu {
+    oomph_plan::Gpu {
+        id: job
+            .gpu
+            .as_ref()
+            .map(|spec| spec.found.gpu.id.clone())
+            .unwrap_or_default(),
+        memory_bytes: job.total.unwrap_or(0),
+    }
+}
+
+/// The summary, and what the linter finds on the lines that hold memory.
+#[derive(serde::Serialize)]
+struct Output<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    findings: &'a [HeldFinding],
+}
+
 /// Whether the driver of a real GPU is there.
 fn has_real_gpu() -> bool {
     Path::new("/proc/driver/nvidia/version").exists()
@@ -230,33 +372,21 @@ fn has_real_gpu() -> bool {
         || Path::new("/dev/dxg").exists()
 }
 
-fn without_record(directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
-    if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
-        bail!("{reason}");
-    }
-    match status.code() {
-        // The script never came to import torch, or failed before.
-        Some(0) => {
-            eprintln!(
-                "oomph: the script ended without importing torch: there is nothing to report"
-            );
-            Ok(EXIT_OK)
-        }
-        Some(_) => Ok(EXIT_SCRIPT_FAILED),
-        None => {
-            eprintln!("oomph: the script was killed ({status}) before its record was written");
-            Ok(EXIT_SCRIPT_FAILED)
-        }
-    }
-}
-
-fn explain(trace: &Trace, summary: &Summary) -> Explanation {
+fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
+    // The message knows what the trace does not: what this process holds besides PyTorch's memory.
+    let message = record.outcome.message.as_deref().unwrap_or_default();
+    let (messages, _) = oomph_trace::text::read_from(message.as_bytes()).unwrap_or_default();
     let options = oomph_explain::Options {
         torch_version: summary
             .versions
             .get("torch")
             .and_then(|version| super::replay::parse_version(version).ok()),
         device_total: Some(summary.gpu.memory_bytes),
+        messages: if summary.verdict == Verdict::OutOfMemory {
+            messages
+        } else {
+            Vec::new()
+        },
         ..oomph_explain::Options::default()
     };
     oomph_explain::explain(trace, &options)
