@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
-RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock
+RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock web/dist/report.html
 PACKAGE := $(wildcard python/oomph/*.py python/oomph/*/*.py) pyproject.toml
 
-.PHONY: build demo test check bench-accuracy bench-speed test-matrix clean
+.PHONY: build demo test check bench-accuracy bench-speed bench-report test-matrix test-web clean
 
 build: $(VENV)/.built
 
@@ -35,13 +35,24 @@ demo: build
 
 check:
 	$(CARGO) fmt --check
+	$(PYTHON) web/build.py --check
 	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
-	$(BIN)/ruff check python tests examples
-	$(BIN)/ruff format --check python tests
+	$(BIN)/ruff check python tests examples web
+	$(BIN)/ruff format --check python tests web
 
 test: build check
 	$(CARGO) test -q --workspace
 	$(BIN)/python -m pytest -q
+
+# The report in a browser: needs Node 20, npm and Chromium, which nothing else here does.
+test-web: build
+	@command -v node >/dev/null || { echo "make test-web needs node and npm"; exit 1; }
+	cd web/tests && npm ci --silent --no-audit --no-fund && node --test .
+
+# A report of five million events: its size, and how quickly it opens and pans. Needs what test-web needs.
+bench-report: build
+	cd web/tests && npm ci --silent --no-audit --no-fund
+	$(BIN)/python bench/report/run.py --out bench/report/results.json
 
 # The jobs of bench/accuracy against what an H200 measured; about ten minutes.
 bench-accuracy: build

@@ -64,6 +64,7 @@ __all__ = [
     "find_batch_size",
     "free",
     "is_out_of_memory",
+    "load_ipython_extension",
     "measure_sample_cost",
     "memory_line",
     "samples",
@@ -71,6 +72,13 @@ __all__ = [
     "train_step",
     "watch",
 ]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register `%%oomph`; IPython calls this for `%load_ext oomph`."""
+    from oomph import notebook
+
+    notebook.load(shell)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ pub fn write(target: &Path, value: &impl serde::Serialize) -> anyhow::Result<()>
         serde_json::to_string_pretty(value).context("cannot write the result as JSON")?;
     text.push('\n');
     if is_stdout(target) {
-        crate::stdout(&text)
+        crate::stdout_as_is(&text)
     } else {
         std::fs::write(target, text)
             .with_context(|| format!("cannot write the result to {}", target.display()))

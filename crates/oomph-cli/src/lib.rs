@@ -10,6 +10,7 @@ mod job;
 mod json;
 mod lint_settings;
 mod live;
+mod page;
 mod table;
 
 use std::ffi::OsString;
@@ -64,9 +65,18 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
     }
 }
 
-/// Writes to stdout, without colour where it is no terminal. A reader that went away (`| head`) is
-/// no error.
+/// Writes what people read to stdout: without colour where it is no terminal, and without Unicode
+/// where the locale has none.
 fn stdout(text: &str) -> anyhow::Result<()> {
+    if oomph_report::terminal::knows_unicode() {
+        stdout_as_is(text)
+    } else {
+        stdout_as_is(&oomph_report::terminal::ascii(text))
+    }
+}
+
+/// Writes what programs read to stdout. A reader that went away (`| head`) is no error.
+fn stdout_as_is(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

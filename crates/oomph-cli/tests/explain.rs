@@ -16,7 +16,10 @@ fn fixture(name: &str) -> String {
 }
 
 fn run(arguments: &[&str]) -> i32 {
-    oomph_cli::main(arguments.iter().map(OsString::from))
+    // Tests leave no pages behind.
+    let pages = matches!(arguments.first(), Some(&("explain" | "diff")));
+    let arguments = arguments.iter().chain(pages.then_some(&"--no-report"));
+    oomph_cli::main(arguments.map(OsString::from))
 }
 
 fn json(arguments: &[&str]) -> (i32, Value) {

@@ -83,6 +83,8 @@ pub struct Facts<'a> {
     pub room: Option<Room>,
     /// Blocks of old steps.
     pub growth: Growth,
+    // How many blocks of each size were made while the model was built.
+    parameter_sizes: HashMap<u64, usize>,
 }
 
 impl<'a> Facts<'a> {
@@ -107,24 +109,9 @@ impl<'a> Facts<'a> {
             if !is_live(allocation, row) {
                 continue;
             }
-            let facts = stacks.get(allocation.stack);
-            let label = trace
-                .labels
-                .as_ref()
-                .filter(|_| allocation.alloc_row != NO_ROW)
-                .map(|labels| labels.get(allocation.alloc_row as usize))
-                .unwrap_or_default();
-            let phase = if label.phase == Phase::Unknown {
-                facts.phase
-            } else {
-                label.phase
-            };
             let step = step_of(allocation);
-            let category = if label.category == Category::Unknown {
-                category(facts, phase, allocation, &parameter_sizes, step.is_some())
-            } else {
-                label.category
-            };
+            let (category, phase) =
+                holds(trace, &stacks, &parameter_sizes, allocation, step.is_some());
             live.push(Live {
                 id: id as u32,
                 bytes: rounded(allocation),
@@ -153,7 +140,52 @@ impl<'a> Facts<'a> {
             live,
             growth,
             program,
+            parameter_sizes,
         }
+    }
+
+    /// What an allocation holds, and what the job did when it was made: as labelled, else as its
+    /// stack says. `in_step` is whether it was made within a step.
+    pub fn holds(&self, allocation: &Allocation, in_step: bool) -> (Category, Phase) {
+        holds(
+            self.trace,
+            &self.stacks,
+            &self.parameter_sizes,
+            allocation,
+            in_step,
+        )
+    }
+
+    /// The bytes alive through the history: the highest of each of `shares` equal shares of its
+    /// operations.
+    pub fn timeline(&self, shares: usize) -> Vec<u64> {
+        let ops = &self.program.ops;
+        let bytes = |id: u32| {
+            self.program
+                .allocations
+                .get(id as usize)
+                .map_or(0, |allocation| self.config.round_size(allocation.requested))
+        };
+        let mut live: u64 = self
+            .program
+            .allocations
+            .iter()
+            .filter(|allocation| allocation.alloc_row == NO_ROW && !allocation.failed)
+            .map(|allocation| self.config.round_size(allocation.requested))
+            .sum();
+        let mut timeline = vec![0; ops.len().min(shares)];
+        for (index, op) in ops.iter().enumerate() {
+            match *op {
+                Op::Alloc(id) => live = live.saturating_add(bytes(id)),
+                Op::Free(id) => live = live.saturating_sub(bytes(id)),
+                _ => {}
+            }
+            let share = index * timeline.len() / ops.len();
+            if let Some(high) = timeline.get_mut(share) {
+                *high = live.max(*high);
+            }
+        }
+        timeline
     }
 
     /// Whether the history ends in an out-of-memory error.
@@ -230,6 +262,33 @@ impl<'a> Facts<'a> {
     pub fn unused(&self) -> u64 {
         self.reserved.saturating_sub(self.live_bytes)
     }
+}
+
+fn holds(
+    trace: &Trace,
+    stacks: &Stacks,
+    parameter_sizes: &HashMap<u64, usize>,
+    allocation: &Allocation,
+    in_step: bool,
+) -> (Category, Phase) {
+    let facts = stacks.get(allocation.stack);
+    let label = trace
+        .labels
+        .as_ref()
+        .filter(|_| allocation.alloc_row != NO_ROW)
+        .map(|labels| labels.get(allocation.alloc_row as usize))
+        .unwrap_or_default();
+    let phase = if label.phase == Phase::Unknown {
+        facts.phase
+    } else {
+        label.phase
+    };
+    let category = if label.category == Category::Unknown {
+        category(facts, phase, allocation, parameter_sizes, in_step)
+    } else {
+        label.category
+    };
+    (category, phase)
 }
 
 /// Whether an allocation is alive just before a row.

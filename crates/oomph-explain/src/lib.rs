@@ -24,6 +24,8 @@ pub use held::HeldStack;
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.explain/1";
+/// Shares of [`Explanation::timeline`]: more than a terminal has columns.
+const TIMELINE: usize = 240;
 /// Places in the code that an explanation lists.
 const HOLDERS: usize = 8;
 
@@ -61,6 +63,10 @@ pub struct Explanation {
     pub peak: Peak,
     /// The lines of code that hold the most at that moment.
     pub holders: Vec<Holder>,
+    /// The bytes alive through the history: the highest of equal shares of its events. Not in the
+    /// JSON, since the report holds all of it.
+    #[serde(skip)]
+    pub timeline: Vec<u64>,
     /// All that is alive then, by the user's own lines.
     #[serde(skip)]
     pub held: Vec<HeldStack>,
@@ -276,6 +282,7 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
         cause,
         peak: peak(&facts),
         holders: holders(&facts),
+        timeline: facts.timeline(TIMELINE),
         held: held::held_stacks(&facts),
         growth,
         steps: facts
@@ -344,6 +351,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             ..Peak::default()
         },
         holders: Vec::new(),
+        timeline: Vec::new(),
         held: Vec::new(),
         growth: None,
         steps: Vec::new(),

@@ -7,7 +7,7 @@ use oomph_explain::{Basis, Cause, Diff, Explanation, Fix};
 
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, columns, pad, pad_left, paint, shorten,
-    signed_bytes, wrap,
+    signed_bytes, sparkline, wrap,
 };
 
 /// Evidence, places and fixes that fit on one screen.
@@ -85,6 +85,17 @@ fn summary(out: &mut String, found: &Explanation, width: usize) {
     let name_width = 16;
     let bar_width = width.saturating_sub(name_width + AMOUNT + 6).min(40);
     let max = peak.categories.iter().map(|c| c.bytes).max().unwrap_or(0);
+    if !found.timeline.is_empty() {
+        let curve = sparkline(&found.timeline, bar_width);
+        let most = found.timeline.iter().copied().max().unwrap_or(0);
+        let _ = writeln!(
+            out,
+            "  {}{}  {}",
+            pad("through time", name_width),
+            pad_left(&bytes(most), AMOUNT),
+            paint(DIM, curve.trim_end())
+        );
+    }
     for category in &peak.categories {
         let line = format!(
             "  {}{}  {}",
@@ -197,13 +208,13 @@ fn fixes(out: &mut String, fixes: &[Fix], width: usize) {
         };
         let saves = format!("−{sign}{}", bytes(fix.saves_bytes));
         let indent = 5 + AMOUNT + 3;
+        let text = format!("{} · {}", fix.what, fix.same_result);
         let _ = writeln!(
             out,
-            "  {}  {}  {} {}",
+            "  {}  {}  {}",
             number + 1,
             paint(GOOD, pad_left(&saves, AMOUNT + 1)),
-            wrap(&fix.what, width.saturating_sub(indent), indent),
-            paint(DIM, format!("· {}", fix.same_result)),
+            wrap(&text, width.saturating_sub(indent), indent),
         );
         if let Some(apply) = &fix.apply {
             let _ = writeln!(out, "{}{}", " ".repeat(indent), paint(ACCENT, apply));
@@ -240,7 +251,7 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
     out.push('\n');
     for (name, text) in notes {
         let first = format!("{name} {text}");
-        let wrapped = wrap(&first, width.saturating_sub(2), 4);
+        let wrapped = wrap(&first, width.saturating_sub(4), 4);
         let rest = wrapped.strip_prefix(name).unwrap_or(&wrapped);
         let _ = writeln!(out, "  {}{rest}", paint(WARN, name));
     }
@@ -249,7 +260,11 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
 /// What changed between two histories.
 pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{}", paint(BOLD, wrap(&found.verdict, width, 2)));
+    let _ = writeln!(
+        out,
+        "{}",
+        paint(BOLD, wrap(&found.verdict, width.saturating_sub(2), 2))
+    );
     let _ = writeln!(
         out,
         "  {}",

@@ -1,6 +1,8 @@
 //! How results are shown: terminal, JSON, HTML.
 
 pub mod explanation;
+pub mod export;
 pub mod finding;
+pub mod html;
 pub mod run;
 pub mod terminal;

@@ -8,7 +8,7 @@ use oomph_run::summary::{Share, Summary, Verdict};
 
 use crate::finding::HeldFinding;
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, sparkline, wrap,
 };
 
 /// Categories of the summary in the order of the table, with their names.
@@ -31,12 +31,12 @@ const FINDINGS: usize = 2;
 const MANY: usize = 24;
 const INDENT: usize = 2;
 
-/// The report of a run, `columns` wide.
+/// The report of a run, `columns` wide. `place` is its page, or its directory where there is none.
 pub fn run_report(
     summary: &Summary,
     explanation: Option<&Explanation>,
     findings: &[HeldFinding],
-    directory: &Path,
+    place: &Path,
     columns: usize,
     verbose: bool,
 ) -> String {
@@ -98,7 +98,15 @@ pub fn run_report(
     let _ = writeln!(
         out,
         "{}",
-        line("record", &directory.display().to_string(), columns)
+        line(
+            if place.extension().is_some() {
+                "report"
+            } else {
+                "record"
+            },
+            &place.display().to_string(),
+            columns
+        )
     );
     out
 }
@@ -226,6 +234,15 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
     rows[..own].sort_by_key(|&(_, amount)| std::cmp::Reverse(amount));
     let most = rows.iter().map(|&(_, amount)| amount).max().unwrap_or(1);
     let room = columns.saturating_sub(INDENT + NAME + AMOUNT + 2).min(40);
+    if !summary.timeline.is_empty() {
+        let _ = writeln!(
+            out,
+            "  {}{}  {}",
+            pad("through time", NAME),
+            pad_left(&bytes(summary.peak.allocated_bytes), AMOUNT),
+            paint(DIM, sparkline(&summary.timeline, room).trim_end())
+        );
+    }
     for (name, amount) in rows {
         let graph = paint(ACCENT, bar(amount, most, room));
         let _ = writeln!(

@@ -8,7 +8,10 @@ use std::fmt;
 use anstyle::{AnsiColor, Style};
 
 /// The narrowest and widest layouts: below, lines wrap anyway; above, they become hard to read.
-const WIDTHS: std::ops::RangeInclusive<usize> = 40..=120;
+const WIDTHS: std::ops::RangeInclusive<usize> = 40..=200;
+
+/// Sentences are not wider than this: the eye loses longer lines.
+const MOST_TEXT: usize = 110;
 
 /// Bad news: an error, out of memory.
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -68,6 +71,61 @@ pub fn bar(value: u64, max: u64, width: usize) -> String {
     bar
 }
 
+/// A curve of `width` columns at most: each column is the highest of its share of `values`. Zero is
+/// empty space, whatever is above zero shows.
+pub fn sparkline(values: &[u64], width: usize) -> String {
+    const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let columns = width.min(values.len());
+    let most = values.iter().copied().max().unwrap_or(0);
+    if most == 0 {
+        return String::new();
+    }
+    (0..columns)
+        .map(|column| {
+            let from = column * values.len() / columns;
+            let to = (column + 1) * values.len() / columns;
+            let high = values
+                .get(from..to)
+                .and_then(|part| part.iter().copied().max())
+                .unwrap_or(0);
+            let level = (high as f64 / most as f64 * 8.0).round() as usize;
+            LEVELS[level.clamp(usize::from(high > 0), 8)]
+        })
+        .collect()
+}
+
+/// `text` for terminals without Unicode: every character that oomph itself draws with becomes one
+/// of ASCII, column for column. Names of files and modules stay as they are.
+pub fn ascii(text: &str) -> String {
+    text.chars()
+        .map(|character| match character {
+            '█' | '▉' | '▊' | '▋' | '▇' => '#',
+            '▌' | '▍' | '▆' => '=',
+            '▃' => ':',
+            '▂' | '▁' | '·' => '.',
+            '✗' | '×' => 'x',
+            '✓' => '+',
+            '→' => '>',
+            '←' | '◄' => '<',
+            '▎' | '▏' | '▅' | '▄' | '−' | '–' => '-',
+            '…' | '±' => '~',
+            other => other,
+        })
+        .collect()
+}
+
+/// Whether the terminal can be expected to show Unicode: unless a locale is set that cannot.
+pub fn knows_unicode() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .filter_map(|name| std::env::var(name).ok())
+        .find(|value| !value.is_empty());
+    locale.is_none_or(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}
+
 /// How many columns a string takes, styles not counted. Every character counts one column, which
 /// holds for everything that oomph prints itself.
 pub fn columns(text: &str) -> usize {
@@ -113,9 +171,11 @@ pub fn shorten(text: &str, width: usize) -> String {
     short
 }
 
-/// Plain text wrapped at spaces to `width` columns; each line after the first begins with
-/// `indent` spaces. Words that are too long stay whole: they are paths and commands to copy.
+/// Plain text wrapped at spaces to `width` columns, [`MOST_TEXT`] at most; each line after the first
+/// begins with `indent` spaces, which do not count. Words that are too long stay whole: they are
+/// paths and commands to copy.
 pub fn wrap(text: &str, width: usize, indent: usize) -> String {
+    let width = width.min(MOST_TEXT);
     let mut out = String::new();
     let mut column = 0;
     let mut words = text.split_whitespace().peekable();
@@ -130,7 +190,7 @@ pub fn wrap(text: &str, width: usize, indent: usize) -> String {
         if column > 0 && column + 1 + length > width {
             out.push('\n');
             out.push_str(&" ".repeat(indent));
-            column = indent;
+            column = 0;
         } else if column > 0 {
             out.push(' ');
             column += 1;
@@ -180,12 +240,34 @@ mod tests {
     }
 
     #[test]
+    fn curves_show_whatever_is_there() {
+        assert_eq!(sparkline(&[0, 1, 500, 1000], 4), " ▁▄█");
+        // The highest of each column's share.
+        assert_eq!(sparkline(&[1000, 0, 0, 500], 2), "█▄");
+        assert_eq!(sparkline(&[1, 2], 80), "▄█");
+        assert_eq!(sparkline(&[0, 0], 80), "");
+        assert_eq!(sparkline(&[], 80), "");
+    }
+
+    #[test]
+    fn ascii_keeps_the_columns() {
+        let text = "✗ 12.9 GiB → 11.6 GiB · −1.3 GiB ◄ ▁▂▃▄▅▆▇█ ███▌ träin.py…";
+        let plain = ascii(text);
+        assert_eq!(plain.chars().count(), text.chars().count());
+        assert_eq!(
+            plain,
+            "x 12.9 GiB > 11.6 GiB . -1.3 GiB < ..:--=## ###= träin.py~"
+        );
+    }
+
+    #[test]
     fn layout_ignores_styles() {
         let red = paint(BAD, "out");
         assert_eq!(columns(&red), 3);
         assert_eq!(columns(&pad(&red, 8)), 8);
         assert_eq!(shorten("/home/someone/job/train.py", 12), "/hom…rain.py");
         assert_eq!(shorten("short", 12), "short");
-        assert_eq!(wrap("one two three four", 9, 2), "one two\n  three\n  four");
+        assert_eq!(wrap("one two three four", 7, 2), "one two\n  three\n  four");
+        assert_eq!(wrap("one two three four", 10, 4), "one two\n    three four");
     }
 }

@@ -10,6 +10,9 @@ use crate::record::{LeverReport, Record};
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.run/1";
 
+/// Shares of [`Summary::timeline`]: more than a terminal has columns.
+const TIMELINE: usize = 240;
+
 /// PyTorch's allocator rounds every request up to this.
 const ROUNDING: u64 = 512;
 
@@ -153,6 +156,10 @@ pub struct Summary {
     pub levers: Vec<LeverReport>,
     /// Seconds that the script took.
     pub seconds: f64,
+    /// The most that was allocated, through the run: equal shares of its events. Not in the JSON,
+    /// since the trace and the report hold all of it.
+    #[serde(skip)]
+    pub timeline: Vec<u64>,
     /// Versions.
     pub versions: BTreeMap<&'static str, String>,
 }
@@ -199,6 +206,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         plan: None,
         levers: record.levers.clone(),
         seconds: record.seconds,
+        timeline: Vec::new(),
         versions: BTreeMap::from([
             ("oomph", env!("CARGO_PKG_VERSION").to_owned()),
             ("torch", record.torch.clone()),
@@ -319,6 +327,7 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
     let labels = trace.labels.clone().unwrap_or_default();
     let mut alive = Alive::default();
     let (mut peak_bytes, mut peak_row) = (0, rows.start);
+    let mut timeline = vec![0; rows.len().min(TIMELINE)];
     let mut phases: HashMap<Phase, u64> = HashMap::new();
     let mut steps: BTreeMap<u32, u64> = BTreeMap::new();
     for row in rows.clone() {
@@ -343,7 +352,12 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
             }
             _ => {}
         }
+        let share = (row - rows.start) * timeline.len() / rows.len();
+        if let Some(high) = timeline.get_mut(share) {
+            *high = alive.bytes.max(*high);
+        }
     }
+    summary.timeline = timeline;
     // Once more up to the peak, to see what was alive there.
     let mut at_peak: HashMap<u64, (usize, u64)> = HashMap::new();
     for row in rows.start..=peak_row.min(rows.end.saturating_sub(1)) {

@@ -8,13 +8,13 @@ use oomph_allocator::TorchVersion;
 use oomph_explain::{Explanation, Options};
 use oomph_report::explanation::explanation;
 use oomph_report::finding::{HeldFinding, findings};
-use oomph_report::terminal::{BOLD, paint, width};
+use oomph_report::terminal::{BOLD, DIM, paint, width};
 use oomph_trace::text::{self, OomMessage};
 use oomph_trace::{Content, Problem, Trace};
 use serde::Serialize;
 
 use crate::findings::{held_findings, trace_file};
-use crate::{json, stdout};
+use crate::{json, page, stdout};
 
 /// Arguments of `oomph explain`.
 #[derive(Debug, clap::Args)]
@@ -42,6 +42,14 @@ pub struct Args {
     /// Write the result as JSON to FILE, or to stdout for `-`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+
+    /// Where to write the page [default: oomph-report/NAME/index.html]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_report")]
+    report: Option<PathBuf>,
+
+    /// Do not write a page
+    #[arg(long)]
+    no_report: bool,
 }
 
 struct Input {
@@ -161,8 +169,13 @@ impl Args {
                 )?,
             }
         }
+        let page = self.page(&traces, &found, &options);
         if !self.json.as_deref().is_some_and(json::is_stdout) {
-            stdout(&render(&found, width()))?;
+            let mut text = render(&found, width());
+            if let Some(page) = page {
+                let _ = writeln!(text, "\n  {} {}", paint(DIM, "report"), page.display());
+            }
+            stdout(&text)?;
         }
         Ok(
             if found.iter().any(|(_, one)| one.explanation.out_of_memory) {
@@ -171,6 +184,36 @@ impl Args {
                 crate::EXIT_OK
             },
         )
+    }
+
+    /// Writes the page, where there is a history to look at. The explanation is worth more than
+    /// its page: what goes wrong is said, and no error.
+    fn page(
+        &self,
+        traces: &[Input],
+        found: &[(PathBuf, Found)],
+        options: &Options,
+    ) -> Option<PathBuf> {
+        if self.no_report || traces.is_empty() {
+            return None;
+        }
+        let path = match &self.report {
+            Some(path) => path.clone(),
+            None => page::place_of(&traces.first()?.path),
+        };
+        let histories = traces
+            .iter()
+            .zip(found)
+            .map(|(read, (path, found))| (path.as_path(), &read.trace, &found.explanation));
+        match page::of_explanations(histories, options, false)
+            .and_then(|made| page::write(&path, &made))
+        {
+            Ok(()) => Some(path),
+            Err(error) => {
+                anstream::eprintln!("oomph: the report could not be written: {error:#}");
+                None
+            }
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod explain;
 mod gpus;
 mod lint;
 mod replay;
+mod report;
 mod run;
 
 /// The subcommands, in the order that `--help` lists them.
@@ -20,6 +21,8 @@ pub enum Command {
     Explain(explain::Args),
     /// Say what changed between two snapshots or runs
     Diff(diff::Args),
+    /// Make the report of a run or a snapshot again, or export it
+    Report(report::Args),
     /// Find the lines of training code that waste or leak GPU memory
     Lint(lint::Args),
     /// List the known GPUs and what they hold
@@ -36,6 +39,7 @@ impl Command {
             Self::Estimate(args) => args.run(),
             Self::Explain(args) => args.run(),
             Self::Diff(args) => args.run(),
+            Self::Report(args) => args.run(),
             Self::Lint(args) => args.run(),
             Self::Gpus(args) => args.run(),
             Self::Replay(args) => args.run(),

@@ -22,6 +22,7 @@ use sha2::{Digest as _, Sha256};
 use super::explain::Found;
 use crate::host;
 use crate::job::{Job, free_directory};
+use crate::page;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
 
 /// Arguments of `oomph run`.
@@ -301,6 +302,7 @@ impl Args {
         if let Some(explained) = failed {
             json::write(&directory.join("explanation.json"), explained)?;
         }
+        let report = page::after_run(directory, Vec::new());
         if let Some(target) = &self.json {
             json::write(target, &result)?;
         }
@@ -309,7 +311,7 @@ impl Args {
                 summary,
                 failed.map(|explained| &explained.explanation),
                 findings,
-                directory,
+                report.as_deref().unwrap_or(directory),
                 width(),
                 self.verbose,
             ))?;
@@ -435,6 +437,7 @@ fn measure(job: &Job, directory: &Path, summary: &mut Summary, quiet: bool) -> a
     summary.modules = needed.modules;
     summary.operators = needed.operators;
     summary.phases = needed.phases;
+    summary.timeline = needed.timeline;
     summary.steps = needed.steps;
     summary.peak_phase = needed.peak_phase;
     summary.peak_step = needed.peak_step;

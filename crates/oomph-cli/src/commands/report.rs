@@ -1,0 +1,136 @@
+//! `oomph report`: the page again, redacted, opened, or exported in other formats.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use oomph_explain::Options;
+use oomph_report::export::{self, Format};
+use oomph_report::html::Page;
+
+use crate::page::{self, Run};
+use crate::stdout;
+
+/// Arguments of `oomph report`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  oomph report oomph-report/train-1 --open          the page of a run, in the browser\n  oomph report snapshot.pickle                      of a snapshot\n  oomph report oomph-report/train-1 --redact --out for-the-ticket.html\n  oomph report oomph-report/train-1 --export perfetto\n\nFormats: perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), svg, png (timeline and peak),\ncsv (blocks at the peak by line, module and category), json (all figures of the page)."
+)]
+pub struct Args {
+    /// The directory of a run, or a snapshot or trace
+    #[arg(value_name = "RUN|SNAPSHOT")]
+    input: PathBuf,
+
+    /// Where to write [default: index.html in the run's directory, or oomph-report/NAME/index.html; `-` is stdout]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
+    /// Open the page in the browser
+    #[arg(long, conflicts_with = "export")]
+    open: bool,
+
+    /// Replace names and paths, and leave out what the script itself said
+    #[arg(long)]
+    redact: bool,
+
+    /// Write another format instead of the page
+    #[arg(long, value_name = "FORMAT")]
+    export: Option<Format>,
+}
+
+impl Args {
+    /// Makes the page, or exports.
+    pub fn run(self) -> anyhow::Result<i32> {
+        if !self.input.exists() {
+            bail!(
+                "{}: no such file or directory. Expected the directory of a run \
+                 (oomph-report/NAME-1), a snapshot or a trace",
+                self.input.display()
+            );
+        }
+        if Run::is(&self.input) {
+            let run = Run::read(&self.input)?;
+            let page = run.page(Vec::new(), self.redact);
+            self.write(&page, &self.input.join(page::NAME))?;
+        } else {
+            let trace = page::read_trace(&self.input)?;
+            let options = Options::default();
+            let found = oomph_explain::explain(&trace, &options);
+            let page = page::of_explanations(
+                [(self.input.as_path(), &trace, &found)],
+                &options,
+                self.redact,
+            )?;
+            self.write(&page, &page::place_of(&self.input))?;
+        }
+        Ok(crate::EXIT_OK)
+    }
+
+    fn write(&self, page: &Page, place: &Path) -> anyhow::Result<()> {
+        let (bytes, place) = match self.export {
+            None => (page.render().into_bytes(), place.to_owned()),
+            Some(format) => {
+                let bytes = export::export(format, page).with_context(|| {
+                    format!("{} has no history to export", self.input.display())
+                })?;
+                (bytes, place.with_file_name(format.file_name()))
+            }
+        };
+        let target = self.out.clone().unwrap_or(place);
+        if target == Path::new("-") {
+            if self.open {
+                bail!("--open needs a file, and --out - is none");
+            }
+            return raw_stdout(&bytes);
+        }
+        if let Some(directory) = target.parent() {
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        }
+        std::fs::write(&target, bytes)
+            .with_context(|| format!("cannot write {}", target.display()))?;
+        stdout(&format!("{}\n", target.display()))?;
+        if self.open {
+            open(&target)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as they are: a picture is no text to be stripped of colours.
+fn raw_stdout(bytes: &[u8]) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("cannot write to stdout"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Opens a file with whatever the desktop uses for HTML.
+fn open(path: &Path) -> anyhow::Result<()> {
+    let (program, arguments): (&str, &[&str]) = if cfg!(target_os = "macos") {
+        ("open", &[])
+    } else if cfg!(target_os = "windows") {
+        ("cmd", &["/C", "start", ""])
+    } else {
+        ("xdg-open", &[])
+    };
+    let path =
+        std::fs::canonicalize(path).with_context(|| format!("cannot find {}", path.display()))?;
+    let status = Command::new(program)
+        .args(arguments)
+        .arg(&path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        _ => bail!(
+            "no browser could be started with {program}; open {} by hand",
+            path.display()
+        ),
+    }
+}

@@ -1,0 +1,246 @@
+//! Makes the report's page: from a run's directory, from traces, from two of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use oomph_allocator::TorchVersion;
+use oomph_explain::{Diff, Explanation, Options};
+use oomph_report::html::{History, Kind, Page, Plan, what_if};
+use oomph_trace::{Content, Trace};
+use serde_json::Value;
+
+/// The page's name in a run's directory.
+pub const NAME: &str = "index.html";
+
+/// A run as its directory keeps it.
+#[derive(Debug)]
+pub struct Run {
+    directory: PathBuf,
+    summary: Value,
+    explanation: Option<Value>,
+    /// The run's own history, and that of the same job without a limit.
+    traces: Vec<(&'static str, Trace)>,
+}
+
+impl Run {
+    /// Whether a path is the directory of a run.
+    pub fn is(path: &Path) -> bool {
+        path.join("summary.json").is_file()
+    }
+
+    /// Reads what `oomph run` left in `directory`.
+    pub fn read(directory: &Path) -> anyhow::Result<Self> {
+        let summary = read_json(&directory.join("summary.json"))?.with_context(|| {
+            format!(
+                "{} is no run: expected a directory with summary.json, as oomph run writes it",
+                directory.display()
+            )
+        })?;
+        let explanation = read_json(&directory.join("explanation.json"))?;
+        let unlimited = directory.join("unlimited/trace.oomph");
+        let has_both = unlimited.is_file();
+        let mut traces = Vec::new();
+        for (name, path) in [
+            (
+                if has_both { "on this GPU" } else { "run" },
+                directory.join("trace.oomph"),
+            ),
+            ("without a limit", unlimited),
+        ] {
+            if path.is_file() {
+                traces.push((name, read_trace(&path)?));
+            }
+        }
+        Ok(Self {
+            directory: directory.to_owned(),
+            summary,
+            explanation,
+            traces,
+        })
+    }
+
+    /// The capacity that the verdict is about.
+    fn capacity(&self) -> Option<u64> {
+        self.summary.pointer("/gpu/memory_bytes")?.as_u64()
+    }
+
+    /// The page, with the plans that were tried, if any were.
+    pub fn page(&self, plans: Vec<Plan>, redact: bool) -> Page<'_> {
+        let kind = if plans.is_empty() {
+            Kind::Run
+        } else {
+            Kind::Fit
+        };
+        let script = self
+            .summary
+            .pointer("/script/0")
+            .and_then(Value::as_str)
+            .unwrap_or("run");
+        let options = Options {
+            device_total: self.capacity(),
+            ..Options::default()
+        };
+        let mut page = Page::new(kind, file_name(Path::new(script)));
+        page.plans = plans;
+        page.redact = redact;
+        page.summary = Some(self.summary.clone());
+        page.explanation.clone_from(&self.explanation);
+        if let Some((_, trace)) = self.traces.first() {
+            let usable = self
+                .summary
+                .pointer("/gpu/usable_bytes")
+                .and_then(Value::as_u64);
+            page.what_if = replayed(trace, &options, usable);
+        }
+        for (name, trace) in &self.traces {
+            page = page.history(History {
+                name: (*name).to_owned(),
+                trace,
+                options: options.clone(),
+            });
+        }
+        page
+    }
+
+    /// Writes the page into the run's directory and returns its path.
+    pub fn write(&self, plans: Vec<Plan>) -> anyhow::Result<PathBuf> {
+        let path = self.directory.join(NAME);
+        write(&path, &self.page(plans, false))?;
+        Ok(path)
+    }
+}
+
+/// Writes the page of a run that has just ended. The run is worth more than its page: what goes
+/// wrong is said, and no error.
+pub fn after_run(directory: &Path, plans: Vec<Plan>) -> Option<PathBuf> {
+    match Run::read(directory).and_then(|run| run.write(plans)) {
+        Ok(path) => Some(path),
+        Err(error) => {
+            anstream::eprintln!("oomph: the report could not be written: {error:#}");
+            None
+        }
+    }
+}
+
+/// The page of explained histories (several for several ranks).
+pub fn of_explanations<'a>(
+    found: impl IntoIterator<Item = (&'a Path, &'a Trace, &'a Explanation)>,
+    options: &Options,
+    redact: bool,
+) -> anyhow::Result<Page<'a>> {
+    let mut page = Page::new(Kind::Explain, "");
+    page.redact = redact;
+    for (path, trace, explanation) in found {
+        if page.histories.is_empty() {
+            page.title = file_name(path);
+            page.explanation =
+                Some(serde_json::to_value(explanation).context("cannot write the explanation")?);
+            page.what_if = replayed(trace, options, options.device_total);
+        }
+        page = page.history(History {
+            name: file_name(path),
+            trace,
+            options: Options {
+                // What the explanation found out from the messages.
+                device_total: explanation.peak.device_total_bytes,
+                ..options.clone()
+            },
+        });
+    }
+    Ok(page)
+}
+
+/// The page of a difference.
+pub fn of_diff<'a>(
+    found: &Diff,
+    [before, after]: [(&Path, &'a Trace); 2],
+    options: &Options,
+    redact: bool,
+) -> anyhow::Result<Page<'a>> {
+    let title = format!("{} → {}", file_name(before.0), file_name(after.0));
+    let mut page = Page::new(Kind::Diff, title);
+    page.redact = redact;
+    page.diff = Some(serde_json::to_value(found).context("cannot write the difference")?);
+    for (side, (path, trace)) in [("A", before), ("B", after)] {
+        page = page.history(History {
+            name: format!("{side}: {}", file_name(path)),
+            trace,
+            options: options.clone(),
+        });
+    }
+    Ok(page)
+}
+
+fn replayed(trace: &Trace, options: &Options, capacity: Option<u64>) -> Vec<what_if::WhatIf> {
+    let device = options.device.or_else(|| {
+        trace
+            .used_devices()
+            .into_iter()
+            .max_by_key(|&device| trace.rows_of(device).len())
+    });
+    let version = options
+        .torch_version
+        .or_else(|| TorchVersion::parse(trace.context.torch_version.as_deref()?))
+        .unwrap_or(TorchVersion::ASSUMED);
+    what_if(trace, device.unwrap_or(0), version, capacity)
+}
+
+/// Writes a page, and the directory for it.
+pub fn write(path: &Path, page: &Page) -> anyhow::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    }
+    fs::write(path, page.render()).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Where the page of a file goes that has no directory of its own.
+pub fn place_of(file: &Path) -> PathBuf {
+    Path::new("oomph-report").join(stem(file)).join(NAME)
+}
+
+/// A file's name up to its first dot: `snapshot` of `snapshot.pickle.gz`.
+pub fn stem(file: &Path) -> String {
+    let name = file_name(file);
+    let stem = name.split('.').next().filter(|stem| !stem.is_empty());
+    stem.unwrap_or("report").to_owned()
+}
+
+/// A history from a file or from a run's directory.
+pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
+    let kept = path.join("trace.oomph");
+    let path = if kept.is_file() { &kept } else { path };
+    if path.is_dir() {
+        bail!(
+            "{}: found a directory without trace.oomph; expected a snapshot, a trace, or the \
+             directory of a run",
+            path.display()
+        );
+    }
+    match oomph_trace::read(path)? {
+        (Content::Trace(trace), _) => Ok(*trace),
+        _ => bail!(
+            "{}: found a log; expected a snapshot, a trace, or the directory of a run",
+            path.display()
+        ),
+    }
+}
+
+fn read_json(path: &Path) -> anyhow::Result<Option<Value>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text)
+        .map(Some)
+        .with_context(|| format!("{} is no JSON", path.display()))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(
+        || path.display().to_string(),
+        |name| name.to_string_lossy().into_owned(),
+    )
+}

@@ -1,0 +1,139 @@
+//! What each step leaves behind.
+
+use std::collections::HashMap;
+
+use oomph_trace::Category;
+use serde::Serialize;
+
+use super::history::{Block, Step};
+
+/// Kinds of blocks that are listed.
+const LISTED: usize = 60;
+
+/// What steps leave behind.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Growth {
+    /// Per step.
+    pub steps: Vec<StepLeft>,
+    /// The kinds that leave the most behind, the largest first.
+    pub kinds: Vec<KindLeft>,
+}
+
+/// What one step left.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct StepLeft {
+    /// The step's number.
+    pub number: u32,
+    /// The most bytes alive within it.
+    pub peak: u64,
+    /// Bytes alive at its end.
+    pub end: u64,
+    /// Bytes made in it that were still alive at the end of the step after it (at the end of the
+    /// history, for the last step but one), by category. `None` for the last step: nobody knows.
+    pub left: Option<Vec<u64>>,
+}
+
+/// What one kind of blocks left.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct KindLeft {
+    /// Its number.
+    pub kind: u32,
+    /// Bytes left by all steps.
+    pub bytes: u64,
+    /// Blocks left by all steps.
+    pub blocks: u64,
+    /// Steps that left some.
+    pub steps: u32,
+}
+
+/// Sums up what the steps leave behind. `moments` is the last moment.
+pub(crate) fn growth(
+    blocks: &[Block],
+    steps: &[Step],
+    moments: u32,
+    category: &dyn Fn(u32) -> Category,
+) -> Growth {
+    let mut changes: Vec<(u32, i64)> = Vec::new();
+    let place = |category: Category| {
+        Category::ALL
+            .iter()
+            .position(|&known| known == category)
+            .unwrap_or(0)
+    };
+    let mut left: Vec<StepLeft> = steps
+        .iter()
+        .enumerate()
+        .map(|(index, step)| StepLeft {
+            number: step.number,
+            left: (index + 1 < steps.len()).then(|| vec![0; Category::ALL.len()]),
+            ..StepLeft::default()
+        })
+        .collect();
+    let mut kinds: HashMap<u32, (KindLeft, u32)> = HashMap::new();
+    for block in blocks {
+        changes.push((block.start, block.bytes as i64));
+        if block.end <= moments {
+            changes.push((block.end, -(block.bytes as i64)));
+        }
+        // A block that is there from moment m on was made by the event before it.
+        let made = block.start;
+        let at = steps.partition_point(|step| step.start < made);
+        let Some(index) = at.checked_sub(1) else {
+            continue;
+        };
+        let (Some(step), Some(next)) = (steps.get(index), steps.get(index + 1)) else {
+            continue;
+        };
+        if made > step.end || block.end <= next.end.min(moments) {
+            continue;
+        }
+        if let Some(slot) = left
+            .get_mut(index)
+            .and_then(|step| step.left.as_mut())
+            .and_then(|left| left.get_mut(place(category(block.kind))))
+        {
+            *slot += block.bytes;
+        }
+        let (entry, last_step) = kinds.entry(block.kind).or_insert((
+            KindLeft {
+                kind: block.kind,
+                bytes: 0,
+                blocks: 0,
+                steps: 0,
+            },
+            u32::MAX,
+        ));
+        entry.bytes += block.bytes;
+        entry.blocks += 1;
+        if *last_step != index as u32 {
+            *last_step = index as u32;
+            entry.steps += 1;
+        }
+    }
+    changes.sort_unstable_by_key(|&(moment, _)| moment);
+    let mut live = 0_i64;
+    let mut next = 0;
+    for (step, result) in steps.iter().zip(&mut left) {
+        let mut peak = 0;
+        while let Some(&(moment, _)) = changes.get(next)
+            && moment <= step.end
+        {
+            // All changes of a moment come together.
+            while let Some(&(same, bytes)) = changes.get(next)
+                && same == moment
+            {
+                live += bytes;
+                next += 1;
+            }
+            if moment >= step.start {
+                peak = peak.max(live);
+            }
+        }
+        result.peak = peak.max(live).max(0) as u64;
+        result.end = live.max(0) as u64;
+    }
+    let mut kinds: Vec<KindLeft> = kinds.into_values().map(|(kind, _)| kind).collect();
+    kinds.sort_by_key(|kind| (std::cmp::Reverse(kind.bytes), kind.kind));
+    kinds.truncate(LISTED);
+    Growth { steps: left, kinds }
+}

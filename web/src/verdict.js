@@ -1,0 +1,201 @@
+// The verdict: one sentence, the numbers, the cause, what helps.
+
+import { base, bytes, count, percent } from "./format.js";
+import { h } from "./dom.js";
+import { change, state } from "./state.js";
+import { colour } from "./blocks.js";
+import { failure } from "./timeline.js";
+
+/** Categories of a run's summary: their names, and which colours they have. */
+const PARTS = [
+  ["parameters", "parameters", 0],
+  ["gradients", "gradients", 1],
+  ["optimizer_state", "optimizer state", 2],
+  ["activations", "activations", 3],
+  ["inputs", "inputs", 4],
+  ["workspace", "workspace", 5],
+  ["other", "other", 6],
+  ["cached", "cached, unused", "cached"],
+  ["cuda_context", "CUDA context", "context"],
+];
+
+function sentence() {
+  const { summary, explanation, diff, kind } = state.page;
+  if (kind === "diff") return { mark: "Δ", tone: "neutral", text: diff.verdict };
+  if (!summary) {
+    if (!explanation) return { mark: "·", tone: "neutral", text: "A memory history" };
+    return { mark: explanation.out_of_memory ? "✗" : "✓", tone: explanation.out_of_memory ? "bad" : "good", text: explanation.verdict };
+  }
+  if (summary.verdict === "fits") return { mark: "✓", tone: "good", text: summary.peak.used_bytes ? "It fits" : "The script used no GPU memory" };
+  if (summary.verdict === "script_failed") return { mark: "✗", tone: "bad", text: "The script failed; this is its memory until then" };
+  const { oom } = summary;
+  const place = oom ? ` in step ${oom.step}, ${oom.phase}${oom.module ? `, at ${oom.module}` : ""}${oom.location ? ` (${base(oom.location)})` : ""}` : "";
+  return { mark: "✗", tone: "bad", text: `Out of memory${place}` };
+}
+
+function numbers() {
+  const { summary, explanation, diff } = state.page;
+  const facts = [];
+  const add = (name, value, tone) => facts.push(h("div", { class: tone ?? "" }, h("dt", {}, name), h("dd", {}, value)));
+  if (diff) {
+    add("in use at the peak", `${bytes(diff.live_bytes[0])} → ${bytes(diff.live_bytes[1])}`);
+    add("peak reserved", `${bytes(diff.peak_reserved_bytes[0])} → ${bytes(diff.peak_reserved_bytes[1])}`);
+  } else if (summary) {
+    const { peak, gpu, oom } = summary;
+    const failed = summary.verdict === "out_of_memory";
+    if (peak.used_bytes) add(failed ? "needed" : "peak", bytes(peak.used_bytes));
+    add("capacity", bytes(gpu.memory_bytes));
+    if (failed && oom?.short_bytes) add("too much", bytes(oom.short_bytes), "bad");
+    if (!failed && peak.used_bytes) add("to spare", `${bytes(Math.max(0, gpu.memory_bytes - peak.used_bytes))} (${percent(Math.max(0, gpu.memory_bytes - peak.used_bytes), gpu.memory_bytes)})`, "good");
+    if (peak.allocated_bytes) add("in tensors", bytes(peak.allocated_bytes));
+    if (summary.peak_phase) add("peak reached", `step ${summary.peak_step}, ${summary.peak_phase}`);
+  } else if (explanation) {
+    const { peak } = explanation;
+    add(explanation.out_of_memory ? "in use" : "peak", bytes(peak.live_bytes));
+    if (peak.request_bytes) add("asked for", bytes(peak.request_bytes), "bad");
+    if (peak.reserved_bytes) add("reserved", bytes(peak.reserved_bytes));
+    if (peak.unused_bytes) add("reserved, unused", bytes(peak.unused_bytes));
+    if (peak.room_at_least_bytes) add("room for", bytes(peak.room_at_least_bytes));
+    else if (peak.device_total_bytes) add("device", bytes(peak.device_total_bytes));
+  }
+  return h("dl", { class: "facts" }, facts);
+}
+
+/** One bar: what fills the GPU at the peak, against its capacity. */
+function fillBar() {
+  const { summary, explanation } = state.page;
+  let parts;
+  let capacity = null;
+  if (summary?.peak.used_bytes) {
+    parts = PARTS.map(([id, name, index]) => [name, summary.by_category[id] ?? 0, index]);
+    capacity = summary.gpu.memory_bytes;
+  } else if (explanation?.peak.categories?.length && state.histories[0]) {
+    const { categories } = state.histories[0].head;
+    parts = explanation.peak.categories.map(({ category, bytes }) => {
+      const index = categories.findIndex((name) => name === category.replace("_", " "));
+      return [index < 0 ? category : categories[index], bytes, Math.max(0, index)];
+    });
+    if (explanation.peak.unused_bytes) parts.push(["reserved, unused", explanation.peak.unused_bytes, "cached"]);
+    if (explanation.peak.request_bytes) parts.push(["asked for", explanation.peak.request_bytes, "request"]);
+    capacity = explanation.peak.device_total_bytes ?? explanation.peak.room_at_least_bytes ?? null;
+  } else return null;
+  parts = parts.filter(([, amount]) => amount > 0);
+  const sum = parts.reduce((total, [, amount]) => total + amount, 0);
+  const whole = Math.max(sum, capacity ?? 0) || 1;
+  const paint = (index) => (typeof index === "number" ? colour("category", index) : `var(--${index})`);
+  return h(
+    "figure",
+    { class: "fill" },
+    h(
+      "div",
+      { class: "fill-bar", role: "img", "aria-label": parts.map(([name, amount]) => `${name} ${bytes(amount)}`).join(", ") },
+      parts.map(([name, amount, index]) => h("i", { title: `${name}: ${bytes(amount)}`, style: { width: `${(amount / whole) * 100}%`, background: paint(index) } })),
+      capacity && capacity < whole * 0.995 ? h("em", { style: { left: `${(capacity / whole) * 100}%` } }) : null,
+    ),
+    capacity && capacity < whole * 0.995 ? h("div", { class: capacity < whole * 0.15 ? "fill-mark right" : "fill-mark", style: { left: `${(capacity / whole) * 100}%` } }, `capacity ${bytes(capacity)}`) : null,
+    h(
+      "figcaption",
+      {},
+      [...parts].sort((a, b) => b[1] - a[1]).map(([name, amount, index]) => h("span", {}, h("i", { style: { background: paint(index) } }), `${name} `, h("b", {}, bytes(amount)))),
+    ),
+  );
+}
+
+function cause() {
+  const { explanation } = state.page;
+  const found = explanation?.cause;
+  if (!found) return null;
+  const others = (explanation.causes ?? []).slice(1).filter((other) => other.confidence >= 0.3);
+  return h(
+    "div",
+    { class: "cause" },
+    h("h3", {}, "Why"),
+    state.page.summary ? h("p", { class: "lead" }, found.verdict) : null,
+    h("p", { class: "quiet" }, h("code", {}, found.id), ` · confidence ${Math.round(found.confidence * 100)} %`, others.length ? ` · also possible: ${others.map((other) => `${other.id} (${Math.round(other.confidence * 100)} %)`).join(", ")}` : ""),
+    h(
+      "ul",
+      { class: "evidence" },
+      (found.evidence ?? []).filter((item) => !/^\d+ blocks?$/.test(item.what)).slice(0, 6).map((item) =>
+        h("li", {}, item.bytes !== undefined && item.bytes !== null ? h("b", {}, bytes(item.bytes), " ") : null, item.what, item.stack?.length ? h("div", { class: "quiet" }, item.stack.join(" ← ")) : null),
+      ),
+    ),
+  );
+}
+
+function fixes() {
+  const found = state.page.explanation?.fixes ?? [];
+  if (!found.length) return null;
+  return h(
+    "div",
+    { class: "fixes" },
+    h("h3", {}, "What helps"),
+    h(
+      "ol",
+      {},
+      found.slice(0, 6).map((fix) =>
+        h(
+          "li",
+          {},
+          fix.what,
+          h("b", { class: "good" }, ` saves ${fix.basis === "estimated" ? "about " : ""}${bytes(fix.saves_bytes)}`),
+          h("span", { class: "quiet" }, ` · ${fix.same_result} · ${fix.basis}`),
+          fix.apply ? h("pre", {}, fix.apply) : null,
+        ),
+      ),
+    ),
+  );
+}
+
+function notes() {
+  const { summary, explanation } = state.page;
+  const list = [];
+  for (const item of summary?.assumptions ?? []) list.push(["assumed", `${item.what}${item.location ? ` (${base(item.location)})` : ""}${item.count > 1 ? `, ${item.count} ×` : ""}`]);
+  for (const item of explanation?.assumptions ?? []) list.push(["assumed", item]);
+  for (const item of explanation?.message?.corrections ?? []) list.push(["the message", item]);
+  for (const item of explanation?.problems ?? []) list.push(["note", item.message]);
+  if (summary?.failure) list.push(["error", summary.failure]);
+  for (const history of state.histories) {
+    if (history.head.left_out) list.push(["note", `${history.head.name}: ${count(history.head.left_out, "block")} below ${bytes(history.head.left_out_below)} are in the sums, but not shown one by one`]);
+  }
+  if (!list.length) return null;
+  return h(
+    "details",
+    { class: "notes", open: list.length <= 2 },
+    h("summary", {}, `What this rests on (${list.length})`),
+    h("ul", {}, list.map(([name, text]) => h("li", {}, h("b", {}, name), " ", text))),
+  );
+}
+
+function about() {
+  const { summary, page = state.page } = { summary: state.page.summary };
+  const parts = [];
+  if (summary) {
+    parts.push(`${summary.gpu.virtual ? "virtual " : ""}${summary.gpu.name}`, bytes(summary.gpu.memory_bytes));
+    if (summary.versions?.torch) parts.push(`torch ${summary.versions.torch.split("+")[0]}`);
+    parts.push(count(summary.step_count, "step"), `${summary.seconds.toFixed(1)} s`);
+  } else {
+    const [history] = state.histories;
+    if (history?.head.device_name) parts.push(history.head.device_name);
+    if (history) parts.push(count(history.head.events, "event"), `device ${history.head.device}`);
+  }
+  if (page.redacted) parts.push("names and paths replaced");
+  return parts.join(" · ");
+}
+
+export function verdict() {
+  const { mark, tone, text } = sentence();
+  const why = cause();
+  const what = fixes();
+  const failed = state.histories[0] && failure(state.histories[0]);
+  return h(
+    "section",
+    { class: `card verdict ${tone}`, id: "verdict", "aria-label": "Verdict" },
+    h("p", { class: "about" }, about()),
+    h("h1", {}, h("span", { class: "mark", "aria-hidden": "true" }, mark), h("span", {}, text)),
+    numbers(),
+    fillBar(),
+    why || what ? h("div", { class: "two" }, why, what) : null,
+    failed ? h("p", { class: "jump" }, h("button", { type: "button", class: "plain", onclick: () => change({ moment: failed.moment, tab: "peak" }) }, "Show the failure in the views below")) : null,
+    notes(),
+  );
+}

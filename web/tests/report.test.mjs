@@ -1,0 +1,296 @@
+// The report in a browser: what is shown is what the JSON says, and the views follow each other.
+// make test-web
+
+import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { deflateSync, inflateSync } from "node:zlib";
+import { launch, open } from "./browser.mjs";
+import { CAUSES, REPORTS, difference, oomph, planted, run } from "./reports.mjs";
+
+let browser;
+before(async () => (browser = await launch()));
+after(async () => browser.close());
+
+/** An amount as the page writes it. */
+function bytes(amount) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (amount >= (unit ? 1023.95 : 1024) && unit < 4) {
+    amount /= 1024;
+    unit++;
+  }
+  return unit ? `${amount.toFixed(1)} ${units[unit]}` : `${amount} B`;
+}
+
+const text = async (page, selector) => (await page.locator(selector).first().innerText()).replaceAll(/\s+/g, " ");
+const alive = (page) =>
+  page.evaluate(() => {
+    const { state, history } = window.oomph;
+    return history().seriesAt(state.moment, "category").reduce((sum, value) => sum + value, 0);
+  });
+
+for (const name of CAUSES) {
+  test(`planted cause ${name}: verdict, failure and growth are those of the JSON`, async () => {
+    const { page: path, json } = planted(name);
+    const page = await open(browser, path);
+    assert.equal(await text(page, "#verdict h1 span:last-child"), json.verdict);
+    const facts = await text(page, "#verdict .facts");
+    assert.match(facts, new RegExp(bytes(json.peak.live_bytes).replace(".", "\\.")));
+    assert.equal(await alive(page), json.peak.live_bytes);
+    assert.equal(await text(page, ".peak h3"), `${bytes(json.peak.live_bytes)} in ${await page.evaluate(() => window.oomph.history().alive(window.oomph.state.moment).length.toLocaleString("en"))} blocks`);
+    for (const fix of json.fixes.slice(0, 6)) assert.ok((await text(page, ".fixes")).includes(bytes(fix.saves_bytes)), fix.what);
+    for (const tab of await page.locator("[role=tab]").all()) {
+      await tab.click();
+      await page.waitForTimeout(60);
+    }
+    assert.deepEqual(page.problems, []);
+    await page.close();
+  });
+}
+
+test("a run: the verdict has the summary's numbers, and both histories are there", async () => {
+  const { page: path, json } = run();
+  const page = await open(browser, path);
+  assert.match(await text(page, "#verdict h1"), /Out of memory in step \d+, backward/);
+  const facts = await text(page, "#verdict .facts");
+  for (const amount of [json.peak.used_bytes, json.gpu.memory_bytes, json.oom.short_bytes]) assert.ok(facts.includes(bytes(amount)), facts);
+  const caption = await text(page, "figcaption");
+  for (const [id, amount] of Object.entries(json.by_category)) if (amount) assert.ok(caption.includes(bytes(amount)), id);
+  await page.getByRole("button", { name: "without a limit" }).click();
+  const peak = await page.evaluate(() => window.oomph.history().head.peak_bytes);
+  // PyTorch counts whole blocks, the history what was asked for: a little less.
+  assert.ok(peak <= json.peak.allocated_bytes && peak > json.peak.allocated_bytes * 0.999, `${peak}`);
+  await page.evaluate(() => window.oomph.change({ moment: window.oomph.history().head.peak }));
+  assert.equal(await alive(page), peak);
+  assert.deepEqual(page.problems, []);
+  await page.close();
+});
+
+test("selecting in one view is seen in the others", async () => {
+  const page = await open(browser, planted("loss_accumulate").page);
+  // A row of the table selects; the inspector, the timeline and the flame graph follow.
+  await page.locator(".peak tbody tr").first().click();
+  const name = (await page.evaluate(() => window.oomph.state.selection.label)).replaceAll(/\s+/g, " ");
+  assert.ok((await text(page, ".inspector h3")).startsWith(name));
+  assert.ok((await text(page, ".legend")).includes(`selected: ${name}`));
+  // Escape clears.
+  await page.keyboard.press("Escape");
+  assert.equal(await page.evaluate(() => window.oomph.state.selection), null);
+  // A click on the timeline moves the moment; the peak view follows.
+  await page.locator(".legend").scrollIntoViewIfNeeded();
+  const plot = await page.locator(".plot").boundingBox();
+  await page.mouse.click(plot.x + plot.width / 2, plot.y + plot.height / 2);
+  assert.ok((await text(page, ".peak h3")).startsWith(bytes(await alive(page))));
+  // The address space follows, and its slider moves all.
+  await page.locator("#tab-space").click();
+  const slider = page.locator(".slider input");
+  assert.equal(Number(await slider.inputValue()), await page.evaluate(() => window.oomph.state.moment));
+  await slider.fill("1200");
+  assert.equal(await page.evaluate(() => window.oomph.state.moment), 1200);
+  const reserved = await page.evaluate(() => window.oomph.history().reservedAt(1200));
+  assert.ok((await text(page, ".space-view .facts")).includes(bytes(reserved)));
+  // A block of the address space is shown in full.
+  const spaces = await page.locator(".space").boundingBox();
+  for (let y = 8; y < spaces.height && (await page.evaluate(() => window.oomph.state.block)) === null; y += 25) {
+    await page.locator(".space").click({ position: { x: 120, y } });
+  }
+  assert.notEqual(await page.evaluate(() => window.oomph.state.block), null);
+  assert.ok((await text(page, ".inspector")).includes("Stack"));
+  assert.deepEqual(page.problems, []);
+  await page.close();
+});
+
+test("zooming in ends at single blocks, whose sum is what the levels say", async () => {
+  const page = await open(browser, run().page);
+  const sums = await page.evaluate(() => {
+    const { history, lines, state, change } = window.oomph;
+    change({ axis: "events", view: [0, history().moments] });
+    const found = [];
+    for (let at = 0; at < 12; at++) {
+      lines.zoom(0.5, 0.7);
+      const [from, to] = state.view;
+      const edges = Float64Array.from({ length: 201 }, (_, x) => from + ((to - from) * x) / 200);
+      const coarse = { series: 8, values: new Float64Array(1600), high: new Float64Array(200), low: new Float64Array(200), reserved: new Float64Array(200), marked: null };
+      const fine = history().columns(edges, "category");
+      history().fromLevels(edges, 0, coarse);
+      found.push([Math.max(...fine.high), Math.max(...coarse.high)]);
+    }
+    return found;
+  });
+  for (const [fine, coarse] of sums) assert.ok(fine <= coarse, `${fine} of ${coarse}`);
+  await page.locator(".legend").scrollIntoViewIfNeeded();
+  const plot = await page.locator(".plot").boundingBox();
+  const clicked = [];
+  for (const share of [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]) {
+    await page.mouse.click(plot.x + plot.width / 2, plot.y + plot.height * share);
+    clicked.push(await page.evaluate(() => window.oomph.state.block));
+  }
+  assert.ok(clicked.some((block) => block !== null), "a single block can be clicked");
+  await page.close();
+});
+
+test("growth and what-if show what was computed", async () => {
+  const page = await open(browser, planted("fragmentation").page);
+  await page.locator("#tab-what-if").click();
+  const rows = await page.evaluate(() => window.oomph.state.page.what_if);
+  assert.equal(await page.locator("#view-what-if tbody tr").count(), rows.length);
+  assert.equal(rows[0].fits, false);
+  const expandable = rows.find((row) => row.conf === "expandable_segments:True");
+  assert.equal(expandable.fits, true);
+  assert.ok((await text(page, "#view-what-if tbody")).includes(bytes(expandable.peak_reserved)));
+  await page.close();
+  const leak = await open(browser, planted("loss_accumulate").page);
+  await leak.locator("#tab-growth").click();
+  const usual = await leak.evaluate(() => {
+    const sums = window.oomph.history().head.growth.steps.filter((step) => step.left).map((step) => step.left.reduce((a, b) => a + b));
+    return sums.slice(1).sort((a, b) => a - b)[(sums.length - 1) >> 1];
+  });
+  assert.ok((await text(leak, ".growth .lead")).includes(bytes(usual)));
+  await leak.close();
+});
+
+test("a difference shows both sides and every change", async () => {
+  const { page: path, json } = difference();
+  const page = await open(browser, path);
+  assert.equal(await text(page, "#verdict h1 span:last-child"), json.verdict);
+  const shown = await text(page, "#view-diff");
+  for (const change of json.categories) assert.ok(shown.includes(bytes(change.bytes[1])), change.name);
+  assert.equal(await page.locator(".histories button").count(), 2);
+  assert.deepEqual(page.problems, []);
+  await page.close();
+});
+
+test("the keyboard does what the help says", async () => {
+  const page = await open(browser, planted("loss_accumulate").page);
+  const view = () => page.evaluate(() => window.oomph.state.view);
+  const whole = await view();
+  await page.keyboard.press("+");
+  const zoomed = await view();
+  assert.ok(zoomed[1] - zoomed[0] < whole[1] - whole[0]);
+  await page.keyboard.press("ArrowRight");
+  assert.ok((await view())[0] > zoomed[0]);
+  await page.keyboard.press("0");
+  assert.deepEqual(await view(), whole);
+  await page.keyboard.press("3");
+  assert.equal(await page.evaluate(() => window.oomph.state.tab), "growth");
+  await page.keyboard.press("/");
+  await page.keyboard.type("resnet");
+  // The page's own policy forbids the evaluation that waiting for a function needs.
+  for (let tries = 0; tries < 50 && !(await page.evaluate(() => window.oomph.state.selection)); tries++) await page.waitForTimeout(50);
+  assert.match(await text(page, ".inspector h3"), /resnet/);
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("?");
+  await page.locator("dialog").waitFor();
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("t");
+  assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+  await page.close();
+});
+
+test("a phone shows everything without scrolling sideways", async () => {
+  const page = await open(browser, run().page, { viewport: { width: 390, height: 844 } });
+  for (const tab of await page.locator("[role=tab]").all()) {
+    await tab.click();
+    await page.waitForTimeout(60);
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), await tab.innerText());
+  }
+  await page.close();
+});
+
+test("printing shows every view", async () => {
+  const page = await open(browser, planted("loss_accumulate").page);
+  await page.emulateMedia({ media: "print" });
+  await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
+  for (const view of ["peak", "space", "growth", "what-if"]) assert.ok(await page.locator(`#view-${view}`).isVisible(), view);
+  const pdf = await page.pdf({ path: join(REPORTS, "print.pdf") });
+  assert.ok(pdf.length > 10_000);
+  await page.close();
+});
+
+test("a redacted report names nobody", async () => {
+  const path = join(REPORTS, "redacted.html");
+  oomph("report", run().directory, "--redact", "--out", path);
+  const page = await open(browser, path);
+  for (const tab of await page.locator("[role=tab]").all()) {
+    await tab.click();
+    await page.waitForTimeout(60);
+    const shown = await page.evaluate(() => document.body.innerText);
+    for (const secret of ["train_gpt", "GPT.", "examples", "/venv"]) assert.ok(!shown.includes(secret), `${secret} in ${await tab.innerText()}`);
+  }
+  assert.deepEqual(page.problems, []);
+  await page.close();
+});
+
+test("plans stand side by side", async () => {
+  // The page of a fit: the plans come from outside, so the data of a run is given some.
+  const page = await browser.newPage();
+  const plans = [
+    { levers: "bf16 autocast", planned_peak: 8 * 2 ** 30, measured_peak: 8.2 * 2 ** 30, time_ratio: 0.55, same_results: "numerics change", verified: true, chosen: false },
+    { levers: "micro-batch 8 × 2 <img src=x onerror=alert(1)>", planned_peak: 9 * 2 ** 30, measured_peak: null, time_ratio: null, same_results: "exact", verified: false, chosen: true },
+  ];
+  const html = readFileSync(run().page, "utf8").replace(/(id="oomph-page">)([^<]*)/, (_, before, payload) => {
+    const raw = inflateSync(Buffer.from(payload, "base64"));
+    const length = raw.readUInt32LE(10);
+    const head = JSON.parse(raw.subarray(14, 14 + length));
+    const text = Buffer.from(JSON.stringify({ ...head, kind: "fit", plans }));
+    const start = Buffer.from(raw.subarray(0, 14));
+    start.writeUInt32LE(text.length, 10);
+    return before + deflateSync(Buffer.concat([start, text])).toString("base64");
+  });
+  const path = join(REPORTS, "fit.html");
+  writeFileSync(path, html);
+  await page.close();
+  const fit = await open(browser, path);
+  assert.equal(await fit.locator("#view-plans tbody tr").count(), 2);
+  const shown = await text(fit, "#view-plans");
+  for (const part of ["8.2 GiB", "0.55 ×", "numerics change", "not run", "<img src=x"]) assert.ok(shown.includes(part), part);
+  assert.deepEqual(fit.problems, []);
+  await fit.close();
+});
+
+// What it looks like. Pictures differ a little between machines' fonts, so a picture may differ in a
+// few of a hundred pixels; UPDATE=1 keeps new ones.
+const SCENES = [
+  ["run-peak", () => run().page, () => window.oomph.change({ tab: "peak" }), {}],
+  ["leak-growth", () => planted("loss_accumulate").page, () => window.oomph.change({ tab: "growth" }), {}],
+  ["fragmentation-space-dark", () => planted("fragmentation").page, () => window.oomph.change({ tab: "space" }), { colorScheme: "dark" }],
+  ["diff", () => difference().page, () => {}, {}],
+];
+for (const [name, path, arrange, options] of SCENES) {
+  test(`it looks as it did: ${name}`, async () => {
+    const page = await open(browser, path(), { viewport: { width: 1100, height: 1200 }, ...options });
+    await page.evaluate(arrange);
+    await page.waitForTimeout(300);
+    const reference = join(import.meta.dirname, "references", `${name}.png`);
+    const now = await page.screenshot();
+    if (process.env.UPDATE) {
+      writeFileSync(reference, now);
+      await page.close();
+      return;
+    }
+    // The browser itself compares: shrunk to blocks, so that letters do not matter but layout does.
+    const share = await page.evaluate(
+      async ([before, after]) => {
+        const pixels = async (data) => {
+          const image = new Image();
+          image.src = `data:image/png;base64,${data}`;
+          await image.decode();
+          const canvas = new OffscreenCanvas(220, 240);
+          const context = canvas.getContext("2d");
+          context.drawImage(image, 0, 0, 220, 240);
+          return context.getImageData(0, 0, 220, 240).data;
+        };
+        const [a, b] = [await pixels(before), await pixels(after)];
+        let differ = 0;
+        for (let at = 0; at < a.length; at += 4) if (Math.abs(a[at] - b[at]) + Math.abs(a[at + 1] - b[at + 1]) + Math.abs(a[at + 2] - b[at + 2]) > 60) differ++;
+        return differ / (a.length / 4);
+      },
+      [readFileSync(reference).toString("base64"), now.toString("base64")],
+    );
+    if (share >= 0.04) writeFileSync(join(REPORTS, `${name}.png`), now);
+    assert.ok(share < 0.04, `${(share * 100).toFixed(1)} % of the picture changed; see .reports/${name}.png, and UPDATE=1 to keep it`);
+    await page.close();
+  });
+}
