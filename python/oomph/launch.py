@@ -18,7 +18,7 @@ from typing import Any
 
 from oomph import levers
 
-SUPPORTED = {(2, 11): 13}
+SUPPORTED = {(2, 8): 12, (2, 11): 13, (2, 15): 13}
 """Releases of torch that the virtual GPU was proved with, and the CUDA of each: those that passed
 every job of `make test-matrix`.
 

@@ -140,7 +140,7 @@ fn check(lengths: &[u32], budget: Budget, order: Order) -> Result<(), Error> {
     if budget.max_samples == 0 {
         return Err(Error::NotPositive("the largest number of samples"));
     }
-    if !(budget.limit > 0.0) {
+    if budget.limit.is_nan() || budget.limit <= 0.0 {
         return Err(Error::NotPositive("the budget"));
     }
     if !(budget.linear >= 0.0 && budget.quadratic >= 0.0 && budget.linear + budget.quadratic > 0.0)
