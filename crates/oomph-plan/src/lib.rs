@@ -8,6 +8,8 @@
 
 mod file;
 mod lever;
+pub mod model;
+pub mod play;
 
 pub use file::{FORMAT, Figures, Gpu, Job, PlanError, PlanFile, Versions};
 pub use lever::{Attention, Dtype, Lever, OptimizerStep, Results};
