@@ -15,12 +15,15 @@ def prepare(specifications: list[dict[str, Any]]) -> None:
     """Set the environment for the levers that need it before torch is imported."""
     for specification in specifications:
         if specification["name"] == "allocator":
-            settings = [os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""), specification["conf"]]
-            os.environ["PYTORCH_CUDA_ALLOC_CONF"] = ",".join(s for s in settings if s)
+            # torch reads the newer name first, and then not the older one.
+            new = "PYTORCH_ALLOC_CONF"
+            variable = new if new in os.environ else "PYTORCH_CUDA_ALLOC_CONF"
+            settings = [os.environ.get(variable, ""), specification["conf"]]
+            os.environ[variable] = ",".join(s for s in settings if s)
 
 
 class Levers:
-    """All levers of a plan, in its order."""
+    """All levers of a plan."""
 
     def __init__(self, specifications: list[dict[str, Any]]) -> None:
         """`specifications` is `[{"name": …, parameters…}]`, as in the plan file."""
@@ -36,13 +39,15 @@ class Levers:
 
     def install(self) -> None:
         """Torch has just been imported; the script goes on after this."""
-        for lever in self.levers:
+        for lever in sorted(self.levers, key=lambda lever: lever.order):
             lever.install(self.job)
         if self.levers:
             self.job.watch()
 
     def report(self) -> list[dict[str, Any]]:
         """What each lever did: `{"name", "applied", "note"}`; `applied` 0 means that it was inert."""
+        for lever in self.levers:
+            lever.finish()
         return [
             dict(name=lever.name, applied=lever.applied, note=lever.note) for lever in self.levers
         ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import torch
+
 from oomph.levers.base import Lever
 from oomph.levers.job import Job
 
@@ -12,8 +14,7 @@ class Allocator(Lever):
     """`PYTORCH_CUDA_ALLOC_CONF` with other settings.
 
     Needs: nothing. Changes: how the allocator cuts and keeps segments, so that less memory is
-    reserved for the same tensors. Results: exact. By hand: set the environment variable before
-    torch is imported.
+    reserved for the same tensors. Results: exact.
     """
 
     name = "allocator"
@@ -24,11 +25,22 @@ class Allocator(Lever):
         self.conf = conf
 
     def install(self, job: Job) -> None:
-        """The environment was set before torch was imported (`prepare`); check that it stands."""
-        if self.conf in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
-            self.applied = 1
+        """The environment was set before torch was imported (`prepare`)."""
+
+    def finish(self) -> None:
+        """Whether the allocator ran with it: it reads the environment at the first use of CUDA."""
+        variables = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+        if not any(self.conf in os.environ.get(variable, "") for variable in variables):
+            self.note = "the script changed PYTORCH_CUDA_ALLOC_CONF itself"
+        elif not torch.cuda.is_initialized():
+            self.note = "the script did not use CUDA"
         else:
-            self.note = "the script changed PYTORCH_CUDA_ALLOC_CONF before it imported torch"
+            self.applied = 1
+
+    @classmethod
+    def by_hand(cls, conf: str = "expandable_segments:True") -> str:
+        """The environment variable, set before torch is imported."""
+        return f'import os\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{conf}"  # before torch is imported\n'
 
 
 LEVER = Allocator

@@ -1,61 +1,351 @@
-"""What a script does that levers want to know: its models, its optimizers."""
+"""What a script does that levers want to know, and the places where they can step in.
+
+`Job` patches PyTorch once; levers put functions into its lists. A list named `on_…` is called in
+order and cannot change what happens, unless said so. A list named `around_…` nests: each function
+gets `proceed`, which does what the script asked for (the first in the list is the outermost), and
+may call it, put it off or leave it out.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import importlib.util
+import sys
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
+from torch.utils.data import DataLoader
+
+Proceed = Callable[[], Any]
+
+
+class Backward:
+    """A call of `backward`: what it starts from, and with what gradients, which levers may replace."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> None:
+        """`gradients` has one entry a tensor; None stands for one."""
+        self.tensors = list(tensors)
+        self.gradients: list[torch.Tensor | None] = list(gradients)
+
+    def scale(self, index: int, factor: Any) -> None:
+        """Multiply the gradient of tensor `index` by a number or a tensor without dimensions."""
+        tensor, gradient = self.tensors[index], self.gradients[index]
+        if gradient is None:
+            gradient = torch.ones_like(tensor)
+        self.gradients[index] = gradient * factor
 
 
 class Job:
-    """Calls back when a script makes an optimizer or first calls a model. Lists are in order of installation."""
+    """Calls levers back; nothing is watched before `watch`."""
 
     def __init__(self) -> None:
-        """Nothing is watched before `watch`."""
+        """All lists are empty."""
         self.on_model: list[Callable[[torch.nn.Module, dict[str, torch.nn.Module]], None]] = []
         """Called once per outermost module, just before its first forward, with the module and its
         parts by name: the class of the outermost, then the path of `named_modules()`, as the
         recorder and the plan file name them (`GPT`, `GPT.blocks.0`)."""
         self.on_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
-        """Called with each optimizer when it has been constructed."""
-        self._known: set[int] = set()
-        self._depth = 0
+        """Called with each optimizer when its base class has been constructed (`param_groups` and
+        `defaults` are there; what its own class adds is not)."""
+        self.on_enter: list[Callable[[torch.nn.Module, tuple, dict], None]] = []
+        """Called before each forward of an outermost module with its arguments."""
+        self.on_leave: list[Callable[[torch.nn.Module, Any], Any]] = []
+        """Called after each forward of an outermost module with its output (None if it raised), in
+        the reverse order; a result other than None replaces the output."""
+        self.on_backward: list[Callable[[Backward], None]] = []
+        """Called before a backward pass (`Tensor.backward`, `torch.autograd.backward`)."""
+        self.after_backward: list[Callable[[], None]] = []
+        """Called after it, not if it raised."""
+        self.around_step: list[Callable[[torch.optim.Optimizer, Proceed], Any]] = []
+        """Around `optimizer.step()`; calls with a closure too."""
+        self.around_zero_grad: list[Callable[[Any, Proceed], Any]] = []
+        """Around `zero_grad()` of an optimizer or a module."""
+        self.around_clip: list[Callable[[list[torch.Tensor], Proceed], Any]] = []
+        """Around `clip_grad_norm_` and `clip_grad_value_`, with the parameters."""
+        self.around_scheduler: list[Callable[[Any, Proceed], Any]] = []
+        """Around `step()` of a learning-rate scheduler."""
+        self.around_scaler: list[Callable[[str, Any, Proceed], Any]] = []
+        """Around `unscale_`, `step`, `update` of a `GradScaler`, with the method's name and the scaler."""
+        self.around_loader: list[Callable[[DataLoader, Any], Any]] = []
+        """Given a DataLoader and a fresh iterator over it, returns the iterator that the script gets."""
+        # Weak: whoever watches must not keep alive.
+        self.models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """The outermost modules that were called."""
+        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        """All that were made."""
+        self.closure: Any = None
+        """The closure of the `optimizer.step(closure)` in progress, else None."""
+        self._inside = False
+        self._stepping: set[int] = set()
+
+    # ---- watching ----
 
     def watch(self) -> None:
         """Begin to watch."""
-        nn_module.register_module_forward_pre_hook(self._enter)
-        nn_module.register_module_forward_hook(self._leave, always_call=True)
+        self._watch_calls()
         self._watch_optimizers()
+        self._watch_backward()
+        self._watch_zero_grad()
+        self._watch_clipping()
+        self._watch_schedulers()
+        self._watch_scaler()
+        if self.around_loader:
+            self._watch_loaders()
 
-    def _enter(self, module: torch.nn.Module, args: Any) -> None:
-        self._depth += 1
-        if self._depth > 1 or id(module) in self._known:
-            return
-        self._known.add(id(module))
-        named = names(module)
-        for callback in self.on_model:
-            callback(module, named)
+    def _watch_calls(self) -> None:
+        """The call itself is watched: hooks get no keyword arguments, and change what is compiled."""
+        original = torch.nn.Module.__call__
+        job = self
 
-    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        self._depth -= 1
+        @functools.wraps(original)
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if job._inside:
+                return original(module, *args, **kwargs)
+            job._inside = True
+            output = None
+            try:
+                job._enter(module, args, kwargs)
+                output = original(module, *args, **kwargs)
+            finally:
+                job._inside = False
+                output = job._leave(module, output)
+            return output
+
+        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        if module not in self.models:
+            self.models.add(module)
+            named = names(module)
+            for callback in self.on_model:
+                callback(module, named)
+        for callback in self.on_enter:
+            callback(module, args, kwargs)
+
+    def _leave(self, module: torch.nn.Module, output: Any) -> Any:
+        for callback in reversed(self.on_leave):
+            result = callback(module, output)
+            if result is not None:
+                output = result
+        return output
 
     def _watch_optimizers(self) -> None:
         original = optim.Optimizer.__init__
+        job = self
 
         @functools.wraps(original)
         def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            for callback in self.on_optimizer:
+            job.optimizers.add(optimizer)
+            for callback in job.on_optimizer:
                 callback(optimizer)
+            job._watch_step(type(optimizer))
 
         optim.Optimizer.__init__ = initialize  # type: ignore[method-assign]
+
+    def _watch_step(self, kind: type) -> None:
+        original = kind.step
+        if "_oomph_watched" in vars(original):
+            return
+        job = self
+
+        @functools.wraps(original)
+        def step(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if id(optimizer) in job._stepping:  # super().step() of a subclass
+                return original(optimizer, *args, **kwargs)
+            job._stepping.add(id(optimizer))
+            closure = kwargs.get("closure", args[0] if args else None)
+            before, job.closure = job.closure, closure
+            try:
+                return nested(
+                    job.around_step, optimizer, lambda: original(optimizer, *args, **kwargs)
+                )
+            finally:
+                job.closure = before
+                job._stepping.discard(id(optimizer))
+
+        step._oomph_watched = True  # type: ignore[attr-defined]
+        kind.step = step
+
+    def _watch_backward(self) -> None:
+        original = torch.autograd.backward
+        job = self
+
+        @functools.wraps(original)
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+            if not job.on_backward:
+                original(tensors, grad_tensors, *args, **kwargs)
+            else:
+                listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+                if not all(isinstance(tensor, torch.Tensor) for tensor in listed):
+                    return original(tensors, grad_tensors, *args, **kwargs)  # gradient edges
+                if grad_tensors is None or isinstance(grad_tensors, torch.Tensor):
+                    gradients = [grad_tensors] * len(listed)
+                else:
+                    gradients = list(grad_tensors) or [None] * len(listed)
+                call = Backward(listed, gradients)
+                del tensors, grad_tensors, listed
+                for callback in job.on_backward:
+                    callback(call)
+                original(call.tensors, call.gradients, *args, **kwargs)
+            for callback in job.after_backward:
+                callback()
+            return None
+
+        torch.autograd.backward = backward
+
+    def _watch_zero_grad(self) -> None:
+        for kind in (optim.Optimizer, torch.nn.Module):
+            kind.zero_grad = self._around(kind.zero_grad, lambda: self.around_zero_grad)  # type: ignore[method-assign]
+
+    def _watch_clipping(self) -> None:
+        from torch.nn.utils import clip_grad
+
+        job = self
+        for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
+            original = getattr(clip_grad, name, None)
+            if original is None:
+                continue
+
+            def clip(parameters: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
+                listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+                return nested(job.around_clip, listed, lambda: _original(listed, *args, **kwargs))
+
+            clip = functools.wraps(original)(clip)
+            for place in (clip_grad, torch.nn.utils):
+                if hasattr(place, name):
+                    setattr(place, name, clip)
+
+    def _watch_schedulers(self) -> None:
+        from torch.optim import lr_scheduler
+
+        kinds = [lr_scheduler.LRScheduler]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+        for kind in {*kinds, lr_scheduler.ReduceLROnPlateau}:
+            if "step" in vars(kind):
+                kind.step = self._around(kind.step, lambda: self.around_scheduler)
+
+    def _watch_scaler(self) -> None:
+        from torch.amp import GradScaler
+
+        for name in ("unscale_", "step", "update"):
+            original = getattr(GradScaler, name)
+            setattr(
+                GradScaler,
+                name,
+                self._around(original, lambda: self.around_scaler, (name,)),
+            )
+
+    def _around(self, original: Any, functions: Callable[[], list], first: tuple = ()) -> Any:
+        @functools.wraps(original)
+        def method(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            return nested(functions(), *first, owner, lambda: original(owner, *args, **kwargs))
+
+        return method
+
+    def _watch_loaders(self) -> None:
+        """`iter(loader)`, of DataLoader and of classes derived from it (accelerate has some)."""
+        job = self
+        entered: set[int] = set()
+
+        def watched(original: Any) -> Any:
+            @functools.wraps(original)
+            def iterate(loader: DataLoader) -> Any:
+                if id(loader) in entered:  # a subclass calls its base
+                    return original(loader)
+                entered.add(id(loader))
+                try:
+                    iterator = original(loader)
+                    if hasattr(iterator, "gi_frame"):  # a generator: its base is called later
+                        iterator = _started(iterator, entered, id(loader))
+                finally:
+                    entered.discard(id(loader))
+                for function in reversed(job.around_loader):
+                    iterator = function(loader, iterator)
+                return iterator
+
+            return iterate
+
+        kinds = [DataLoader]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+            if "__iter__" in vars(kind):
+                kind.__iter__ = watched(kind.__iter__)  # type: ignore[method-assign]
+        define = DataLoader.__init_subclass__
+
+        def defined(cls: type, **kwargs: Any) -> None:
+            define(**kwargs)
+            if "__iter__" in vars(cls):
+                cls.__iter__ = watched(cls.__iter__)  # type: ignore[attr-defined]
+
+        DataLoader.__init_subclass__ = classmethod(defined)  # type: ignore[assignment]
+
+
+def _started(iterator: Any, entered: set[int], key: int) -> Any:
+    """A generator that asks for its base's iterator while `key` counts as entered."""
+    entered.add(key)
+    try:
+        first = next(iterator, _NOTHING)
+    finally:
+        entered.discard(key)
+    if first is not _NOTHING:
+        yield first
+        yield from iterator
+
+
+_NOTHING = object()
+
+
+def nested(functions: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
+    """Call `functions` around the last of `arguments`, the first outermost."""
+    *others, proceed = arguments
+    for function in reversed(functions):
+        proceed = functools.partial(function, *others, proceed)
+    return proceed()
 
 
 def names(root: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """The modules of `root` by the names that plans use: `Title`, `Title.path`."""
     title = type(root).__name__
     return {f"{title}.{name}" if name else title: m for name, m in root.named_modules()}
+
+
+def on_import(name: str, then: Callable[[Any], None]) -> None:
+    """Call `then` with module `name` when the script has imported it; at once if it has."""
+    if name in sys.modules:
+        then(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Importer(name, then))
+
+
+class _Importer:
+    """Waits for one module on `sys.meta_path`."""
+
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self._name, self._then, self._asking = name, then, False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._name or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
+            execute(module)
+            self._then(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

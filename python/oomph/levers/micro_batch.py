@@ -1,0 +1,601 @@
+"""A batch in micro-batches, with the gradients accumulated."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import weakref
+from typing import Any
+
+import torch
+
+from oomph.levers import frameworks
+from oomph.levers.base import Lever
+from oomph.levers.job import Backward, Job, Proceed
+from oomph.levers.losses import PARAMETERS, Inseparable, Term, coupled, terms
+from oomph.levers.splitting import CannotSplit, Layout, layout
+
+BATCH_NORMS = (torch.nn.modules.batchnorm._BatchNorm,)
+HERE = os.path.dirname(__file__)
+CLOSE = 1e-9
+"""Relative difference of two counts below which they are the same."""
+
+
+class MicroBatch(Lever):
+    """Gives the script its batches in parts, and lets updates act once a batch.
+
+    Needs: a loop over a DataLoader, Hugging Face's `Trainer` or Lightning's automatic optimization;
+    a loss that is a sum or mean over samples, tokens or elements. Changes: activations are those of
+    one part. Results: the same to rounding; each part's loss counts for its share of the whole
+    batch's samples (of its targets, where some are ignored), unequal parts and last batches
+    included. Random layers draw other numbers, as one draw becomes several.
+
+    Refused by name: batch normalization in training, losses that compare samples, several updates a
+    batch, accumulation by the script itself, steps with a closure.
+    """
+
+    name = "micro_batch"
+    order = 10
+
+    def __init__(self, parts: int) -> None:
+        """`parts`: micro-batches a batch."""
+        super().__init__()
+        if parts < 2:
+            raise self.refuse(f"parts is {parts}; at least 2 are needed to split a batch")
+        self.parts = parts
+        self.batch: Batch | None = None
+        """The batch whose parts the script is working on."""
+        self.outputs: list[Any] = []
+        self.whole_steps = 0
+        """Updates that were made with no batch split."""
+        self.framework = 0
+        """How many frameworks are running that split by themselves."""
+        self.checked = False
+        """Whether a loss was looked through for what mixes samples."""
+        self.counted = False
+        """Whether a loop enumerates its batches."""
+        self.trains_in_eval = False
+        """Whether the script trains models that are in evaluation mode."""
+
+    def install(self, job: Job) -> None:
+        """Step in wherever a batch begins, counts, or ends."""
+        self.job = job
+        job.around_loader.append(self._iterator)
+        job.on_enter.append(self._enter)
+        job.on_leave.append(self._leave)
+        job.on_backward.insert(0, self._backward)
+        job.after_backward.append(self._after_backward)
+        job.around_zero_grad.append(self._zero_grad)
+        job.around_step.append(self._step)
+        job.around_clip.append(self._clip)
+        job.around_scheduler.append(self._put_off)
+        job.around_scaler.append(self._scaler)
+        frameworks.install(self)
+        _watch_averages(self._put_off)
+
+    def finish(self) -> None:
+        """Say what was left whole."""
+        self.batch = None
+        if self.whole_steps and self.applied:
+            self.add_note(
+                f"{self.whole_steps} updates were made on batches that were not split: they did not come from a "
+                "DataLoader's own iteration"
+            )
+        if not self.applied and self.note is None:
+            self.note = "no training batch came from a DataLoader"
+
+    # ---- batches ----
+
+    def _iterator(self, loader: Any, iterator: Any) -> Any:
+        if self.framework or isinstance(iterator, Parts):
+            return iterator
+        caller: Any = sys._getframe()
+        while caller is not None and os.path.dirname(caller.f_code.co_filename) == HERE:
+            caller = caller.f_back
+        if caller is not None and "enumerate" in caller.f_code.co_names:
+            self.counted = True
+        return Parts(self, loader, iterator)
+
+    def trains(self) -> bool:
+        """Whether the next batch of a DataLoader is one to train on."""
+        return not self.framework and torch.is_grad_enabled() and not self._evaluates()
+
+    def _evaluates(self) -> bool:
+        """Whether every model that is trained here is in evaluation mode, or nothing is trained."""
+        trained = {
+            id(p) for o in self.job.optimizers for group in o.param_groups for p in group["params"]
+        }
+        if not trained:
+            return True
+        models = [m for m in self.job.models if any(id(p) in trained for p in m.parameters())]
+        return bool(models) and not self.trains_in_eval and not any(m.training for m in models)
+
+    # ---- what the script does within a part ----
+
+    def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        if self.batch is None or not module.training or not torch.is_grad_enabled():
+            return
+        for name, part in module.named_modules() if not self.checked else ():
+            if isinstance(part, BATCH_NORMS) and part.training and not _is_instance_norm(part):
+                raise self.refuse(
+                    f"batch normalization ({name or type(part).__name__}) takes its statistics from all samples of a "
+                    "batch, so that a batch in parts trains another model. Put it into evaluation mode "
+                    "(freeze it), replace it by GroupNorm, or choose another plan: "
+                    "oomph fit --forbid micro_batch"
+                )
+
+    def _leave(self, module: torch.nn.Module, output: Any) -> None:
+        if self.batch is None or not torch.is_grad_enabled():
+            return
+        # What is kept here keeps a graph alive: not that of an evaluation within the loop.
+        if module.training or self.trains_in_eval or not self.checked:
+            self.outputs += [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
+
+    def _backward(self, call: Backward) -> None:
+        batch, outputs, self.outputs = self.batch, self.outputs, []
+        if batch is None:
+            return
+        self.trains_in_eval |= not any(m.training for m in self.job.models if _learns(m))
+        if batch.stepped and not batch.external:
+            raise self.refuse(
+                "it updates more than once a batch (a backward pass after a step, as GANs and SAM do), which a "
+                "batch in parts cannot follow",
+                self.by_hand(parts=self.parts),
+            )
+        if batch.index > 0 and batch.backwards == 0 and not batch.external:
+            batch.check_gradients(self)
+        for index, tensor in enumerate(call.tensors):
+            if call.gradients[index] is not None and tensor.numel() != 1:
+                raise self.refuse(
+                    "backward starts from a tensor with gradients of the script's own, whose share in "
+                    "the batch is not known"
+                )
+            try:
+                if not self.checked and (why := coupled(tensor, batch.size)):
+                    raise Inseparable(why)
+                found = terms(tensor, batch, outputs, self.add_note)
+                weight = batch.weigh(found)
+            except Inseparable as error:
+                raise self.refuse(
+                    f"the loss of a batch is not that of its parts: {error}",
+                    self.by_hand(parts=self.parts),
+                ) from None
+            if weight is not None:
+                call.scale(index, weight)
+        self.checked = True
+
+    def _after_backward(self) -> None:
+        if self.batch is not None:
+            self.batch.backwards += 1
+            self.batch.pending = True
+            if not self.batch.external:
+                self.batch.remember_gradients(self.job.optimizers)
+
+    def _zero_grad(self, owner: Any, proceed: Proceed) -> Any:
+        if self._accumulates():
+            return None
+        return proceed()
+
+    def _accumulates(self) -> bool:
+        """Whether gradients of this batch's earlier parts are there."""
+        batch = self.batch
+        if batch is None or batch.external or not batch.pending:
+            return False
+        # After the last part's backward pass it is the whole batch that is dropped.
+        return not (batch.last and batch.backwards)
+
+    def _waits(self) -> bool:
+        """Whether more parts of the batch are to come."""
+        return self.batch is not None and not self.batch.external and not self.batch.last
+
+    def _step(self, optimizer: torch.optim.Optimizer, proceed: Proceed) -> Any:
+        batch = self.batch
+        if batch is None or batch.external:
+            if batch is None and not self.framework:
+                self.whole_steps += 1
+                if not self.applied:
+                    raise self.refuse(
+                        "it trains on batches that no DataLoader yielded, so that there is nothing to split",
+                        self.by_hand(parts=self.parts),
+                    )
+            return proceed()
+        if self.job.closure is not None:
+            raise self.refuse(
+                "its optimizer's step takes a closure, which computes the loss of the batch itself "
+                f"({type(optimizer).__name__})",
+                self.by_hand(parts=self.parts),
+            )
+        batch.stepped = True
+        if not batch.last:
+            return batch.later(optimizer, "step", proceed)
+        self._complete(batch)
+        result = proceed()
+        batch.pending = False
+        return result
+
+    def _complete(self, batch: Batch) -> None:
+        """All parts are in the gradients: give them their weights."""
+        try:
+            batch.complete(self.job.optimizers)
+        except Inseparable as error:
+            raise self.refuse(str(error), self.by_hand(parts=self.parts)) from None
+
+    def _clip(self, parameters: list[torch.Tensor], proceed: Proceed) -> Any:
+        if self._waits():
+            self.batch.later(self, "clip", proceed)
+            return torch.zeros((), device=parameters[0].device if parameters else None)
+        if self.batch is not None and not self.batch.external:
+            self._complete(self.batch)
+        return proceed()
+
+    def _put_off(self, owner: Any, proceed: Proceed) -> Any:
+        """A scheduler or an average of weights: once a batch."""
+        return self.batch.later(owner, "step", proceed) if self._waits() else proceed()
+
+    def _scaler(self, method: str, scaler: Any, proceed: Proceed) -> Any:
+        batch = self.batch
+        if batch is None or batch.external:
+            return proceed()
+        if method == "step":
+            batch.stepped = True
+        if not batch.last:
+            return batch.later(scaler, method, proceed)
+        self._complete(batch)
+        return proceed()
+
+    # ---- the parts of a batch ----
+
+    def begin(self, batch: Batch) -> None:
+        """The script gets a part of `batch`."""
+        if self.batch is not None and self.batch is not batch:
+            raise self.refuse(
+                "it draws from several DataLoaders for one update, whose parts may not belong together",
+                self.by_hand(parts=self.parts),
+            )
+        self.batch = batch
+        self.outputs = []
+        if batch.index == 0 and batch.parts > 1:
+            self.applied += 1
+            if self.counted:
+                self.add_note("the loop counts its iterations: it counts micro-batches now")
+
+    def end(self) -> None:
+        """The script asks for what comes after the part."""
+        batch = self.batch
+        if batch is None or batch.external:
+            return
+        self.batch = None
+        self.outputs = []
+        if batch.backwards and not batch.stepped and batch.parts > 1:
+            raise self.refuse(
+                "it accumulates gradients over several batches itself. Raise that number and lower the "
+                "DataLoader's batch size instead, in the same proportion",
+                f"batch_size = batch_size // {self.parts}\naccumulation = accumulation * {self.parts}",
+            )
+        if batch.last:
+            batch.pending = False
+
+    def left(self) -> None:
+        """The loop was left within a batch: what was put off is done for the parts that were seen."""
+        batch = self.batch
+        self.batch = None
+        # A step in this very part says that the loop was not left by an error.
+        if batch is None or batch.external or batch.last or not batch.stepped:
+            return
+        self._complete(batch)
+        for call in batch.put_off.values():
+            call()
+        self.add_note(
+            "the loop was left within a batch: its last update has the parts that were seen"
+        )
+
+    @contextlib.contextmanager
+    def external(self):
+        """Within a framework's training, which splits its batches through `frameworks`."""
+        self.framework += 1
+        try:
+            yield
+        finally:
+            self.framework -= 1
+
+    @classmethod
+    def by_hand(cls, parts: int = 2) -> str:
+        """A loop that accumulates; weights are shares of samples."""
+        return f"""\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    for x, y in zip(inputs.tensor_split({parts}), targets.tensor_split({parts})):
+        loss = criterion(model(x), y)
+        (loss * len(x) / len(inputs)).backward()   # a mean over tokens: by targets not ignored
+    optimizer.step()
+"""
+
+
+class Batch:
+    """A batch that the script gets in parts: which one it has, and what the parts count."""
+
+    def __init__(self, whole: int, parts: int, external: bool = False) -> None:
+        """`whole`: samples of all parts. `external`: a framework's, which steps by itself."""
+        self.whole, self.parts, self.external = whole, parts, external
+        self.index, self.size, self.seen = -1, 0, 0
+        self.backwards = 0
+        self.stepped = False
+        self.pending = False
+        self.put_off: dict[Any, Proceed] = {}
+        """What the script asked for after a part, to be done after the last."""
+        self.constant: Any = None
+        """A divisor of the loss that counts all parts: a number or a tensor."""
+        self.had_gradients = False
+        """Whether earlier batches are in the gradients."""
+        self._estimates: dict[Any, Any] = {}
+        self._counts: dict[Any, Any] = {}
+        self._sums = False
+        self._completed = False
+        self._versions: list[tuple[Any, int, int]] = []
+
+    @property
+    def last(self) -> bool:
+        """Whether the part is the last one."""
+        return self.index == self.parts - 1
+
+    def next(self, size: int) -> None:
+        """The next part, of `size` samples."""
+        self.index += 1
+        self.size = size
+        self.seen += size
+        self.backwards = 0
+        self.stepped = False
+
+    def later(self, owner: Any, what: str, proceed: Proceed) -> None:
+        """Put a call off; its next one takes its place."""
+        self.put_off[id(owner), what] = proceed
+
+    def weigh(self, found: list[Term]) -> Any:
+        """The share of this part's loss in the batch's: a factor for the whole gradient (None for
+        one), or None after giving each term its own."""
+        share = self.size / self.whole
+        weights: dict[Any, Any] = {}
+        for index, term in enumerate(found):
+            if term.guard is not None:
+                _guard(term.guard, term.count)
+            if term.count == PARAMETERS:
+                continue
+            weight = self._weight((self.backwards, index), term)
+            if not _same(weights.setdefault(term.node, weight), weight):
+                raise Inseparable("one weight is learned for terms that count different things")
+        # Terms of parameters only may have any weights that add up to one over the parts.
+        ones = next((weight for weight in weights.values() if not _same(weight, 1.0)), share)
+        parameters = [term.node for term in found if term.count == PARAMETERS]
+        kinds = list(weights.values()) + [ones] * bool(parameters)
+        if not kinds:
+            return share
+        if all(_same(kinds[0], kind) for kind in kinds):
+            return None if _same(kinds[0], 1.0) else kinds[0]
+        for node in parameters:
+            weights[node] = ones
+        for node, weight in weights.items():
+            if not _same(weight, 1.0):
+                node.register_prehook(_times(weight))
+        return None
+
+    def _weight(self, key: Any, term: Term) -> Any:
+        count = term.count
+        if count is None:
+            self._sums = True
+            return 1.0
+        if isinstance(count, torch.Tensor):
+            count = count.detach().to(torch.float32).reshape(())
+        else:
+            count = float(count)
+        if key not in self._estimates:
+            # As if all parts had as many a sample; `complete` corrects it.
+            first = count * (self.whole / self.size)
+            self._estimates[key] = (
+                first.clamp(min=1.0) if isinstance(first, torch.Tensor) else first
+            )
+            self._counts[key] = 0.0
+        self._counts[key] = self._counts[key] + count
+        return count / self._estimates[key]
+
+    def complete(self, optimizers: Any) -> None:
+        """Correct the gradients for what the counts of all parts came to; once."""
+        if self._completed:
+            return
+        self._completed = True
+        self._versions = []
+        factors = [self._estimates[key] / self._counts[key] for key in self._counts]
+        tensors = [factor for factor in factors if isinstance(factor, torch.Tensor)]
+        numbers = {round(factor, 9) for factor in factors if isinstance(factor, float)}
+        if self._sums:
+            numbers.add(1.0)
+        if len(tensors) > 1 or (tensors and (numbers or self.had_gradients)):
+            # Terms of several kinds: one factor must do for all of them.
+            numbers |= {round(float(factor), 6) for factor in tensors}
+            factor: Any = tensors[0] if len(numbers) == 1 else None
+            if numbers == {1.0}:
+                return
+        elif tensors:
+            factor = tensors[0]
+        elif len(numbers) <= 1:
+            factor = next(iter(numbers), 1.0)
+        else:
+            factor = None
+        if factor is None:
+            raise Inseparable(
+                "its loss has several parts that are means over different counts (of samples and of targets "
+                "not ignored, say), which vary between micro-batches"
+            )
+        if isinstance(factor, float) and abs(factor - 1.0) < CLOSE:
+            return
+        if self.had_gradients:
+            raise Inseparable(
+                "it accumulates several batches whose counts of targets differ between micro-batches"
+            )
+        seen: set[int] = set()
+        for optimizer in list(optimizers):
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None and id(p) not in seen:
+                        seen.add(id(p))
+                        p.grad.mul_(
+                            factor
+                            if not isinstance(factor, torch.Tensor)
+                            else factor.to(p.grad.device)
+                        )
+
+    # ---- gradients that only backward may change ----
+
+    def remember_gradients(self, optimizers: Any) -> None:
+        """Note what the gradients are after a backward pass."""
+        self._versions = [
+            (weakref.ref(p), id(p.grad), p.grad._version)
+            for optimizer in list(optimizers)
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
+
+    def check_gradients(self, lever: MicroBatch) -> None:
+        """Refuse a script that changed or dropped them between two parts."""
+        for reference, key, version in self._versions:
+            p = reference()
+            if p is None:
+                continue
+            if p.grad is None or id(p.grad) != key or p.grad._version != version:
+                raise lever.refuse(
+                    "it changes or drops gradients itself (p.grad = None, p.grad.zero_(), clipping by "
+                    "hand), which would undo the accumulation",
+                    lever.by_hand(parts=lever.parts),
+                )
+
+
+class Parts:
+    """An iterator over the parts of each batch of a DataLoader."""
+
+    def __init__(self, lever: MicroBatch, loader: Any, iterator: Any) -> None:
+        """`iterator` goes over `loader`."""
+        self._lever, self._loader, self._iterator = lever, loader, iterator
+        self._waiting: list[tuple[Any, int]] = []
+        self._batch: Batch | None = None
+        self._layout: Layout | None = None
+
+    def __iter__(self) -> Parts:
+        """Itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """The next part of the batch, or the first of the next batch."""
+        lever = self._lever
+        mine = self._batch is not None and lever.batch is self._batch
+        trained = mine and self._batch is not None and self._batch.backwards > 0
+        if mine:
+            lever.end()
+        if not self._waiting:
+            batch = next(self._iterator)
+            if not lever.trains():
+                return batch
+            self._waiting = self._pieces(batch)
+            self._batch = Batch(sum(size for _, size in self._waiting), len(self._waiting))
+        elif not trained and self._batch is not None and mine:
+            lever.add_note(
+                "a batch that was not trained on was given in parts before that was known"
+            )
+        piece, size = self._waiting.pop(0)
+        self._batch.next(size)
+        lever.begin(self._batch)
+        return piece
+
+    def _pieces(self, batch: Any) -> list[tuple[Any, int]]:
+        lever = self._lever
+        try:
+            if self._layout is None:
+                self._layout = layout(batch, _first_size(self._loader))
+            return self._layout.split(batch, lever.parts)
+        except CannotSplit as error:
+            raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None
+
+    def __len__(self) -> int:
+        """Batches, not parts."""
+        return len(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the DataLoader's own iterator has."""
+        return getattr(self._iterator, name)
+
+    def __del__(self) -> None:
+        """The loop was left by `break`, or by an error."""
+        lever = self.__dict__.get("_lever")
+        if lever is not None and self._batch is not None and lever.batch is self._batch:
+            lever.left()
+
+
+def _first_size(loader: Any) -> int | None:
+    """Samples of a DataLoader's first batch, if they are known."""
+    size = getattr(loader, "batch_size", None)
+    if size is None:
+        return None
+    try:
+        return min(size, len(loader.sampler))
+    except (TypeError, AttributeError, NotImplementedError):
+        return None
+
+
+def _times(weight: Any) -> Any:
+    return lambda gradients: tuple(None if g is None else g * weight for g in gradients)
+
+
+def _guard(node: Any, count: torch.Tensor) -> None:
+    """A micro-batch may have nothing to count where the batch has: its gradient is zero then."""
+    node.register_prehook(
+        lambda gradients: tuple(
+            None if g is None else torch.where(count > 0, g, torch.zeros_like(g)) for g in gradients
+        )
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return a is b
+    return abs(a - b) <= CLOSE * max(abs(a), abs(b))
+
+
+def _learns(module: torch.nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters())
+
+
+def _is_instance_norm(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.modules.instancenorm._InstanceNorm)
+
+
+def _tensors(value: Any, depth: int = 0):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 4:
+        if isinstance(value, (list, tuple)):
+            items: Any = value
+        elif hasattr(value, "values") and callable(value.values):
+            items = value.values()
+        elif hasattr(value, "__dataclass_fields__"):
+            items = vars(value).values()
+        else:
+            return
+        for item in items:
+            yield from _tensors(item, depth + 1)
+
+
+def _watch_averages(put_off: Any) -> None:
+    """Averages of weights that PyTorch keeps are taken once a batch."""
+    from torch.optim.swa_utils import AveragedModel
+
+    original = AveragedModel.update_parameters
+
+    @functools.wraps(original)
+    def update(self: Any, model: Any) -> Any:
+        return put_off(self, lambda: original(self, model))
+
+    AveragedModel.update_parameters = update  # type: ignore[method-assign]
+
+
+LEVER = MicroBatch

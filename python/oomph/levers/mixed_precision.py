@@ -1,0 +1,199 @@
+"""Autocast around the forward pass; with gradient scaling for fp16."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import torch
+
+from oomph.levers.base import Lever
+from oomph.levers.job import Backward, Job, Proceed
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HALF = (torch.bfloat16, torch.float16)
+
+
+class MixedPrecision(Lever):
+    """Products and convolutions in 16 bits, the rest in 32.
+
+    Needs: a model in fp32; a GPU with bf16 for `bf16` (Ampere or later). Changes: activations take
+    about half, and products are faster; weights, gradients and optimizer state stay in fp32, and so
+    do normalizations and losses (autocast's lists) and the outputs of the model. For fp16 the
+    gradients are scaled up in the backward pass and down before they are clipped or used, and a step
+    with infinite ones is left out. Results: other numerics.
+
+    A script that uses autocast itself, or has its weights in 16 bits, is left alone.
+    """
+
+    name = "mixed_precision"
+    order = 20
+
+    def __init__(self, dtype: str) -> None:
+        """`dtype`: `bf16` or `fp16`."""
+        super().__init__()
+        if dtype not in DTYPES:
+            raise self.refuse(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+        self.dtype = DTYPES[dtype]
+        self.note = "no model in fp32 was called"
+        self.context: Any = None
+        self.scaler: Any = None
+        self.lowered = False
+        """Whether a forward pass was in 16 bits since the last backward pass."""
+        self.scaled = False
+        """Whether the gradients are scaled, by this lever."""
+        self.own_scaler = False
+        """Whether the script scales by itself."""
+        self.unscaled: set[int] = set()
+        self.update_due = False
+
+    def install(self, job: Job) -> None:
+        """Around forward passes; for fp16 also around what meets gradients."""
+        self.job = job
+        job.on_model.append(self._check)
+        job.on_enter.append(self._enter)
+        job.on_leave.append(self._leave)
+        if self.dtype == torch.float16:
+            job.on_backward.append(self._backward)
+            job.around_clip.append(self._clip)
+            job.around_step.append(self._step)
+            self._watch_own_scaler()
+
+    # ---- forward ----
+
+    def _check(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
+        on_gpu = any(p.device.type == "cuda" for p in module.parameters())
+        if (
+            on_gpu
+            and self.dtype == torch.bfloat16
+            and not torch.cuda.is_bf16_supported(including_emulation=False)
+        ):
+            raise self.refuse(
+                f"{torch.cuda.get_device_name()} has no bf16. Use fp16, which it has",
+                self.by_hand(dtype="fp16"),
+            )
+
+    def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        first = next((p for p in module.parameters() if p.is_floating_point()), None)
+        if first is None:  # a loss: in fp32, as its inputs
+            return
+        if torch.is_autocast_enabled(first.device.type) or hasattr(module, "_original_forward"):
+            self.add_note("the script uses autocast itself")
+            return
+        if any(p.dtype in HALF for p in module.parameters()):
+            self.add_note(f"the weights of {type(module).__name__} are in 16 bits already")
+            return
+        if not self.applied:
+            self.note = None
+        self.applied += 1
+        self.lowered = True
+        self.context = torch.autocast(first.device.type, dtype=self.dtype)
+        self.context.__enter__()
+
+    def _leave(self, module: torch.nn.Module, output: Any) -> Any:
+        if self.context is None:
+            return None
+        self.context.__exit__(None, None, None)
+        self.context = None
+        return _full(output)
+
+    # ---- scaling ----
+
+    def _watch_own_scaler(self) -> None:
+        from torch.amp import GradScaler
+
+        original, lever = GradScaler.scale, self
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            if scaler is not lever.scaler and scaler.is_enabled():
+                lever.own_scaler = True
+            return original(scaler, outputs)
+
+        GradScaler.scale = scale  # type: ignore[method-assign]
+
+    def _backward(self, call: Backward) -> None:
+        if self.own_scaler or not (self.lowered or self.scaled):
+            return
+        self.lowered = False
+        if self.scaler is None:
+            self.scaler = torch.amp.GradScaler(call.tensors[0].device.type)
+        if self.update_due:
+            self.scaler.update()
+            self.update_due = False
+            self.unscaled.clear()
+        self.scaled = True
+        for index, tensor in enumerate(call.tensors):
+            call.scale(index, self.scaler.scale(torch.ones((), device=tensor.device)))
+
+    def _unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        has_gradients = any(p.grad is not None for g in optimizer.param_groups for p in g["params"])
+        if id(optimizer) not in self.unscaled and has_gradients:
+            self.scaler.unscale_(optimizer)
+            self.unscaled.add(id(optimizer))
+
+    def _clip(self, parameters: list[torch.Tensor], proceed: Proceed) -> Any:
+        if self.scaled and not self.update_due:
+            clipped = {id(p) for p in parameters}
+            for optimizer in list(self.job.optimizers):
+                if any(id(p) in clipped for g in optimizer.param_groups for p in g["params"]):
+                    self._unscale(optimizer)
+        return proceed()
+
+    def _step(self, optimizer: torch.optim.Optimizer, proceed: Proceed) -> Any:
+        closure, result = self.job.closure, None
+        if closure is not None and not self.own_scaler:
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise self.refuse(
+                    "LBFGS evaluates its closure several times a step, which cannot be scaled"
+                )
+            # The backward pass is inside; the step comes after it.
+            with torch.enable_grad():
+                result = closure()
+        if not self.scaled or self.own_scaler:
+            return (
+                proceed() if closure is None or self.own_scaler else (optimizer.step(), result)[1]
+            )
+        # This calls the optimizer's own step, unless gradients are infinite.
+        stepped = self.scaler.step(optimizer) if self._has_gradients(optimizer) else None
+        self.update_due = True
+        return result if closure is not None else stepped
+
+    def _has_gradients(self, optimizer: torch.optim.Optimizer) -> bool:
+        return any(p.grad is not None for g in optimizer.param_groups for p in g["params"])
+
+    def finish(self) -> None:
+        """Say whose scaling was used."""
+        if self.own_scaler and self.applied:
+            self.add_note("gradients are scaled by the script's own GradScaler")
+
+    @classmethod
+    def by_hand(cls, dtype: str = "bf16") -> str:
+        """Autocast around model and loss; a scaler for fp16."""
+        name = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
+        forward = f'with torch.autocast("cuda", dtype={name}):\n    loss = criterion(model(inputs), targets)\n'
+        if dtype == "bf16":
+            return forward + "loss.backward()\noptimizer.step()\n"
+        return (
+            'scaler = torch.amp.GradScaler("cuda")  # once, before the loop\n'
+            + forward
+            + "scaler.scale(loss).backward()\n"
+            + "scaler.unscale_(optimizer)  # before gradients are clipped\n"
+            + "scaler.step(optimizer)\nscaler.update()\n"
+        )
+
+
+def _full(value: Any) -> Any:
+    """`value` with its tensors of 16 bits in fp32."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in HALF else value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_full(item) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_full(item) for item in value)
+    if isinstance(value, MutableMapping):
+        for key, item in list(value.items()):
+            value[key] = _full(item)
+    return value
+
+
+LEVER = MixedPrecision

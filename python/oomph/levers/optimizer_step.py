@@ -1,0 +1,70 @@
+"""Another implementation of the optimizer's step."""
+
+from __future__ import annotations
+
+import torch
+
+from oomph.levers.base import Lever
+from oomph.levers.job import Job
+
+
+class OptimizerStep(Lever):
+    """The fused step, or one parameter after the other, instead of PyTorch's default (`foreach`).
+
+    Needs: an optimizer of PyTorch that has it (fused: Adam, AdamW, SGD, Adagrad). Changes: the
+    default makes temporaries as large as all parameters; these make none, or one parameter's. The
+    fused step is also the fastest, one parameter after the other the slowest. Results: to rounding.
+    """
+
+    name = "optimizer_step"
+
+    def __init__(self, kind: str) -> None:
+        """`kind`: `fused` or `single_tensor`."""
+        super().__init__()
+        if kind not in ("fused", "single_tensor"):
+            raise self.refuse(f"kind is {kind!r}; expected fused or single_tensor")
+        self.kind = kind
+        self.note = "the script made no optimizer"
+
+    def install(self, job: Job) -> None:
+        """Each optimizer is told when it is made."""
+        job.on_optimizer.append(self._made)
+
+    def _made(self, optimizer: torch.optim.Optimizer) -> None:
+        name, defaults = type(optimizer).__name__, optimizer.defaults
+        key = "fused" if self.kind == "fused" else "foreach"
+        if not self.applied:
+            self.note = None
+        if key not in defaults:
+            return self.add_note(f"{name} has no {self.kind.replace('_', '-')} step")
+        if defaults.get("differentiable"):
+            return self.add_note(f"{name} is differentiable, which has one implementation only")
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if self.kind == "fused" and not all(torch.is_floating_point(p) for p in parameters):
+            return self.add_note(f"{name} has parameters that are not floating-point")
+        groups = [defaults, *optimizer.param_groups]
+        wanted = {"fused": self.kind == "fused", "foreach": False}
+        wanted = {name: value for name, value in wanted.items() if name in defaults}
+        if all(
+            bool(group[k]) == v and group[k] is not None
+            for group in groups
+            for k, v in wanted.items()
+        ):
+            return self.add_note(f"{name} steps so already")
+        for group in groups:
+            group.update(wanted)
+        if self.kind == "fused":
+            # As its own constructor would.
+            optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+            optimizer._need_device_dtype_check_for_fused = True  # type: ignore[attr-defined]
+        self.applied += 1
+        return None
+
+    @classmethod
+    def by_hand(cls, kind: str = "fused") -> str:
+        """An argument of the optimizer."""
+        argument = "fused=True" if kind == "fused" else "foreach=False, fused=False"
+        return f"optimizer = torch.optim.AdamW(model.parameters(), {argument})\n"
+
+
+LEVER = OptimizerStep

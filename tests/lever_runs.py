@@ -1,0 +1,82 @@
+"""Runs a script with levers and without them, on the CPU, in processes of their own."""
+
+import os
+import textwrap
+import traceback
+
+import torch
+
+torch.set_num_threads(1)
+# What the first step imports is imported once, before processes are forked.
+torch.optim.AdamW([torch.zeros(1)]).step()
+
+
+class Result:
+    """What a script left: its variables named `out`, the levers' reports, and how it ended."""
+
+    def __init__(self, out, levers, refusal, error):
+        self.out, self.refusal, self.error = out, refusal, error
+        self.levers = {lever["name"]: lever for lever in levers}
+
+
+def run(tmp_path, code, *levers, **names):
+    """Run `code` with `levers` (`("micro_batch", dict(parts=2))`); its `out` is what is compared.
+
+    The process is forked: torch is imported once.
+    """
+    path = str(tmp_path / f"result-{os.urandom(4).hex()}")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            torch.save(_run(textwrap.dedent(code), levers, names), path)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, "the harness failed; see its traceback"
+    result = Result(*torch.load(path, weights_only=False))
+    if result.error:
+        raise AssertionError(result.error)
+    return result
+
+
+def _run(code, levers, names):
+    from oomph.levers import Levers
+    from oomph.levers.base import CannotApply
+
+    specifications = [{"name": name, **parameters} for name, parameters in levers]
+    refusal = error = None
+    scope = {"__name__": "__main__", "torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+    scope.update(names)
+    installed = None
+    try:
+        installed = Levers(specifications)
+        installed.install()
+        torch.manual_seed(0)
+        # As a file, so that what looks at frames and lines finds one.
+        exec(compile(code, "script.py", "exec"), scope)
+    except CannotApply as stop:
+        refusal = stop.oomph_refusal
+    except BaseException:
+        error = traceback.format_exc()
+    return scope.get("out"), installed.report() if installed else [], refusal, error
+
+
+def distance(a, b):
+    """Relative L2 distance of two nestings of tensors."""
+    a, b = _flat(a), _flat(b)
+    assert a.shape == b.shape
+    return float((a - b).norm() / b.norm().clamp(min=1e-30))
+
+
+def _flat(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().double().flatten()
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (int, float)):
+        return torch.tensor([float(value)], dtype=torch.float64)
+    return torch.cat([_flat(item) for item in value])
