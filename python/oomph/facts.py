@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 from torch.optim import optimizer as optim
+from torch.utils.data import dataloader
+
+from oomph.variant import sequence_length
 
 _COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
 """Modules whose result for one sample depends on the others of its batch."""
@@ -21,6 +24,7 @@ class Facts:
         """Nothing is known yet."""
         self.compiled = False
         self._loaders: dict[tuple[int, bool], int] = {}
+        self._length = 0
         self._autocast = ""
         self._scaled = False
         self._clipped = False
@@ -34,6 +38,7 @@ class Facts:
         """Look over the shoulder of PyTorch's functions; nothing changes for the script."""
         loader = torch.utils.data.DataLoader
         self._around(loader, "__iter__", self._iterated)
+        self._watch_batches()
         self._around(torch.nn.utils, "clip_grad_norm_", self._clips)
         self._around(torch.nn.utils, "clip_grad_value_", self._clips)
         self._around(torch.amp.GradScaler, "scale", self._scales)
@@ -50,6 +55,17 @@ class Facts:
             return original(*args, **kwargs)
 
         setattr(owner, name, noted)
+
+    def _watch_batches(self) -> None:
+        original = dataloader._BaseDataLoaderIter.__next__
+
+        def noted(iterator: Any) -> Any:
+            batch = original(iterator)
+            if not self._length:
+                self._length = sequence_length(batch)
+            return batch
+
+        dataloader._BaseDataLoaderIter.__next__ = noted
 
     def _iterated(self, args: Any, kwargs: Any) -> None:
         sampler = getattr(args[0], "batch_sampler", None)
@@ -112,6 +128,7 @@ class Facts:
                 dict(batch_size=size, count=count, trains=trains)
                 for (size, trains), count in self._loaders.items()
             ],
+            length=self._length,
             autocast=self._autocast,
             scaled=self._scaled,
             clipped=self._clipped,

@@ -27,9 +27,25 @@ pub struct Job {
     pub steps: Option<u32>,
     /// What a plan changes in the script.
     pub levers: Vec<Lever>,
+    /// Another job that is like this one: only `oomph fit` asks for it, and says so.
+    pub variant: Variant,
     pub unknown: String,
     pub unsupported: bool,
     pub to_stderr: bool,
+}
+
+/// How a job is made smaller or larger, to see what that would need. Nothing is changed by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+pub struct Variant {
+    /// Samples in each batch of a data loader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u64>,
+    /// Length of each sequence of a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+    /// The part of the repeated blocks that is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<f64>,
 }
 
 /// One run of the script.
@@ -63,6 +79,7 @@ impl Job {
             "rule": self.unknown,
             "steps": self.steps,
             "levers": self.levers,
+            "variant": self.variant,
             "config": config,
         });
         let settings_path = directory.join("settings.json");

@@ -7,6 +7,8 @@ pub mod commands;
 pub mod host;
 mod job;
 mod json;
+mod planning;
+mod progress;
 mod table;
 
 use std::ffi::OsString;

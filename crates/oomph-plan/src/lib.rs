@@ -6,6 +6,7 @@
 //!
 //! This crate does no I/O.
 
+pub mod by_hand;
 pub mod draft;
 mod file;
 mod lever;

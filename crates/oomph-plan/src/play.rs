@@ -9,6 +9,10 @@ use crate::model::{Event, Template};
 /// Steps that are played: the first, in which the optimizer's state appears, and a whole one.
 const STEPS: usize = 2;
 
+/// Micro-batches that are played in a step: the first, which makes the gradients, one that adds to
+/// them, and one that finds what that one left. The others are like it.
+const PARTS: u32 = 3;
+
 /// The greatest amounts of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Peak {
@@ -65,7 +69,7 @@ impl Player<'_> {
     fn run(&mut self) {
         let template = self.template;
         self.events(&template.setup);
-        let parts = template.parts.max(1);
+        let parts = template.parts.clamp(1, PARTS);
         for step in 0..STEPS {
             for part in 0..parts {
                 self.share = template.share();

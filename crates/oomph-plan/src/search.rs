@@ -50,6 +50,75 @@ impl Base {
     }
 }
 
+impl Base {
+    /// The job with batches of `size` where they were of `now`: whatever flows through the model
+    /// follows.
+    pub fn scaled(&self, size: u64, now: u64) -> Self {
+        let mut scaled = self.clone();
+        let now = now.max(1);
+        for tensor in &mut scaled.model.template.tensors {
+            if tensor.batched {
+                tensor.bytes = (u128::from(tensor.bytes) * u128::from(size))
+                    .div_ceil(u128::from(now))
+                    .try_into()
+                    .unwrap_or(u64::MAX);
+            }
+        }
+        scaled.model.batch = scaled.model.batch * size / now;
+        scaled.model.template.batch = scaled.model.batch;
+        scaled
+    }
+}
+
+/// Whether mixed precision could be tried on a job.
+pub fn offers_precision(model: &Model) -> bool {
+    mixed_precision::offered(model)
+}
+
+/// Levers that the ways of a script rule out, and why.
+pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
+    let facts = &model.facts;
+    let mut found: Vec<(&'static str, &str)> = Vec::new();
+    if model.trains {
+        if model.batch == 0 {
+            found.push((
+                "micro_batch",
+                "the script has no DataLoader whose batches could be split: split them in the loop and accumulate gradients",
+            ));
+        } else if facts.closure {
+            found.push(("micro_batch", "an optimizer steps with a closure: accumulate inside it"));
+        } else if micro_batch::couples(model) {
+            found.push((
+                "micro_batch",
+                "batch normalisation would see micro-batches: put it into evaluation mode or use another normalisation",
+            ));
+        }
+        if facts.clipped {
+            found.push(("step_in_backward", "gradients are clipped, which needs all of them at once"));
+        } else if facts.scaled {
+            found.push(("step_in_backward", "a gradient scaler looks at all gradients at once"));
+        } else if facts.optimizers.len() > 1 {
+            found.push(("step_in_backward", "there are several optimizers"));
+        } else if facts.closure {
+            found.push(("step_in_backward", "the optimizer steps with a closure"));
+        }
+    }
+    if facts.compiled {
+        for lever in ["checkpoint", "offload_activations", "micro_batch", "mixed_precision"] {
+            if !found.iter().any(|(name, _)| *name == lever) {
+                found.push((
+                    lever,
+                    "torch.compile is used: what it compiled is not taken apart; apply it before compiling",
+                ));
+            }
+        }
+    }
+    found
+        .into_iter()
+        .map(|(lever, why)| (lever, why.to_owned()))
+        .collect()
+}
+
 /// What may be done, and within what.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -155,8 +224,12 @@ pub fn search(bases: &[Base], options: &Options) -> Found {
     let events = plain.model.events.max(1);
     let mut plays = (PLAYED_EVENTS / events).clamp(*PLAYS.start(), *PLAYS.end());
     plays /= bases.len();
+    // Where a run in mixed precision is at hand, rules about it are not needed.
+    let measured_precision = bases
+        .iter()
+        .any(|base| base.applied.iter().any(|lever| lever.name() == "mixed_precision"));
     for base in bases {
-        searcher.base(base, plays);
+        searcher.base(base, plays, !measured_precision);
     }
     searcher.found()
 }
@@ -180,9 +253,9 @@ struct Searcher<'a> {
 }
 
 impl Searcher<'_> {
-    fn base(&mut self, base: &Base, plays: usize) {
+    fn base(&mut self, base: &Base, plays: usize, precision: bool) {
         let draft = Draft::new(&base.model, self.options.pace);
-        let offers = Offers::new(base, self.options);
+        let offers = Offers::new(base, self.options, precision);
         let sequences: Vec<(Treatment, Sequence)> = [
             (Treatment::Checkpoint, units::to_checkpoint(&draft)),
             (Treatment::Offload, units::to_offload(&draft)),
@@ -279,16 +352,11 @@ impl Searcher<'_> {
             ..
         } = peak;
         let scale = |bytes: u64| (bytes as f64 * factor) as u64;
-        let mut results = all
+        let results = all
             .iter()
             .map(Lever::results)
             .max()
             .unwrap_or(Results::Exact);
-        let mut assumptions = draft.assumptions.clone();
-        if draft.template.parts > 1 && micro_batch::couples(&base.model) {
-            results = Results::Numerics;
-            assumptions.push("batch normalisation sees micro-batches".to_owned());
-        }
         Plan {
             levers: all,
             allocated: scale(allocated),
@@ -296,7 +364,7 @@ impl Searcher<'_> {
             used: scale(reserved) + draft.outside,
             time_ratio: draft.time() / self.plain_time.max(1.0),
             results,
-            assumptions,
+            assumptions: draft.assumptions.clone(),
         }
     }
 
@@ -393,7 +461,7 @@ struct Offers {
 }
 
 impl Offers {
-    fn new(base: &Base, options: &Options) -> Self {
+    fn new(base: &Base, options: &Options, precision: bool) -> Self {
         let model = &base.model;
         let mut groups: Vec<Vec<Combination>> = Vec::new();
         let permitted = |choice: &Combination| {
@@ -430,7 +498,7 @@ impl Offers {
                     .collect(),
             );
         }
-        if mixed_precision::offered(model) {
+        if precision && mixed_precision::offered(model) {
             group(vec![vec![Lever::MixedPrecision {
                 dtype: options.dtype,
             }]]);

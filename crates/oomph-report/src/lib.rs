@@ -1,5 +1,6 @@
 //! How results are shown: terminal, JSON, HTML.
 
 pub mod explanation;
+pub mod fit;
 pub mod run;
 pub mod terminal;

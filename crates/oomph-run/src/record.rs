@@ -114,6 +114,8 @@ pub struct Call(pub String, pub u32, pub Vec<u64>, pub Vec<u64>);
 pub struct Facts {
     /// Data loaders that were iterated over.
     pub loaders: Vec<Loader>,
+    /// Length of the sequences of integers that data loaders yield; 0 without any.
+    pub length: u64,
     /// The type of autocast around the model, empty without.
     pub autocast: String,
     /// Whether a gradient scaler was at work.

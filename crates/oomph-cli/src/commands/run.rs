@@ -16,7 +16,7 @@ use oomph_run::summary::{Summary, Verdict, summarize};
 use oomph_trace::Trace;
 
 use crate::host;
-use crate::job::{Job, free_directory};
+use crate::job::{Job, Variant, free_directory};
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
 
 /// Arguments of `oomph run`.
@@ -174,6 +174,7 @@ impl Args {
             total,
             steps: self.steps,
             levers: self.levers()?,
+            variant: Variant::default(),
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),

@@ -12,7 +12,12 @@ const MOST: u64 = 64;
 
 /// The numbers of parts that are worth trying: each makes the largest part smaller.
 pub(crate) fn offered(model: &Model) -> Vec<u32> {
-    if !model.trains || model.batch < 2 || model.facts.closure || model.facts.compiled {
+    if !model.trains
+        || model.batch < 2
+        || model.facts.closure
+        || model.facts.compiled
+        || couples(model)
+    {
         return Vec::new();
     }
     let mut parts = Vec::new();
@@ -30,7 +35,7 @@ pub(crate) fn offered(model: &Model) -> Vec<u32> {
     parts
 }
 
-/// Whether results change beyond rounding: a layer looks at the whole batch.
+/// Whether a layer looks at the whole batch.
 pub(crate) fn couples(model: &Model) -> bool {
     model.modules.iter().any(|module| module.coupled)
 }
