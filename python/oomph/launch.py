@@ -181,10 +181,15 @@ def main() -> int:
             sys.argv = arguments
             _run_script(arguments[0])
     except SystemExit as stop:
+        refusal = getattr(stop, "oomph_refusal", None)
         status = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
-        if stop.code is not None and not isinstance(stop.code, int):
-            print(stop.code, file=sys.stderr)
-        outcome = dict(kind="finished" if status == 0 else "exit", status=status)
+        if refusal is not None:
+            # A lever cannot be applied; `oomph run` says why.
+            outcome = dict(kind="refused", status=2, type="CannotApply", message=refusal)
+        else:
+            if stop.code is not None and not isinstance(stop.code, int):
+                print(stop.code, file=sys.stderr)
+            outcome = dict(kind="finished" if status == 0 else "exit", status=status)
     except KeyboardInterrupt:
         outcome = dict(kind="interrupted", status=130)
     except BaseException as error:

@@ -141,6 +141,54 @@ impl PlanFile {
         Ok(toml::from_str(text)?)
     }
 
+    /// Where `job`, `gpu` and `versions` are others than the plan was made for, each in a sentence.
+    /// What is empty is not known and not compared.
+    pub fn mismatches(&self, job: &Job, gpu: &Gpu, versions: &Versions) -> Vec<String> {
+        let mut found = Vec::new();
+        let differ = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
+        let file = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+        if differ(&file(&self.job.script), &file(&job.script)) {
+            found.push(format!(
+                "the plan was made for {}, not for {}",
+                self.job.script, job.script
+            ));
+        } else if differ(&self.job.sha256, &job.sha256) {
+            found.push(format!(
+                "{} has changed since the plan was made",
+                job.script
+            ));
+        }
+        if !self.job.script.is_empty()
+            && !job.script.is_empty()
+            && self.job.arguments != job.arguments
+        {
+            found.push(format!(
+                "the plan was made for the arguments {:?}, not {:?}",
+                self.job.arguments.join(" "),
+                job.arguments.join(" ")
+            ));
+        }
+        if differ(&self.gpu.id, &gpu.id) {
+            found.push(format!(
+                "the plan was made for {}, not for {}",
+                self.gpu.id, gpu.id
+            ));
+        }
+        if self.gpu.memory_bytes > gpu.memory_bytes && gpu.memory_bytes > 0 {
+            found.push(format!(
+                "the plan was made for a GPU of {} bytes; this one has {}",
+                self.gpu.memory_bytes, gpu.memory_bytes
+            ));
+        }
+        if differ(&self.versions.torch, &versions.torch) {
+            found.push(format!(
+                "the plan was made with torch {}, this is {}",
+                self.versions.torch, versions.torch
+            ));
+        }
+        found
+    }
+
     /// The text of a plan file.
     pub fn to_toml(&self) -> String {
         // Serialising plain structs of strings and numbers has nothing to fail on.
@@ -181,6 +229,40 @@ mod tests {
             ],
         };
         assert_eq!(PlanFile::parse(&plan.to_toml())?, plan);
+        Ok(())
+    }
+
+    #[test]
+    fn another_job_gpu_or_version_is_noticed() -> Result<(), PlanError> {
+        let plan = PlanFile::parse(
+            "format = \"oomph.plan/1\"\n[job]\nscript = \"a/train.py\"\nsha256 = \"1\"\n[gpu]\nid = \"t4\"\nmemory_bytes = 9\n[versions]\ntorch = \"2.11.0\"\n",
+        )?;
+        let job = |script: &str, sha256: &str| Job {
+            script: script.to_owned(),
+            arguments: Vec::new(),
+            sha256: sha256.to_owned(),
+        };
+        let gpu = |id: &str, memory_bytes| Gpu {
+            id: id.to_owned(),
+            memory_bytes,
+        };
+        let torch = |torch: &str| Versions {
+            torch: torch.to_owned(),
+            ..Versions::default()
+        };
+        let none = plan.mismatches(&job("b/train.py", "1"), &gpu("t4", 9), &torch("2.11.0"));
+        assert_eq!(none, Vec::<String>::new());
+        assert_eq!(
+            plan.mismatches(&Job::default(), &Gpu::default(), &Versions::default()),
+            none
+        );
+        let all = plan.mismatches(&job("other.py", "1"), &gpu("a100", 8), &torch("2.12.0"));
+        for (words, expected) in all.iter().zip(["other.py", "a100", "8", "2.12.0"]) {
+            assert!(words.contains(expected), "{words}");
+        }
+        assert_eq!(all.len(), 4);
+        let changed = plan.mismatches(&job("train.py", "2"), &gpu("t4", 9), &torch(""));
+        assert!(changed[0].contains("changed"), "{changed:?}");
         Ok(())
     }
 

@@ -88,6 +88,7 @@ pub fn run_report(
     if let Some(explanation) = explanation {
         cause(&mut out, explanation, columns);
     }
+    plan(&mut out, summary, columns);
     assumptions(&mut out, summary, verbose, columns);
     let _ = writeln!(
         out,
@@ -167,6 +168,14 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 out,
                 "  {}\n",
                 wrap(&text, columns.saturating_sub(INDENT), INDENT)
+            );
+        }
+        Verdict::Refused => {
+            let _ = writeln!(
+                out,
+                "{} {}\n",
+                paint(BAD, "✗"),
+                paint(BOLD, "the plan cannot be applied; the script was stopped")
             );
         }
         Verdict::ScriptFailed => {
@@ -309,6 +318,45 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
             "{}",
             line(if index == 0 { "fixes" } else { "" }, &text, columns)
         );
+    }
+}
+
+/// What the levers of a plan did, and the planned peak beside the measured one.
+fn plan(out: &mut String, summary: &Summary, columns: usize) {
+    for (index, lever) in summary.levers.iter().enumerate() {
+        let title = if index == 0 { "levers" } else { "" };
+        let note = lever
+            .note
+            .as_deref()
+            .map(|note| format!(": {note}"))
+            .unwrap_or_default();
+        let text = match lever.applied {
+            0 => format!("{} was inert{note}", lever.name),
+            1 => format!("{} applied{note}", lever.name),
+            times => format!("{} applied {times} times{note}", lever.name),
+        };
+        let text = if lever.applied == 0 {
+            line(title, &text, columns)
+                .lines()
+                .map(|part| format!("{}", paint(WARN, part)))
+                .collect::<Vec<_>>()
+                .join("\n")
+        } else {
+            line(title, &text, columns)
+        };
+        let _ = writeln!(out, "{text}");
+    }
+    if let Some(planned) = summary.plan.as_ref().and_then(|plan| plan.planned)
+        && summary.peak.used_bytes > 0
+    {
+        let (planned, measured) = (planned.used_bytes, summary.peak.used_bytes);
+        let off = (measured as f64 / planned.max(1) as f64 - 1.0) * 100.0;
+        let text = format!(
+            "{}, measured {} ({off:+.1} %)",
+            bytes(planned),
+            bytes(measured)
+        );
+        let _ = writeln!(out, "{}", line("planned", &text, columns));
     }
 }
 

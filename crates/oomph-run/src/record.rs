@@ -182,7 +182,8 @@ pub struct Optimizer {
 /// How the script ended.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Outcome {
-    /// `finished`, `exit`, `exception` or `interrupted`.
+    /// `finished`, `exit`, `exception`, `interrupted`, or `refused`: a lever of the plan cannot be
+    /// applied, and the message says why.
     pub kind: String,
     /// The exit status.
     pub status: i32,

@@ -23,6 +23,8 @@ pub enum Verdict {
     OutOfMemory,
     /// The script failed for another reason.
     ScriptFailed,
+    /// A lever of the plan cannot be applied to the script, which was stopped.
+    Refused,
 }
 
 /// The GPU.
@@ -97,6 +99,17 @@ pub struct Assumption {
     pub count: u64,
 }
 
+/// The plan that was applied.
+#[derive(Debug, Clone, Serialize)]
+pub struct Plan {
+    /// Its file.
+    pub file: String,
+    /// What it planned, if it says so.
+    pub planned: Option<Peak>,
+    /// Where it was made for another job, GPU or version.
+    pub warnings: Vec<String>,
+}
+
 /// Everything that `oomph run` writes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
@@ -134,6 +147,8 @@ pub struct Summary {
     pub failure: Option<String>,
     /// What the figures rest on.
     pub assumptions: Vec<Assumption>,
+    /// The plan that was applied, if one was.
+    pub plan: Option<Plan>,
     /// What the levers of a plan did; empty without a plan.
     pub levers: Vec<LeverReport>,
     /// Seconds that the script took.
@@ -181,6 +196,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             .saturating_sub(u32::from(record.out_of_memory())),
         failure: failure(record),
         assumptions: assumptions(record, trace),
+        plan: None,
         levers: record.levers.clone(),
         seconds: record.seconds,
         versions: BTreeMap::from([
@@ -224,6 +240,8 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
 fn verdict(record: &Record) -> Verdict {
     if record.out_of_memory() {
         Verdict::OutOfMemory
+    } else if record.outcome.kind == "refused" {
+        Verdict::Refused
     } else if record.outcome.status != 0 {
         Verdict::ScriptFailed
     } else {
@@ -250,6 +268,7 @@ fn failure(record: &Record) -> Option<String> {
         return None;
     }
     Some(match (&outcome.r#type, &outcome.message) {
+        (_, Some(message)) if outcome.kind == "refused" => message.clone(),
         (Some(kind), Some(message)) => format!("{kind}: {message}"),
         _ => format!("exit status {}", outcome.status),
     })

@@ -117,6 +117,7 @@ class MixedPrecision(Lever):
         self.lowered = False
         if self.scaler is None:
             self.scaler = torch.amp.GradScaler(call.tensors[0].device.type)
+            self.scaler.oomph_own = True
         if self.update_due:
             self.scaler.update()
             self.update_due = False

@@ -9,15 +9,16 @@ use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_explain::Explanation;
 use oomph_gpus::GpuSpec;
-use oomph_plan::{Lever, PlanFile};
+use oomph_plan::{PlanFile, Versions};
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
-use oomph_run::summary::{Summary, Verdict, summarize};
+use oomph_run::summary::{Peak, Plan, Summary, Verdict, summarize};
 use oomph_trace::Trace;
+use sha2::{Digest as _, Sha256};
 
 use crate::host;
 use crate::job::{Job, Variant, free_directory};
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
@@ -85,7 +86,14 @@ pub struct Args {
 impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<i32> {
-        let job = self.job()?;
+        let plan = self.plan()?;
+        let job = self.job(plan.as_ref())?;
+        let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
+            plan.mismatches(&this_job(&job), &this_gpu(&job), &Versions::default())
+        });
+        for warning in &warnings {
+            eprintln!("warning: {warning}");
+        }
         let directory = match &self.out {
             Some(directory) => directory.clone(),
             None => free_directory(&job.words)?,
@@ -102,6 +110,18 @@ impl Args {
             return without_record(&directory, attempt.status);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), job.total);
+        if let Some(plan) = &plan {
+            let versions = Versions {
+                torch: record.torch.clone(),
+                ..Versions::default()
+            };
+            let mut later = plan.mismatches(&Default::default(), &Default::default(), &versions);
+            for warning in &later {
+                eprintln!("warning: {warning}");
+            }
+            warnings.append(&mut later);
+            summary.plan = Some(self.applied(plan, warnings));
+        }
         let mut explanation = None;
         if summary.verdict == Verdict::OutOfMemory {
             if let Some(trace) = &attempt.trace {
@@ -116,10 +136,15 @@ impl Args {
             Verdict::Fits => EXIT_OK,
             Verdict::OutOfMemory => EXIT_FINDINGS,
             Verdict::ScriptFailed => EXIT_SCRIPT_FAILED,
+            Verdict::Refused => {
+                let reason = summary.failure.as_deref().unwrap_or("no reason was given");
+                eprintln!("error: {reason}");
+                EXIT_USAGE
+            }
         })
     }
 
-    fn job(&self) -> anyhow::Result<Job> {
+    fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
         let mut words = self.command.clone();
         if !self.module.is_empty() {
@@ -173,7 +198,7 @@ impl Args {
             gpu,
             total,
             steps: self.steps,
-            levers: self.levers()?,
+            levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
             variant: Variant::default(),
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
@@ -181,14 +206,30 @@ impl Args {
         })
     }
 
-    fn levers(&self) -> anyhow::Result<Vec<Lever>> {
+    fn plan(&self) -> anyhow::Result<Option<PlanFile>> {
         let Some(path) = &self.plan else {
-            return Ok(Vec::new());
+            return Ok(None);
         };
         let text = fs::read_to_string(path)
             .with_context(|| format!("cannot read the plan {}", path.display()))?;
         let plan = PlanFile::parse(&text).with_context(|| path.display().to_string())?;
-        Ok(plan.levers)
+        Ok(Some(plan))
+    }
+
+    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> Plan {
+        Plan {
+            file: self
+                .plan
+                .as_ref()
+                .map(|path| path.display().to_string())
+                .unwrap_or_default(),
+            planned: plan.planned.as_ref().map(|planned| Peak {
+                allocated_bytes: planned.allocated_bytes,
+                reserved_bytes: planned.reserved_bytes,
+                used_bytes: planned.used_bytes,
+            }),
+            warnings,
+        }
     }
 
     fn write(
@@ -214,6 +255,42 @@ impl Args {
             ))?;
         }
         Ok(())
+    }
+}
+
+/// The script and its arguments as plan files state them, with the script's digest.
+fn this_job(job: &Job) -> oomph_plan::Job {
+    let mut words = job.words.iter().map(|word| word.to_string_lossy());
+    let mut script = words.next().unwrap_or_default().into_owned();
+    if script == "-m"
+        && let Some(module) = words.next()
+    {
+        script = format!("-m {module}");
+    }
+    oomph_plan::Job {
+        // A module's file is not known before Python finds it.
+        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
+        script,
+        arguments: words.map(std::borrow::Cow::into_owned).collect(),
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// The GPU as plan files state it; empty for the machine's own.
+fn this_gpu(job: &Job) -> oomph_plan::Gpu {
+    oomph_plan::Gpu {
+        id: job
+            .gpu
+            .as_ref()
+            .map(|spec| spec.found.gpu.id.clone())
+            .unwrap_or_default(),
+        memory_bytes: job.total.unwrap_or(0),
     }
 }
 
