@@ -585,6 +585,15 @@ pub fn is_pinned(addr: u64) -> bool {
     pinned(addr).is_some()
 }
 
+/// Whether `addr` lies in memory that `cudaHostAlloc` mapped, not in memory that was only registered.
+fn allocated_pinned(addr: u64) -> bool {
+    let pinned = PINNED.lock();
+    pinned
+        .range(..=addr)
+        .next_back()
+        .is_some_and(|(&start, &(len, ours))| ours && addr < start + len)
+}
+
 fn pinned(addr: u64) -> Option<u64> {
     let pinned = PINNED.lock();
     let (&start, &(len, _)) = pinned.range(..=addr).next_back()?;
@@ -717,8 +726,61 @@ pub unsafe fn copy(to: u64, from: u64, len: usize) {
         unsafe { std::ptr::copy_nonoverlapping(answer.to_le_bytes().as_ptr(), to as *mut u8, len) };
         return;
     }
+    if len as u64 > SPARSE_COPY && driver::device_of(from).is_some() && allocated_pinned(to) {
+        // SAFETY: the caller's contract; the destination is an anonymous mapping of ours.
+        unsafe { copy_touched(to, from, len) };
+        return;
+    }
     // SAFETY: the caller's contract; overlapping ranges are allowed here.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) }
+}
+
+/// Beyond this a copy from the device into pinned memory leaves untouched what is untouched, so that
+/// activations offloaded to the host take no memory of it either.
+const SPARSE_COPY: u64 = 1 << 20;
+
+/// Copies the pages of `from` that were ever touched; the rest of the destination becomes untouched.
+///
+/// # Safety
+/// Both ranges must be valid and apart, and the destination an anonymous private mapping.
+unsafe fn copy_touched(to: u64, from: u64, len: usize) {
+    const PAGE: u64 = 4096;
+    let end = from + len as u64;
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (first, last) = (
+            to.div_ceil(PAGE) * PAGE,
+            (to + len as u64) / PAGE * PAGE,
+        );
+        std::ptr::write_bytes(to as *mut u8, 0, (first - to) as usize);
+        discard(first, last - first);
+        std::ptr::write_bytes(last as *mut u8, 0, (to + len as u64 - last) as usize);
+    }
+    let start = from / PAGE * PAGE;
+    let mut touched = vec![0u8; (end - start).div_ceil(PAGE) as usize];
+    // SAFETY: `touched` has one byte a page.
+    let known = unsafe {
+        libc::mincore(
+            start as *mut libc::c_void,
+            (end - start) as usize,
+            touched.as_mut_ptr(),
+        )
+    } == 0;
+    for (page, touched) in touched.iter().enumerate() {
+        if known && touched & 1 == 0 {
+            continue;
+        }
+        let begin = (start + page as u64 * PAGE).max(from);
+        let stop = (start + (page as u64 + 1) * PAGE).min(end);
+        // SAFETY: within both ranges.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                begin as *const u8,
+                (to + (begin - from)) as *mut u8,
+                (stop - begin) as usize,
+            );
+        }
+    }
 }
 
 /// Sets real bytes where that costs little.

@@ -103,7 +103,8 @@ class Job:
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if job._inside:
+            # In a backward pass, checkpointing calls parts of a model again: they are no models.
+            if job._inside or torch._C._current_graph_task_id() != -1:
                 return original(module, *args, **kwargs)
             job._inside = True
             output = None

@@ -1,0 +1,354 @@
+"""Activation checkpointing of chosen modules."""
+
+from __future__ import annotations
+
+import operator
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from oomph.levers.base import Lever
+from oomph.levers.forward import Places, around_forward
+from oomph.levers.job import Job
+
+NORMS = (torch.nn.modules.batchnorm._NormBase,)
+"""They write their statistics in training without reading them."""
+
+
+class Checkpoint(Lever):
+    """The inside of modules is not kept for the backward pass, but computed again in it.
+
+    Needs: modules whose forward depends on their arguments, parameters and buffers alone. Changes:
+    what they save, but for their inputs; up to one more forward of them. Results: bitwise the same:
+    random states (torch, Python, NumPy), autocast, the choice of attention kernels, training modes
+    and buffers are in the second forward as they were in the first, and running statistics are
+    updated once.
+
+    Inert without gradients. Refused by name: modules that change their inputs in place, modules that
+    are compiled. A cache of keys and values is left empty while a block is checkpointed.
+    """
+
+    name = "checkpoint"
+
+    def __init__(self, modules: list[str]) -> None:
+        """`modules`: names as in the plan file."""
+        super().__init__()
+        if not modules:
+            raise self.refuse("it names no modules")
+        self.modules = modules
+        self.places = Places(modules)
+        self.blocks: list[_Block] = []
+        self.backwards = 0
+
+    def install(self, job: Job) -> None:
+        """Wrap the modules when their model is called first."""
+        job.on_model.append(self._model)
+        job.after_backward.append(self._after_backward)
+
+    def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
+        for name, module in self.places.take(named).items():
+            refuse_compiled(self, name, named)
+            block = _Block(self, name, module)
+            self.blocks.append(block)
+            around_forward(module, block, self.order)
+
+    def _after_backward(self) -> None:
+        self.backwards += 1
+
+    def finish(self) -> None:
+        """Count the modules that were checkpointed, and say which were for nothing."""
+        called = [block for block in self.blocks if block.calls]
+        again = [block for block in called if block.recomputed]
+        self.applied = len(again) if self.backwards else len(called)
+        if problem := self.places.problem():
+            self.add_note(problem)
+        if self.blocks and not called:
+            self.add_note(
+                "the modules were never called with gradients, so nothing was saved anyway"
+            )
+        elif self.backwards and len(again) < len(called):
+            lost = [block.name for block in called if not block.recomputed]
+            self.add_note(
+                f"{len(lost)} of the modules were never computed again, as no backward pass needed "
+                f"what they save: {', '.join(lost[:3])}"
+            )
+
+    @classmethod
+    def by_hand(cls, modules: list[str]) -> str:
+        """`torch.utils.checkpoint` around each module's forward."""
+        paths = ", ".join(repr(name.partition(".")[2]) for name in modules)
+        return (
+            "from functools import partial\n"
+            "from torch.utils.checkpoint import checkpoint\n"
+            f"for name in [{paths}]:\n"
+            "    module = model.get_submodule(name)\n"
+            "    module.forward = partial(checkpoint, module.forward, use_reentrant=False)\n"
+            "# with BatchNorm inside: its running statistics are then updated twice a step\n"
+        )
+
+
+def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) -> None:
+    """Raise if module `name` is compiled as part of a whole."""
+    for other, module in named.items():
+        compiled = (
+            type(module).__name__ == "OptimizedModule"
+            or getattr(module, "_compiled_call_impl", None) is not None
+        )
+        if compiled and (name == other or name.startswith(other + ".")):
+            raise lever.refuse(
+                f"{name} is compiled by torch.compile, which decides itself what is kept and what is "
+                "computed again",
+                "set torch._functorch.config.activation_memory_budget to a share below 1 before "
+                "torch.compile",
+            )
+
+
+@torch._disable_dynamo  # what is compiled cannot raise this
+def refuse_in_compiled(lever: Lever, name: str) -> None:
+    """Raise: module `name` is called by a compiled function."""
+    raise lever.refuse(f"{name} is called inside a function that is compiled by torch.compile")
+
+
+class _Block:
+    """One checkpointed module."""
+
+    def __init__(self, lever: Checkpoint, name: str, module: torch.nn.Module) -> None:
+        self.lever, self.name = lever, name
+        self.calls = self.recomputed = 0
+        # Which layers of a key-value cache are this module's.
+        self.layers = {m.layer_idx for m in module.modules() if hasattr(m, "layer_idx")}
+        self.read: set[tuple[int, str]] | None = None
+        """Buffers that the forward changes and that are no normalization's statistics, by the number
+        of their module and their name; None before the first call."""
+
+    def __call__(
+        self, module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+    ) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            refuse_in_compiled(self.lever, self.name)
+        if any(_is_cache(value) for value in (*args, *kwargs.values())):
+            if self._cached((*args, *kwargs.values())):
+                # It would be added to a second time.
+                self.lever.add_note(
+                    f"{self.name} continues from cached keys: not checkpointed then"
+                )
+                return forward(*args, **kwargs)
+            self.lever.add_note("key-value caches are left empty while gradients are recorded")
+            args = tuple(None if _is_cache(value) else value for value in args)
+            kwargs = {k: None if _is_cache(value) else value for k, value in kwargs.items()}
+            if "use_cache" in kwargs:
+                kwargs["use_cache"] = False
+        self.calls += 1
+        call = _Call(self, module)
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+        versions = [t._version for t in tensors if not t.is_inference()]
+        # Random states are restored by `_Call`, and only where the module draws.
+        output = checkpoint(
+            forward,
+            *args,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=lambda: (call.first, call.again),
+            **kwargs,
+        )
+        if [t._version for t in tensors if not t.is_inference()] != versions:
+            raise self.lever.refuse(
+                f"{self.name} changes its input in place, so that it cannot be computed again. Leave "
+                "it out of the plan, or checkpoint the module around it"
+            )
+        return output
+
+    def _cached(self, values: tuple) -> bool:
+        """Whether a cache among the arguments holds anything for this module's layers."""
+        for value in values:
+            if _is_cache(value):
+                for layer in self.layers or {0}:
+                    if layer is not None and value.get_seq_length(layer):
+                        return True
+        return False
+
+
+def _is_cache(value: Any) -> bool:
+    return hasattr(value, "get_seq_length") and hasattr(value, "update")
+
+
+class _Call:
+    """One call of a checkpointed module: the state before it, to be there again."""
+
+    def __init__(self, block: _Block, module: torch.nn.Module) -> None:
+        self.block = block
+        self.parts = list(module.modules())
+        self.first = _Context(self._begin, self._end)
+        self.again = _Context(self._restore, self._put_back)
+
+    # ---- the first forward ----
+
+    def _begin(self) -> None:
+        self.modes = [part.training for part in self.parts]
+        self.kernels = _attention_kernels()
+        self.parameters = self._parameter_versions()
+        self.random = _RandomStates()
+        self.before = self._copies(self.block.read)
+        if self.block.read is None:
+            self.versions = {key: self._buffer(key)._version for key in self.before}
+
+    def _end(self) -> None:
+        self.random.keep_if_drawn()
+        if self.block.read is None:
+            self.block.read = {
+                key
+                for key, copy in self.before.items()
+                if self._buffer(key)._version != self.versions[key]
+                # Kernels that update statistics do not count as changes.
+                or (
+                    (copy.dim() == 1 and copy.is_floating_point())
+                    and not torch.equal(self._buffer(key), copy)
+                )
+            }
+            self.before = {key: self.before[key] for key in self.block.read}
+
+    def _copies(self, chosen: set[tuple[int, str]] | None) -> dict[tuple[int, str], torch.Tensor]:
+        """Buffers as they are now: those `chosen`, or all but statistics."""
+        if chosen is None:
+            chosen = {
+                (number, name)
+                for number, part in enumerate(self.parts)
+                if not isinstance(part, NORMS)
+                for name, buffer in part._buffers.items()
+                if buffer is not None
+            }
+        return {key: self._buffer(key).detach().clone() for key in chosen}
+
+    def _buffer(self, key: tuple[int, str]) -> torch.Tensor:
+        number, name = key
+        return self.parts[number]._buffers[name]
+
+    def _parameter_versions(self) -> list[int]:
+        return [
+            p._version for part in self.parts for p in part._parameters.values() if p is not None
+        ]
+
+    # ---- the second ----
+
+    def _restore(self) -> None:
+        if self._parameter_versions() != self.parameters:
+            raise RuntimeError(
+                f"parameters of {self.block.name} were changed between its forward and its backward "
+                "pass, so that it cannot be computed again as it was (oomph checkpoint)"
+            )
+        self.block.recomputed += 1
+        self.outer = _attention_kernels(), [part.training for part in self.parts]
+        _set_attention_kernels(self.kernels)
+        self._set_modes(self.modes)
+        # It runs on copies of the buffers, so that nothing is updated twice.
+        self.originals: list[tuple[dict, str, torch.Tensor]] = []
+        for key, copy in self.before.items():
+            self._swap(self.parts[key[0]], key[1], copy)
+        for part in self.parts:
+            if isinstance(part, NORMS) and part.training:
+                for name, buffer in part._buffers.items():
+                    if buffer is not None:
+                        self._swap(part, name, buffer.clone())
+        self.random.restore()
+
+    def _put_back(self) -> None:
+        self.random.put_back()
+        for buffers, name, original in self.originals:
+            buffers[name] = original
+        kernels, modes = self.outer
+        self._set_modes(modes)
+        _set_attention_kernels(kernels)
+
+    def _swap(self, part: torch.nn.Module, name: str, copy: torch.Tensor) -> None:
+        self.originals.append((part._buffers, name, part._buffers[name]))
+        part._buffers[name] = copy
+
+    def _set_modes(self, modes: list[bool]) -> None:
+        for part, mode in zip(self.parts, modes, strict=True):
+            if part.training != mode:
+                part.training = mode
+
+
+class _Context:
+    """A context manager of two functions."""
+
+    def __init__(self, enter: Callable[[], None], leave: Callable[[], None]) -> None:
+        self._enter, self._leave = enter, leave
+
+    def __enter__(self) -> None:
+        self._enter()
+
+    def __exit__(self, *error: Any) -> None:
+        self._leave()
+
+
+class _RandomStates:
+    """The generators' states now: of the CPU, of the GPU in use, of Python, of NumPy."""
+
+    def __init__(self) -> None:
+        sources: list[tuple[Any, Any, Any]] = [
+            (torch.get_rng_state, torch.set_rng_state, torch.equal),
+            (random.getstate, random.setstate, operator.eq),
+        ]
+        if torch.cuda.is_initialized():
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            sources.append((generator.get_state, generator.set_state, torch.equal))
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and hasattr(numpy, "random"):
+            sources.append((numpy.random.get_state, numpy.random.set_state, _same_numpy))
+        self._states = [(*source, source[0]()) for source in sources]
+
+    def keep_if_drawn(self) -> None:
+        """Forget those that have not changed since."""
+        self._states = [entry for entry in self._states if not entry[2](entry[3], entry[0]())]
+
+    def restore(self) -> None:
+        """Go back to the states that are kept."""
+        self._outer = [(set_state, get()) for get, set_state, _, _ in self._states]
+        for _, set_state, _, state in self._states:
+            set_state(state)
+
+    def put_back(self) -> None:
+        """Undo `restore`."""
+        for set_state, state in self._outer:
+            set_state(state)
+
+
+def _same_numpy(a: tuple, b: tuple) -> bool:
+    return a[2:] == b[2:] and a[1].tobytes() == b[1].tobytes()
+
+
+def _attention_kernels() -> tuple[bool, ...]:
+    cuda = torch.backends.cuda
+    return (
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )
+
+
+def _set_attention_kernels(kernels: tuple[bool, ...]) -> None:
+    if kernels == _attention_kernels():
+        return
+    cuda = torch.backends.cuda
+    for enable, enabled in zip(
+        (
+            cuda.enable_flash_sdp,
+            cuda.enable_mem_efficient_sdp,
+            cuda.enable_math_sdp,
+            cuda.enable_cudnn_sdp,
+        ),
+        kernels,
+        strict=True,
+    ):
+        enable(enabled)
+
+
+LEVER = Checkpoint

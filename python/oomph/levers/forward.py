@@ -1,0 +1,95 @@
+"""Steps in around the forward of chosen modules, and of no others.
+
+The class's `forward` is replaced once and asks whether this module was chosen. An attribute of the
+module would travel into its copies (`deepcopy`, EMA, `torch.save`) and call the original's forward.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Around = Callable[[torch.nn.Module, Callable[..., Any], tuple, dict], Any]
+"""`around(module, forward, args, kwargs)` calls `forward(*args, **kwargs)` and returns its output."""
+
+_chosen: weakref.WeakKeyDictionary[torch.nn.Module, list[tuple[int, Around]]] = (
+    weakref.WeakKeyDictionary()
+)
+_inside: set[int] = set()
+"""Modules whose own forward is running: what it calls of its base class is the same call."""
+
+
+def around_forward(module: torch.nn.Module, around: Around, order: int) -> None:
+    """Put `around` about the forward of `module`; of several, the lowest `order` is the outermost."""
+    functions = _chosen.setdefault(module, [])
+    functions.append((order, around))
+    functions.sort(key=lambda entry: entry[0])
+    own = vars(module).get("forward")
+    if own is None:
+        kind = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
+        if "_oomph_watched" not in vars(kind.forward):
+            kind.forward = _watched(kind.forward)
+    elif "_oomph_watched" not in vars(getattr(own, "__func__", own)):
+        # Somebody (accelerate, a script) gave this one module a forward of its own.
+        def forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return own(*args, **kwargs)
+
+        module.forward = types.MethodType(_watched(functools.wraps(own)(forward)), module)
+
+
+def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        functions = _chosen.get(module)
+        if functions is None or id(module) in _inside:
+            return original(module, *args, **kwargs)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # Again in the recomputation, which comes back to here.
+            _inside.add(id(module))
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                _inside.discard(id(module))
+
+        for _, around in reversed(functions):
+            call = functools.partial(_step_in, around, module, call)
+        return call(*args, **kwargs)
+
+    forward._oomph_watched = True  # type: ignore[attr-defined]
+    return forward
+
+
+def _step_in(around: Around, module: torch.nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
+    return around(module, call, args, kwargs)
+
+
+class Places:
+    """The modules that a plan names, and which of them the script has."""
+
+    def __init__(self, names: list[str]) -> None:
+        """`names` as in the plan file."""
+        self.missing = list(names)
+        self._wanted = set(names)
+
+    def take(self, named: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
+        """Those of `named` that the plan names; each module once, under its first name."""
+        found: dict[int, tuple[str, torch.nn.Module]] = {}
+        for name, module in named.items():
+            if name in self._wanted:
+                found.setdefault(id(module), (name, module))
+                if name in self.missing:
+                    self.missing.remove(name)
+        return dict(found.values())
+
+    def problem(self) -> str | None:
+        """What to say of names that no model of the script had."""
+        if not self.missing:
+            return None
+        first = ", ".join(self.missing[:3]) + (", …" if len(self.missing) > 3 else "")
+        return f"{len(self.missing)} of the plan's modules are not in this script: {first}"

@@ -1,0 +1,195 @@
+"""The optimizer's state waits in host memory and is there for its step only."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim import optimizer as optim
+
+from oomph.levers.base import Lever
+from oomph.levers.job import Job
+from oomph.levers.step_in_backward import only_per_parameter, step_only
+
+AT_ONCE = 64 << 20
+"""Bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
+of the parts before and after them on its way."""
+
+BY_HAND = """\
+from torchao.optim import CPUOffloadOptimizer
+optimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, lr=…)
+# the CPU then makes the step itself; the lever streams the state and steps on the GPU
+"""
+
+
+class OptimizerOnCpu(Lever):
+    """The state of the optimizer is kept in pinned host memory, and streamed through the GPU.
+
+    Needs: an optimizer whose update of a parameter depends on that parameter alone, and host memory
+    for its state, up to twice (PyTorch rounds pinned memory to powers of two). Changes: at a step
+    the state comes and goes in parts while others compute. Results: the same, on the same kernels.
+    Its time is the state's bytes over the link's bandwidth, whatever the batch.
+    """
+
+    name = "optimizer_on_cpu"
+    order = 60
+
+    def __init__(self) -> None:
+        """It has no parameters."""
+        super().__init__()
+        self._streams: dict[torch.device, tuple[Any, Any]] = {}
+        self._inside = False
+
+    def install(self, job: Job) -> None:
+        """Step in inside of the hooks that PyTorch puts around an optimizer's step."""
+        job.on_optimizer.append(lambda optimizer: only_per_parameter(self, optimizer, BY_HAND))
+        original = optim.Optimizer.profile_hook_step
+
+        def hooked(function: Any) -> Any:
+            return original(self._streamed(function))
+
+        optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
+
+    def _streamed(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
+            if self._inside:  # super().step() of a subclass
+                return original(optimizer, closure)
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            self._inside = True
+            try:
+                self._step(optimizer)
+            finally:
+                self._inside = False
+            return loss
+
+        return step
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        parts = list(_parts(optimizer))
+        if not parts:
+            return
+        moving = [_State(self, optimizer, part) for part in parts]
+        moving[0].fetch()
+        for index, state in enumerate(moving):
+            if index + 1 < len(moving):
+                moving[index + 1].fetch()
+            state.arrive()
+            step_only(optimizer, {id(p) for p in state.part})
+            if index:
+                moving[index - 1].settle()
+            state.send()
+        moving[-1].settle()
+        if any(state.bytes for state in moving):
+            self.applied += 1
+
+    def streams(self, device: torch.device) -> tuple[Any, Any]:
+        """To the GPU and back."""
+        if device not in self._streams:
+            self._streams[device] = (torch.cuda.Stream(device), torch.cuda.Stream(device))
+        return self._streams[device]
+
+    def finish(self) -> None:
+        """Say why nothing moved."""
+        if not self.applied:
+            self.add_note("no optimizer with state on a GPU made a step")
+
+    @classmethod
+    def by_hand(cls) -> str:
+        """torchao's optimizer."""
+        return BY_HAND
+
+
+def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:
+    """Parameters with gradients, in parts of `AT_ONCE` bytes."""
+    part: list[torch.Tensor] = []
+    held = 0
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            if part and held + p.nbytes > AT_ONCE:
+                yield part
+                part, held = [], 0
+            part.append(p)
+            held += p.nbytes
+    if part:
+        yield part
+
+
+def _moves(state: Any, p: torch.Tensor) -> bool:
+    """Whether this part of a parameter's state is a tensor worth moving."""
+    return type(state) is torch.Tensor and state.numel() > 1 and p.device.type == "cuda"
+
+
+class _State:
+    """The state of some parameters, on its way to the GPU and back."""
+
+    def __init__(
+        self, lever: OptimizerOnCpu, optimizer: torch.optim.Optimizer, part: list[torch.Tensor]
+    ) -> None:
+        self.lever, self.optimizer, self.part = lever, optimizer, part
+        self.host: dict[tuple[int, str], torch.Tensor] = {}
+        self.events: dict[torch.device, Any] = {}
+        self.on_device: list[torch.Tensor] = []
+        self.bytes = 0
+
+    def _entries(self) -> Iterator[tuple[torch.Tensor, dict[str, Any], str, torch.Tensor]]:
+        for p in self.part:
+            state = self.optimizer.state.get(p, {})
+            for name, value in list(state.items()):
+                if _moves(value, p):
+                    yield p, state, name, value
+
+    def fetch(self) -> None:
+        """Begin to copy the state to the GPU."""
+        coming: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for p, state, name, value in self._entries():
+            if value.device != p.device:
+                self.host[id(p), name] = value
+                # The computing stream's own memory, free at this point of that stream.
+                state[name] = torch.empty_like(value, device=p.device, pin_memory=False)
+                coming.append((state[name], value))
+        for device in {p.device for p in self.part if p.device.type == "cuda"}:
+            stream = self.lever.streams(device)[0]
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                for tensor, host in coming:
+                    if tensor.device == device:
+                        tensor.copy_(host, non_blocking=True)
+            self.events[device] = stream.record_event()
+
+    def arrive(self) -> None:
+        """The computing stream waits for the state."""
+        for device, event in self.events.items():
+            torch.cuda.current_stream(device).wait_event(event)
+
+    def send(self) -> None:
+        """Begin to copy the state back."""
+        for device in self.events:
+            self.lever.streams(device)[1].wait_stream(torch.cuda.current_stream(device))
+        for p, state, name, value in self._entries():
+            host = self.host.get((id(p), name))
+            if host is None:
+                host = torch.empty_like(value, device="cpu", pin_memory=True)
+            with torch.cuda.stream(self.lever.streams(p.device)[1]):
+                host.copy_(value, non_blocking=True)
+            self.on_device.append(value)
+            self.bytes += value.nbytes
+            state[name] = host
+        for device in self.events:
+            self.events[device] = self.lever.streams(device)[1].record_event()
+
+    def settle(self) -> None:
+        """The GPU's memory may be used again once it has been copied."""
+        for device, event in self.events.items():
+            torch.cuda.current_stream(device).wait_event(event)
+        self.on_device.clear()
+
+
+LEVER = OptimizerOnCpu

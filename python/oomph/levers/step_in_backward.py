@@ -1,0 +1,176 @@
+"""The optimizer steps inside the backward pass, a parameter at a time."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from typing import Any
+
+import torch
+
+from oomph.levers.base import Lever
+from oomph.levers.job import Backward, Job
+
+BY_HAND = """\
+optimizers = {p: Optimizer([p], lr=…) for p in model.parameters()}
+def step(p):
+    optimizers[p].step()
+    optimizers[p].zero_grad()
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(step)
+# and no optimizer.step() after loss.backward()
+"""
+
+
+class StepInBackward(Lever):
+    """Each parameter is updated as soon as its gradient is there, which is then freed.
+
+    Needs: one optimizer whose update of a parameter depends on that parameter alone, and one
+    backward pass a step. Changes: gradients never exist all at once. Results: the same. The script
+    sees no gradients after `backward()`.
+
+    Refused by name: clipping and gradient scaling (they need all gradients before the step),
+    accumulation, several optimizers, L-BFGS, distributed training.
+    """
+
+    name = "step_in_backward"
+    order = 60
+
+    def __init__(self) -> None:
+        """It has no parameters."""
+        super().__init__()
+        self.optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+        self.hooked: set[int] = set()
+        self.done: set[int] = set()
+        """Parameters that have been updated since the script's last step."""
+
+    def install(self, job: Job) -> None:
+        """Hook the parameters when the optimizer has them."""
+        job.on_optimizer.append(self._optimizer)
+        job.on_backward.append(self._before_backward)
+        job.around_step.append(self._step)
+        job.around_clip.append(self._clip)
+        job.around_scaler.append(self._scaler)
+        self._watch_new_groups()
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.optimizer is not None and self.optimizer() is not None:
+            raise self.refuse(
+                "it has several optimizers, and which of them a backward pass is for is not known",
+                BY_HAND,
+            )
+        only_per_parameter(self, optimizer, BY_HAND)
+        self.optimizer = weakref.ref(optimizer)
+        self._hook(optimizer)
+
+    def _watch_new_groups(self) -> None:
+        original = torch.optim.Optimizer.add_param_group
+
+        @functools.wraps(original)
+        def add(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if self.optimizer is not None and self.optimizer() is optimizer:
+                self._hook(optimizer)
+
+        torch.optim.Optimizer.add_param_group = add  # type: ignore[method-assign]
+
+    def _hook(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.requires_grad and id(p) not in self.hooked:
+                    self.hooked.add(id(p))
+                    p.register_post_accumulate_grad_hook(self._update)
+
+    def _update(self, p: torch.Tensor) -> None:
+        optimizer = self.optimizer() if self.optimizer is not None else None
+        if optimizer is None:
+            return
+        if id(p) in self.done:
+            raise self._accumulates()
+        self.done.add(id(p))
+        step_only(optimizer, {id(p)})
+        p.grad = None
+        self.applied += 1
+
+    def _accumulates(self) -> Exception:
+        return self.refuse(
+            "it accumulates gradients over several backward passes before a step", BY_HAND
+        )
+
+    def _before_backward(self, call: Backward) -> None:
+        if self.done:
+            raise self._accumulates()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise self.refuse("gradients are reduced over several processes before a step")
+        optimizer = self.optimizer() if self.optimizer is not None else None
+        if optimizer is not None and any(
+            p.grad is not None for group in optimizer.param_groups for p in group["params"]
+        ):
+            raise self._accumulates()
+
+    def _step(self, optimizer: torch.optim.Optimizer, proceed: Any) -> Any:
+        result = proceed()  # no gradient is left, so that it changes nothing; its hooks run
+        self.done.clear()
+        return result
+
+    def _clip(self, parameters: list[torch.Tensor], proceed: Any) -> Any:
+        if any(id(p) in self.hooked for p in parameters):
+            raise self.refuse(
+                "it clips gradients, which needs all of them before the step. Without clipping (in "
+                "Hugging Face's Trainer: max_grad_norm=0; in Lightning: gradient_clip_val=None) it "
+                "could be applied",
+                BY_HAND,
+            )
+        return proceed()
+
+    def _scaler(self, method: str, scaler: Any, proceed: Any) -> Any:
+        if scaler.is_enabled():
+            raise self.refuse(
+                "it scales gradients (GradScaler), whose step is skipped if any of them overflowed; "
+                "bf16 needs no scaling",
+                BY_HAND,
+            )
+        return proceed()
+
+    def finish(self) -> None:
+        """Say why nothing was updated."""
+        if not self.applied:
+            self.add_note("no parameter of an optimizer got a gradient")
+        elif self.done:
+            self.add_note("the last backward pass was not followed by a step of the script")
+
+    @classmethod
+    def by_hand(cls) -> str:
+        """One optimizer a parameter, in hooks."""
+        return BY_HAND
+
+
+def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer, by_hand: str) -> None:
+    """Raise unless `optimizer` updates each parameter by that parameter's gradient and state alone."""
+    module = type(optimizer).__module__
+    known = f"{module}.".startswith(
+        ("torch.optim.", "torchao.optim.", "transformers.optimization.")
+    )
+    if isinstance(optimizer, torch.optim.LBFGS) or not known:
+        raise lever.refuse(
+            f"whether {module}.{type(optimizer).__qualname__} updates each parameter by itself is "
+            "not known; those of PyTorch do, but for LBFGS",
+            by_hand,
+        )
+
+
+def step_only(optimizer: torch.optim.Optimizer, chosen: set[int]) -> None:
+    """The optimizer's own step for the parameters with these ids, without the hooks around steps."""
+    everything = [group["params"] for group in optimizer.param_groups]
+    try:
+        for group, params in zip(optimizer.param_groups, everything, strict=True):
+            group["params"] = [p for p in params if id(p) in chosen]
+        with torch.no_grad():
+            inspect.unwrap(type(optimizer).step)(optimizer)
+    finally:
+        for group, params in zip(optimizer.param_groups, everything, strict=True):
+            group["params"] = params
+
+
+LEVER = StepInBackward
