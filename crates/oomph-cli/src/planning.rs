@@ -11,7 +11,7 @@ use oomph_plan::Lever;
 use oomph_plan::draft::Pace;
 use oomph_report::fit::Peak;
 use oomph_run::Record;
-use oomph_run::summary::{Summary, summarize};
+use oomph_run::summary::{Summary, Verdict, summarize};
 
 use crate::host;
 use crate::job::{Attempt, Job, Variant};
@@ -132,9 +132,6 @@ impl Workshop {
         self.seconds += started.elapsed().as_secs_f64();
         let mut attempt = attempt?;
         if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
-            if reason.contains("cannot be applied to this script") {
-                return Ok(Ended::Refused(reason));
-            }
             bail!("{reason}");
         }
         let Some(record) = attempt.record.take() else {
@@ -145,8 +142,9 @@ impl Workshop {
             });
         };
         let summary = summarize(&record, attempt.trace.as_ref(), Some(self.total));
-        if let Some(reason) = refusal(&log) {
-            return Ok(Ended::Refused(reason));
+        if summary.verdict == Verdict::Refused {
+            let why = summary.failure.clone().unwrap_or_default();
+            return Ok(Ended::Refused(why));
         }
         let failed = record.outcome.status != 0;
         let out_of_memory = record.out_of_memory();
@@ -170,16 +168,6 @@ impl Workshop {
             Ended::Through(run)
         })
     }
-}
-
-/// What a lever that cannot be applied printed.
-fn refusal(log: &Path) -> Option<String> {
-    let text = fs::read_to_string(log).ok()?;
-    let line = text
-        .lines()
-        .find(|line| line.contains("cannot be applied to this script"))?;
-    let start = line.find("the lever ").unwrap_or(0);
-    Some(line.get(start..).unwrap_or(line).to_owned())
 }
 
 fn last_line(log: &Path) -> Option<String> {

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use oomph_allocator::Config;
+use oomph_plan::Dtype;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::Model;
 use oomph_plan::search::{Base, Options, search};
-use oomph_plan::Dtype;
 use oomph_run::Record;
 
 fn main() -> anyhow::Result<()> {
@@ -21,7 +21,11 @@ fn main() -> anyhow::Result<()> {
         let model = Model::new(&trace, &record)?;
         let events = model.events;
         let base = Base::new(model, Vec::new(), device.peak_reserved_bytes, &config);
-        println!("{}: {} MiB, {events} events", directory.display(), device.peak_used_bytes >> 20);
+        println!(
+            "{}: {} MiB, {events} events",
+            directory.display(),
+            device.peak_used_bytes >> 20
+        );
         for share in [75, 50, 35, 25] {
             let options = Options {
                 budget: device.peak_used_bytes * share / 100,
@@ -36,8 +40,15 @@ fn main() -> anyhow::Result<()> {
             };
             let started = std::time::Instant::now();
             let found = search(std::slice::from_ref(&base), &options);
-            println!(" {share} % = {} MiB in {:?}", options.budget >> 20, started.elapsed());
-            let listed = found.plans.iter().chain(found.least.iter().filter(|_| found.plans.is_empty()));
+            println!(
+                " {share} % = {} MiB in {:?}",
+                options.budget >> 20,
+                started.elapsed()
+            );
+            let listed = found
+                .plans
+                .iter()
+                .chain(found.least.iter().filter(|_| found.plans.is_empty()));
             for plan in listed {
                 let levers: Vec<String> = plan.levers.iter().map(ToString::to_string).collect();
                 println!(

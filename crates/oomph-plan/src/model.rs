@@ -20,7 +20,9 @@ pub enum ModelError {
     #[error("the script made no step: no optimizer stepped and no model ran without gradients")]
     NoStep,
     /// The history lacks what the model is made of.
-    #[error("the record does not say which operator made which allocation (torch 2.10 or later is needed)")]
+    #[error(
+        "the record does not say which operator made which allocation (torch 2.10 or later is needed)"
+    )]
     NoScopes,
     /// The history begins too late.
     #[error("the memory history lost its beginning: run fewer steps with --steps")]
@@ -408,8 +410,10 @@ impl<'a> Builder<'a> {
         let flows = match tensor.category {
             Category::Activation | Category::Input => true,
             Category::Temporary | Category::Unknown => {
-                matches!(tensor.phase, Phase::Forward | Phase::Backward | Phase::Inference)
-                    && tensor.call != 0
+                matches!(
+                    tensor.phase,
+                    Phase::Forward | Phase::Backward | Phase::Inference
+                ) && tensor.call != 0
             }
             _ => false,
         };
@@ -461,12 +465,7 @@ impl<'a> Builder<'a> {
 
     /// Gives the first step's allocations the numbers of the steady step's that are alike; what
     /// the first step leaves for good is its own.
-    fn recognise(
-        &mut self,
-        own: &HashMap<(u32, u64, u32), u32>,
-        first: Range<usize>,
-        end: usize,
-    ) {
+    fn recognise(&mut self, own: &HashMap<(u32, u64, u32), u32>, first: Range<usize>, end: usize) {
         let end_row = self.row_at(end);
         for (identity, id) in self.identities(first) {
             let Some(allocation) = self.program.allocations.get(id as usize) else {
@@ -604,10 +603,13 @@ impl<'a> Builder<'a> {
 
     /// The work of the steady step, and which calls belong to it.
     fn works(&mut self) {
-        let steady_root = self.allocs(self.rows_of(self.steady)).first().and_then(|&id| {
-            let allocation = self.program.allocations.get(id as usize)?;
-            Some(self.root_of(self.scope_of_row(allocation.alloc_row)?))
-        });
+        let steady_root = self
+            .allocs(self.rows_of(self.steady))
+            .first()
+            .and_then(|&id| {
+                let allocation = self.program.allocations.get(id as usize)?;
+                Some(self.root_of(self.scope_of_row(allocation.alloc_row)?))
+            });
         let mut belongs = vec![false; self.model.calls.len()];
         for number in 0..self.record.scopes.len() as u32 {
             let Some((phase, _, _, step)) = self.scope(number).cloned() else {

@@ -8,9 +8,8 @@ use oomph_allocator::{Config, Device};
 use crate::draft::{Draft, Pace};
 use crate::lever::{Dtype, Lever, Results};
 use crate::levers::{
-    allocator, attention, chunked_cross_entropy, inplace_activations, micro_batch,
-    mixed_precision, optimizer_8bit, optimizer_on_cpu, optimizer_step, set_to_none,
-    step_in_backward,
+    allocator, attention, chunked_cross_entropy, inplace_activations, micro_batch, mixed_precision,
+    optimizer_8bit, optimizer_on_cpu, optimizer_step, set_to_none, step_in_backward,
 };
 use crate::model::Model;
 use crate::play::{Peak, play};
@@ -86,7 +85,10 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
                 "the script has no DataLoader whose batches could be split: split them in the loop and accumulate gradients",
             ));
         } else if facts.closure {
-            found.push(("micro_batch", "an optimizer steps with a closure: accumulate inside it"));
+            found.push((
+                "micro_batch",
+                "an optimizer steps with a closure: accumulate inside it",
+            ));
         } else if micro_batch::couples(model) {
             found.push((
                 "micro_batch",
@@ -94,9 +96,15 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
             ));
         }
         if facts.clipped {
-            found.push(("step_in_backward", "gradients are clipped, which needs all of them at once"));
+            found.push((
+                "step_in_backward",
+                "gradients are clipped, which needs all of them at once",
+            ));
         } else if facts.scaled {
-            found.push(("step_in_backward", "a gradient scaler looks at all gradients at once"));
+            found.push((
+                "step_in_backward",
+                "a gradient scaler looks at all gradients at once",
+            ));
         } else if facts.optimizers.len() > 1 {
             found.push(("step_in_backward", "there are several optimizers"));
         } else if facts.closure {
@@ -104,7 +112,12 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
         }
     }
     if facts.compiled {
-        for lever in ["checkpoint", "offload_activations", "micro_batch", "mixed_precision"] {
+        for lever in [
+            "checkpoint",
+            "offload_activations",
+            "micro_batch",
+            "mixed_precision",
+        ] {
             if !found.iter().any(|(name, _)| *name == lever) {
                 found.push((
                     lever,
@@ -225,9 +238,11 @@ pub fn search(bases: &[Base], options: &Options) -> Found {
     let mut plays = (PLAYED_EVENTS / events).clamp(*PLAYS.start(), *PLAYS.end());
     plays /= bases.len();
     // Where a run in mixed precision is at hand, rules about it are not needed.
-    let measured_precision = bases
-        .iter()
-        .any(|base| base.applied.iter().any(|lever| lever.name() == "mixed_precision"));
+    let measured_precision = bases.iter().any(|base| {
+        base.applied
+            .iter()
+            .any(|lever| lever.name() == "mixed_precision")
+    });
     for base in bases {
         searcher.base(base, plays, !measured_precision);
     }
@@ -277,7 +292,8 @@ impl Searcher<'_> {
         const LEAST_GRID: usize = 4;
         let each = 1 + sequences.len() * LEAST_GRID;
         combinations.truncate((plays / each).max(8));
-        let grid = (plays / combinations.len().max(1) / sequences.len().max(1)).clamp(LEAST_GRID, 16);
+        let grid =
+            (plays / combinations.len().max(1) / sequences.len().max(1)).clamp(LEAST_GRID, 16);
         for combination in &combinations {
             let plan = self.evaluate(base, combination);
             self.consider(plan);
@@ -387,7 +403,12 @@ impl Searcher<'_> {
 
     fn consider(&mut self, plan: Plan) {
         let permitted = !(self.options.keep_results && plan.results > Results::Rounding);
-        if permitted && self.least.as_ref().is_none_or(|least| plan.used < least.used) {
+        if permitted
+            && self
+                .least
+                .as_ref()
+                .is_none_or(|least| plan.used < least.used)
+        {
             self.least = Some(plan.clone());
         }
         if self.fits(&plan) {
@@ -554,12 +575,9 @@ impl Offers {
 /// Whether levers go together.
 fn is_possible(levers: &[Lever]) -> bool {
     let has = |name: &str| levers.iter().any(|lever| lever.name() == name);
-    let scaled = levers.iter().any(|lever| {
-        matches!(
-            lever,
-            Lever::MixedPrecision { dtype: Dtype::Fp16 }
-        )
-    });
+    let scaled = levers
+        .iter()
+        .any(|lever| matches!(lever, Lever::MixedPrecision { dtype: Dtype::Fp16 }));
     // A step inside the backward pass sees one micro-batch's gradients, and unscaled ones never.
     !(has("step_in_backward") && (has("micro_batch") || scaled))
 }

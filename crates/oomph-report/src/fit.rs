@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use oomph_plan::{Lever, Results};
 use serde::Serialize;
 
-use crate::terminal::{ACCENT, BAD, BOLD, DIM, GOOD, WARN, bytes, columns, pad, pad_left, paint, shorten, wrap};
+use crate::terminal::{
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bytes, columns, pad, pad_left, paint, shorten, wrap,
+};
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.fit/1";
@@ -222,14 +224,23 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
             let spare = fit.gpu.memory_bytes.saturating_sub(fit.plain.used_bytes);
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits as it is"));
             let text = format!("peak {peak} of {capacity}, {} to spare", bytes(spare));
-            let _ = writeln!(out, "  {}\n", wrap(&text, width.saturating_sub(INDENT), INDENT));
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                wrap(&text, width.saturating_sub(INDENT), INDENT)
+            );
         }
         Outcome::Fits => {
             let text = format!("needs {peak} of {capacity} as it is");
-            let _ = writeln!(out, "  {}\n", wrap(&text, width.saturating_sub(INDENT), INDENT));
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                wrap(&text, width.saturating_sub(INDENT), INDENT)
+            );
         }
         Outcome::NothingFits => {
-            let text = format!("nothing that oomph knows makes it fit: it needs {peak} of {capacity}");
+            let text =
+                format!("nothing that oomph knows makes it fit: it needs {peak} of {capacity}");
             let _ = writeln!(
                 out,
                 "{} {}\n",
@@ -247,7 +258,9 @@ fn table(out: &mut String, fit: &Fit, width: usize) {
     const PEAK: usize = 10;
     const TIME: usize = 7;
     const RESULTS: usize = 15;
-    let room = width.saturating_sub(INDENT + 3 + PEAK + TIME + RESULTS + 8).clamp(20, 64);
+    let room = width
+        .saturating_sub(INDENT + 3 + PEAK + TIME + RESULTS + 8)
+        .clamp(20, 64);
     let header = format!(
         "  {}{}{}  {}",
         pad("   plan", room + 3),
@@ -292,11 +305,12 @@ fn results(results: Results) -> &'static str {
 }
 
 fn applied(out: &mut String, fit: &Fit, chosen: &Plan, width: usize) {
-    let spare = fit
-        .gpu
-        .memory_bytes
-        .saturating_sub(chosen.peak.used_bytes);
-    let text = format!("{}; verified on the virtual GPU, {} to spare", fit.why, bytes(spare));
+    let spare = fit.gpu.memory_bytes.saturating_sub(chosen.peak.used_bytes);
+    let text = format!(
+        "{}; verified on the virtual GPU, {} to spare",
+        fit.why,
+        bytes(spare)
+    );
     let _ = writeln!(out, "{}", line("chosen", &text, width));
     for note in &chosen.notes {
         let _ = writeln!(out, "{}", line("note", &paint(WARN, note), width));
@@ -314,7 +328,11 @@ fn applied(out: &mut String, fit: &Fit, chosen: &Plan, width: usize) {
 
 fn nothing(out: &mut String, fit: &Fit, width: usize) {
     if let Some(least) = &fit.least {
-        let how = if least.verified { "measured" } else { "predicted" };
+        let how = if least.verified {
+            "measured"
+        } else {
+            "predicted"
+        };
         let text = format!(
             "{} with {} ({how}, {:.2}× the time)",
             bytes(least.peak.used_bytes),
@@ -324,7 +342,8 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         let _ = writeln!(out, "{}", line("least", &text, width));
     }
     if !fit.held_by.is_empty() {
-        let mut parts: Vec<(&String, &u64)> = fit.held_by.iter().filter(|(_, held)| **held > 0).collect();
+        let mut parts: Vec<(&String, &u64)> =
+            fit.held_by.iter().filter(|(_, held)| **held > 0).collect();
         parts.sort_by_key(|(_, held)| std::cmp::Reverse(**held));
         let text: Vec<String> = parts
             .iter()
@@ -337,13 +356,25 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         let price = gpu
             .usd_per_hour
             .map_or_else(String::new, |price| format!(", about ${price:.2} an hour"));
-        let how = if gpu.as_it_is { "as it is" } else { "with that plan" };
+        let how = if gpu.as_it_is {
+            "as it is"
+        } else {
+            "with that plan"
+        };
         let text = format!("{} ({}{price}) {how}", gpu.id, bytes(gpu.memory_bytes));
-        let _ = writeln!(out, "{}", line(if index == 0 { "GPUs" } else { "" }, &text, width));
+        let _ = writeln!(
+            out,
+            "{}",
+            line(if index == 0 { "GPUs" } else { "" }, &text, width)
+        );
     }
     for (index, variant) in fit.variants.iter().enumerate() {
         let verdict = if variant.fits { "fits" } else { "does not fit" };
-        let text = format!("{}: {} ({verdict})", variant.what, bytes(variant.used_bytes));
+        let text = format!(
+            "{}: {} ({verdict})",
+            variant.what,
+            bytes(variant.used_bytes)
+        );
         let _ = writeln!(
             out,
             "{}",

@@ -55,12 +55,19 @@ mod tests {
     fn counters_grow() {
         let before: Vec<u64> = read();
         add(Duration::from_nanos(5), Duration::from_nanos(3));
-        let grown: Vec<u64> = read().iter().zip(before).map(|(now, then)| now - then).collect();
+        let grown: Vec<u64> = read()
+            .iter()
+            .zip(before)
+            .map(|(now, then)| now - then)
+            .collect();
         // Other tests launch too.
         assert!(grown[0] >= 5 && grown[1] >= 3 && grown[2] >= 1);
     }
 
     fn read() -> Vec<u64> {
-        oomph_vgpu_busy.iter().map(|counter| counter.load(Ordering::Relaxed)).collect()
+        oomph_vgpu_busy
+            .iter()
+            .map(|counter| counter.load(Ordering::Relaxed))
+            .collect()
     }
 }

@@ -10,8 +10,8 @@ use crate::device::{self, machine};
 use crate::families::Family;
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
 use crate::sync::Mutex;
-use crate::{export, put};
 use crate::{busy, inner, streams};
+use crate::{export, put};
 
 /// `dim3`.
 #[repr(C)]

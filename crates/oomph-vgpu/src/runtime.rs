@@ -748,10 +748,7 @@ unsafe fn copy_touched(to: u64, from: u64, len: usize) {
     let end = from + len as u64;
     // SAFETY: the caller's contract.
     unsafe {
-        let (first, last) = (
-            to.div_ceil(PAGE) * PAGE,
-            (to + len as u64) / PAGE * PAGE,
-        );
+        let (first, last) = (to.div_ceil(PAGE) * PAGE, (to + len as u64) / PAGE * PAGE);
         std::ptr::write_bytes(to as *mut u8, 0, (first - to) as usize);
         discard(first, last - first);
         std::ptr::write_bytes(last as *mut u8, 0, (to + len as u64 - last) as usize);

@@ -1,5 +1,6 @@
 //! `oomph fit`: the cheapest change that makes a script fit, verified on the virtual GPU.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +13,11 @@ use oomph_gpus::Gpu;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
 use oomph_plan::search::{self, Base, Found, Lesson, Options};
-use oomph_plan::{Dtype, FORMAT, Figures, Job as PlannedJob, Lever, PlanFile, Results, Versions};
+use oomph_plan::{Dtype, FORMAT, Figures, Lever, PlanFile, Results, Versions};
 use oomph_report::fit::{self, Alternative, Fit, Outcome, Peak, Plan, Rejected, fit_report};
 use oomph_report::terminal::width;
 
+use crate::commands::run::this_job;
 use crate::job::{Variant, free_directory};
 use crate::planning::{Ended, Run, Workshop};
 use crate::progress::Progress;
@@ -141,7 +143,10 @@ impl Args {
     pub fn run(self) -> anyhow::Result<i32> {
         for name in self.allow.iter().chain(&self.forbid) {
             if !LEVERS.contains(&name.as_str()) {
-                bail!("there is no lever {name}. The levers are {}", LEVERS.join(", "));
+                bail!(
+                    "there is no lever {name}. The levers are {}",
+                    LEVERS.join(", ")
+                );
             }
         }
         let words = self.words()?;
@@ -197,6 +202,7 @@ impl Args {
             plain_time: 0.0,
             planning: 0.0,
             verifications: 0,
+            held: BTreeMap::new(),
         };
         let plain = match fitter.workshop.run(
             "plain",
@@ -241,7 +247,9 @@ impl Args {
                 .collect());
         }
         match self.command.first() {
-            None => bail!("no script was given. Usage: oomph fit --gpu NAME [options] script.py args…"),
+            None => {
+                bail!("no script was given. Usage: oomph fit --gpu NAME [options] script.py args…")
+            }
             Some(script) if !Path::new(script).is_file() => {
                 let script = script.to_string_lossy();
                 if ["torchrun", "accelerate", "python", "python3"].contains(&&*script) {
@@ -278,7 +286,7 @@ impl Args {
             chosen: None,
             why: String::new(),
             least: None,
-            held_by: std::collections::BTreeMap::new(),
+            held_by: BTreeMap::new(),
             gpus: Vec::new(),
             variants: Vec::new(),
             largest: Vec::new(),
@@ -314,9 +322,7 @@ impl Args {
             Err(error) => bail!("it does not fit, and cannot be planned for: {error}"),
         };
         fitter.planning += started.elapsed().as_secs_f64();
-        fitter.plain_time = plain
-            .step_time(&fitter.options.pace)
-            .unwrap_or_default();
+        fitter.plain_time = plain.step_time(&fitter.options.pace).unwrap_or_default();
         fitter.say_what_is_left_out(&base.model);
         if self.max_batch {
             result.largest.push(largest::batch(fitter, &base)?);
@@ -339,7 +345,7 @@ impl Args {
                 result.outcome = Outcome::Fits;
                 result.why = why(plan);
                 let plan = plan.clone();
-                self.write(&plan, result)?;
+                self.write(fitter, &plan, result)?;
             }
             None => {
                 result.outcome = Outcome::NothingFits;
@@ -349,22 +355,10 @@ impl Args {
         Ok(())
     }
 
-    fn write(&self, plan: &Plan, result: &mut Fit) -> anyhow::Result<()> {
-        let script = match result.script.split_first() {
-            Some((first, _)) if first == "-m" => {
-                format!("-m {}", result.script.get(1).cloned().unwrap_or_default())
-            }
-            Some((first, _)) => first.clone(),
-            None => String::new(),
-        };
-        let skipped = if script.starts_with("-m ") { 2 } else { 1 };
+    fn write(&self, fitter: &Fitter, plan: &Plan, result: &mut Fit) -> anyhow::Result<()> {
         let file = PlanFile {
             format: FORMAT.to_owned(),
-            job: PlannedJob {
-                script,
-                arguments: result.script.iter().skip(skipped).cloned().collect(),
-                sha256: String::new(),
-            },
+            job: this_job(&fitter.workshop.words),
             gpu: oomph_plan::Gpu {
                 id: result.gpu.id.clone(),
                 memory_bytes: result.gpu.memory_bytes,
@@ -380,7 +374,12 @@ impl Args {
                 time_ratio: plan.time_ratio,
                 same_results: plan.same_results,
                 verified: plan.verified,
-                assumptions: plan.notes.iter().chain(&result.assumptions).cloned().collect(),
+                assumptions: plan
+                    .notes
+                    .iter()
+                    .chain(&result.assumptions)
+                    .cloned()
+                    .collect(),
             }),
             levers: plan.levers.clone(),
         };
@@ -462,6 +461,8 @@ pub(crate) struct Fitter {
     /// Seconds of planning.
     planning: f64,
     verifications: u32,
+    /// What held the memory at the peak of the last plan that went through.
+    held: BTreeMap<String, u64>,
 }
 
 impl Fitter {
@@ -575,10 +576,11 @@ impl Fitter {
         }
         verified.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
         let keeps = |plan: &Plan| plan.same_results <= Results::Rounding;
-        let chosen = verified
-            .iter()
-            .position(keeps)
-            .or(if verified.is_empty() { None } else { Some(0) });
+        let chosen =
+            verified
+                .iter()
+                .position(keeps)
+                .or(if verified.is_empty() { None } else { Some(0) });
         // What is slower than the chosen one and promises no more is no choice.
         let choice = chosen.and_then(|index| verified.get(index)).cloned();
         let mut plans: Vec<Plan> = verified
@@ -629,9 +631,9 @@ impl Fitter {
         let words: Vec<String> = plan.levers.iter().map(ToString::to_string).collect();
         let what = format!("verifying: {}", words.join(", "));
         let limit = limited.then_some(self.workshop.budget);
-        let ended =
-            self.workshop
-                .run(&name, &what, &plan.levers, Variant::default(), limit)?;
+        let ended = self
+            .workshop
+            .run(&name, &what, &plan.levers, Variant::default(), limit)?;
         let run = match ended {
             Ended::Through(run) => run,
             Ended::OutOfMemory(_) => {
@@ -669,6 +671,12 @@ impl Fitter {
             return Ok(None);
         }
         self.learn(plan, run.peak().used_bytes);
+        self.held = run
+            .summary
+            .by_category
+            .iter()
+            .map(|(name, held)| ((*name).to_owned(), *held))
+            .collect();
         let mut verified = predicted(plan);
         verified.peak = run.peak();
         verified.verified = limited;

@@ -89,7 +89,7 @@ impl Args {
         let plan = self.plan()?;
         let job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
-            plan.mismatches(&this_job(&job), &this_gpu(&job), &Versions::default())
+            plan.mismatches(&this_job(&job.words), &this_gpu(&job), &Versions::default())
         });
         for warning in &warnings {
             eprintln!("warning: {warning}");
@@ -259,8 +259,8 @@ impl Args {
 }
 
 /// The script and its arguments as plan files state them, with the script's digest.
-fn this_job(job: &Job) -> oomph_plan::Job {
-    let mut words = job.words.iter().map(|word| word.to_string_lossy());
+pub(super) fn this_job(words: &[OsString]) -> oomph_plan::Job {
+    let mut words = words.iter().map(|word| word.to_string_lossy());
     let mut script = words.next().unwrap_or_default().into_owned();
     if script == "-m"
         && let Some(module) = words.next()

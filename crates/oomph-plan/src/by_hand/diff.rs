@@ -16,7 +16,10 @@ enum Change {
 /// The diff from `old` to `new` of the file at `path`, and how many lines it adds and removes.
 pub(super) fn unified(path: &str, old: &[&str], new: &[String]) -> (String, usize) {
     let script = changes(old, new);
-    let count = script.iter().filter(|(change, ..)| *change != Change::Keep).count();
+    let count = script
+        .iter()
+        .filter(|(change, ..)| *change != Change::Keep)
+        .count();
     if count == 0 {
         return (String::new(), 0);
     }
@@ -108,8 +111,6 @@ fn changes(old: &[&str], new: &[String]) -> Vec<(Change, usize, usize)> {
             column += 1;
         }
     }
-    found.extend(
-        (old_end..old.len()).map(|at| (Change::Keep, at, at - old_end + new_end)),
-    );
+    found.extend((old_end..old.len()).map(|at| (Change::Keep, at, at - old_end + new_end)));
     found
 }

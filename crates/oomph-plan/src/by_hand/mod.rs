@@ -60,7 +60,7 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
             .filter(|line| !source.lines().any(|other| other == *line))
             .map(str::to_owned)
             .collect();
-        edits.push(Edit::insert(places.imports, missing));
+        edits.insert(0, Edit::insert(places.imports, missing));
     }
     let changed = script.apply(&mut edits);
     let (diff, count) = diff::unified(path, &script.lines, &changed);
@@ -84,7 +84,9 @@ fn place(
             let at = places.torch?;
             Some(vec![Edit::insert(
                 at,
-                vec![format!("os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"{conf}\"")],
+                vec![format!(
+                    "os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"{conf}\""
+                )],
             )])
         }
         Lever::SetToNone {} => {
@@ -125,10 +127,14 @@ fn place(
                 format!("{indent}    \"{path}\",")
             }));
             lines.push(format!("{indent}]:"));
-            lines.push(format!("{indent}    {model}.get_submodule(name).inplace = True"));
+            lines.push(format!(
+                "{indent}    {model}.get_submodule(name).inplace = True"
+            ));
             Some(vec![Edit::insert(at, lines)])
         }
-        Lever::CudnnBenchmark { enabled } => flag(places, "torch.backends.cudnn.benchmark", *enabled),
+        Lever::CudnnBenchmark { enabled } => {
+            flag(places, "torch.backends.cudnn.benchmark", *enabled)
+        }
         Lever::Tf32 { enabled } => flag(places, "torch.backends.cuda.matmul.allow_tf32", *enabled),
         // Placed in the training loop, by `Places::training`.
         Lever::MixedPrecision { dtype: Dtype::Bf16 } | Lever::MicroBatch { .. } => Some(Vec::new()),

@@ -97,7 +97,8 @@ impl Places {
             .take_while(|statement| statement.first < optimizer.line)
             .filter(|statement| {
                 let text = script.text(statement);
-                text.starts_with(&format!("{model} = ")) || text.starts_with(&format!("{model}.to("))
+                text.starts_with(&format!("{model} = "))
+                    || text.starts_with(&format!("{model}.to("))
             })
             .last();
         // The optimizer's own indentation: the model may be made in a `with`.
@@ -113,9 +114,9 @@ impl Places {
     fn find_training(&self, script: &Script<'_>) -> Option<Training> {
         let model = self.model.as_ref()?;
         let statements = &script.statements;
-        let backward = statements.iter().position(|statement| {
-            script.text(statement).ends_with(".backward()")
-        })?;
+        let backward = statements
+            .iter()
+            .position(|statement| script.text(statement).ends_with(".backward()"))?;
         let loss = script.text(statements.get(backward)?);
         let loss = loss.strip_suffix(".backward()")?.to_owned();
         if !is_name(&loss) {
@@ -123,12 +124,18 @@ impl Places {
         }
         let indent = statements.get(backward)?.indent;
         // The head of the block around it.
-        let head = (0..backward)
-            .rev()
-            .find(|&at| statements.get(at).is_some_and(|other| other.indent < indent))?;
+        let head = (0..backward).rev().find(|&at| {
+            statements
+                .get(at)
+                .is_some_and(|other| other.indent < indent)
+        })?;
         let batch = batch_names(&script.text(statements.get(head)?))?;
         let body: Vec<usize> = (head + 1..statements.len())
-            .take_while(|&at| statements.get(at).is_some_and(|other| other.indent >= indent))
+            .take_while(|&at| {
+                statements
+                    .get(at)
+                    .is_some_and(|other| other.indent >= indent)
+            })
             .collect();
         let call = format!("{model}(");
         let forward = body.iter().copied().find(|&at| {
@@ -168,7 +175,12 @@ impl Places {
             snippets.extend(parts.map(|(_, lever)| snippet(lever)));
             return Vec::new();
         };
-        let rewritten = training.rewrite(script, autocast.is_some(), parts.map(|(p, _)| p), &optimizer.name);
+        let rewritten = training.rewrite(
+            script,
+            autocast.is_some(),
+            parts.map(|(p, _)| p),
+            &optimizer.name,
+        );
         rewritten.into_iter().collect()
     }
 }
@@ -187,7 +199,9 @@ impl Training {
         let last = statements.get(self.backward)?;
         let indent = " ".repeat(last.indent);
         let clears = |statement: &Logical| {
-            script.text(statement).starts_with(&format!("{optimizer}.zero_grad("))
+            script
+                .text(statement)
+                .starts_with(&format!("{optimizer}.zero_grad("))
         };
         let mut lines: Vec<String> = Vec::new();
         let mut more = 0;
@@ -199,7 +213,13 @@ impl Training {
                     && at <= self.backward
                     && clears(statement)
                 {
-                    lines.extend(script.lines.get(statement.first..=statement.last)?.iter().map(|&l| l.to_owned()));
+                    lines.extend(
+                        script
+                            .lines
+                            .get(statement.first..=statement.last)?
+                            .iter()
+                            .map(|&l| l.to_owned()),
+                    );
                 }
             }
             let names = self.batch.join(", ");
@@ -304,7 +324,15 @@ fn is_name(text: &str) -> bool {
 /// `optimizer = torch.optim.AdamW(model.parameters(), …)`.
 fn optimizer(text: &str) -> Option<(String, Option<String>)> {
     let (name, call) = text.split_once(" = ")?;
-    let known = ["Adam", "SGD", "RMSprop", "Adagrad", "Adafactor", "Lion", "Muon"];
+    let known = [
+        "Adam",
+        "SGD",
+        "RMSprop",
+        "Adagrad",
+        "Adafactor",
+        "Lion",
+        "Muon",
+    ];
     let function = call.split('(').next()?;
     let class = function.rsplit('.').next()?;
     if !is_name(name) || !known.iter().any(|known| class.starts_with(known)) {

@@ -65,8 +65,14 @@ fn each_change_has_its_place() {
     ]);
     assert!(text.starts_with("import functools\nimport os\nfrom torch.utils.checkpoint import checkpoint\nos.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\"\nimport torch\n"), "{text}");
     assert!(text.contains("zero_grad(set_to_none=True)"), "{text}");
-    assert!(text.contains("        lr=1e-3,\n        fused=True,\n    )"), "{text}");
-    assert!(text.contains("        \"blocks.0\",\n    ]:\n        block = model.get_submodule(name)"), "{text}");
+    assert!(
+        text.contains("        lr=1e-3,\n        fused=True,\n    )"),
+        "{text}"
+    );
+    assert!(
+        text.contains("        \"blocks.0\",\n    ]:\n        block = model.get_submodule(name)"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -28,13 +28,7 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
         }
     }
     for block in &found {
-        recompute(
-            &mut draft.template,
-            block,
-            &positions,
-            &kept,
-            &mut edits,
-        );
+        recompute(&mut draft.template, block, &positions, &kept, &mut edits);
         let load = draft.forward_load(block.call);
         draft.body.add(load);
     }

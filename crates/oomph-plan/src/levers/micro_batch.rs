@@ -27,7 +27,10 @@ pub(crate) fn offered(model: &Model) -> Vec<u32> {
         if largest < size {
             size = largest;
             // Steps of a quarter or more, as every part costs launches.
-            if parts.last().is_none_or(|&last| count * 4 >= u64::from(last) * 5) {
+            if parts
+                .last()
+                .is_none_or(|&last| count * 4 >= u64::from(last) * 5)
+            {
                 parts.push(count as u32);
             }
         }

@@ -15,12 +15,33 @@ use crate::model::{Event, Model, Tensor};
 
 /// Operators whose results are 16 bits wide under autocast.
 const PRODUCTS: [&str; 8] = [
-    "mm", "linear", "conv", "attention", "einsum", "matmul", "rnn", "lstm",
+    "mm",
+    "linear",
+    "conv",
+    "attention",
+    "einsum",
+    "matmul",
+    "rnn",
+    "lstm",
 ];
 /// Operators that keep the type of what they are given, which is mostly a product's result.
 const FOLLOWERS: [&str; 16] = [
-    "gelu", "relu", "silu", "threshold", "dropout", "mul", "clone", "cat", "batch_norm", "pool",
-    "select", "slice", "expand", "transpose", "tanh", "sigmoid",
+    "gelu",
+    "relu",
+    "silu",
+    "threshold",
+    "dropout",
+    "mul",
+    "clone",
+    "cat",
+    "batch_norm",
+    "pool",
+    "select",
+    "slice",
+    "expand",
+    "transpose",
+    "tanh",
+    "sigmoid",
 ];
 /// Operators that compute in fp32 under autocast.
 const WIDE: [&str; 6] = ["softmax", "nll", "loss", "layer_norm", "sum", "norm"];
@@ -96,7 +117,10 @@ fn cast_weights(draft: &mut Draft<'_>) {
             && tensor.category != Category::Workspace
             && PRODUCTS.iter().any(|name| model.op(&tensor).contains(name))
             && let Some(call) = model.calls.get(tensor.call as usize)
-            && let Some(size) = model.parameter_sizes.get(&call.module).and_then(|sizes| sizes.iter().max())
+            && let Some(size) = model
+                .parameter_sizes
+                .get(&call.module)
+                .and_then(|sizes| sizes.iter().max())
         {
             if tensor.phase == Phase::Forward && !open.contains_key(&tensor.call) {
                 let copy = draft.template.tensors.len() as u32;

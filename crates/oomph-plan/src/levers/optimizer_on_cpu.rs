@@ -39,7 +39,11 @@ pub(crate) fn apply(draft: &mut Draft<'_>) {
                 || (tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary)
         })
         .collect();
-    for events in [&mut template.setup, &mut template.first_tail, &mut template.tail] {
+    for events in [
+        &mut template.setup,
+        &mut template.first_tail,
+        &mut template.tail,
+    ] {
         events.retain(|event| match event {
             Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
                 !gone.get(*number as usize).copied().unwrap_or(false)

@@ -29,7 +29,10 @@ pub(crate) fn offered(model: &Model) -> Option<OptimizerStep> {
         return None;
     }
     let fusable = |kind: &str| FUSED.contains(&kind);
-    if optimizers.iter().all(|optimizer| !optimizer.fused && fusable(&optimizer.kind)) {
+    if optimizers
+        .iter()
+        .all(|optimizer| !optimizer.fused && fusable(&optimizer.kind))
+    {
         return Some(OptimizerStep::Fused);
     }
     optimizers

@@ -31,9 +31,9 @@ pub(crate) fn apply(draft: &mut Draft<'_>) {
             _ => None,
         })
         .collect();
-    template.setup.retain(
-        |event| !matches!(event, Event::Alloc(number) if gradients.contains(number)),
-    );
+    template
+        .setup
+        .retain(|event| !matches!(event, Event::Alloc(number) if gradients.contains(number)));
     // They appear during the backward pass: at its first half is early enough to be safe.
     let start = template
         .body
@@ -47,7 +47,11 @@ pub(crate) fn apply(draft: &mut Draft<'_>) {
     let mut body: Vec<Event> = template.body[..start].to_vec();
     for (index, &event) in template.body[start..].iter().enumerate() {
         let made = |count: usize| count * kept.len() / rest.max(1);
-        body.extend(kept[made(index)..made(index + 1)].iter().map(|&number| Event::Alloc(number)));
+        body.extend(
+            kept[made(index)..made(index + 1)]
+                .iter()
+                .map(|&number| Event::Alloc(number)),
+        );
         body.push(event);
     }
     template.body = body;

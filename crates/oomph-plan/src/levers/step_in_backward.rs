@@ -7,8 +7,8 @@
 use oomph_trace::{Category, Phase};
 
 use crate::draft::Draft;
-use crate::levers::optimizer_step;
 use crate::lever::OptimizerStep;
+use crate::levers::optimizer_step;
 use crate::model::{Event, Model};
 
 /// Whether nothing needs all gradients at once.

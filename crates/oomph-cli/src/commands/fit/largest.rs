@@ -154,7 +154,10 @@ fn find(
         let name = format!("size-{of}-{size}");
         let what = format!("trying a size of {size}");
         let limit = Some(fitter.workshop.budget);
-        match fitter.workshop.run(&name, &what, levers, variant(size), limit)? {
+        match fitter
+            .workshop
+            .run(&name, &what, levers, variant(size), limit)?
+        {
             Ended::Through(run) if run.peak().used_bytes <= fitter.workshop.budget => {
                 let used = run.peak().used_bytes;
                 correction = used as f64 / predicted.max(1.0);

@@ -28,6 +28,7 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> a
             measured.verified = true;
             levers = measured.levers.clone();
             result.least = Some(measured);
+            result.held_by = std::mem::take(&mut fitter.held);
             break;
         }
         result.least = Some(predicted(&least));
@@ -35,7 +36,10 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> a
     }
     if let Some(least) = &result.least {
         let used = least.peak.used_bytes;
-        result.gpus = gpus_that_hold(used, margin, false).into_iter().take(GPUS).collect();
+        result.gpus = gpus_that_hold(used, margin, false)
+            .into_iter()
+            .take(GPUS)
+            .collect();
     }
     let whole = gpus_that_hold(result.plain.used_bytes, margin, true);
     result.gpus.extend(whole.into_iter().take(GPUS));
@@ -67,7 +71,10 @@ fn variants(
     }
     if batch >= 4 {
         tried.push((
-            format!("batches of {} instead of {batch}, with that plan", batch / 4),
+            format!(
+                "batches of {} instead of {batch}, with that plan",
+                batch / 4
+            ),
             Variant {
                 batch: Some(batch / 4),
                 ..Variant::default()
@@ -90,9 +97,6 @@ fn variants(
         )?;
         if let Ended::Through(run) = ended {
             let used = run.peak().used_bytes;
-            if index == 0 {
-                result.held_by.clear();
-            }
             result.variants.push(Smaller {
                 what,
                 used_bytes: used,
