@@ -6,7 +6,7 @@ CARGO ?= cargo
 RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock
 PACKAGE := $(wildcard python/oomph/*.py python/oomph/*/*.py) pyproject.toml
 
-.PHONY: build demo test check bench-accuracy clean
+.PHONY: build demo test check bench-accuracy bench-speed test-matrix clean
 
 build: $(VENV)/.built
 
@@ -20,6 +20,7 @@ python/oomph/_vgpu/libcuda.so.1: $(RUST)
 	$(CARGO) build --release -q -p oomph-vgpu
 	mkdir -p $(@D)
 	cp target/release/liboomph_vgpu.so $@
+	echo 'INPUT(libcuda.so.1)' > $(@D)/libcuda.so  # Triton before 3.5 links -lcuda
 
 $(VENV)/.built: $(VENV)/.packages python/oomph/_vgpu/libcuda.so.1 $(RUST) $(PACKAGE)
 	rm -rf dist
@@ -34,6 +35,7 @@ demo: build
 
 check:
 	$(CARGO) fmt --check
+	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
 	$(BIN)/ruff check python tests examples
 	$(BIN)/ruff format --check python tests
 
@@ -45,5 +47,17 @@ test: build check
 bench-accuracy: build
 	$(BIN)/python bench/accuracy/run.py --verdicts --out bench/accuracy/results.json
 
+# The whole command against the imports that it cannot do without.
+bench-speed: build
+	$(BIN)/python bench/speed/run.py --out bench/speed/results.json
+
+# The smoke jobs on other versions of torch and Python. Each pair downloads and removes an environment
+# of about 5 GB: hours without uv, less with it. PYTHONS are versions (found on the PATH or under
+# pyenv) or paths.
+TORCHES ?= 2.8.0 2.11.0 newest
+PYTHONS ?= 3.10 3.11 3.12 3.13
+test-matrix: build
+	$(BIN)/python bench/matrix/run.py --torch $(TORCHES) --pythons $(PYTHONS)
+
 clean:
-	rm -rf target dist $(VENV) python/oomph/_vgpu oomph-report
+	rm -rf target dist .matrix $(VENV) python/oomph/_vgpu oomph-report

@@ -36,7 +36,11 @@ def test_trainer(tmp_path):
     assert exact.levers["checkpoint"]["applied"] == 3
     assert exact.levers["step_in_backward"]["applied"] > 0
     rounded = run(
-        tmp_path, TRAINER, ("chunked_cross_entropy", {"chunks": 4}), ("optimizer_on_cpu", {}), **names
+        tmp_path,
+        TRAINER,
+        ("chunked_cross_entropy", {"chunks": 4}),
+        ("optimizer_on_cpu", {}),
+        **names,
     )
     assert distance(rounded.out[0], plain.out[0]) < 1e-4
     assert rounded.levers["chunked_cross_entropy"]["applied"] == 3

@@ -15,7 +15,7 @@ TRAINER = """
         ids = torch.randint(0, 50, (12,)); labels = ids.clone(); labels[:i % 9] = -100
         rows.append({"input_ids": ids, "labels": labels})
     sizes = []
-    model.transformer.register_forward_pre_hook(lambda m, a, k: sizes.append(len(k["input_ids"])), with_kwargs=True)
+    model.transformer.register_forward_pre_hook(lambda m, a, k: sizes.append(len(a[0] if a else k["input_ids"])), with_kwargs=True)
     trainer = Trainer(model=model, train_dataset=rows, args=TrainingArguments(
         DIRECTORY, per_device_train_batch_size=8, num_train_epochs=1, report_to=[], use_cpu=True, save_strategy="no",
         disable_tqdm=True, logging_steps=1, learning_rate=1e-2, seed=3, OPTIONS))

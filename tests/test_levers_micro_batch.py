@@ -201,6 +201,36 @@ LOOPS = {
             F.cross_entropy(model(a), b).backward()
             optimizer.step()
 """,
+    "checkpointed blocks": """
+    from torch.utils.checkpoint import checkpoint
+    for a, b in loader:
+        optimizer.zero_grad()
+        hidden = checkpoint(model[:2], a, use_reentrant=False)
+        F.cross_entropy(model[2](hidden), b).backward()
+        optimizer.step()
+""",
+    "a loss that is added up, sample by sample": """
+    for a, b in loader:
+        optimizer.zero_grad()
+        logits = model(a)
+        (sum(F.cross_entropy(logits[i], b[i]) for i in range(len(b))) / len(b)).backward()
+        optimizer.step()
+""",
+    "a sum of losses of samples": """
+    for a, b in loader:
+        optimizer.zero_grad()
+        sum(F.cross_entropy(row, target) for row, target in zip(model(a), b)).backward()
+        optimizer.step()
+""",
+    "two losses for parts of two samples": """
+    y[torch.rand(23) < 0.3] = -100
+    loader = DataLoader(TensorDataset(x, y), batch_size=8)
+    for a, b in loader:
+        optimizer.zero_grad()
+        logits = model(a)
+        torch.stack([F.cross_entropy(logits, b), F.cross_entropy(logits * 2, b)]).mean().backward()
+        optimizer.step()
+""",
     "next of an iterator": """
     iterator = iter(loader)
     while True:
@@ -348,6 +378,11 @@ REFUSED = {
         "",
         "optimizer.zero_grad(); F.cross_entropy(model(a), b).backward()\n        for p in model.parameters(): p.grad.clamp_(-0.1, 0.1)\n        optimizer.step()",
         "changes or drops gradients itself",
+    ),
+    "a prefetcher": (
+        "batches = iter(loader); ahead = [next(batches)]\n    def fetch():\n        for batch in batches: ahead.append(batch); yield ahead.pop(0)\n    loader = fetch()",
+        "F.cross_entropy(model(a), b).backward(); optimizer.step(); optimizer.zero_grad()",
+        "prefetcher",
     ),
     "two loaders": (
         "loader = [(a, b) for a, b in zip(x, y)]; loader = zip(DataLoader(loader, batch_size=10), DataLoader(loader, batch_size=4))",

@@ -43,6 +43,7 @@ def test_a_job_that_does_not_fit_says_where_and_by_how_much(oomph):
     run = oomph(TRAIN, args=["400000"])
     assert run.status == 3
     assert "torch.OutOfMemoryError: CUDA out of memory" in run.err  # PyTorch's own
+    assert "script.py" in run.err and "oomph/" not in run.err.split("Traceback")[1]
     oom = run.json["oom"]
     assert run.json["verdict"] == "out_of_memory"
     assert oom["step"] == 1 and re.search(r"script\.py:\d+$", oom["location"])

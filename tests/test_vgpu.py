@@ -1,12 +1,14 @@
 """The virtual GPU behind PyTorch's own interface, and the symbols it must define."""
 
 import glob
+import json
 import os
 import re
 import subprocess
 
 import oomph
 import torch
+from conftest import BIN
 
 LIBRARY = os.path.join(os.path.dirname(oomph.__file__), "_vgpu", "libcuda.so.1")
 FAMILIES = re.compile(
@@ -104,3 +106,26 @@ def test_a_forked_child_is_told_that_cuda_is_gone(oomph):
         os.waitpid(pid, 0)
     """)
     assert "refused: Cannot re-initialize CUDA in forked subprocess" in run.out, run.err
+
+
+def test_recurrent_layers_take_what_they_take_on_a_real_gpu(tmp_path):
+    """Work and reserve spaces of random layers, packed sequences among them, within the bytes by
+    which cuDNN aligns its parts."""
+    bench = os.path.join(os.path.dirname(__file__), "..", "bench", "gpu")
+    out = tmp_path / "virtual.jsonl"
+    words = [
+        os.path.join(BIN, "oomph"),
+        "run",
+        "--gpu",
+        "h200",
+        "--quiet",
+        "--out",
+        tmp_path / "run",
+    ]
+    subprocess.run([*words, os.path.join(bench, "recurrent.py"), out, "80"], check=True)
+    with open(os.path.join(bench, "results", "h200_recurrent.jsonl")) as real, open(out) as virtual:
+        pairs = list(zip(map(json.loads, real), map(json.loads, virtual), strict=False))
+    assert len(pairs) == 80
+    for measured, found in pairs:
+        for what in ("forward", "kept", "backward"):
+            assert abs(measured[what] - found[what]) <= 256, (measured, found)

@@ -21,7 +21,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
-FILES = {"cases": "h200.jsonl", "cases_more": "h200_more.jsonl", "cases_extra": "h200_extra.jsonl"}
+FILES = {"cases": "h200.jsonl", "cases_more": "h200_more.jsonl", "cases_extra": "h200_extra.jsonl", "cases_fresh": "h200_fresh.jsonl"}
 
 
 def lines(name):
@@ -54,14 +54,15 @@ def errors(rows, key):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--sets", nargs="*", choices=FILES, default=list(FILES))
     parser.add_argument("--verdicts", action="store_true")
     parser.add_argument("--out", default=None)
     args = parser.parse_args()
     serial = {row["case"]: row for row in lines("h200_serial.jsonl")}
     peer = {row["case"]: row for row in lines("peer_memtracker.jsonl")}
     rows = []
-    for module, truths in FILES.items():
-        for truth in lines(truths):
+    for module in args.sets:
+        for truth in lines(FILES[module]):
             case = truth["case"]
             if args.only and case not in args.only:
                 continue

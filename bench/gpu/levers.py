@@ -95,7 +95,7 @@ def repeated(model):
 
 def share(modules, part):
     """`part` of the modules, evenly spread."""
-    count = round(len(modules) * part)
+    count = max(1, round(len(modules) * part))
     return [modules[int(i * len(modules) / count)] for i in range(count)]
 
 
@@ -123,22 +123,33 @@ def variants(model):
     return {name: lever for name, lever in found.items() if name not in left_out}
 
 
+def serve(pipe, lever, make, tiny, reference):
+    """The process of one variant."""
+    variant = Variant("", lever, make, tiny, reference)
+    while True:
+        what, *arguments = pipe.recv()
+        try:
+            pipe.send(("answer", getattr(variant, what)(*arguments)))
+        except SystemExit as refusal:
+            pipe.send(("refused", str(refusal)[:500]))
+        except Exception as error:
+            pipe.send(("failure", f"{type(error).__name__}: {error}"[:500]))
+
+
 class Variant:
     """One job under one lever, in a process of its own that takes turns with the others."""
 
     def __init__(self, name, lever, make, tiny, reference):
         self.name, self.lever, self.make, self.tiny, self.reference = name, lever, make, tiny, reference  # fmt: skip
         self.times, self.row = [], dict(name=name)
-        self.pipe, other = multiprocessing.Pipe()
-        self.process = os.fork()
-        if self.process == 0:
-            try:
-                self.serve(other)
-            except (BrokenPipeError, EOFError):
-                pass
-            finally:
-                os._exit(0)
+
+    def begin(self):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=serve, args=(other, self.lever, self.make, self.tiny, self.reference), daemon=True)  # fmt: skip
+        self.process.start()
         other.close()
+        self.pipe.send(("setup",))
 
     def ask(self, what, *arguments):
         """The answer of the process; a failure ends its part in the measurement."""
@@ -155,21 +166,10 @@ class Variant:
         return answer
 
     def end(self):
-        with contextlib.suppress(OSError):
-            self.pipe.close()
-        os.waitpid(self.process, 0)
+        self.process.kill()
+        self.process.join()
 
     # ---- in its process ----
-
-    def serve(self, pipe):
-        while True:
-            what, *arguments = pipe.recv()
-            try:
-                pipe.send(("answer", getattr(self, what)(*arguments)))
-            except SystemExit as refusal:
-                pipe.send(("refused", str(refusal)[:500]))
-            except Exception as error:
-                pipe.send(("failure", f"{type(error).__name__}: {error}"[:500]))
 
     def setup(self):
         self.levers = None
@@ -263,7 +263,8 @@ def distance(a, b):
     pairs = [(x.double(), y.double()) for x, y in zip(a, b) if x is not None and y is not None]
     if not pairs:
         return None
-    return (sum((x - y).square().sum() for x, y in pairs) / sum(y.square().sum() for _, y in pairs)).sqrt().item()  # fmt: skip
+    apart = sum((x - y).square().sum() for x, y in pairs).item()
+    return (apart / sum(y.square().sum() for _, y in pairs).item()) ** 0.5 if apart else 0.0
 
 
 def measure(job, only, tiny, rounds):
@@ -275,7 +276,7 @@ def measure(job, only, tiny, rounds):
     try:
         # Processes start at once; from then on one works at a time.
         for variant in running:
-            variant.pipe.send(("setup",))
+            variant.begin()
         for variant in running:
             kind, answer = variant.pipe.recv()
             if kind != "answer":
@@ -317,7 +318,7 @@ def main():
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", required=True)
     arguments = parser.parse_args()
-    # CUDA begins in the processes that are forked off, never in this one.
+    # CUDA begins in the processes of the variants, never in this one.
     began = time.time()
     result = dict(
         gpu=subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.get_device_name(0))"], capture_output=True, text=True).stdout.strip(),  # fmt: skip

@@ -6,12 +6,16 @@ import sys
 
 from oomph._oomph import main as _main
 
+STARTS_SCRIPT = ("run", "fit", "drift")
+"""Commands that run the user's script."""
+
 
 def main() -> int:
     """Run the command line in `sys.argv` and return its exit status."""
-    # Rust waits for children with the interpreter's handler out of the way, so Ctrl-C
-    # reaches both at once and the command reports what it has.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Ctrl-C ends a command at once; but where a script runs, it is for the script, and the command
+    # goes on to report what it has. A handler that does nothing is not inherited, SIG_IGN would be.
+    starts_script = sys.argv[1:2] and sys.argv[1] in STARTS_SCRIPT
+    signal.signal(signal.SIGINT, (lambda *_: None) if starts_script else signal.SIG_DFL)
     return _main(sys.argv[1:], sys.executable, os.path.dirname(os.path.abspath(__file__)))
 
 

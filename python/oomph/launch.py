@@ -18,8 +18,11 @@ from typing import Any
 
 from oomph import levers
 
-SUPPORTED = ((2, 11),)
-"""Versions of torch that the virtual GPU was proved with."""
+SUPPORTED = {(2, 11): 13}
+"""Releases of torch that the virtual GPU was proved with, and the CUDA of each: those that passed
+every job of `make test-matrix`.
+
+A release's patches (2.8.1) differ by fixes only and count as it; pre-releases do not."""
 
 RUN_VARIABLE = "OOMPH_RUN"
 """Names the JSON file with the settings of this run, written by `oomph run`."""
@@ -50,8 +53,17 @@ def _installed_torch() -> tuple[str, str | None]:
     return (version.group(1) if version else "unknown"), (cuda.group(1) if cuda else None)
 
 
+def is_supported(version: str, cuda: str | None) -> bool:
+    """Whether the virtual GPU was proved with this torch and the CUDA that it was built for."""
+    # 2.8.0, 2.8.1+cu128; not 2.8.0a0+git, 2.8.0.dev20250601.
+    match = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)?(\+.*)?", version)
+    if match is None or cuda is None:
+        return False
+    return str(SUPPORTED.get((int(match[1]), int(match[2])))) == cuda.split(".")[0]
+
+
 def check_torch(virtual: bool, unsupported: bool) -> tuple[str, str | None]:
-    """The installed torch, or `Refused` if the virtual GPU cannot play for it."""
+    """Version and CUDA of the installed torch, or `Refused` if the virtual GPU cannot play for it."""
     version, cuda = _installed_torch()
     if not virtual:
         return version, cuda
@@ -60,13 +72,14 @@ def check_torch(virtual: bool, unsupported: bool) -> tuple[str, str | None]:
             f"torch {version} in {sys.prefix} is built without CUDA. The virtual GPU needs the CUDA "
             "build (the default of `pip install torch` on Linux); no driver or GPU is needed for it."
         )
-    match = re.match(r"(\d+)\.(\d+)", version)
-    known = match is not None and (int(match.group(1)), int(match.group(2))) in SUPPORTED
-    if (not known or cuda.split(".")[0] not in ("12", "13")) and not unsupported:
-        versions = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
+    if not is_supported(version, cuda) and not unsupported:
+        known = ", ".join(
+            f"{major}.{minor} with CUDA {of}" for (major, minor), of in SUPPORTED.items()
+        )
         raise Refused(
-            f"torch {version} with CUDA {cuda} is not among the versions that the virtual GPU is "
-            f"known to play for: torch {versions} with CUDA 12 or 13. `--unsupported` runs it all the same."
+            f"torch {version} with CUDA {cuda} is not among the versions that the virtual GPU was "
+            f"proved with: torch {known}. Install one of them, or run it all the same with "
+            "--unsupported; the result then says so."
         )
     return version, cuda
 
@@ -111,18 +124,23 @@ def _run_script(path: str) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
     exec(code, main.__dict__)
 
 
-def _without_own_frames(traceback):
-    while traceback is not None and traceback.tb_frame.f_code.co_filename in (
-        __file__,
-        runpy.__file__,
-        "<frozen runpy>",
-    ):
+def _without_own_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """The traceback as it would be without oomph: its frames are not the user's."""
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    frames = []
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        starts_script = not frames and filename in (runpy.__file__, "<frozen runpy>")
+        if not starts_script and not filename.startswith(package):
+            frames.append(traceback)
         traceback = traceback.tb_next
-    return traceback
+    kept = None
+    for frame in reversed(frames):
+        kept = types.TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
 
 
 def main() -> int:
@@ -130,6 +148,9 @@ def main() -> int:
     arguments = sys.argv[1:]
     with open(os.environ[RUN_VARIABLE]) as file:
         settings = json.load(file)
+    # As Python would for this script or module: torch is looked for from there.
+    module = arguments[0] == "-m"
+    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(arguments[0]))
     # Children of the script are not this run.
     del os.environ[RUN_VARIABLE]
     specifications = settings.get("levers", [])
@@ -145,6 +166,13 @@ def main() -> int:
             # Before the recorder, which is to see the job as it is then.
             Variant(**settings["variant"]).install()
         recorder.append(Recorder(settings))
+        if settings["virtual"] and not is_supported(version, cuda):
+            recorder[0].assumptions.add(
+                "version",
+                f"torch {version} with CUDA {cuda} behaves like the versions that the virtual GPU was "
+                "proved with",
+                "",
+            )
         recorder[0].start()
         if specifications:
             from oomph.levers import Levers
@@ -154,7 +182,7 @@ def main() -> int:
 
     outcome: dict[str, Any] = dict(kind="finished", status=0)
     try:
-        _, cuda = check_torch(settings["virtual"], settings["unsupported"])
+        version, cuda = check_torch(settings["virtual"], settings["unsupported"])
         if settings["virtual"] and cuda is not None:
             major, minor = cuda.split(".")[:2]
             with open(settings["config"], "a") as file:
@@ -173,9 +201,8 @@ def main() -> int:
 
     os._exit = exit_at_once  # type: ignore[assignment]
     try:
-        if arguments[0] == "-m":
+        if module:
             sys.argv = arguments[1:]
-            sys.path[0] = os.getcwd()
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv = arguments

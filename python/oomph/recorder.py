@@ -16,6 +16,7 @@ import pickle
 import sys
 import threading
 import time
+import types
 import weakref
 from typing import Any
 
@@ -59,12 +60,28 @@ _current_node = torch._C._current_autograd_node
 _grad_enabled = torch.is_grad_enabled
 
 
+SCOPE_FRAME = "oomph_scope_"
+"""Begins the names of frames that carry a scope's number."""
+
+
 class StepsDone(SystemExit):
     """Ends the script after the asked number of steps: as `sys.exit(0)` would, so that it cleans up."""
 
     def __init__(self) -> None:
         """Exit status 0."""
         super().__init__(0)
+
+
+class _Status:
+    """A few words for the command's status line, in the run's directory."""
+
+    LENGTH = 96
+
+    def __init__(self, directory: str) -> None:
+        self._file = os.open(os.path.join(directory, "status"), os.O_CREAT | os.O_WRONLY, 0o644)
+
+    def say(self, text: str) -> None:
+        os.pwrite(self._file, text.encode()[: self.LENGTH].ljust(self.LENGTH), 0)
 
 
 class _Usage(ctypes.Structure):
@@ -117,11 +134,16 @@ class Recorder:
         self._boundaries: list[tuple[int, str, int]] = []
         self._oom: dict[str, Any] | None = None
         self._oom_count = 0
+        self._next_capture = 0.0
+        self._reserved = ""
         self._finished = False
         self._hooks: list[Any] = []
+        # Torch before 2.10 keeps no metadata with an allocation; there its stack carries the scope.
+        self._frames: dict[int, Any] = {}
         self._set_metadata = getattr(torch._C, "_cuda_setMemoryMetadata", None)
         self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
         self._thread = threading.get_ident()
+        self._status = _Status(settings["directory"])
 
     # ---- beginning ----
 
@@ -155,8 +177,9 @@ class Recorder:
             self.layer.leave()
 
     def _cuda_starts(self) -> None:
+        context = "all" if self._set_metadata is None else "alloc"
         torch.cuda.memory._record_memory_history(
-            enabled="all", context="alloc", stacks="python", max_entries=MAX_EVENTS
+            enabled="all", context=context, stacks="python", max_entries=MAX_EVENTS
         )
         torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
@@ -199,8 +222,11 @@ class Recorder:
 
     # ---- what runs ----
 
-    def _before_operator(self, name: str) -> None:
-        """Label what the next operator allocates."""
+    def _before_operator(self, name: str) -> Any:
+        """Label what the next operator allocates.
+
+        Returns the function to call it through, where its frame carries the label.
+        """
         node = _current_node()
         modules = self._modules
         if node is not None:
@@ -229,9 +255,15 @@ class Recorder:
             self._times.append([0, 0, 0])
         if self._busy is not None and scope != self._timed:
             self._spent(scope)
-        if self._set_metadata is not None and getattr(self._local, "scope", -1) != scope:
+        if self._set_metadata is None:
+            frame = self._frames.get(scope)
+            if frame is None:
+                frame = self._frames[scope] = _frame_named(f"{SCOPE_FRAME}{scope}")
+            return frame
+        if getattr(self._local, "scope", -1) != scope:
             self._local.scope = scope
             self._set_metadata(str(scope))
+        return None
 
     def _spent(self, scope: int) -> None:
         """The GPU's work since the last operator was that operator's; the next is `scope`'s."""
@@ -258,6 +290,7 @@ class Recorder:
         if not self._modules:
             self._seen_forward = True
             self._facts.forward(module)
+            self._say(FORWARD)
             self._mark(INPUT, ((t, "") for t in _cuda_tensors(args) if not t.requires_grad))
         self._modules.append(name)
         call = 0
@@ -277,6 +310,8 @@ class Recorder:
         if self._modules or output is None:  # without output: it raised
             return
         self._forwards += 1
+        if self._trains and _grad_enabled():
+            self._say(BACKWARD)
         if not self._trains and not _grad_enabled():
             self._inferences += 1
             self._boundary("inference", self._inferences)
@@ -303,6 +338,7 @@ class Recorder:
 
     def _before_step(self, optimizer, args, kwargs) -> None:
         self._in_optimizer += 1
+        self._say(OPTIMIZER)
         self._optimizers.add(optimizer)
         if self._step < MARKED_STEPS:
             self._mark_gradients()
@@ -365,6 +401,13 @@ class Recorder:
 
     def _boundary(self, what: str, number: int) -> None:
         self._boundaries.append((_now(), what, number))
+        if what != "optimizer":
+            self._reserved = f" · {torch.cuda.memory_reserved() / 2**30:.1f} GiB reserved"
+
+    def _say(self, phase: str) -> None:
+        counted = self._step if self._trains else self._inferences
+        what = phase if self._trains else "pass"
+        self._status.say(f"step {counted + 1}, {what}{self._reserved}")
 
     # ---- out of memory ----
 
@@ -394,6 +437,24 @@ class Recorder:
             self._oom["location"] = _main_thread_line(self._thread)
         self._mark_gradients()
         self._mark_state()
+        if not self.virtual:
+            self._capture()
+
+    def _capture(self) -> None:
+        """Keep the history at this very moment: a real job may not live to write its record.
+
+        A script that meets many of these errors on purpose (it looks for its batch size) is not
+        slowed by more than a tenth.
+        """
+        began = time.monotonic()
+        if began < self._next_capture:
+            return
+        path = os.path.join(self.settings["directory"], "failure.pickle")
+        with open(path + ".part", "wb") as file:
+            pickle.dump(torch.cuda.memory._snapshot(), file, protocol=4)
+        os.replace(path + ".part", path)
+        ended = time.monotonic()
+        self._next_capture = ended + 9 * (ended - began)
 
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
@@ -427,6 +488,9 @@ class Recorder:
             snapshot = torch.cuda.memory._snapshot()
             with open(os.path.join(directory, "trace.pickle"), "wb") as file:
                 pickle.dump(snapshot, file, protocol=4)
+            # The whole history holds the moment of failure, too.
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(directory, "failure.pickle"))
         record = dict(
             format=FORMAT,
             torch=torch.__version__,
@@ -505,6 +569,18 @@ class Recorder:
         buffer = ctypes.create_string_buffer(length)
         library.oomph_vgpu_report(buffer, length)
         return json.loads(buffer.raw[:length])
+
+
+def _frame_named(name: str) -> Any:
+    """A function that calls what it is given, and whose frame in a stack has this name."""
+
+    def call(function, *arguments):
+        return function(*arguments)
+
+    names = dict(co_name=name)
+    if hasattr(call.__code__, "co_qualname"):  # Python 3.11
+        names["co_qualname"] = name
+    return types.FunctionType(call.__code__.replace(**names), {})
 
 
 def _now() -> int:

@@ -277,7 +277,8 @@ class ValueLayer:
             raise ValueError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
         self.assumptions = assumptions
         self.rule = rule
-        self.before: Any = None  # called with each operator's name before it runs
+        # Called with each operator's name before it runs; may give a function to call it through.
+        self.before: Any = None
         self._gone = False
         self._virtual = virtual
         self._bridge = _Bridge() if virtual else None
@@ -375,7 +376,13 @@ class ValueLayer:
         if op.composite:
             return func._op_dk(_COMPOSITE, *args, **kwargs)  # its parts come here one by one
         if self.before is not None:
-            self.before(op.name)
+            within = self.before(op.name)
+            if within is not None:
+                return within(self._enter, func, op, args, kwargs)
+        return self._enter(func, op, args, kwargs)
+
+    def _enter(self, func, op, args, kwargs):
+        """Run an operator below this layer."""
         with torch._C._ExcludeDispatchKeyGuard(self._keys):
             if not self._virtual:
                 return func(*args, **kwargs)

@@ -17,10 +17,10 @@ fn main() {
         let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
         for device in trace.used_devices() {
             let begin = Instant::now();
-            let program = Program::new(&trace, device, &config);
+            let mut program = Program::new(&trace, device, &config);
             let prepared = begin.elapsed().as_secs_f64();
             let begin = Instant::now();
-            let exact = replay::recorded(&program, &config);
+            let exact = replay::recorded_with_pools(&mut program, &config);
             let replayed = begin.elapsed().as_secs_f64();
             let begin = Instant::now();
             let predicted = replay::predict(&program, &config, Device::UNLIMITED);

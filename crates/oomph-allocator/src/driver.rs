@@ -8,8 +8,9 @@ pub trait Driver {
     fn malloc(&mut self, size: u64) -> Option<u64>;
     /// `cudaFree`.
     fn free(&mut self, addr: u64, size: u64);
-    /// Reserves address space for an expandable segment.
-    fn reserve(&mut self, size: u64) -> u64;
+    /// Reserves address space for an expandable segment; `None` if no page of it could be mapped,
+    /// so that nothing would come of it.
+    fn reserve(&mut self, size: u64) -> Option<u64>;
     /// Maps pages at an address of an expandable segment; false for out of memory.
     fn map(&mut self, addr: u64, size: u64) -> bool;
     /// Takes pages out of an expandable segment.
@@ -19,6 +20,11 @@ pub trait Driver {
     /// The most that the process may reserve, if it set a limit.
     fn limit(&self) -> Option<u64> {
         None
+    }
+    /// Whether the limit of the process stands against the next request, before the driver is
+    /// asked: for drivers that know it without knowing the limit.
+    fn refuses(&self) -> bool {
+        false
     }
 }
 
@@ -140,10 +146,10 @@ impl Driver for AddressModel {
         self.add_hole(addr, size);
     }
 
-    fn reserve(&mut self, size: u64) -> u64 {
+    fn reserve(&mut self, size: u64) -> Option<u64> {
         let addr = self.next_reservation;
         self.next_reservation = addr.saturating_add(granules(size)).saturating_add(GRANULE);
-        addr
+        Some(addr)
     }
 
     fn map(&mut self, _addr: u64, size: u64) -> bool {

@@ -6,6 +6,7 @@
 pub mod config;
 pub mod driver;
 pub mod plan;
+pub mod pools;
 pub mod program;
 pub mod replay;
 pub mod search;

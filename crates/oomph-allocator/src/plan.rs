@@ -64,7 +64,7 @@ fn lifetimes(program: &Program, config: &Config) -> Vec<Lifetime> {
                     lifetime.end = at;
                 }
             }
-            Op::Driver(_) | Op::EmptyCache => {}
+            Op::Driver(_) | Op::EmptyCache | Op::Retire(_) | Op::EmptyPrivatePool(_) => {}
         }
     }
     lifetimes

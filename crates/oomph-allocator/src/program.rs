@@ -6,6 +6,7 @@ use oomph_trace::{Action, BlockState, PoolId, Problem, ProblemKind, StackId, Tra
 use rustc_hash::FxBuildHasher;
 
 use crate::config::{Config, SMALL_LIMIT};
+use crate::pools;
 
 type AddrMap<V> = HashMap<u64, V, FxBuildHasher>;
 
@@ -31,7 +32,13 @@ pub struct Allocation {
     pub free_row: u32,
     /// Whether this is the request that failed.
     pub failed: bool,
+    /// The segment that it lies in: an index that [`crate::pools`] gives out, [`NO_UNIT`] where
+    /// nobody needs it.
+    pub(crate) unit: u32,
 }
+
+/// No segment is known.
+pub(crate) const NO_UNIT: u32 = u32::MAX;
 
 /// A step of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +53,10 @@ pub enum Op {
     Driver(u32),
     /// The program gave back everything cached (`torch.cuda.empty_cache()`).
     EmptyCache,
+    /// Nobody uses a private pool any more: a graph or a `MemPool` ended.
+    Retire(PoolId),
+    /// What is free of a private pool was given back, and nothing else: a `MemPool` ended.
+    EmptyPrivatePool(PoolId),
 }
 
 /// What the driver did.
@@ -57,16 +68,22 @@ pub struct DriverEvent {
     pub addr: u64,
     /// How much.
     pub size: u64,
+    /// On which stream.
+    pub stream: u64,
+    /// In which pool.
+    pub pool: PoolId,
     /// The event's row.
     pub row: u32,
+    /// As [`Allocation::unit`].
+    pub(crate) unit: u32,
 }
 
 /// A segment that existed before the history began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitialSegment {
-    /// Where it begins.
+    /// Where it begins. An expandable segment is one, with all pages that it has mapped.
     pub addr: u64,
-    /// Its size.
+    /// Its size; of an expandable segment, what is mapped of it.
     pub size: u64,
     /// Its stream.
     pub stream: u64,
@@ -76,7 +93,8 @@ pub struct InitialSegment {
     pub is_small: bool,
     /// Whether it could grow in place.
     pub is_expandable: bool,
-    /// Its blocks: address, size, requested, and the allocation that holds it.
+    /// Its blocks: address, size, requested, and the allocation that holds it. Between those of an
+    /// expandable segment may be gaps, which are not mapped.
     pub blocks: Vec<(u64, u64, u64, Option<u32>)>,
 }
 
@@ -101,6 +119,10 @@ pub struct Program {
     pub recorded_reserved_at_end: u64,
     /// What does not add up.
     pub problems: Vec<Problem>,
+    /// Whether the events tell the pools.
+    pub(crate) knows_pools: bool,
+    /// Segments over time, where the events do not tell their pools.
+    pub(crate) units: Vec<pools::Unit>,
 }
 
 /// What the allocator could have reserved, told from a failure.
@@ -174,17 +196,35 @@ impl Program {
         let mut program = Self {
             device,
             events: rows.len(),
+            knows_pools: trace.events.knows_pools(),
             ..Self::default()
         };
-        let state = program.roll_back(trace, rows.clone());
+        let mut state = program.roll_back(trace, rows.clone(), config);
+        state.learn_ends(trace, rows.clone(), config);
+        let starts = state.expandable_starts(trace, rows.clone(), config);
         let mut live: AddrMap<u32> = HashMap::with_hasher(FxBuildHasher);
-        program.adopt(state, config, &mut live);
+        program.adopt(state, &starts, config, &mut live);
         program.roll_forward(trace, rows, &mut live);
+        if !program.knows_pools {
+            pools::assign(&mut program, trace);
+        }
+        pools::retire(&mut program);
         program
     }
 
+    /// Whether anything lies in a pool of a CUDA graph or a `MemPool`.
+    pub(crate) fn has_private_pools(&self) -> bool {
+        self.driver_events
+            .iter()
+            .any(|event| event.pool != PoolId::DEFAULT)
+            || self
+                .initial
+                .iter()
+                .any(|segment| segment.pool != PoolId::DEFAULT)
+    }
+
     /// Undoes all events from the final state on.
-    fn roll_back(&mut self, trace: &Trace, rows: std::ops::Range<usize>) -> State {
+    fn roll_back(&mut self, trace: &Trace, rows: std::ops::Range<usize>, config: &Config) -> State {
         let mut state = State::default();
         for segment in trace.segments.iter().filter(|s| s.device == self.device) {
             state.segments.insert(
@@ -206,6 +246,7 @@ impl Program {
                             size: Some(block.size.0),
                             stream: segment.stream.0,
                             stack: block.stack,
+                            free_row: NO_ROW,
                         },
                     );
                 }
@@ -231,6 +272,7 @@ impl Program {
                             size: None,
                             stream: events.stream(row).0,
                             stack: StackId::NONE,
+                            free_row: row as u32,
                         },
                     );
                 }
@@ -251,7 +293,10 @@ impl Program {
                     );
                 }
                 Action::SegmentMap => state.cut(addr, size),
-                Action::SegmentUnmap => state.join(addr, size, events.stream(row).0),
+                Action::SegmentUnmap => {
+                    let stream = events.stream(row).0;
+                    state.join(addr, size, stream, config.large_segment_size);
+                }
                 _ => {}
             }
         }
@@ -269,26 +314,21 @@ impl Program {
     }
 
     /// Builds the initial segments and their allocations.
-    fn adopt(&mut self, state: State, config: &Config, live: &mut AddrMap<u32>) {
+    fn adopt(
+        &mut self,
+        state: State,
+        starts: &HashMap<ExpandableKey, u64>,
+        config: &Config,
+        live: &mut AddrMap<u32>,
+    ) {
         let mut blocks: Vec<(u64, LiveBlock)> = state.live.into_iter().collect();
         blocks.sort_unstable_by_key(|&(addr, _)| addr);
-        let mut segments: Vec<(u64, SegmentState)> = state.segments.into_iter().collect();
-        segments.sort_unstable_by_key(|&(addr, _)| addr);
         let mut next_block = 0;
         let mut lost = 0_usize;
-        let mut expandable = false;
-        for (start, segment) in segments {
+        let mut expandable: HashMap<ExpandableKey, usize> = HashMap::new();
+        for (start, segment) in state.segments {
             let end = start.saturating_add(segment.size);
-            let mut initial = InitialSegment {
-                addr: start,
-                size: segment.size,
-                stream: segment.stream,
-                pool: segment.pool,
-                is_small: segment.is_small,
-                is_expandable: segment.is_expandable,
-                blocks: Vec::new(),
-            };
-            expandable |= segment.is_expandable;
+            let mut found: Vec<(u64, u64, u64, Option<u32>)> = Vec::new();
             while let Some((addr, _)) = blocks.get(next_block)
                 && *addr < start
             {
@@ -309,7 +349,7 @@ impl Program {
                     continue;
                 }
                 if addr > at {
-                    initial.blocks.push((at, addr - at, 0, None));
+                    found.push((at, addr - at, 0, None));
                 }
                 let room = following - addr;
                 let rounded = config.round_size(block.requested).min(room);
@@ -334,15 +374,40 @@ impl Program {
                     alloc_row: NO_ROW,
                     free_row: NO_ROW,
                     failed: false,
+                    unit: NO_UNIT,
                 });
                 live.insert(addr, id);
-                initial.blocks.push((addr, size, block.requested, Some(id)));
+                found.push((addr, size, block.requested, Some(id)));
                 at = addr.saturating_add(size);
             }
             if at < end {
-                initial.blocks.push((at, end - at, 0, None));
+                found.push((at, end - at, 0, None));
             }
-            self.initial.push(initial);
+            let key = segment.key();
+            // The mapped ranges of one expandable segment are one segment.
+            if segment.is_expandable
+                && let Some(whole) = expandable
+                    .get(&key)
+                    .and_then(|&at| self.initial.get_mut(at))
+            {
+                whole.size = whole.size.saturating_add(segment.size);
+                whole.blocks.append(&mut found);
+                continue;
+            }
+            let mut addr = start;
+            if segment.is_expandable {
+                expandable.insert(key, self.initial.len());
+                addr = starts.get(&key).copied().unwrap_or(start).min(start);
+            }
+            self.initial.push(InitialSegment {
+                addr,
+                size: segment.size,
+                stream: segment.stream,
+                pool: segment.pool,
+                is_small: segment.is_small,
+                is_expandable: segment.is_expandable,
+                blocks: found,
+            });
         }
         lost += blocks.len().saturating_sub(next_block);
         if !self.initial.is_empty() {
@@ -355,14 +420,6 @@ impl Program {
                     self.allocations.len()
                 ),
             ));
-            if expandable {
-                self.problems.push(Problem::new(
-                    ProblemKind::Incomplete,
-                    "expandable segments that are older than the history are replayed as if they \
-                     could not grow"
-                        .to_owned(),
-                ));
-            }
         }
         if lost > 0 {
             self.problems.push(Problem::new(
@@ -379,7 +436,6 @@ impl Program {
         live: &mut AddrMap<u32>,
     ) {
         let events = &trace.events;
-        let pools = PoolFinder::new(trace, self.device);
         let mut reserved: u64 = self.initial.iter().map(|segment| segment.size).sum();
         let mut peak = reserved;
         let mut unknown_frees = 0_usize;
@@ -409,12 +465,13 @@ impl Program {
                     self.allocations.push(Allocation {
                         requested: size,
                         stream: events.stream(row).0,
-                        pool: pools.pool(events.pool(row), addr, row),
+                        pool: events.pool(row),
                         addr,
                         stack: events.stack(row),
                         alloc_row: row as u32,
                         free_row: NO_ROW,
                         failed,
+                        unit: NO_UNIT,
                     });
                     if failed {
                         self.ops.push(Op::Fail(id));
@@ -450,7 +507,10 @@ impl Program {
                         action,
                         addr,
                         size,
+                        stream: events.stream(row).0,
+                        pool: events.pool(row),
                         row: row as u32,
+                        unit: NO_UNIT,
                     });
                 }
                 _ => {}
@@ -479,11 +539,16 @@ impl Program {
 #[derive(Debug, Clone, Copy)]
 struct LiveBlock {
     requested: u64,
-    // Known for blocks that live to the end.
+    // Known for blocks that live to the end, and where something shows where they end.
     size: Option<u64>,
     stream: u64,
     stack: StackId,
+    free_row: u32,
 }
+
+/// Stream, pool, and whether it serves small requests: PyTorch grows one expandable segment for
+/// each until its address space is used up.
+type ExpandableKey = (u64, PoolId, bool);
 
 #[derive(Debug, Clone, Copy)]
 struct SegmentState {
@@ -492,6 +557,12 @@ struct SegmentState {
     pool: PoolId,
     is_small: bool,
     is_expandable: bool,
+}
+
+impl SegmentState {
+    fn key(&self) -> ExpandableKey {
+        (self.stream, self.pool, self.is_small)
+    }
 }
 
 #[derive(Debug)]
@@ -541,91 +612,164 @@ impl State {
         }
     }
 
-    /// Undoes an unmap: adds the range, joined with its neighbours.
-    fn join(&mut self, addr: u64, size: u64, stream: u64) {
+    /// Undoes an unmap: adds the range, joined with its neighbours. Pages of the small pool are
+    /// 2 MiB, those of the large one `large_page`; the pool is that of the nearest pages.
+    fn join(&mut self, addr: u64, size: u64, stream: u64, large_page: u64) {
         let mut start = addr;
         let mut end = addr.saturating_add(size);
-        let mut is_small = size < 10 * SMALL_LIMIT;
-        let before = self.segments.range(..addr).next_back();
-        if let Some((&before, segment)) = before
-            && segment.is_expandable
-            && before.saturating_add(segment.size) == addr
+        let must_be_small = !size.is_multiple_of(large_page.max(1));
+        let fits = |segment: &SegmentState| {
+            segment.is_expandable
+                && segment.stream == stream
+                && (segment.is_small || !must_be_small)
+        };
+        let before = self
+            .segments
+            .range(..addr)
+            .rev()
+            .find(|(_, segment)| fits(segment));
+        let after = self
+            .segments
+            .range(end..)
+            .find(|(_, segment)| fits(segment));
+        let before = before.map(|(&at, &segment)| (at, at.saturating_add(segment.size), segment));
+        let after = after.map(|(&at, &segment)| (at, segment));
+        let gap_before = before.map_or(u64::MAX, |(_, end, _)| addr.saturating_sub(end));
+        let gap_after = after.map_or(u64::MAX, |(at, _)| at.saturating_sub(end));
+        let nearest = if gap_before <= gap_after {
+            before.map(|(_, _, segment)| segment)
+        } else {
+            after.map(|(_, segment)| segment)
+        };
+        let (is_small, pool) = nearest.map_or((must_be_small, PoolId::DEFAULT), |segment| {
+            (segment.is_small, segment.pool)
+        });
+        if let Some((at, before_end, segment)) = before
+            && before_end == addr
+            && (segment.is_small, segment.pool) == (is_small, pool)
         {
-            is_small = segment.is_small;
-            start = before;
-            self.segments.remove(&before);
+            start = at;
+            self.segments.remove(&at);
         }
-        if let Some(segment) = self.segments.get(&end)
-            && segment.is_expandable
+        if let Some((at, segment)) = after
+            && at == end
+            && (segment.is_small, segment.pool) == (is_small, pool)
         {
-            let length = segment.size;
-            is_small = segment.is_small;
-            self.segments.remove(&end);
-            end = end.saturating_add(length);
+            end = end.saturating_add(segment.size);
+            self.segments.remove(&at);
         }
         self.segments.insert(
             start,
             SegmentState {
                 size: end - start,
                 stream,
-                pool: PoolId::DEFAULT,
+                pool,
                 is_small,
                 is_expandable: true,
             },
         );
     }
-}
 
-/// Recorders before 2.12 write no pool with an event. Where private pools exist, the segment that
-/// holds the address tells: for segments that live to the end.
-struct PoolFinder {
-    // (start, end, row of the segment's allocation, pool), by start; empty if nobody needs it.
-    segments: Vec<(u64, u64, usize, PoolId)>,
-}
-
-impl PoolFinder {
-    fn new(trace: &Trace, device: u32) -> Self {
-        let private = trace
+    /// A block of a plain large segment may be up to 1 MiB larger than its request. Blocks there
+    /// are larger than 1 MiB, so one that was placed less than that behind it shows where it ends.
+    fn learn_ends(&mut self, trace: &Trace, rows: std::ops::Range<usize>, config: &Config) {
+        let large: Vec<(u64, u64)> = self
             .segments
             .iter()
-            .any(|segment| segment.device == device && segment.pool != PoolId::DEFAULT);
-        if !private || trace.events.knows_pools() {
-            return Self {
-                segments: Vec::new(),
-            };
-        }
-        let mut segments: Vec<(u64, u64, usize, PoolId)> = trace
-            .segments
-            .iter()
-            .filter(|segment| segment.device == device && segment.pool != PoolId::DEFAULT)
-            .map(|s| (s.addr.0, s.addr.0.saturating_add(s.size.0), 0, s.pool))
+            .filter(|(_, segment)| !segment.is_small && !segment.is_expandable)
+            .map(|(&start, segment)| (start, start.saturating_add(segment.size)))
             .collect();
-        segments.sort_unstable_by_key(|segment| segment.0);
-        // An address may have belonged to another segment before.
-        for row in trace.rows_of(device) {
-            if trace.events.action(row) == Action::SegmentAlloc {
-                let addr = trace.events.addr(row).0;
-                if let Ok(at) = segments.binary_search_by_key(&addr, |segment| segment.0)
-                    && let Some(segment) = segments.get_mut(at)
-                {
-                    segment.2 = row;
-                }
+        let mut unknown: Vec<(u64, u64, u32)> = self
+            .live
+            .iter()
+            .filter(|(_, block)| block.size.is_none() && block.requested < config.max_split_size)
+            .map(|(&addr, block)| {
+                let end = addr.saturating_add(config.round_size(block.requested));
+                (addr, end, block.free_row)
+            })
+            .filter(|&(addr, ..)| {
+                let at = large.partition_point(|&(start, _)| start <= addr);
+                at.checked_sub(1)
+                    .and_then(|at| large.get(at))
+                    .is_some_and(|&(_, end)| addr < end)
+            })
+            .collect();
+        if unknown.is_empty() {
+            return;
+        }
+        unknown.sort_unstable();
+        for row in rows {
+            if trace.events.action(row) != Action::Alloc {
+                continue;
+            }
+            let addr = trace.events.addr(row).0;
+            let at = unknown.partition_point(|&(start, ..)| start < addr);
+            let Some(&(start, end, free_row)) = at.checked_sub(1).and_then(|at| unknown.get(at))
+            else {
+                continue;
+            };
+            if (row as u32) < free_row
+                && addr > end
+                && addr - end <= SMALL_LIMIT
+                && let Some(block) = self.live.get_mut(&start)
+            {
+                block.size = Some(block.size.unwrap_or(u64::MAX).min(addr - start));
             }
         }
-        Self { segments }
     }
 
-    fn pool(&self, recorded: PoolId, addr: u64, row: usize) -> PoolId {
-        if self.segments.is_empty() {
-            return recorded;
+    /// Where each expandable segment begins: at its first page, mapped at the beginning or later.
+    fn expandable_starts(
+        &self,
+        trace: &Trace,
+        rows: std::ops::Range<usize>,
+        config: &Config,
+    ) -> HashMap<ExpandableKey, u64> {
+        // A hole was mapped once, so it is no larger than what was reserved: another expandable
+        // segment, which has address space for more than the device, is farther away.
+        let mut starts: HashMap<ExpandableKey, u64> = HashMap::new();
+        let mut reserved = 0_u64;
+        for (&start, segment) in &self.segments {
+            reserved = reserved.saturating_add(segment.size);
+            if segment.is_expandable {
+                let first = starts.entry(segment.key()).or_insert(start);
+                *first = start.min(*first);
+            }
         }
-        let at = self
-            .segments
-            .partition_point(|&(start, ..)| start <= addr)
-            .checked_sub(1);
-        match at.and_then(|at| self.segments.get(at)) {
-            Some(&(_, end, since, pool)) if addr < end && row >= since => pool,
-            _ => recorded,
+        if starts.is_empty() {
+            return starts;
         }
+        let events = &trace.events;
+        let mut reach = reserved;
+        for row in rows {
+            let (addr, size) = (events.addr(row).0, events.size(row).0);
+            match events.action(row) {
+                Action::SegmentAlloc | Action::SegmentMap => {
+                    reserved = reserved.saturating_add(size);
+                }
+                Action::SegmentFree | Action::SegmentUnmap => {
+                    reserved = reserved.saturating_sub(size);
+                }
+                _ => {}
+            }
+            reach = reach.max(reserved);
+            if events.action(row) != Action::SegmentMap {
+                continue;
+            }
+            let above = starts
+                .iter_mut()
+                .filter(|((stream, _, is_small), first)| {
+                    *stream == events.stream(row).0
+                        && (*is_small || size.is_multiple_of(config.large_segment_size.max(1)))
+                        && addr < **first
+                })
+                .min_by_key(|(_, first)| **first);
+            if let Some((_, first)) = above
+                && *first - addr <= reach
+            {
+                *first = addr;
+            }
+        }
+        starts
     }
 }

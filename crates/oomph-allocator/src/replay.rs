@@ -1,7 +1,7 @@
 //! Running a program: against the record, to show that the simulation is exact; or under other
 //! conditions, to ask what would have happened.
 
-use oomph_trace::Action;
+use oomph_trace::{Action, PoolId};
 
 use crate::config::Config;
 use crate::driver::{AddressModel, Driver};
@@ -36,7 +36,7 @@ pub struct Replayed {
 }
 
 /// The recorded driver: answers with the recorded addresses.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Tape {
     events: Vec<DriverEvent>,
     // The events between the last step and the next one.
@@ -45,6 +45,15 @@ struct Tape {
     wrong: Vec<(u32, String)>,
     wrong_count: usize,
     total: u64,
+    // The row of the request at hand, and whether it was refused in the record.
+    row: u32,
+    fails: bool,
+    // The first address that was given back against the record.
+    conflict: Option<(u32, u64)>,
+}
+
+fn is_release(event: &DriverEvent) -> bool {
+    matches!(event.action, Action::SegmentFree | Action::SegmentUnmap)
 }
 
 impl Tape {
@@ -71,7 +80,7 @@ impl Tape {
             .get(self.next..self.end)
             .unwrap_or(&[])
             .iter()
-            .take_while(|event| matches!(event.action, Action::SegmentFree | Action::SegmentUnmap))
+            .take_while(|event| is_release(event))
             .position(|event| event.action == action && event.addr == addr && event.size == size);
         if let Some(offset) = run {
             let found = self.next + offset;
@@ -80,7 +89,8 @@ impl Tape {
             }
             self.next += 1;
         } else {
-            let row = self.peek().map_or(u32::MAX, |event| event.row);
+            let row = self.peek().map_or(self.row, |event| event.row);
+            self.conflict = self.conflict.or(Some((row, addr)));
             self.complain(row, || {
                 format!("the simulation gives back {size} bytes at {addr:#x}, the record does not")
             });
@@ -111,11 +121,11 @@ impl Driver for Tape {
         self.released(Action::SegmentFree, addr, size);
     }
 
-    fn reserve(&mut self, _size: u64) -> u64 {
+    fn reserve(&mut self, _size: u64) -> Option<u64> {
         // Pages are first mapped at the beginning of the reserved space.
         self.peek()
             .filter(|event| event.action == Action::SegmentMap)
-            .map_or(0, |event| event.addr)
+            .map(|event| event.addr)
     }
 
     fn map(&mut self, addr: u64, size: u64) -> bool {
@@ -142,6 +152,11 @@ impl Driver for Tape {
 
     fn device_total(&self) -> u64 {
         self.total
+    }
+
+    fn refuses(&self) -> bool {
+        // Memory is given back before a request only where it was refused first.
+        self.peek().map_or(self.fails, |event| is_release(&event))
     }
 }
 
@@ -177,7 +192,18 @@ fn adopt<D: Driver>(program: &Program, simulator: &mut Simulator<D>, blocks: &mu
             .iter()
             .map(|&(addr, size, requested, user)| (addr, size, requested, user.is_some()))
             .collect();
-        let ids = simulator.adopt_segment(segment.stream, segment.pool, segment.is_small, &states);
+        // Under settings without expandable segments, those of before are as good as plain ones.
+        let ids = if segment.is_expandable && simulator.config().expandable_segments {
+            simulator.adopt_expandable(
+                segment.stream,
+                segment.pool,
+                segment.is_small,
+                segment.addr,
+                &states,
+            )
+        } else {
+            simulator.adopt_segment(segment.stream, segment.pool, segment.is_small, &states)
+        };
         for (&(.., user), id) in segment.blocks.iter().zip(ids) {
             if let Some(allocation) = user {
                 blocks.set(allocation, id);
@@ -186,8 +212,59 @@ fn adopt<D: Driver>(program: &Program, simulator: &mut Simulator<D>, blocks: &mu
     }
 }
 
+/// Where the record contradicts the simulation for the first time, and the two segments that the
+/// contradiction is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    /// The event's row.
+    pub(crate) row: u32,
+    /// How much does not fit together there.
+    pub(crate) count: usize,
+    /// An address in the segment that the record used.
+    pub(crate) recorded: Option<u64>,
+    /// An address in the segment that the simulation used.
+    pub(crate) simulated: Option<u64>,
+}
+
 /// Replays a program with the addresses that the driver returned, and compares every event.
 pub fn recorded(program: &Program, config: &Config) -> Replayed {
+    compare(program, config, false).0
+}
+
+/// As [`recorded`], and where events do not come out as recorded since the record lacks the pools
+/// of CUDA graphs and `MemPool`s, with the pools that explain them ([`crate::pools::infer`]).
+pub fn recorded_with_pools(program: &mut Program, config: &Config) -> Replayed {
+    let plain = recorded(program, config);
+    if plain.mismatches == 0 || program.knows_pools {
+        return plain;
+    }
+    let mut best = plain;
+    let original = program.clone();
+    for together in [false, true] {
+        if best.mismatches == 0 {
+            break;
+        }
+        let mut inferred = original.clone();
+        crate::pools::infer(&mut inferred, config, together);
+        let replayed = recorded(&inferred, config);
+        if replayed.mismatches < best.mismatches {
+            *program = inferred;
+            best = replayed;
+        }
+    }
+    best
+}
+
+/// Replays a program until the record contradicts the simulation.
+pub(crate) fn first_conflict(program: &Program, config: &Config) -> Option<Conflict> {
+    compare(program, config, true).1
+}
+
+fn compare(
+    program: &Program,
+    config: &Config,
+    until_conflict: bool,
+) -> (Replayed, Option<Conflict>) {
     let tape = Tape {
         events: program.driver_events.clone(),
         // Only the size of an address reservation depends on it, which the record overrides.
@@ -204,18 +281,32 @@ pub fn recorded(program: &Program, config: &Config) -> Replayed {
     );
     let mut blocks = Blocks::new(program);
     adopt(program, &mut simulator, &mut blocks);
+    let has_private_pools = program.has_private_pools();
     let mut wrong: Vec<Mismatch> = Vec::new();
     let mut wrong_count = 0_usize;
+    let mut conflict: Option<Conflict> = None;
     let mut mismatch = |row: u32, what: &dyn Fn() -> String| {
         wrong_count += 1;
         if wrong.len() < MAX_KEPT {
             wrong.push(Mismatch { row, what: what() });
         }
     };
-    for &op in &program.ops {
+    for (at, &op) in program.ops.iter().enumerate() {
         match op {
             Op::Driver(event) => simulator.driver_mut().end = event as usize + 1,
-            Op::EmptyCache => settle(&mut simulator, None),
+            Op::EmptyCache => {
+                let next = match program.ops.get(at + 1) {
+                    Some(&Op::Alloc(id)) => program.allocations.get(id as usize),
+                    _ => None,
+                };
+                if !next.is_some_and(|next| asked_for_it(&simulator, next)) {
+                    settle(&mut simulator, None);
+                }
+            }
+            Op::Retire(pool) => simulator.retire_pool(pool),
+            Op::EmptyPrivatePool(pool) => {
+                simulator.empty_private_pool(pool);
+            }
             Op::Free(allocation) => {
                 settle(&mut simulator, None);
                 if let Some(block) = blocks.take(allocation) {
@@ -226,12 +317,21 @@ pub fn recorded(program: &Program, config: &Config) -> Replayed {
                 let Some(&allocation) = program.allocations.get(id as usize) else {
                     continue;
                 };
+                let row = allocation.alloc_row;
+                simulator.driver_mut().row = row;
                 settle(&mut simulator, Some(&allocation));
+                let tape = simulator.driver_mut();
+                tape.fails = allocation.failed;
+                // Which pool was asked is not always known, and nothing came of it: in a private
+                // pool nothing is given back, either.
+                if allocation.failed && has_private_pools && tape.peek().is_none() {
+                    continue;
+                }
                 let result =
                     simulator.malloc(allocation.requested, allocation.stream, allocation.pool);
                 match result {
                     Ok(block) if allocation.failed => {
-                        mismatch(allocation.alloc_row, &|| {
+                        mismatch(row, &|| {
                             "the record is out of memory, the simulation is not".to_owned()
                         });
                         simulator.free(block);
@@ -239,25 +339,56 @@ pub fn recorded(program: &Program, config: &Config) -> Replayed {
                     Ok(block) => {
                         let addr = simulator.addr(block);
                         if addr != allocation.addr {
-                            mismatch(allocation.alloc_row, &|| {
+                            mismatch(row, &|| {
                                 format!(
                                     "{} bytes at {addr:#x}, recorded at {:#x}",
                                     allocation.requested, allocation.addr
                                 )
                             });
+                            conflict = conflict.or(Some(Conflict {
+                                row,
+                                count: 0,
+                                recorded: Some(allocation.addr),
+                                simulated: Some(addr),
+                            }));
                         }
                         blocks.set(id, block);
                     }
                     Err(_) if allocation.failed => {}
-                    Err(_) => mismatch(allocation.alloc_row, &|| {
-                        "the simulation asks the driver for memory, the record does not".to_owned()
-                    }),
+                    Err(_) => {
+                        mismatch(row, &|| {
+                            "the simulation asks the driver for memory, the record does not"
+                                .to_owned()
+                        });
+                        conflict = conflict.or(Some(Conflict {
+                            row,
+                            count: 0,
+                            recorded: Some(allocation.addr),
+                            simulated: None,
+                        }));
+                    }
                 }
                 if simulator.driver().next < simulator.driver().end {
                     settle(&mut simulator, None);
                 }
             }
         }
+        if let Some((row, addr)) = simulator.driver().conflict
+            && conflict.is_none_or(|conflict| row < conflict.row)
+        {
+            conflict = Some(Conflict {
+                row,
+                count: 0,
+                recorded: None,
+                simulated: Some(addr),
+            });
+        }
+        if until_conflict && conflict.is_some() {
+            break;
+        }
+    }
+    if let Some(conflict) = &mut conflict {
+        conflict.count = wrong_count + simulator.driver().wrong_count;
     }
     settle(&mut simulator, None);
     let stats = simulator.stats();
@@ -268,13 +399,39 @@ pub fn recorded(program: &Program, config: &Config) -> Replayed {
     }));
     wrong.sort_by_key(|mismatch| mismatch.row);
     wrong.truncate(MAX_KEPT);
-    Replayed {
+    let replayed = Replayed {
         events: program.events,
         mismatches: wrong_count + tape.wrong_count,
         examples: wrong,
         stats,
         retries: stats.retries,
+    };
+    (replayed, conflict)
+}
+
+/// Whether a request would be placed as recorded if the program had called `empty_cache()` before.
+/// With a split limit, free blocks of expandable segments can be too large to be used until pages
+/// of them are given back.
+fn fits_after_empty_cache(simulator: &Simulator<Tape>, next: &Allocation) -> bool {
+    if !limits_splits_of_expandable(simulator) || next.failed {
+        return false;
     }
+    let mut trial = simulator.clone();
+    trial.empty_cache();
+    trial.free_block_at(next.requested, next.stream, next.pool) == Some(next.addr)
+}
+
+/// Whether memory was given back for a request that then needed no new page: what is free before
+/// the pages that are not mapped may be large enough for the one, and too large for the other.
+fn asked_for_it(simulator: &Simulator<Tape>, next: &Allocation) -> bool {
+    limits_splits_of_expandable(simulator)
+        && !simulator.has_free_block(next.requested, next.stream, next.pool)
+        && !fits_after_empty_cache(simulator, next)
+}
+
+fn limits_splits_of_expandable(simulator: &Simulator<Tape>) -> bool {
+    let config = simulator.config();
+    config.expandable_segments && config.max_split_size != u64::MAX
 }
 
 /// Brings the simulation to where the record is before the next step: if the record gives memory
@@ -285,32 +442,42 @@ fn settle(simulator: &mut Simulator<Tape>, next: Option<&Allocation>) {
         return;
     }
     let pending = tape.events.get(tape.next..tape.end).unwrap_or(&[]);
-    let releases = pending
+    let mut run: Vec<(u64, u64)> = pending
         .iter()
-        .take_while(|event| matches!(event.action, Action::SegmentFree | Action::SegmentUnmap))
-        .count();
-    if releases > 0 {
-        let mut run: Vec<(u64, u64)> = pending
-            .iter()
-            .take(releases)
-            .map(|event| (event.addr, event.size))
-            .collect();
+        .take_while(|event| is_release(event))
+        .map(|event| (event.addr, event.size))
+        .collect();
+    if !run.is_empty() {
         run.sort_unstable();
         let mut all = simulator.releasable();
         all.sort_unstable();
         let everything = run == all;
-        let explained = next
+        // In a private pool a request has only blocks of that pool given back, if any.
+        let may_flush = |next: &Allocation| {
+            next.pool == PoolId::DEFAULT
+                || !simulator.config().no_flush_in_private_pools
+                || pending
+                    .iter()
+                    .take_while(|event| is_release(event))
+                    .all(|event| event.pool == next.pool)
+        };
+        let needs_memory = next
             .is_some_and(|next| !simulator.has_free_block(next.requested, next.stream, next.pool));
+        let explained = needs_memory && next.is_some_and(may_flush);
         let config = simulator.config();
-        let selective = config.max_split_size != u64::MAX || config.gc_threshold > 0.0;
-        if !explained || (selective && everything) {
-            simulator.empty_cache();
-        } else if selective && config.gc_threshold > 0.0 {
+        let collects = config.gc_threshold > 0.0;
+        let splits_little = config.max_split_size != u64::MAX;
+        if collects && needs_memory && !everything {
             // Which segments are old enough depends on a limit that no snapshot states: follow
             // the record.
             for (addr, _) in run {
                 simulator.release_segment(addr);
             }
+        } else if !explained
+            || ((collects || splits_little) && everything)
+            || next.is_some_and(|next| fits_after_empty_cache(simulator, next))
+        {
+            simulator.empty_cache();
         }
     }
     if next.is_none() {
@@ -325,6 +492,7 @@ fn settle(simulator: &mut Simulator<Tape>, next: Option<&Allocation>) {
                     event.addr
                 )
             });
+            tape.conflict = tape.conflict.or(Some((event.row, event.addr)));
             tape.next += 1;
         }
     }
@@ -388,6 +556,8 @@ pub fn predict(program: &Program, config: &Config, device: Device) -> Predicted 
         match op {
             Op::Driver(_) => {}
             Op::EmptyCache => simulator.empty_cache(),
+            Op::Retire(pool) => simulator.retire_pool(pool),
+            Op::EmptyPrivatePool(pool) => simulator.empty_private_pool(pool),
             Op::Free(allocation) => {
                 if let Some(block) = blocks.take(allocation) {
                     simulator.free(block);

@@ -47,6 +47,8 @@ struct Block {
 struct Pool {
     is_small: bool,
     id: PoolId,
+    // The default pools always; a private pool once nobody uses it any more.
+    gives_back: bool,
     // By stream, ascending; almost always one.
     free: Vec<(u64, SizeIndex)>,
     // Unmapped parts of expandable segments: (stream, address, block).
@@ -121,6 +123,7 @@ impl<D: Driver> Simulator<D> {
             self.pools.push(Pool {
                 is_small,
                 id,
+                gives_back: id == PoolId::DEFAULT,
                 free: Vec::new(),
                 unmapped: BTreeSet::new(),
                 get_free_calls: 0,
@@ -292,10 +295,17 @@ impl<D: Driver> Simulator<D> {
     }
 
     /// Whether a request could be served without asking the driver.
-    pub fn has_free_block(&mut self, requested: u64, stream: u64, pool_id: PoolId) -> bool {
+    pub fn has_free_block(&self, requested: u64, stream: u64, pool_id: PoolId) -> bool {
+        self.free_block_at(requested, stream, pool_id).is_some()
+    }
+
+    /// The free block that would serve a request, by its address.
+    pub fn free_block_at(&self, requested: u64, stream: u64, pool_id: PoolId) -> Option<u64> {
         let rounded = self.config.round_size(requested);
-        let pool = self.pool_index(pool_id, rounded);
-        self.find_free_block(pool, stream, rounded).is_some()
+        let small = usize::from(rounded <= SMALL_LIMIT);
+        let pool = self.pools.iter().position(|pool| pool.id == pool_id)? + small;
+        self.find_free_block(pool as u32, stream, rounded)
+            .map(|id| self.block(id).addr)
     }
 
     fn find_free_block(&self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
@@ -350,7 +360,8 @@ impl<D: Driver> Simulator<D> {
     }
 
     fn alloc_block(&mut self, pool: u32, stream: u64, rounded: u64, segment: u64) -> Option<u32> {
-        if self.stats.reserved.saturating_add(segment) > self.limit {
+        // An expandable segment may have the room mapped already; the limit comes first all the same.
+        if self.stats.reserved.saturating_add(segment) > self.limit || self.driver.refuses() {
             return None;
         }
         if self.config.expandable_segments {
@@ -494,10 +505,11 @@ impl<D: Driver> Simulator<D> {
 
     // --- giving memory back -------------------------------------------------------------------
 
-    /// Segments that are wholly free: (address, size), pool by pool in the order of release.
+    /// Plain segments that `empty_cache` would give back: (address, size).
     pub fn releasable(&self) -> Vec<(u64, u64)> {
         self.pools
             .iter()
+            .filter(|pool| pool.gives_back)
             .flat_map(|pool| &pool.free)
             .flat_map(|(_, index)| index.iter())
             .filter(|entry| self.is_whole_segment(entry.block))
@@ -510,30 +522,70 @@ impl<D: Driver> Simulator<D> {
         block.expandable == NONE && block.prev == NONE && block.next == NONE
     }
 
+    /// Nobody uses a private pool any more (its graph or its `MemPool` is gone): from now on what
+    /// is free of it can be given back.
+    pub fn retire_pool(&mut self, id: PoolId) {
+        self.pool_index(id, 0);
+        for pool in self.pools.iter_mut().filter(|pool| pool.id == id) {
+            pool.gives_back = true;
+        }
+    }
+
     /// `torch.cuda.empty_cache()`: gives back every segment that is wholly free, and the whole
-    /// free pages of expandable ones.
+    /// free pages of expandable ones, except those of private pools in use.
     pub fn empty_cache(&mut self) {
         for pool in 0..self.pools.len() {
-            let entries: Vec<u32> = self
-                .pools
-                .get(pool)
-                .into_iter()
-                .flat_map(|pool| &pool.free)
-                .flat_map(|(_, index)| index.iter())
-                .map(|entry| entry.block)
-                .collect();
-            let mut to_unmap = Vec::new();
-            for id in entries {
-                if self.block(id).expandable != NONE {
-                    to_unmap.push(id);
-                } else if self.is_whole_segment(id) {
-                    self.release(id);
-                }
-            }
-            for id in to_unmap {
-                self.unmap(id);
+            if self.pools.get(pool).is_some_and(|pool| pool.gives_back) {
+                self.release_pool(pool);
             }
         }
+    }
+
+    /// What the end of a `MemPool` does: gives back what is free of this pool only.
+    pub fn empty_private_pool(&mut self, id: PoolId) {
+        self.retire_pool(id);
+        for pool in 0..self.pools.len() {
+            if self.pools.get(pool).is_some_and(|pool| pool.id == id) {
+                self.release_pool(pool);
+            }
+        }
+    }
+
+    fn release_pool(&mut self, pool: usize) {
+        let entries: Vec<u32> = self
+            .pools
+            .get(pool)
+            .into_iter()
+            .flat_map(|pool| &pool.free)
+            .flat_map(|(_, index)| index.iter())
+            .map(|entry| entry.block)
+            .collect();
+        let mut to_unmap = Vec::new();
+        for id in entries {
+            if self.block(id).expandable != NONE {
+                to_unmap.push(id);
+            } else if self.is_whole_segment(id) {
+                self.release(id);
+            }
+        }
+        for id in to_unmap {
+            self.unmap(id);
+            self.release_address_space(id);
+        }
+    }
+
+    /// An expandable segment without a single page goes as a whole; the next one may lie elsewhere.
+    fn release_address_space(&mut self, id: u32) {
+        let block = self.block(id);
+        if block.mapped || block.prev != NONE || block.next != NONE {
+            return;
+        }
+        let (key, pool) = ((block.stream, block.addr, id), block.pool);
+        if let Some(pool) = self.pool(pool) {
+            pool.unmapped.remove(&key);
+        }
+        self.with(id, |block| block.allocated = true);
+        self.vacant.push(id);
     }
 
     /// Gives back the segment that starts at `addr` if it is wholly free.
@@ -625,10 +677,8 @@ impl<D: Driver> Simulator<D> {
             let average = total as f64 / candidates.len() as f64;
             candidates.retain(|&id| age(id) as f64 >= average);
             let mut freed = false;
+            // A pass is finished even where the target is met: collecting often would cost more.
             for id in candidates {
-                if reclaimed >= target {
-                    return;
-                }
                 reclaimed = reclaimed.saturating_add(self.block(id).size);
                 self.release(id);
                 freed = true;
@@ -668,18 +718,9 @@ impl<D: Driver> Simulator<D> {
                 return Some(start);
             }
         }
-        let is_small = self.pools.get(pool as usize)?.is_small;
-        let page = if is_small {
-            SMALL_SEGMENT
-        } else {
-            self.config.large_segment_size.max(LARGE_ROUNDING)
-        };
-        let total = self.driver.device_total();
-        let size = total
-            .saturating_add(total / 8)
-            .div_ceil(page)
-            .saturating_mul(page);
-        let start = self.driver.reserve(size);
+        let page = self.page_size(self.pools.get(pool as usize)?.is_small);
+        let size = self.reservation(page);
+        let start = self.driver.reserve(size)?;
         let segment = self.expandable.len() as u32;
         self.expandable.push(Expandable { start, page });
         let id = self.new_block(Block {
@@ -699,6 +740,24 @@ impl<D: Driver> Simulator<D> {
             pool.unmapped.insert((stream, start, id));
         }
         (size >= rounded).then_some(id)
+    }
+
+    /// The pages in which an expandable segment grows.
+    fn page_size(&self, is_small: bool) -> u64 {
+        if is_small {
+            SMALL_SEGMENT
+        } else {
+            self.config.large_segment_size.max(LARGE_ROUNDING)
+        }
+    }
+
+    /// The address space of an expandable segment: an eighth more than the device holds.
+    fn reservation(&self, page: u64) -> u64 {
+        let total = self.driver.device_total();
+        total
+            .saturating_add(total / 8)
+            .div_ceil(page)
+            .saturating_mul(page)
     }
 
     fn page_of(&self, id: u32) -> Expandable {
@@ -910,6 +969,75 @@ impl<D: Driver> Simulator<D> {
         ids
     }
 
+    /// Takes over an expandable segment that begins at `start`, with its mapped blocks as in
+    /// [`Simulator::adopt_segment`]; between them may be gaps, which are not mapped.
+    pub fn adopt_expandable(
+        &mut self,
+        stream: u64,
+        pool_id: PoolId,
+        is_small: bool,
+        start: u64,
+        blocks: &[(u64, u64, u64, bool)],
+    ) -> Vec<BlockId> {
+        let pool = self.pool_index(pool_id, if is_small { 0 } else { SMALL_LIMIT + 1 });
+        let page = self.page_size(is_small);
+        let segment = self.expandable.len() as u32;
+        self.expandable.push(Expandable { start, page });
+        let mut ids = Vec::with_capacity(blocks.len());
+        let mut prev = NONE;
+        let mut at = start;
+        let mut total = 0_u64;
+        let end = blocks
+            .last()
+            .map_or(start, |last| last.0.saturating_add(last.1));
+        let end = end.max(start.saturating_add(self.reservation(page)));
+        // What follows the last block is not mapped either.
+        let after = (end, 0, 0, false);
+        for &(addr, size, requested, in_use) in blocks.iter().chain([&after]) {
+            let gap = addr.saturating_sub(at);
+            for (addr, size, mapped) in [(at, gap, false), (addr, size, true)] {
+                if size == 0 {
+                    continue;
+                }
+                let id = self.new_block(Block {
+                    addr,
+                    size,
+                    requested: if mapped { requested } else { 0 },
+                    stream,
+                    gc_base: 0,
+                    prev,
+                    next: NONE,
+                    pool,
+                    expandable: segment,
+                    allocated: mapped && in_use,
+                    mapped,
+                });
+                if prev != NONE {
+                    self.with(prev, |block| block.next = id);
+                }
+                prev = id;
+                if !mapped {
+                    if let Some(pool) = self.pool(pool) {
+                        pool.unmapped.insert((stream, addr, id));
+                    }
+                    continue;
+                }
+                total = total.saturating_add(size);
+                ids.push(BlockId(id));
+                if in_use {
+                    self.stats.allocated = self.stats.allocated.saturating_add(size);
+                    self.stats.requested = self.stats.requested.saturating_add(requested);
+                } else {
+                    self.insert_free(id);
+                }
+            }
+            at = addr.saturating_add(size);
+        }
+        self.stats.allocated_peak = self.stats.allocated_peak.max(self.stats.allocated);
+        self.reserve(total);
+        ids
+    }
+
     /// Whether links, sizes and the free lists agree; for tests.
     pub fn check(&self) -> Result<(), String> {
         let mut allocated = 0_u64;
@@ -995,6 +1123,23 @@ mod tests {
     }
 
     #[test]
+    fn a_private_pool_keeps_what_is_free_until_it_ends() {
+        let mut sim = simulator(Config::default());
+        let pool = PoolId(0, 1);
+        let mine = sim.malloc(30 * MIB, 0, pool).unwrap();
+        sim.free(mine);
+        sim.empty_cache();
+        assert_eq!(sim.stats().reserved, 30 * MIB);
+        let other = sim.malloc(30 * MIB, 0, PoolId::DEFAULT).unwrap();
+        sim.free(other);
+        sim.empty_private_pool(pool);
+        assert_eq!(sim.stats().reserved, 30 * MIB);
+        sim.empty_cache();
+        assert_eq!(sim.stats().reserved, 0);
+        sim.check().unwrap();
+    }
+
+    #[test]
     fn fragmentation_ends_with_expandable_segments() {
         // Holes that grow never fit; one growing segment does.
         let run = |config: Config| {
@@ -1068,6 +1213,7 @@ mod tests {
             for id in live {
                 sim.free(id);
             }
+            sim.retire_pool(PoolId(0, 1));
             sim.empty_cache();
             prop_assert_eq!(sim.stats().allocated, 0);
             prop_assert_eq!(sim.stats().reserved, 0);

@@ -3,17 +3,21 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use oomph_allocator::{Config, Program, TorchVersion};
 use oomph_gpus::GpuSpec;
 use oomph_plan::Lever;
+use oomph_run::record::Device;
 use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
 use crate::host::Host;
+use crate::live::{self, Inherits};
 
 /// What to run, and on what.
 #[derive(Debug)]
@@ -32,6 +36,10 @@ pub struct Job {
     pub unknown: String,
     pub unsupported: bool,
     pub to_stderr: bool,
+    /// Whether a terminal shows where the script is.
+    pub live: bool,
+    /// How long the script may take before it is ended; `None` lets it take its time.
+    pub patience: Option<Duration>,
 }
 
 /// How a job is made smaller or larger, to see what that would need. Nothing is changed by default.
@@ -57,16 +65,24 @@ pub struct Attempt {
 }
 
 impl Job {
-    /// Runs the script once; `limit` is the capacity that is enforced.
+    /// Runs the script once; `limit` is the capacity that is enforced, `log` takes its output,
+    /// `doing` is what the status line says.
     pub fn attempt(
         &self,
         directory: &Path,
         limit: Option<u64>,
         log: Option<&Path>,
+        doing: &str,
     ) -> anyhow::Result<Attempt> {
         let directory = fs::canonicalize(directory)
             .with_context(|| format!("cannot use {}", directory.display()))?;
-        for stale in ["record.json", "trace.pickle", "refused.txt"] {
+        for stale in [
+            "record.json",
+            "trace.pickle",
+            "failure.pickle",
+            "refused.txt",
+            "status",
+        ] {
             let _ = fs::remove_file(directory.join(stale));
         }
         let mut command = Command::new(&self.host.python);
@@ -119,9 +135,19 @@ impl Job {
         } else if self.to_stderr {
             command.stdout(std::io::stderr());
         }
-        let status = command
-            .status()
-            .with_context(|| format!("cannot start {}", self.host.python.display()))?;
+        let inherits = match (log, self.to_stderr || std::io::stdout().is_terminal()) {
+            (Some(_), _) => Inherits::Nothing,
+            (None, true) => Inherits::Both,
+            (None, false) => Inherits::Stderr,
+        };
+        let status = if self.live && live::wanted() {
+            live::run(&mut command, doing, &directory.join("status"), inherits)
+        } else if let Some(patience) = self.patience {
+            status_within(&mut command, patience)
+        } else {
+            command.status()
+        }
+        .with_context(|| format!("cannot start {}", self.host.python.display()))?;
         let record_path = directory.join("record.json");
         let record = record_path
             .exists()
@@ -147,6 +173,41 @@ impl Job {
     }
 }
 
+/// What the process held outside of the allocator. A virtual GPU has no other process: whatever is
+/// neither free nor PyTorch's is this one's. On a real GPU the driver does not tell them apart.
+fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
+    if !record.r#virtual {
+        return None;
+    }
+    let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
+    let program = Program::new(trace, device.index, &config);
+    let at_failure = program.failure().map(|failure| {
+        // An event of a failure carries the device's free memory as its address.
+        device
+            .total_bytes
+            .saturating_sub(failure.addr)
+            .saturating_sub(program.reserved_at(failure.alloc_row))
+    });
+    Some(Bytes(at_failure.unwrap_or(device.outside_bytes)))
+}
+
+/// Runs a command, and ends it when it takes longer than `patience`.
+fn status_within(command: &mut Command, patience: Duration) -> std::io::Result<ExitStatus> {
+    const LOOK: Duration = Duration::from_millis(50);
+    let mut child = command.spawn()?;
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if started.elapsed() > patience {
+            child.kill()?;
+            return child.wait();
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// Reads the history, labels it, and keeps it in oomph's own compact form.
 fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>> {
     let path = directory.join("trace.pickle");
@@ -160,7 +221,7 @@ fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>
     attribute(&mut trace, record, device.index);
     trace.context.device_total = Some(Bytes(device.total_bytes));
     trace.context.device_name = Some(device.name.clone());
-    trace.context.outside = Some(Bytes(device.outside_bytes));
+    trace.context.outside = outside(&trace, record, device);
     trace.context.torch_version = Some(record.torch.clone());
     let kept = directory.join("trace.oomph");
     let file =

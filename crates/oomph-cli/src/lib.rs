@@ -1,12 +1,15 @@
 //! The `oomph` command: one file per subcommand in [`commands`].
 //!
-//! Exit status: 0 it fits or nothing was found; 1 the user's script failed; 2 wrong usage or
-//! unreadable input; 3 out of memory (for lint: findings).
+//! Exit status: 0 it fits or nothing was found; 1 the user's script failed; 2 wrong usage,
+//! unreadable input or a plan that cannot be applied; 3 out of memory (for lint: findings).
 
 pub mod commands;
+mod findings;
 pub mod host;
 mod job;
 mod json;
+mod lint_settings;
+mod live;
 mod planning;
 mod progress;
 mod table;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use oomph_gpus::GpuSpec;
@@ -38,6 +38,8 @@ pub struct Workshop {
     pub directory: PathBuf,
     /// Shows what is going on.
     pub progress: Progress,
+    /// How long a run may take; unknown before the first.
+    pub patience: Option<Duration>,
     /// How often the script was run.
     pub runs: u32,
     /// Seconds that the runs took.
@@ -121,22 +123,35 @@ impl Workshop {
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
             to_stderr: false,
+            live: false,
+            patience: self.patience,
         };
         let log = directory.join("output.log");
         let started = Instant::now();
         let attempt = {
             let _shown = self.progress.begin(what);
-            job.attempt(&directory, limit, Some(&log))
+            job.attempt(&directory, limit, Some(&log), what)
         };
         self.runs += 1;
         self.seconds += started.elapsed().as_secs_f64();
+        // The first run says how long the job takes; levers that compile take longer.
+        const LONGER: u32 = 6;
+        const LEAST: Duration = Duration::from_secs(120);
+        let late = self
+            .patience
+            .is_some_and(|patience| started.elapsed() > patience);
+        if self.patience.is_none() {
+            self.patience = Some((started.elapsed() * LONGER).max(LEAST));
+        }
         let mut attempt = attempt?;
         if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
             bail!("{reason}");
         }
         let Some(record) = attempt.record.take() else {
             return Ok(Ended::Failed {
-                why: last_line(&log)
+                why: late
+                    .then(|| "it took more than six times as long as the plain job".to_owned())
+                    .or_else(|| last_line(&log))
                     .unwrap_or_else(|| format!("it ended ({}) without a record", attempt.status)),
                 log,
             });

@@ -168,6 +168,29 @@ impl<'a> Facts<'a> {
             .unwrap_or_default()
     }
 
+    /// What this process holds on the device outside of the allocator, where somebody measured it.
+    pub fn outside(&self) -> Option<u64> {
+        let recorded = self.trace.context.outside.map(|bytes| bytes.0);
+        recorded.or(self.options.process_outside)
+    }
+
+    /// Whether the job only infers: several passes, or tokens generated, and no backward.
+    pub fn infers(&self) -> bool {
+        let generates = || {
+            self.live
+                .iter()
+                .any(|block| self.stacks.get(block.stack).in_kv_cache())
+        };
+        let trains = || {
+            self.program.allocations.iter().any(|allocation| {
+                let phase = self.stacks.get(allocation.stack).phase;
+                allocation.alloc_row != NO_ROW
+                    && matches!(phase, Phase::Backward | Phase::Optimizer)
+            })
+        };
+        (self.steps.len() > 2 || generates()) && !trains()
+    }
+
     /// What was needed at that moment: everything alive and the request.
     pub fn needed(&self) -> u64 {
         self.live_bytes.saturating_add(self.request)

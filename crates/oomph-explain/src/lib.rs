@@ -7,6 +7,7 @@
 pub mod causes;
 pub mod diff;
 pub mod facts;
+mod held;
 mod messages;
 pub mod stacks;
 pub mod steps;
@@ -19,6 +20,7 @@ use serde::Serialize;
 pub use causes::{Basis, Cause, Evidence, Fix};
 pub use diff::{Diff, diff};
 pub use facts::Facts;
+pub use held::HeldStack;
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.explain/1";
@@ -59,6 +61,9 @@ pub struct Explanation {
     pub peak: Peak,
     /// The lines of code that hold the most at that moment.
     pub holders: Vec<Holder>,
+    /// All that is alive then, by the user's own lines.
+    #[serde(skip)]
+    pub held: Vec<HeldStack>,
     /// What grows, if anything does.
     pub growth: Option<GrowthReport>,
     /// The steps that were found.
@@ -271,6 +276,7 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
         cause,
         peak: peak(&facts),
         holders: holders(&facts),
+        held: held::held_stacks(&facts),
         growth,
         steps: facts
             .steps
@@ -285,6 +291,22 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
         assumptions,
         problems,
         causes,
+    }
+}
+
+impl Explanation {
+    /// Puts the reader's problems first. A file that ends early may lack the failure, and then the
+    /// verdict says so.
+    pub fn add_problems<'a>(&mut self, problems: impl IntoIterator<Item = &'a Problem>) {
+        let problems: Vec<&Problem> = problems.into_iter().collect();
+        let cut = problems
+            .iter()
+            .any(|problem| problem.kind == ProblemKind::Truncated);
+        if cut && !self.out_of_memory {
+            self.verdict = format!("the file ends early; as far as it goes, {}", self.verdict);
+        }
+        self.problems
+            .splice(0..0, problems.into_iter().map(ProblemReport::from));
     }
 }
 
@@ -322,6 +344,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             ..Peak::default()
         },
         holders: Vec::new(),
+        held: Vec::new(),
         growth: None,
         steps: Vec::new(),
         message: Some(messages::report(message)),
@@ -403,6 +426,13 @@ fn verdict(
         return format!(
             "the job did not fail, but {} are left by each step{left}",
             Bytes(growth.bytes_per_step)
+        );
+    }
+    if facts.trace.events.is_empty() {
+        return format!(
+            "the snapshot has no history, so it does not say whether memory ran out; {} were in \
+             use when it was taken",
+            Bytes(facts.live_bytes)
         );
     }
     format!(

@@ -79,6 +79,11 @@ impl StackFacts {
         self.has(flag::CHECKPOINT)
     }
 
+    /// Where activation checkpointing runs forward again, in the middle of backward.
+    pub const fn recomputes(self) -> bool {
+        self.has(flag::RECOMPUTE)
+    }
+
     /// A convolution's scratch space.
     pub const fn is_convolution_workspace(self) -> bool {
         self.has(flag::CONVOLUTION_PLAN) && self.is_workspace

@@ -46,7 +46,7 @@ fn every_planted_cause_is_named_first_from_the_snapshot_alone() {
 }
 
 /// Other models, sizes and code shapes, run on the virtual GPU; see `fixtures/variants`.
-const VARIANTS: [(&str, &str); 16] = [
+const VARIANTS: [(&str, &str); 20] = [
     ("vgg_batch", "batch_too_large"),
     ("gpt2_long", "batch_too_large"),
     ("mlp_healthy", "batch_too_large"),
@@ -63,6 +63,10 @@ const VARIANTS: [(&str, &str); 16] = [
     ("eager_attention", "attention_scores"),
     ("checkpoint_kept", "checkpoint_on_gpu"),
     ("model_alone", "model_too_large"),
+    ("generation_cache", "kv_cache"),
+    ("stream_workspaces", "workspace"),
+    ("attention_maps_kept", "mitigation_inert"),
+    ("one_checkpoint", "mitigation_inert"),
 ];
 
 #[test]
@@ -76,6 +80,37 @@ fn every_variant_is_named_first_from_the_snapshot_alone() {
             "{name}: {:?}",
             found.causes
         );
+    }
+}
+
+/// A snapshot does not tell other processes from other libraries of this one. With what the process
+/// holds outside of the allocator, as `oomph run` or the message measures it, it is decided.
+#[test]
+fn memory_of_another_library_is_told_from_another_process() {
+    let mut trace = trace("variants/pool_beside_torch.pickle.xz");
+    let alone = explain(&trace, &Options::default());
+    assert_eq!(alone.cause.as_ref().map(|c| c.id), Some("other_process"));
+    assert!(alone.causes.iter().any(|c| c.id == "outside_allocator"));
+    // The GPU had 139.8 GiB; all but 2 GiB were taken by the job's own process.
+    let total = 150_109_880_320_u64;
+    trace.context.device_total = Some(oomph_trace::Bytes(total));
+    trace.context.outside = Some(oomph_trace::Bytes(total - (2 << 30)));
+    let measured = explain(&trace, &Options::default());
+    let cause = measured.cause.unwrap();
+    assert_eq!(cause.id, "outside_allocator", "{:?}", measured.causes);
+    assert!(cause.confidence > 0.8);
+}
+
+/// Nothing is recomputed where there is no backward.
+#[test]
+fn inference_is_not_told_to_recompute() {
+    let found = explain(
+        &trace("variants/generation_cache.pickle.xz"),
+        &Options::default(),
+    );
+    assert!(found.fixes.iter().any(|fix| fix.lever == "smaller_batch"));
+    for lever in ["checkpoint", "micro_batch"] {
+        assert!(found.fixes.iter().all(|fix| fix.lever != lever), "{lever}");
     }
 }
 
@@ -176,7 +211,7 @@ impl Driver for Recorder {
             .borrow_mut()
             .push((Action::SegmentFree, addr, size));
     }
-    fn reserve(&mut self, size: u64) -> u64 {
+    fn reserve(&mut self, size: u64) -> Option<u64> {
         self.model.reserve(size)
     }
     fn map(&mut self, addr: u64, size: u64) -> bool {
@@ -356,4 +391,18 @@ fn an_empty_snapshot_asks_for_a_history() {
     let found = explain(&empty, &Options::default());
     assert!(!found.out_of_memory);
     assert_eq!(found.peak.live_bytes, (259 * 12) << 20);
+}
+
+/// What a file does not hold is not denied.
+#[test]
+fn a_file_that_ends_early_is_not_taken_for_a_job_that_fitted() {
+    let mut found = explain(&trace("snapshots/lstm_lm.pickle.xz"), &Options::default());
+    let problem = oomph_trace::Problem::new(oomph_trace::ProblemKind::Truncated, "cut");
+    found.add_problems([&problem]);
+    assert!(found.verdict.starts_with("the file ends early"));
+    let mut empty = trace("oom/fragmentation.pickle.xz");
+    empty.events = oomph_trace::Events::default();
+    empty.devices.clear();
+    let found = explain(&empty, &Options::default());
+    assert!(found.verdict.contains("no history"), "{}", found.verdict);
 }

@@ -3,12 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::Finding;
+use crate::{Finding, Scope};
 
-/// Bytes that a trace found to be held by allocations made on a line of a file.
+/// Bytes that a trace found to be held, by the lines of the files whose calls made them.
 #[derive(Clone, Debug, Default)]
 pub struct HeldBytes {
-    by_file: HashMap<String, HashMap<usize, u64>>,
+    // One entry for each stack: its bytes.
+    bytes: Vec<u64>,
+    // For each file: its lines with the stacks that pass through them.
+    by_file: HashMap<String, Vec<(usize, usize)>>,
 }
 
 impl HeldBytes {
@@ -17,14 +20,20 @@ impl HeldBytes {
         Self::default()
     }
 
-    /// Adds bytes held by a line (from 1) of a file. The file is named as the findings name it.
-    pub fn add(&mut self, file: &str, line: usize, bytes: u64) {
-        let lines = self.by_file.entry(file.to_string()).or_default();
-        let held = lines.entry(line).or_default();
-        *held = held.saturating_add(bytes);
+    /// Adds bytes that calls through these lines (file, and line from 1) made and that are held.
+    /// Files are named as the findings name them.
+    pub fn add<'a>(&mut self, lines: impl IntoIterator<Item = (&'a str, usize)>, bytes: u64) {
+        let stack = self.bytes.len();
+        self.bytes.push(bytes);
+        for (file, line) in lines {
+            self.by_file
+                .entry(file.to_string())
+                .or_default()
+                .push((line, stack));
+        }
     }
 
-    /// The bytes held by the lines that a finding covers.
+    /// The bytes held by the lines that a finding is about.
     pub fn of(&self, file: &str, finding: &Finding) -> u64 {
         // Traces name lines of files; a notebook's cells are files of their own.
         if finding.start.cell.is_some() {
@@ -33,8 +42,21 @@ impl HeldBytes {
         let Some(lines) = self.by_file.get(file) else {
             return 0;
         };
-        (finding.start.line..=finding.end.line)
-            .filter_map(|line| lines.get(&line))
+        let (first, last) = match finding.scope {
+            Scope::Line => (finding.start.line, finding.end.line),
+            Scope::Loop(first, last) | Scope::Function(first, last) => (first, last),
+        };
+        // A stack may pass through several of the lines; its bytes count once.
+        let mut stacks: Vec<usize> = lines
+            .iter()
+            .filter(|(line, _)| (first..=last).contains(line))
+            .map(|&(_, stack)| stack)
+            .collect();
+        stacks.sort_unstable();
+        stacks.dedup();
+        stacks
+            .into_iter()
+            .filter_map(|stack| self.bytes.get(stack))
             .fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }

@@ -25,6 +25,7 @@ mod noqa;
 mod notebook;
 mod rule;
 mod rules;
+mod scope;
 mod semantic;
 mod source;
 
@@ -36,6 +37,7 @@ pub use fix::{Applicability, Edit, Fix};
 pub use held::{HeldBytes, order_by_held};
 pub use rule::{FixAvailability, Rule};
 pub use rules::{ALL, by_code};
+pub use scope::Scope;
 pub use source::{MAX_FILE_BYTES, Position, Problem, Source};
 
 /// Fixes are applied at most this often in a row: a fix may uncover another finding, but a chain
@@ -60,7 +62,9 @@ pub struct Finding {
     pub span: std::ops::Range<usize>,
     /// The fix, if there is one.
     pub fix: Option<Fix>,
-    /// Bytes that a trace found to be held by the lines of the finding.
+    /// The lines whose memory it is about.
+    pub scope: Scope,
+    /// Bytes that a trace found to be held by those lines.
     pub held_bytes: Option<u64>,
 }
 
@@ -113,6 +117,7 @@ fn lint_parsed(source: &Source, selection: &Selection) -> Linted {
     let noqa = noqa::Noqa::read(code, &parsed, &index);
     let mut findings = Vec::new();
     let mut reports = Vec::new();
+    let mut scopes: Option<scope::Scopes> = None;
     for rule in ALL {
         if !selection.contains(rule) {
             continue;
@@ -123,6 +128,7 @@ fn lint_parsed(source: &Source, selection: &Selection) -> Linted {
                 continue;
             }
             let range: TextRange = report.range;
+            let scopes = scopes.get_or_insert_with(|| scope::Scopes::new(parsed.syntax()));
             findings.push(Finding {
                 rule,
                 message: report.message,
@@ -131,6 +137,7 @@ fn lint_parsed(source: &Source, selection: &Selection) -> Linted {
                 end: source.position(&index, range.end()),
                 span: range.start().to_usize()..range.end().to_usize(),
                 fix: report.fix,
+                scope: scopes.of(rule, range.start(), &index),
                 held_bytes: None,
             });
         }

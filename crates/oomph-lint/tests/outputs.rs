@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use oomph_lint::output::{FileReport, TextOptions, github, json, sarif, text};
-use oomph_lint::{Applicability, HeldBytes, Selection, Source, fix, lint, order_by_held};
+use oomph_lint::{Applicability, HeldBytes, Scope, Selection, Source, fix, lint, order_by_held};
 
 const CODE: &str = "\
 import torch
@@ -187,17 +187,21 @@ fn noqa_silences_lines_and_files() {
 fn findings_on_lines_that_hold_memory_come_first() {
     let source = Source::python(CODE.to_string()).unwrap();
     let mut held = HeldBytes::new();
-    held.add("train.py", 11, 3 << 30);
-    held.add("train.py", 11, 1 << 30);
-    held.add("other.py", 10, 9 << 30);
+    // Made by `loss = criterion(model(x), y)`, called from the loop's own line.
+    held.add([("train.py", 7), ("train.py", 5)], 3 << 30);
+    held.add([("train.py", 7)], 1 << 30);
+    held.add([("train.py", 1), ("other.py", 7)], 9 << 30);
     let mut findings: Vec<_> = lint(&source, &Selection::default())
         .findings
         .into_iter()
         .map(|finding| ("train.py", finding))
         .collect();
-    assert_eq!(findings[0].1.rule.code, "OOM101");
-    order_by_held(&mut findings, &held);
+    findings.reverse();
     assert_eq!(findings[0].1.rule.code, "OOM611");
+    order_by_held(&mut findings, &held);
+    // The sum keeps what the loop made; the call to `empty_cache` made nothing itself.
+    assert_eq!(findings[0].1.rule.code, "OOM101");
+    assert_eq!(findings[0].1.scope, Scope::Loop(5, 11));
     assert_eq!(findings[0].1.held_bytes, Some(4 << 30));
     assert_eq!(findings[1].1.held_bytes, None);
     let file = FileReport {

@@ -176,8 +176,9 @@ impl PlanFile {
         }
         if self.gpu.memory_bytes > gpu.memory_bytes && gpu.memory_bytes > 0 {
             found.push(format!(
-                "the plan was made for a GPU of {} bytes; this one has {}",
-                self.gpu.memory_bytes, gpu.memory_bytes
+                "the plan was made for {}; this GPU has {}",
+                gib(self.gpu.memory_bytes),
+                gib(gpu.memory_bytes)
             ));
         }
         if differ(&self.versions.torch, &versions.torch) {
@@ -194,6 +195,10 @@ impl PlanFile {
         // Serialising plain structs of strings and numbers has nothing to fail on.
         toml::to_string_pretty(self).unwrap_or_default()
     }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 #[cfg(test)]
@@ -235,7 +240,7 @@ mod tests {
     #[test]
     fn another_job_gpu_or_version_is_noticed() -> Result<(), PlanError> {
         let plan = PlanFile::parse(
-            "format = \"oomph.plan/1\"\n[job]\nscript = \"a/train.py\"\nsha256 = \"1\"\n[gpu]\nid = \"t4\"\nmemory_bytes = 9\n[versions]\ntorch = \"2.11.0\"\n",
+            "format = \"oomph.plan/1\"\n[job]\nscript = \"a/train.py\"\nsha256 = \"1\"\n[gpu]\nid = \"t4\"\nmemory_bytes = 9663676416\n[versions]\ntorch = \"2.11.0\"\n",
         )?;
         let job = |script: &str, sha256: &str| Job {
             script: script.to_owned(),
@@ -250,18 +255,26 @@ mod tests {
             torch: torch.to_owned(),
             ..Versions::default()
         };
-        let none = plan.mismatches(&job("b/train.py", "1"), &gpu("t4", 9), &torch("2.11.0"));
+        let none = plan.mismatches(
+            &job("b/train.py", "1"),
+            &gpu("t4", 9 << 30),
+            &torch("2.11.0"),
+        );
         assert_eq!(none, Vec::<String>::new());
         assert_eq!(
             plan.mismatches(&Job::default(), &Gpu::default(), &Versions::default()),
             none
         );
-        let all = plan.mismatches(&job("other.py", "1"), &gpu("a100", 8), &torch("2.12.0"));
-        for (words, expected) in all.iter().zip(["other.py", "a100", "8", "2.12.0"]) {
+        let all = plan.mismatches(
+            &job("other.py", "1"),
+            &gpu("a100", 8 << 30),
+            &torch("2.12.0"),
+        );
+        for (words, expected) in all.iter().zip(["other.py", "a100", "8.00 GiB", "2.12.0"]) {
             assert!(words.contains(expected), "{words}");
         }
         assert_eq!(all.len(), 4);
-        let changed = plan.mismatches(&job("train.py", "2"), &gpu("t4", 9), &torch(""));
+        let changed = plan.mismatches(&job("train.py", "2"), &gpu("t4", 9 << 30), &torch(""));
         assert!(changed[0].contains("changed"), "{changed:?}");
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use oomph_explain::Explanation;
 use oomph_run::summary::{Share, Summary, Verdict};
 
+use crate::finding::HeldFinding;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, wrap,
 };
@@ -24,6 +25,8 @@ const CATEGORIES: [(&str, &str); 9] = [
 ];
 /// Rows of a table without `-v`.
 const FEW: usize = 4;
+/// Findings of the linter without `-v`.
+const FINDINGS: usize = 2;
 /// Rows of a table with `-v`.
 const MANY: usize = 24;
 const INDENT: usize = 2;
@@ -32,6 +35,7 @@ const INDENT: usize = 2;
 pub fn run_report(
     summary: &Summary,
     explanation: Option<&Explanation>,
+    findings: &[HeldFinding],
     directory: &Path,
     columns: usize,
     verbose: bool,
@@ -69,7 +73,7 @@ pub fn run_report(
     );
     let _ = writeln!(out, "\n{}\n", paint(DIM, shorten(&head, columns)));
     verdict(&mut out, summary, columns);
-    if summary.peak.used_bytes > 0 {
+    if summary.peak.used_bytes > 0 && summary.verdict != Verdict::Refused {
         categories(&mut out, summary, columns);
         let limit = if verbose { MANY } else { FEW };
         shares(
@@ -89,6 +93,7 @@ pub fn run_report(
         cause(&mut out, explanation, columns);
     }
     plan(&mut out, summary, columns);
+    lint(&mut out, findings, verbose, columns);
     assumptions(&mut out, summary, verbose, columns);
     let _ = writeln!(
         out,
@@ -99,7 +104,7 @@ pub fn run_report(
 }
 
 fn verdict(out: &mut String, summary: &Summary, columns: usize) {
-    let peak = bytes(summary.peak.used_bytes);
+    let needed = bytes(summary.peak.used_bytes);
     let capacity = summary.gpu.memory_bytes;
     match summary.verdict {
         Verdict::Fits if summary.peak.used_bytes == 0 => {
@@ -107,10 +112,10 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         }
         Verdict::Fits => {
             let spare = capacity.saturating_sub(summary.peak.used_bytes);
-            let share = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
+            let percent = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits"));
             let text = format!(
-                "peak {peak} of {} ({share:.0} %), {} to spare",
+                "peak {needed} of {} ({percent:.0} %), {} to spare",
                 bytes(capacity),
                 bytes(spare)
             );
@@ -153,16 +158,16 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
             let text = match summary.oom.as_ref().and_then(|oom| oom.short_bytes) {
                 Some(short) if short > 0 => {
                     format!(
-                        "peak needed {peak} of {}: {} too much",
+                        "peak needed {needed} of {}: {} too much",
                         bytes(capacity),
                         bytes(short)
                     )
                 }
                 Some(_) => format!(
-                    "without a limit the peak is {peak} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
+                    "without a limit the peak is {needed} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
                     bytes(capacity)
                 ),
-                None => format!("at least {peak} of {} was needed", bytes(capacity)),
+                None => format!("at least {needed} of {} was needed", bytes(capacity)),
             };
             let _ = writeln!(
                 out,
@@ -323,6 +328,9 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
 
 /// What the levers of a plan did, and the planned peak beside the measured one.
 fn plan(out: &mut String, summary: &Summary, columns: usize) {
+    if summary.verdict == Verdict::Refused {
+        return;
+    }
     for (index, lever) in summary.levers.iter().enumerate() {
         let title = if index == 0 { "levers" } else { "" };
         let note = lever
@@ -338,7 +346,7 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
         let text = if lever.applied == 0 {
             line(title, &text, columns)
                 .lines()
-                .map(|part| format!("{}", paint(WARN, part)))
+                .map(|part| paint(WARN, part))
                 .collect::<Vec<_>>()
                 .join("\n")
         } else {
@@ -357,6 +365,24 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
             bytes(measured)
         );
         let _ = writeln!(out, "{}", line("planned", &text, columns));
+    }
+}
+
+fn lint(out: &mut String, findings: &[HeldFinding], verbose: bool, columns: usize) {
+    let limit = if verbose { MANY } else { FINDINGS };
+    for (index, finding) in findings.iter().take(limit).enumerate() {
+        let text = format!(
+            "{} ({} held by this {})",
+            finding.text(),
+            bytes(finding.held_bytes),
+            finding.held_by
+        );
+        let title = if index == 0 { "lint" } else { "" };
+        let _ = writeln!(out, "{}", line(title, &text, columns));
+    }
+    if findings.len() > limit {
+        let more = format!("and {} more: oomph lint --trace", findings.len() - limit);
+        let _ = writeln!(out, "{}", line("", &more, columns));
     }
 }
 

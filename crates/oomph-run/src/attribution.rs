@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use oomph_trace::{Action, Category, Label, Labels, Phase, StringId, Trace};
+use oomph_trace::{Action, Category, Label, Labels, Phase, StackId, StringId, Trace};
 
 use crate::record::Record;
 
@@ -52,13 +52,10 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
             step: step + 1,
         })
         .collect();
+    let ids = ScopeIds::new(trace, record);
     let scope_of = |trace: &Trace, row: usize| {
-        trace
-            .strings
-            .get(trace.events.metadata(row))
-            .parse::<usize>()
-            .ok()
-            .and_then(|id| scopes.get(id))
+        let id = ids.get(trace, row);
+        id.and_then(|id| scopes.get(id))
             .copied()
             .unwrap_or_default()
     };
@@ -76,7 +73,7 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
                     label.module = owner;
                 }
             }
-            None => label.category = by_scope(trace, *life, scope),
+            None => label.category = by_scope(trace, &ids, *life, scope),
         }
         let handle = *handles.entry(label).or_insert_with(|| labels.add(label));
         labels.set(life.alloc, handle);
@@ -85,6 +82,45 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
         }
     }
     trace.labels = Some(labels);
+}
+
+/// What the recorder calls the frames that carry a scope, where allocations carry no metadata.
+const SCOPE_FRAME: &str = "oomph_scope_";
+
+/// The recorder's number of the scope in which each row happened.
+#[derive(Debug)]
+enum ScopeIds {
+    /// PyTorch kept it in the row's metadata.
+    Metadata,
+    /// A frame of the row's stack is named by it: by stack.
+    Frames(Vec<Option<usize>>),
+}
+
+impl ScopeIds {
+    fn new(trace: &Trace, record: &Record) -> Self {
+        if record.has_scopes {
+            return Self::Metadata;
+        }
+        let stacks = (0..trace.stacks.len()).map(|index| {
+            // The innermost one: operators run inside of others.
+            trace
+                .stacks
+                .frames(StackId(index as u32))
+                .find_map(|frame| {
+                    let name = trace.strings.get(frame.name);
+                    let number = name.rsplit('.').next()?.strip_prefix(SCOPE_FRAME)?;
+                    number.parse().ok()
+                })
+        });
+        Self::Frames(stacks.collect())
+    }
+
+    fn get(&self, trace: &Trace, row: usize) -> Option<usize> {
+        match self {
+            Self::Metadata => trace.strings.get(trace.events.metadata(row)).parse().ok(),
+            Self::Frames(by_stack) => *by_stack.get(trace.events.stack(row).index())?,
+        }
+    }
 }
 
 fn phase_of(name: &str) -> Phase {
@@ -223,7 +259,7 @@ fn spread(
 }
 
 /// What an allocation holds that nobody marked.
-fn by_scope(trace: &Trace, life: Life, scope: Label) -> Category {
+fn by_scope(trace: &Trace, ids: &ScopeIds, life: Life, scope: Label) -> Category {
     let op = trace.strings.get(scope.op);
     let name = op.rsplit("::").next().unwrap_or(op);
     let size = trace.events.size(life.alloc).0;
@@ -234,8 +270,7 @@ fn by_scope(trace: &Trace, life: Life, scope: Label) -> Category {
     }
     // Freed under the same operator that took it: scratch memory, or an intermediate.
     let passing = !ends
-        && (life.alloc..life.free)
-            .all(|row| trace.events.metadata(row) == trace.events.metadata(life.alloc));
+        && (life.alloc..life.free).all(|row| ids.get(trace, row) == ids.get(trace, life.alloc));
     if passing {
         return if scratch {
             Category::Workspace

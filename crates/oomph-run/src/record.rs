@@ -74,7 +74,7 @@ pub struct Record {
     pub marks: Vec<(String, i64, u64, String)>,
     /// When steps ended and phases began: time in µs, what, number.
     pub boundaries: Vec<(i64, String, u32)>,
-    /// Whether allocations carry scopes at all (torch 2.10 and later).
+    /// Whether allocations carry scopes as metadata (torch 2.10 and later); if not, a frame does.
     pub has_scopes: bool,
     /// How many events the history could hold.
     pub max_events: usize,

@@ -270,6 +270,7 @@ fn failure(record: &Record) -> Option<String> {
     Some(match (&outcome.r#type, &outcome.message) {
         (_, Some(message)) if outcome.kind == "refused" => message.clone(),
         (Some(kind), Some(message)) => format!("{kind}: {message}"),
+        _ if outcome.kind == "interrupted" => "interrupted".to_owned(),
         _ => format!("exit status {}", outcome.status),
     })
 }
@@ -389,7 +390,7 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
         })
         .collect();
     let peak = labels.get(peak_row);
-    summary.peak_phase = peak.phase.name().to_owned();
+    peak.phase.name().clone_into(&mut summary.peak_phase);
     summary.peak_step = peak.step;
 }
 

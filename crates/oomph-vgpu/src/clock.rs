@@ -287,6 +287,10 @@ const fn min(a: u32, b: u32) -> u32 {
 impl Product {
     /// How many times slower the product is for its alignment: tensor cores are fed in pieces of
     /// sixteen bytes, which smaller alignments cannot be read in.
+    #[expect(
+        clippy::match_same_arms,
+        reason = "a table: equal values are no relation"
+    )]
     fn misalignment(&self) -> f64 {
         match (self.kind, self.alignment) {
             (_, ALIGNED..) => 1.0,

@@ -197,6 +197,29 @@ export! {
         }
         SUCCESS
     }
+    /// Whether an algorithm does for a product: every one does.
+    fn cublasLtMatmulAlgoCheck(_handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, algorithm: *const [u64; 8], result: *mut HeuristicResult) -> Status, or INTERNAL; {
+        if algorithm.is_null() {
+            return INVALID_VALUE;
+        }
+        // SAFETY: the caller's algorithm.
+        let algorithm = unsafe { algorithm.read_unaligned() };
+        unsafe { put(result, HeuristicResult { algorithm, workspace: 0, state: SUCCESS, waves: 1.0, reserved: [0; 4] }) };
+        SUCCESS
+    }
+    fn cublasLtMatmulAlgoInit(_handle: u64, _compute: c_int, _scale: c_int, _a: c_int, _b: c_int, _c: c_int, _d: c_int, id: c_int, algorithm: *mut [u64; 8]) -> Status, or INTERNAL; {
+        unsafe { put(algorithm, [id as u64, 0, 0, 0, 0, 0, 0, 0]) };
+        SUCCESS
+    }
+    /// An algorithm's settings are not kept: each reads as zero.
+    fn cublasLtMatmulAlgoConfigGetAttribute(_algorithm: u64, _attribute: c_int, value: *mut u8, size: usize, written: *mut usize) -> Status, or INTERNAL; {
+        if !value.is_null() {
+            // SAFETY: the caller gives `size` bytes.
+            unsafe { std::ptr::write_bytes(value, 0, size) };
+        }
+        unsafe { put(written, size) };
+        SUCCESS
+    }
     fn cublasLtMatmul(_handle: u64, operation: u64, _alpha: u64, a: u64, a_layout: u64, b: u64, b_layout: u64, _beta: u64, _c: u64, _c_layout: u64, d: u64, d_layout: u64, _algorithm: u64, _workspace: u64, _size: usize, stream: u64) -> Status, or INTERNAL; {
         let Some(product) = (unsafe { Product::read(operation, a_layout, b_layout, d_layout) }) else { return INVALID_VALUE };
         // SAFETY: the descriptors were just looked at.

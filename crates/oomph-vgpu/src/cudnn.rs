@@ -185,8 +185,15 @@ fn load() -> Option<Real> {
             ) == SUCCESS
             && (real.finalize)(device) == SUCCESS;
         if made {
-            complete_device(device, &json);
+            let version = (real.version)();
+            if !complete_device(device, &json) {
+                ledger::assume("cuDNN", NOT_COMPLETED);
+            } else if !COMPARED.contains(&version) {
+                ledger::assume("cuDNN", OTHER_VERSION);
+            }
             real.device = device;
+        } else {
+            ledger::assume("cuDNN", NO_DEVICE);
         }
     }
     Some(real)
@@ -202,38 +209,95 @@ fn json_number(json: &str, key: &str) -> Option<i32> {
     digits[..end].parse().ok()
 }
 
+/// The version of cuDNN whose work spaces were compared with those of a GPU, and its patches.
+const COMPARED: std::ops::Range<usize> = 91_900..92_000;
+
+/// What is said of work spaces, by how much is known of the installed version.
+const OTHER_VERSION: &str = "work spaces of convolutions were compared with those of a GPU for \
+     cuDNN 9.19; this is another version, and they may differ";
+const NO_DEVICE: &str = "this version of cuDNN does not take the description of a GPU; work spaces \
+     of convolutions are unknown";
+const NOT_COMPLETED: &str = "this version of cuDNN keeps the description of a GPU in a place that \
+     is not known; work spaces of convolutions may differ";
+
+/// Where the description of a device keeps what its JSON leaves out, in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Missing {
+    /// Groups of multiprocessors.
+    groups: usize,
+    /// How many clusters of each size run at once; older versions do not keep it.
+    clusters: Option<usize>,
+}
+
+impl Missing {
+    const GROUPS: usize = 24;
+    const SIZES: usize = 16;
+
+    /// Finds it between the versions of GPU and driver and the GPU's name, as cuDNN 9.10, 9.19 and
+    /// 9.26 have it. `None` if anything else is there.
+    fn find(words: &[i32], l2: i32, architecture: i32, driver: i32, name: &str) -> Option<Self> {
+        let start = name.as_bytes().get(..4)?;
+        let start = i32::from_ne_bytes(start.try_into().ok()?);
+        let versions = words
+            .windows(4)
+            .position(|window| window == [l2, 0, architecture, driver])?
+            + 4;
+        // From 9.26 on, one more word comes before.
+        let groups = versions
+            + usize::from(words.get(versions) == Some(&0) && words.get(versions + 1) != Some(&0));
+        let name_at = groups
+            + words
+                .get(groups..)?
+                .iter()
+                .position(|&word| word == start)?;
+        let clusters = groups + Self::GROUPS;
+        if words
+            .get(groups + 1..clusters)?
+            .iter()
+            .any(|&word| word != 0)
+        {
+            return None;
+        }
+        match name_at.checked_sub(clusters)? {
+            0 => Some(Self {
+                groups,
+                clusters: None,
+            }),
+            // 9.26 keeps as many words more, which stay as they are.
+            room if room == Self::SIZES || room == 2 * Self::SIZES => {
+                // It works them out as if there were one group.
+                let one = *words.get(groups)?;
+                let found = words.get(clusters..clusters + Self::SIZES)?;
+                let is_known = found.iter().all(|&word| word == 0)
+                    || found
+                        .iter()
+                        .zip(1..)
+                        .all(|(&word, size)| word == one / size);
+                is_known.then_some(Self {
+                    groups,
+                    clusters: Some(clusters),
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Fills in what a device's JSON leaves out: its groups of multiprocessors, and how many clusters
 /// of each size run at once. Kernels with clusters are split differently by them, so without them
 /// one work space in five is another than with a handle.
 ///
-/// The library keeps both behind the other properties, and zeros where a JSON made them. If those
-/// are not exactly where they were in 9.19, nothing is done.
-fn complete_device(device: u64, json: &str) {
+/// The library keeps both behind the other properties. False if they are not where they are known
+/// to be: then nothing is done.
+fn complete_device(device: u64, json: &str) -> bool {
     const BYTES: usize = 512;
-    const SIZES: usize = 16;
-    const GROUPS: usize = 24;
-    /// Of the driver's version, from the largest shared memory of a block.
-    const VERSION_AT: usize = 17;
     let gpu = &machine().properties;
     if gpu.major < 9 {
-        return;
+        return true; // it has no clusters
     }
-    let known = [
-        "maxSharedMemoryPerBlock",
-        "maxSharedMemoryPerBlockOptin",
-        "reservedSharedMemoryPerBlock",
-        "maxRegistersPerSM",
-        "maxCtasPerSM",
-        "maxThreadsPerBlock",
-        "maxThreadsPerSM",
-    ];
-    let known: Option<Vec<i32>> = known.iter().map(|key| json_number(json, key)).collect();
-    let (Some(known), Some(version), Some(architecture)) = (
-        known,
-        json_number(json, "driverVer"),
-        json_number(json, "deviceVer"),
-    ) else {
-        return;
+    let numbers = ["l2CacheSize", "deviceVer", "driverVer"].map(|key| json_number(json, key));
+    let [Some(l2), Some(architecture), Some(driver)] = numbers else {
+        return false;
     };
     // Read by way of the system, which refuses what is not mapped.
     let mut bytes = [0_u8; BYTES];
@@ -243,34 +307,31 @@ fn complete_device(device: u64, json: &str) {
         .chunks_exact(4)
         .map(|word| i32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
         .collect();
-    let Some(found) = words
-        .windows(known.len())
-        .position(|window| window == known)
-    else {
-        return;
+    let Some(missing) = Missing::find(&words, l2, architecture, driver, &gpu.name) else {
+        return false;
     };
-    let version_at = found + 1 + VERSION_AT;
-    let groups_at = version_at + 1;
-    let clusters_at = groups_at + GROUPS;
-    let is_as_known = words.get(version_at - 1..=version_at) == Some(&[architecture, version])
-        && words
-            .get(groups_at + 1..clusters_at + SIZES)
-            .is_some_and(|rest| rest.iter().all(|&word| word == 0));
-    if !is_as_known {
-        return;
-    }
     // Pairs of multiprocessors that are in no group that takes larger clusters come last.
     let mut groups = gpu.groups.clone();
     let paired = gpu.sm_count - groups.iter().sum::<i32>();
     groups.extend((0..paired.max(0) / 2).map(|_| 2));
-    groups.resize(GROUPS, 0);
-    let clusters = (1..=SIZES as c_int).map(crate::kernels::clusters_of_largest);
-    let values: Vec<i32> = groups.into_iter().chain(clusters).collect();
-    // SAFETY: words of a live object, which held the zeros that they replace.
-    unsafe {
-        let at = (device as *mut i32).add(groups_at);
-        std::ptr::copy_nonoverlapping(values.as_ptr(), at, values.len());
+    groups.resize(Missing::GROUPS, 0);
+    let sizes = 1..=Missing::SIZES as c_int;
+    let clusters: Vec<i32> = sizes.map(crate::kernels::clusters_of_largest).collect();
+    let write = |at: usize, values: &[i32]| {
+        // SAFETY: words of a live object, which `find` has just seen.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                values.as_ptr(),
+                (device as *mut i32).add(at),
+                values.len(),
+            );
+        }
+    };
+    write(missing.groups, &groups);
+    if let Some(at) = missing.clusters {
+        write(at, &clusters);
     }
+    true
 }
 
 /// Sets the device on a descriptor that has no handle.
@@ -435,10 +496,23 @@ struct Rnn {
 }
 
 /// A batch of sequences.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Sequences {
-    length: u64,
-    batch: u64,
+    /// Of the longest.
+    steps: u64,
+    /// Of each; a packed batch has different ones.
+    lengths: Vec<u64>,
+}
+
+impl Sequences {
+    fn batch(&self) -> u64 {
+        self.lengths.len() as u64
+    }
+
+    /// Rows of all steps together.
+    fn rows(&self) -> u64 {
+        self.lengths.iter().sum()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -719,7 +793,12 @@ forwarded! {
         SUCCESS
     }
     fn cudnnSetRNNDataDescriptor(descriptor: u64, kind: c_int, layout: c_int, length: c_int, batch: c_int, vector: c_int, lengths: *const c_int, fill: *mut c_void) {
-        DESCRIPTORS.lock().sequences.insert(descriptor, Sequences { length: length as u64, batch: batch as u64 });
+        let lengths = (0..batch.max(0) as usize)
+            // SAFETY: cuDNN reads as many lengths as the batch has sequences, on the host.
+            .map(|at| if lengths.is_null() { length } else { unsafe { *lengths.add(at) } })
+            .map(|length| length.max(0) as u64)
+            .collect();
+        DESCRIPTORS.lock().sequences.insert(descriptor, Sequences { steps: length.max(0) as u64, lengths });
         SUCCESS
     }
     fn cudnnGetRNNWeightSpaceSize(handle: u64, descriptor: u64, size: *mut usize) {
@@ -769,13 +848,15 @@ const RNN_STEPS: u64 = 256;
 /// Work and reserve space of a recurrent network, as cuDNN 9 asks for them; found by varying one
 /// parameter at a time. The forward and the backward pass share the work space.
 fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u64) {
-    let (steps, batch) = (sequences.length, sequences.batch);
+    let (steps, batch) = (sequences.steps, sequences.batch());
+    let rows = sequences.rows();
+    let rows_of = |steps: u64| rows.min(steps * batch);
     let (layers, directions, gates) = (rnn.layers, rnn.directions(), rnn.gates());
     let (hidden, input, output) = (rnn.hidden, rnn.input, rnn.output());
     let bytes = data_bytes(rnn.kind);
     let (both, cells) = (directions == 2, rnn.cell == MODE_LSTM);
     let state = batch * hidden;
-    let all_states = steps * state;
+    let all_states = rows * hidden;
     let weights: u64 = (0..rnn.pseudo_layers())
         .map(|layer| rnn.matrices(layer))
         .sum();
@@ -783,10 +864,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
     // Sequences of different lengths are unpacked, and their states sorted.
     let sorted = directions * if cells { 4 } else { 2 };
     let (padding, lengths) = if rnn.padded {
-        (
-            all_states + steps * batch * input,
-            (8 * batch).next_multiple_of(32),
-        )
+        (all_states + rows * input, (8 * batch).next_multiple_of(32))
     } else {
         (0, 0)
     };
@@ -797,7 +875,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
             all_states * (gates * 2 + 4 + padded),
             state * (gates * 2 + 4),
         ),
-        (false, false) => (gates * steps.min(RNN_STEPS) * state, state * gates),
+        (false, false) => (gates * rows_of(RNN_STEPS) * hidden, state * gates),
         (true, true) => (all_states * (gates * 6 + 4 + padded), state * 6),
         (false, true) => (all_states * gates * 5, state * 2),
     };
@@ -806,7 +884,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
     // Projected states are smaller, and are there beside the others.
     let (projections, narrower) = if rnn.has_projection() {
         (
-            directions * steps * batch * output,
+            directions * rows * output,
             padded * 2 * directions * (state - batch * output),
         )
     } else {
@@ -818,7 +896,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
         return ((forward + weights) * bytes + fixed + lengths, 0);
     }
 
-    let widest = directions * directions * steps * batch * hidden.max(input);
+    let widest = directions * directions * rows * hidden.max(input);
     let between = if both {
         (2 + u64::from(layers > 1) * 2) * all_states
     } else if layers == 1 {
@@ -826,7 +904,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
     } else if rnn.is_persistent() {
         2 * all_states
     } else {
-        rnn_chunk(layers, steps, batch) * state
+        rows_of(rnn_chunk(layers, steps, batch)) * hidden
     };
     let between = match rnn.cell {
         _ if !rnn.is_persistent() => between,
@@ -834,7 +912,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
         MODE_GRU => between + 14 * all_states,
         _ => between + 9 * all_states,
     };
-    let unpacked = padded * (2 * directions * all_states + 2 * steps * batch * input);
+    let unpacked = padded * (2 * directions * all_states + 2 * rows * input);
     let kept = match (cells, both) {
         (false, false) => 1 + u64::from(rnn.is_persistent()),
         (false, true) => 6,
@@ -855,7 +933,7 @@ fn rnn_temporaries(rnn: &Rnn, sequences: &Sequences, training: bool) -> (u64, u6
         _ => 1,
     };
     let projected = if rnn.has_projection() {
-        layers * (all_states + steps * batch * output)
+        layers * (all_states + rows * output)
     } else {
         0
     };
@@ -1025,4 +1103,41 @@ forwarded! {
 /// the labels with blanks between them.
 fn ctc_space(steps: u64, batch: u64, classes: u64, longest: u64) -> u64 {
     batch * (steps * (4 * classes + 16 * longest + 8) + 8 * longest + 12)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of a description as a version of cuDNN makes them: those before the groups,
+    /// those of the first cluster sizes, and those up to the name.
+    fn words(extra: usize, clusters: &[i32], room: usize) -> Vec<i32> {
+        let mut words = vec![7, 8, 50_000, 0, 900, 13_000];
+        words.extend(vec![0; extra]);
+        words.push(18);
+        words.extend([0; Missing::GROUPS - 1]);
+        words.extend(clusters);
+        words.resize(words.len() + room - clusters.len(), 0);
+        words.push(i32::from_ne_bytes(*b"NVID"));
+        words
+    }
+
+    fn find(words: &[i32]) -> Option<Missing> {
+        Missing::find(words, 50_000, 900, 13_000, "NVIDIA H200")
+    }
+
+    #[test]
+    fn the_missing_words_are_found_where_each_version_keeps_them_and_nowhere_else() {
+        let by_one: Vec<i32> = (1..=16).map(|size| 18 / size).collect();
+        let at = |groups, clusters| Some(Missing { groups, clusters });
+        assert_eq!(find(&words(0, &[], 0)), at(6, None));
+        assert_eq!(find(&words(0, &[], 16)), at(6, Some(30)));
+        assert_eq!(find(&words(1, &by_one, 32)), at(7, Some(31)));
+        assert_eq!(find(&words(0, &[], 8)), None);
+        assert_eq!(find(&words(1, &[5, 5], 16)), None);
+        assert_eq!(find(&words(0, &[], 16)[..20]), None);
+        let mut taken = words(0, &[], 16);
+        taken[10] = 3;
+        assert_eq!(find(&taken), None);
+    }
 }

@@ -225,13 +225,13 @@ impl Described {
             }
             return time;
         }
-        let (Some(a), Some(b)) = (find(PRODUCT_A), find(PRODUCT_B)) else {
+        let (Some(left), Some(right)) = (find(PRODUCT_A), find(PRODUCT_B)) else {
             return Duration::ZERO;
         };
-        let (Some(&[m, k]), Some(&n)) = (a.dims.last_chunk(), b.dims.last()) else {
+        let (Some(&[m, k]), Some(&n)) = (left.dims.last_chunk(), right.dims.last()) else {
             return Duration::ZERO;
         };
-        let batch = a.dims[..a.dims.len() - 2].iter().product();
+        let batch = left.dims[..left.dims.len() - 2].iter().product();
         // What lies between two products never leaves the chip, so only the operations count.
         let flat = Product {
             m,

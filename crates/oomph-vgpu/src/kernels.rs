@@ -43,13 +43,19 @@ pub struct FuncAttributes {
 /// Registers that a kernel is taken to use: what most of PyTorch's do.
 const REGISTERS: c_int = 32;
 
+/// Grid, block, bytes of shared memory, stream.
+type Configuration = (Dim3, Dim3, usize, u64);
+
 thread_local! {
     /// `<<<…>>>` pushes here and the stub of the kernel pops.
-    static CONFIGURATIONS: RefCell<Vec<(Dim3, Dim3, usize, u64)>> = const { RefCell::new(Vec::new()) };
+    static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Device variables: host address → (size, device address once asked for).
-static VARIABLES: std::sync::LazyLock<Mutex<HashMap<u64, (usize, Option<u64>)>>> =
+/// Size, and the device address once asked for.
+type Variable = (usize, Option<u64>);
+
+/// Device variables by host address.
+static VARIABLES: std::sync::LazyLock<Mutex<HashMap<u64, Variable>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 impl From<Dim3> for [c_uint; 3] {

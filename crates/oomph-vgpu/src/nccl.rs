@@ -3,7 +3,7 @@
 //! Small results are what they would be if all ranks were alike, which is said.
 
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::context::Charge;
 use crate::device::{self, machine};
@@ -14,7 +14,13 @@ use crate::{export, ledger, put, runtime};
 pub type Result = c_int;
 const SUCCESS: Result = 0;
 const INVALID_ARGUMENT: Result = 4;
+const INVALID_USAGE: Result = 5;
 const INTERNAL: Result = 3;
+
+/// Names a communicator; C passes it by value.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct UniqueId([u8; 128]);
 
 #[derive(Debug, Clone, Copy)]
 struct Communicator {
@@ -87,18 +93,18 @@ export! {
         unsafe { put(version, 22_809) };
         SUCCESS
     }
-    fn ncclGetUniqueId(out: *mut [u8; 128]) -> Result, or INTERNAL; {
+    fn ncclGetUniqueId(out: *mut UniqueId) -> Result, or INTERNAL; {
         let mut id = [0_u8; 128];
         id[..8].copy_from_slice(&opaque_handle().to_le_bytes());
         id[8..12].copy_from_slice(&std::process::id().to_le_bytes());
-        unsafe { put(out, id) };
+        unsafe { put(out, UniqueId(id)) };
         SUCCESS
     }
-    fn ncclCommInitRank(out: *mut u64, size: c_int, _id: [u8; 128], rank: c_int) -> Result, or INTERNAL; {
+    fn ncclCommInitRank(out: *mut u64, size: c_int, _id: UniqueId, rank: c_int) -> Result, or INTERNAL; {
         unsafe { put(out, create(rank, size)) };
         SUCCESS
     }
-    fn ncclCommInitRankConfig(out: *mut u64, size: c_int, _id: [u8; 128], rank: c_int, _config: *mut c_void) -> Result, or INTERNAL; {
+    fn ncclCommInitRankConfig(out: *mut u64, size: c_int, _id: UniqueId, rank: c_int, _config: *mut c_void) -> Result, or INTERNAL; {
         unsafe { put(out, create(rank, size)) };
         SUCCESS
     }
@@ -192,6 +198,55 @@ export! {
     fn ncclRecv(_to: u64, count: usize, kind: c_int, _peer: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         if collective(handle, stream, count as u64 * bytes(kind) / ranks(handle)).is_some() { SUCCESS } else { INVALID_ARGUMENT }
     }
+    fn ncclGather(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        let Some(communicator) = collective(handle, stream, count as u64 * bytes(kind)) else { return INVALID_ARGUMENT };
+        let len = count as u64 * bytes(kind);
+        for rank in 0..communicator.size as u64 {
+            if communicator.rank == root && to + rank * len != from {
+                unsafe { runtime::copy(to + rank * len, from, len as usize) };
+            }
+        }
+        SUCCESS
+    }
+    fn ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        let Some(communicator) = collective(handle, stream, count as u64 * bytes(kind)) else { return INVALID_ARGUMENT };
+        let len = count as u64 * bytes(kind);
+        if communicator.rank == root {
+            unsafe { runtime::copy(to, from + communicator.rank as u64 * len, len as usize) };
+        }
+        SUCCESS
+    }
+    fn ncclPutSignal(_from: u64, count: usize, kind: c_int, _peer: c_int, _window: u64, _offset: usize, _signal: c_int, _context: c_int, _flags: c_uint, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, count as u64 * bytes(kind) / ranks(handle)).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    }
+    fn ncclSignal(_peer: c_int, _signal: c_int, _context: c_int, _flags: c_uint, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, 0).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    }
+    fn ncclWaitSignal(_count: c_int, _signals: *const c_void, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if collective(handle, stream, 0).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    }
+    fn ncclCommGetUniqueId(_handle: u64, out: *mut UniqueId) -> Result, or INTERNAL; {
+        unsafe { ncclGetUniqueId(out) }
+    }
+    fn ncclCommGrow(parent: u64, size: c_int, _id: *const UniqueId, rank: c_int, out: *mut u64, _config: *mut c_void) -> Result, or INTERNAL; {
+        let found = COMMUNICATORS.lock().get(&parent).copied();
+        // Those who were in it before keep their rank.
+        let rank = if rank < 0 { found.map_or(0, |found| found.rank) } else { rank };
+        unsafe { put(out, create(rank, size)) };
+        SUCCESS
+    }
+    /// Memory that a communicator could give back: none is modelled.
+    fn ncclCommMemStats(_handle: u64, _which: c_int, out: *mut u64) -> Result, or INTERNAL; {
+        unsafe { put(out, 0) };
+        SUCCESS
+    }
+    // Windows into the memory of other ranks are refused, as by a system without them.
+    fn ncclWinGetUserPtr(_handle: u64, _window: u64, out: *mut u64) -> Result, or INTERNAL; {
+        unsafe { put(out, 0) };
+        INVALID_USAGE
+    }
+    fn ncclGetLsaMultimemDevicePointer() -> Result, or INTERNAL; { INVALID_USAGE }
+    fn ncclGetPeerDevicePointer() -> Result, or INTERNAL; { INVALID_USAGE }
     fn ncclMemAlloc(out: *mut *mut c_void, size: usize) -> Result, or INTERNAL; {
         if unsafe { runtime::cudaMalloc(out, size) } == runtime::SUCCESS { SUCCESS } else { 1 }
     }

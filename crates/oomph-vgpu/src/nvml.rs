@@ -72,7 +72,7 @@ export! {
     }
     fn nvmlDeviceGetUUID(handle: u64, out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
         let Some(index) = index(handle) else { return INVALID_ARGUMENT };
-        let hex: String = driver::uuid(index as c_int).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = format!("{:032x}", u128::from_be_bytes(driver::uuid(index as c_int)));
         let text = format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
         unsafe { put_text(out, room, &text) }
     }

@@ -9,7 +9,7 @@ use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
 use crate::sync::Mutex;
-use crate::{clock, driver, export, ledger, put};
+use crate::{clock, driver, export, graphs, ledger, put};
 
 pub type Error = c_int;
 pub const SUCCESS: Error = 0;
@@ -153,13 +153,20 @@ export! {
 
 // ---- versions and devices ----
 
+/// Whether the program was built for CUDA 12, some of whose structs and functions are others.
+fn is_cuda_12() -> bool {
+    machine().config.int("cuda_version", 13_000) < 13_000
+}
+
 export! {
     fn cudaRuntimeGetVersion(version: *mut c_int) -> Error, or UNKNOWN; {
         unsafe { put(version, machine().config.int("cuda_version", 13_000)) };
         SUCCESS
     }
     fn cudaDriverGetVersion(version: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { put(version, machine().config.int("driver_version", 13_000)) };
+        // A driver is never older than what a working program was built for.
+        let built_for = machine().config.int("cuda_version", 13_000);
+        unsafe { put(version, machine().config.int("driver_version", 13_000).max(built_for)) };
         SUCCESS
     }
     fn cudaGetDeviceCount(count: *mut c_int) -> Error, or UNKNOWN; {
@@ -511,6 +518,10 @@ device_prop!(DeviceProp12 {
     reserved: [c_int; 63],
 });
 
+// As the vendor's headers have them, compiled for C.
+const _: () = assert!(size_of::<DeviceProp12>() == 1032 && size_of::<DeviceProp13>() == 1008);
+const _: () = assert!(size_of::<KnownAttributes>() == 24 && size_of::<PointerAttributes>() == 88);
+
 impl DeviceProp12 {
     fn fill_version_specific(&mut self, from: &Properties) {
         self.clockRate = from.clock_khz;
@@ -654,19 +665,33 @@ export! {
         SUCCESS
     }
     fn cudaPointerGetAttributes(out: *mut PointerAttributes, at: *const c_void) -> Error, or UNKNOWN; {
-        unsafe { put(out, PointerAttributes::of(at as u64)) };
+        let found = PointerAttributes::of(at as u64);
+        unsafe {
+            if is_cuda_12() {
+                put(out.cast(), found.known);
+            } else {
+                put(out, found);
+            }
+        }
         SUCCESS
     }
 }
 
-/// `cudaPointerAttributes`.
+/// What `cudaPointerAttributes` was until CUDA 12.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct PointerAttributes {
+pub struct KnownAttributes {
     pub kind: c_int,
     pub device: c_int,
     pub device_pointer: u64,
     pub host_pointer: u64,
+}
+
+/// `cudaPointerAttributes` of CUDA 13.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct PointerAttributes {
+    pub known: KnownAttributes,
     reserved: [i64; 8],
 }
 
@@ -676,34 +701,35 @@ impl PointerAttributes {
 
     /// What is known of `addr`.
     pub fn of(addr: u64) -> Self {
-        let none = Self {
+        let none = KnownAttributes {
             kind: 0,
             device: -2,
             device_pointer: 0,
             host_pointer: 0,
-            reserved: [0; 8],
         };
-        if let Some(device) = driver::device_of(addr) {
-            Self {
+        let known = if let Some(device) = driver::device_of(addr) {
+            KnownAttributes {
                 kind: Self::DEVICE,
                 device: device as c_int,
                 device_pointer: addr,
                 ..none
             }
         } else if pinned(addr).is_some() {
-            let device = device::current() as c_int;
-            Self {
+            KnownAttributes {
                 kind: Self::HOST,
-                device,
+                device: device::current() as c_int,
                 device_pointer: addr,
                 host_pointer: addr,
-                ..none
             }
         } else {
-            Self {
+            KnownAttributes {
                 host_pointer: addr,
                 ..none
             }
+        };
+        Self {
+            known,
+            reserved: [0; 8],
         }
     }
 }
@@ -964,6 +990,23 @@ fn capture_status(stream: u64) -> (c_int, u64, u64) {
     })
 }
 
+/// The graph that is being captured; which of its nodes come before the next one is not kept.
+fn capture_graph(
+    handle: u64,
+    graph: *mut u64,
+    nodes: *mut u64,
+    edges: *mut u64,
+    count: *mut usize,
+) {
+    // SAFETY: the caller's outputs.
+    unsafe {
+        put(graph, handle);
+        put(nodes, 0);
+        put(edges, 0);
+        put(count, 0);
+    }
+}
+
 export! {
     fn cudaStreamBeginCapture(stream: u64, _mode: c_int) -> Error, or UNKNOWN; {
         check(streams::begin_capture(stream), ILLEGAL_STATE)
@@ -988,18 +1031,24 @@ export! {
         unsafe {
             put(status, active);
             put(id, capture);
-            put(graph, handle);
-            put(nodes, 0);
-            put(edges, 0);
-            put(count, 0);
         }
+        if is_cuda_12() {
+            return SUCCESS; // there this name takes no more
+        }
+        capture_graph(handle, graph, nodes, edges, count);
         SUCCESS
     }
     fn cudaStreamGetCaptureInfo_v3(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, edges: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
-        unsafe { cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, edges, count) }
+        let (active, capture, handle) = capture_status(stream);
+        unsafe {
+            put(status, active);
+            put(id, capture);
+        }
+        capture_graph(handle, graph, nodes, edges, count);
+        SUCCESS
     }
     fn cudaStreamGetCaptureInfo_v2(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
-        unsafe { cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, std::ptr::null_mut(), count) }
+        unsafe { cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, std::ptr::null_mut(), count) }
     }
     fn cudaStreamUpdateCaptureDependencies(_stream: u64, _nodes: *mut u64, _edges: *mut u64, _count: usize, _flags: c_uint) -> Error, or UNKNOWN; { SUCCESS }
     fn cudaThreadExchangeStreamCaptureMode(_mode: *mut c_int) -> Error, or UNKNOWN; { SUCCESS }
@@ -1019,7 +1068,7 @@ export! {
     }
     fn cudaGraphNodeGetDependencies(_node: u64, _nodes: *mut u64, edges_or_count: *mut usize, count: *mut usize) -> Error, or UNKNOWN; {
         // CUDA 12 has no edge argument: there the third one is the count.
-        let count = if machine().config.int("cuda_version", 13_000) < 13_000 { edges_or_count } else { count };
+        let count = if is_cuda_12() { edges_or_count } else { count };
         unsafe { put(count, 0) };
         SUCCESS
     }
@@ -1037,6 +1086,7 @@ export! {
     fn cudaGraphInstantiateWithFlags(out: *mut u64, graph: u64, _flags: c_ulonglong) -> Error, or UNKNOWN; {
         match streams::instantiate(graph) {
             Some(executable) => {
+                graphs::instantiated(graph, executable);
                 unsafe { put(out, executable) };
                 SUCCESS
             }
@@ -1050,9 +1100,11 @@ export! {
         check(streams::is_executable(executable), INVALID_VALUE)
     }
     fn cudaGraphDestroy(graph: u64) -> Error, or UNKNOWN; {
+        graphs::destroyed(graph);
         check(streams::destroy_graph(graph), INVALID_VALUE)
     }
     fn cudaGraphExecDestroy(executable: u64) -> Error, or UNKNOWN; {
+        graphs::destroyed(executable);
         check(streams::destroy_executable(executable), INVALID_VALUE)
     }
 }

@@ -117,6 +117,12 @@ impl Tables {
         latest.unwrap_or_default().max(self.witnessed)
     }
 
+    fn create_graph(&mut self) -> u64 {
+        let graph = self.handle();
+        self.graphs.insert(graph, Graph::default());
+        graph
+    }
+
     fn set_capture(&mut self, stream: u64, capture: Option<u64>) {
         if let Some(entry) = self.streams.get_mut(&stream) {
             entry.capture = capture;
@@ -292,12 +298,16 @@ pub fn witness_device(device: u32) {
 
 /// Starts capturing `stream`; false if it is being captured already.
 pub fn begin_capture(stream: u64) -> bool {
+    begin_capture_to(stream, None)
+}
+
+/// Starts capturing `stream` into `graph`, or into a new one.
+pub fn begin_capture_to(stream: u64, graph: Option<u64>) -> bool {
     let mut tables = TABLES.lock();
     if tables.capture_of(stream).is_some() {
         return false;
     }
-    let graph = tables.handle();
-    tables.graphs.insert(graph, Graph::default());
+    let graph = graph.unwrap_or_else(|| tables.create_graph());
     let id = tables.next;
     tables.captures.insert(
         id,
@@ -362,6 +372,18 @@ pub fn spend(device: u32, stream: u64, time: Duration) {
         return;
     }
     tables.spend(device, stream, time);
+}
+
+/// Makes an empty graph.
+pub fn create_graph() -> u64 {
+    TABLES.lock().create_graph()
+}
+
+/// Counts one more node; false if there is no such graph.
+pub fn add_node(graph: u64) -> bool {
+    let mut tables = TABLES.lock();
+    let found = tables.graphs.get_mut(&graph);
+    found.map(|found| found.nodes += 1).is_some()
 }
 
 /// The graph behind a handle.

@@ -100,10 +100,13 @@ idle! {
     cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnMat cusparseDestroyDnVec
     cusparseDestroyMatDescr cusparseDestroySpMat cusparseSetMatDiagType cusparseSetMatFillMode
     cusparseSetMatIndexBase cusparseSetMatType cusparseSetPointerMode cusparseSetStream
-    ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommShrink ncclCommWindowDeregister
+    cublasLtMatmulAlgoConfigSetAttribute cublasSetSmCountTarget
+    ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommResume ncclCommRevoke
+    ncclCommShrink ncclCommSuspend ncclCommWindowDeregister
     ncclCommWindowRegister ncclDevCommCreate ncclDevCommDestroy ncclGroupEnd ncclGroupSimulateEnd
-    ncclGroupStart ncclRedOpCreatePreMulSum ncclRedOpDestroy nvshmem_free nvshmem_info_get_version
-    nvshmem_init nvshmem_team_n_pes nvshmem_team_split_strided nvshmemid_hostlib_finalize
+    ncclGroupStart ncclRedOpCreatePreMulSum ncclRedOpDestroy nvshmem_barrier_all
+    nvshmem_free nvshmem_info_get_version
+    nvshmem_init nvshmem_selected_device_transport nvshmem_team_n_pes nvshmem_team_split_strided nvshmemid_hostlib_finalize
     nvshmemid_hostlib_init_attr nvshmemid_init_status nvshmemx_alltoallmem_on_stream
     nvshmemx_broadcastmem_on_stream nvshmemx_cumodule_init nvshmemx_get_uniqueid
     nvshmemx_getmem_on_stream nvshmemx_putmem_on_stream nvshmemx_putmem_signal_on_stream
@@ -297,6 +300,10 @@ export! {
     fn cuptiActivityGetNextRecord() -> c_int, or CUPTI_NO_MORE; { CUPTI_NO_MORE }
     fn cuptiGetResultString(_status: c_int, out: *mut *const c_char) -> c_int, or INTERNAL; {
         unsafe { put(out, c"no error".as_ptr()) };
+        SUCCESS
+    }
+    fn cuptiGetCallbackName(_domain: c_int, _callback: c_int, out: *mut *const c_char) -> c_int, or INTERNAL; {
+        unsafe { put(out, c"".as_ptr()) };
         SUCCESS
     }
     fn cusparseGetErrorString(_status: c_int) -> *const c_char, or std::ptr::null(); { c"success".as_ptr() }

@@ -79,6 +79,8 @@ class Job:
         """All that were made."""
         self.closure: Any = None
         """The closure of the `optimizer.step(closure)` in progress, else None."""
+        self.clip_limit: Any = None
+        """The norm or value that the clipping in progress allows; infinity only asks for the norm."""
         self._inside = False
         self._stepping: set[int] = set()
 
@@ -214,6 +216,9 @@ class Job:
 
             def clip(parameters: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
                 listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+                job.clip_limit = (
+                    args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
+                )
                 return nested(job.around_clip, listed, lambda: _original(listed, *args, **kwargs))
 
             clip = functools.wraps(original)(clip)
@@ -254,20 +259,20 @@ class Job:
     def _watch_loaders(self) -> None:
         """`iter(loader)`, of DataLoader and of classes derived from it (accelerate has some)."""
         job = self
-        entered: set[int] = set()
+        entered: list[Any] = []
 
         def watched(original: Any) -> Any:
             @functools.wraps(original)
             def iterate(loader: DataLoader) -> Any:
-                if id(loader) in entered:  # a subclass calls its base
+                if entered:  # a subclass calls its base, or wraps another DataLoader
                     return original(loader)
-                entered.add(id(loader))
+                entered.append(loader)
                 try:
                     iterator = original(loader)
                     if hasattr(iterator, "gi_frame"):  # a generator: its base is called later
-                        iterator = _started(iterator, entered, id(loader))
+                        iterator = _started(iterator, entered)
                 finally:
-                    entered.discard(id(loader))
+                    entered.pop()
                 for function in reversed(job.around_loader):
                     iterator = function(loader, iterator)
                 return iterator
@@ -279,23 +284,32 @@ class Job:
             kinds += kind.__subclasses__()
             if "__iter__" in vars(kind):
                 kind.__iter__ = watched(kind.__iter__)  # type: ignore[method-assign]
-        define = DataLoader.__init_subclass__
+        define = DataLoader.__init_subclass__.__func__
 
         def defined(cls: type, **kwargs: Any) -> None:
-            define(**kwargs)
+            define(cls, **kwargs)
             if "__iter__" in vars(cls):
                 cls.__iter__ = watched(cls.__iter__)  # type: ignore[attr-defined]
+
+        def accelerated(module: Any) -> None:
+            """accelerate's loaders hold a DataLoader, and ask it for one batch ahead."""
+            for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+                kind = getattr(module, name, None)
+                if kind is not None and not issubclass(kind, DataLoader):
+                    kind.__iter__ = watched(kind.__iter__)
+
+        on_import("accelerate.data_loader", accelerated)
 
         DataLoader.__init_subclass__ = classmethod(defined)  # type: ignore[assignment]
 
 
-def _started(iterator: Any, entered: set[int], key: int) -> Any:
-    """A generator that asks for its base's iterator while `key` counts as entered."""
-    entered.add(key)
+def _started(iterator: Any, entered: list[Any]) -> Any:
+    """A generator that asks for its base's iterator only when it is first asked itself."""
+    entered.append(iterator)
     try:
         first = next(iterator, _NOTHING)
     finally:
-        entered.discard(key)
+        entered.pop()
     if first is not _NOTHING:
         yield first
         yield from iterator

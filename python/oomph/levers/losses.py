@@ -106,9 +106,15 @@ class Term:
     `PARAMETERS` for a term without data."""
     guard: Any = None
     """The node that gets what was divided by `count`, which may be zero."""
+    divisor: Any = None
+    """What a mean is divided by beside its own count."""
+    single: bool = False
+    """Whether it is the loss of one sample of several."""
 
 
 PARAMETERS = "parameters"
+SAMPLES = "samples"
+"""A count that is exactly the number of samples."""
 
 
 def terms(
@@ -124,6 +130,7 @@ def terms(
         return []
     reader = _Reader(batch, outputs, assume)
     reader.read(loss.grad_fn, divisor=None, below=False)
+    reader.join_samples()
     return reader.found
 
 
@@ -161,7 +168,7 @@ class _Reader:
                 elif inner is not None and _name(inner) in ("Stack", "Cat"):
                     self._stacked(node, name, inner, divisor, below, top, waiting)
                 elif name == "Mean":
-                    self._add(top or node, _elements_in(node), None, 0)
+                    self._add(top or node, _elements_in(node), divisor, 0, node)
                 else:
                     self._add(top or node, None, divisor, _elements_in(node), node)
             elif name == "Div" and scalar:
@@ -203,10 +210,8 @@ class _Reader:
                 divisor,
                 _elements_in(node),
             )
-        if len(pieces) == self.part and self.part != self.whole and len(pieces) > 1:
-            if name == "Mean":
-                return self._add(top or node, len(pieces), None, 0)
-            return self._add(top or node, None, divisor, len(pieces), node)
+        if name == "Mean" and len(pieces) == self.part:
+            divisor = float(len(pieces))  # the losses of samples, perhaps
         waiting += [(piece, divisor, below, top) for piece in pieces]
         return None
 
@@ -222,17 +227,36 @@ class _Reader:
         if reduction == SUM:
             self._add(top, None, divisor, _elements_in(node), node)
         elif name in ("NllLoss", "NllLoss2D", "NllLossNd"):
-            self._add(top, _targets(node), None, 0)
+            self._add(top, _targets(node), divisor, 0, node)
         else:
-            self._add(top, _elements_in(node), None, 0)
+            self._add(top, _elements_in(node), divisor, 0, node)
 
     def _add(self, node, count, divisor, elements: int, divided: Any = None) -> None:
         """A term; a sum (`divided`) over a divisor is a mean if that counts what was summed."""
         guard = None
+        single = divided is not None and _of_one_sample(divided, self.part)
+        if single:
+            self.found.append(Term(node, count, None, divisor, single))
+            return
         if count is None and divisor is not None:
             count = self._divisor(divisor, elements)
             guard = divided if isinstance(count, torch.Tensor) else None
         self.found.append(Term(node, count, guard))
+
+    def join_samples(self) -> None:
+        """Losses of single samples that were added up are a sum or a mean over samples."""
+        single = [term for term in self.found if term.single]
+        if not single:
+            return
+        divisors = {term.divisor for term in single if not isinstance(term.divisor, torch.Tensor)}
+        if len(single) != self.part or len(divisors) != 1:
+            raise Inseparable("it takes the losses of some samples one by one")
+        divisor = divisors.pop()
+        if divisor not in (None, 1.0, float(self.part), float(self.whole)):
+            raise Inseparable(f"it divides the losses of its samples by {divisor:g}")
+        mean = divisor == self.part != self.whole and divisor is not None
+        for term in single:
+            term.count = SAMPLES if mean else None
 
     def _divisor(self, divisor: Any, elements: int) -> Any:
         """What a divided sum is a mean over; None if the divisor is a constant."""
@@ -270,6 +294,19 @@ class _Reader:
                     seen.add(child)
                     queue.append(child)
         return True
+
+
+def _of_one_sample(node: Any, part: int) -> bool:
+    """Whether what `node` reduces was picked from a tensor of `part` samples."""
+    for _ in range(8):
+        children = [child for child, _ in node.next_functions if child is not None]
+        if not children:
+            return False
+        node = children[0]
+        if _name(node) in ("Select", "Unbind") and getattr(node, "_saved_dim", -1) == 0:
+            shape = getattr(node, "_saved_self_sym_sizes", None) or _shape_in(node)
+            return bool(shape) and shape[0] == part
+    return False
 
 
 def _name(node: Any) -> str:

@@ -14,7 +14,7 @@ import torch
 from oomph.levers import frameworks
 from oomph.levers.base import Lever
 from oomph.levers.job import Backward, Job, Proceed
-from oomph.levers.losses import PARAMETERS, Inseparable, Term, coupled, terms
+from oomph.levers.losses import PARAMETERS, SAMPLES, Inseparable, Term, coupled, terms
 from oomph.levers.splitting import CannotSplit, Layout, layout
 
 BATCH_NORMS = (torch.nn.modules.batchnorm._BatchNorm,)
@@ -56,6 +56,8 @@ class MicroBatch(Lever):
         """Whether a loss was looked through for what mixes samples."""
         self.counted = False
         """Whether a loop enumerates its batches."""
+        self.calls = 0
+        """How often a model was called."""
         self.trains_in_eval = False
         """Whether the script trains models that are in evaluation mode."""
 
@@ -115,6 +117,7 @@ class MicroBatch(Lever):
     # ---- what the script does within a part ----
 
     def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        self.calls += 1
         if self.batch is None or not module.training or not torch.is_grad_enabled():
             return
         for name, part in module.named_modules() if not self.checked else ():
@@ -142,6 +145,12 @@ class MicroBatch(Lever):
             raise self.refuse(
                 "it updates more than once a batch (a backward pass after a step, as GANs and SAM do), which a "
                 "batch in parts cannot follow",
+                self.by_hand(parts=self.parts),
+            )
+        if batch.ahead:
+            raise self.refuse(
+                "it asks for batches before it trains on the last one (a prefetcher), or skips some, so that "
+                "it is not known which part a backward pass belongs to",
                 self.by_hand(parts=self.parts),
             )
         if batch.index > 0 and batch.backwards == 0 and not batch.external:
@@ -323,6 +332,8 @@ class Batch:
         self.backwards = 0
         self.stepped = False
         self.pending = False
+        self.ahead = False
+        """Whether parts were asked for with no call of a model between."""
         self.put_off: dict[Any, Proceed] = {}
         """What the script asked for after a part, to be done after the last."""
         self.constant: Any = None
@@ -382,9 +393,9 @@ class Batch:
 
     def _weight(self, key: Any, term: Term) -> Any:
         count = term.count
-        if count is None:
+        if count is None or count == SAMPLES:
             self._sums = True
-            return 1.0
+            return 1.0 if count is None else self.size / self.whole
         if isinstance(count, torch.Tensor):
             count = count.detach().to(torch.float32).reshape(())
         else:
@@ -480,6 +491,8 @@ class Parts:
         self._waiting: list[tuple[Any, int]] = []
         self._batch: Batch | None = None
         self._layout: Layout | None = None
+        self._calls = -1
+        self._ahead = False
 
     def __iter__(self) -> Parts:
         """Itself."""
@@ -491,6 +504,7 @@ class Parts:
         mine = self._batch is not None and lever.batch is self._batch
         trained = mine and self._batch is not None and self._batch.backwards > 0
         if mine:
+            self._ahead |= self._calls == lever.calls
             lever.end()
         if not self._waiting:
             batch = next(self._iterator)
@@ -503,7 +517,9 @@ class Parts:
                 "a batch that was not trained on was given in parts before that was known"
             )
         piece, size = self._waiting.pop(0)
+        self._calls = lever.calls
         self._batch.next(size)
+        self._batch.ahead = self._ahead
         lever.begin(self._batch)
         return piece
 

@@ -47,6 +47,7 @@ class StepInBackward(Lever):
 
     def install(self, job: Job) -> None:
         """Hook the parameters when the optimizer has them."""
+        self.job = job
         job.on_optimizer.append(self._optimizer)
         job.on_backward.append(self._before_backward)
         job.around_step.append(self._step)
@@ -115,7 +116,9 @@ class StepInBackward(Lever):
         return result
 
     def _clip(self, parameters: list[torch.Tensor], proceed: Any) -> Any:
-        if any(id(p) in self.hooked for p in parameters):
+        if self.job.clip_limit == float("inf"):
+            self.add_note("the norm of the gradients is zero where the script asks: they are gone")
+        elif any(id(p) in self.hooked for p in parameters):
             raise self.refuse(
                 "it clips gradients, which needs all of them before the step. Without clipping (in "
                 "Hugging Face's Trainer: max_grad_norm=0; in Lightning: gradient_clip_val=None) it "

@@ -7,11 +7,13 @@ use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
 use oomph_explain::{Explanation, Options};
 use oomph_report::explanation::explanation;
+use oomph_report::finding::{HeldFinding, findings};
 use oomph_report::terminal::{BOLD, paint, width};
 use oomph_trace::text::{self, OomMessage};
 use oomph_trace::{Content, Problem, Trace};
 use serde::Serialize;
 
+use crate::findings::{held_findings, trace_file};
 use crate::{json, stdout};
 
 /// Arguments of `oomph explain`.
@@ -20,8 +22,8 @@ use crate::{json, stdout};
     after_help = "Examples:\n  oomph explain snapshot.pickle            what held the memory, and why\n  oomph explain train.log                  from the message alone\n  oomph explain snapshot.pickle train.log  both of one failure\n  oomph explain rank*.pickle               one file per rank\n  oomph explain - < train.log              from a pipe"
 )]
 pub struct Args {
-    /// Snapshots (.pickle, also .gz, .xz, .zst), oomph traces, or logs with an out-of-memory
-    /// message; `-` reads a log from stdin
+    /// Snapshots (.pickle, also .gz, .xz, .zst), oomph traces, directories of runs, or logs with an
+    /// out-of-memory message; `-` reads a log from stdin
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -61,7 +63,24 @@ struct Ranks<'a> {
 struct Rank<'a> {
     file: &'a Path,
     #[serde(flatten)]
-    found: &'a Explanation,
+    found: &'a Found,
+}
+
+/// An explanation, and what the linter finds on the lines that hold memory.
+#[derive(Debug, Serialize)]
+pub(crate) struct Found {
+    #[serde(flatten)]
+    pub(crate) explanation: Explanation,
+    pub(crate) findings: Vec<HeldFinding>,
+}
+
+impl From<Explanation> for Found {
+    fn from(explanation: Explanation) -> Self {
+        Self {
+            findings: held_findings(&explanation.held),
+            explanation,
+        }
+    }
 }
 
 impl Args {
@@ -84,7 +103,7 @@ impl Args {
                 log_problems.extend(problems);
                 continue;
             }
-            match oomph_trace::read(path)? {
+            match oomph_trace::read(&trace_file(path)?)? {
                 (Content::Trace(trace), problems) => traces.push(Input {
                     path: path.clone(),
                     trace: *trace,
@@ -104,7 +123,7 @@ impl Args {
             messages,
             ..Options::default()
         };
-        let mut found: Vec<(PathBuf, Explanation)> = Vec::new();
+        let mut found: Vec<(PathBuf, Found)> = Vec::new();
         for read in &traces {
             if let Some(device) = self.device
                 && !read.trace.used_devices().contains(&device)
@@ -116,18 +135,15 @@ impl Args {
                 );
             }
             let mut explained = oomph_explain::explain(&read.trace, &options);
-            let own = read.problems.iter().chain(&log_problems);
-            explained.problems.splice(0..0, own.map(Into::into));
-            found.push((read.path.clone(), explained));
+            explained.add_problems(read.problems.iter().chain(&log_problems));
+            found.push((read.path.clone(), explained.into()));
         }
         if traces.is_empty() {
             let path = self.files.first().cloned().unwrap_or_default();
             let mut explained = oomph_explain::explain_messages(&options.messages)
                 .context("no out-of-memory message was found")?;
-            explained
-                .problems
-                .extend(log_problems.iter().map(Into::into));
-            found.push((path, explained));
+            explained.add_problems(&log_problems);
+            found.push((path, explained.into()));
         }
         if let Some(target) = &self.json {
             match found.as_slice() {
@@ -148,40 +164,52 @@ impl Args {
         if !self.json.as_deref().is_some_and(json::is_stdout) {
             stdout(&render(&found, width()))?;
         }
-        Ok(if found.iter().any(|(_, one)| one.out_of_memory) {
-            crate::EXIT_FINDINGS
-        } else {
-            crate::EXIT_OK
-        })
+        Ok(
+            if found.iter().any(|(_, one)| one.explanation.out_of_memory) {
+                crate::EXIT_FINDINGS
+            } else {
+                crate::EXIT_OK
+            },
+        )
     }
 }
 
-fn render(found: &[(PathBuf, Explanation)], width: usize) -> String {
+fn render(found: &[(PathBuf, Found)], width: usize) -> String {
     if let [(_, one)] = found {
-        return explanation(one, width);
+        return render_one(one, width);
     }
     let mut out = format!("{}\n", paint(BOLD, across_ranks(found)));
     for (path, one) in found {
         let _ = writeln!(out, "\n{}", paint(BOLD, path.display()));
-        out.push_str(&explanation(one, width));
+        out.push_str(&render_one(one, width));
     }
     out
 }
 
+/// An explanation with its findings.
+pub(crate) fn render_one(found: &Found, width: usize) -> String {
+    let mut text = explanation(&found.explanation, width);
+    text.push_str(&findings(&found.findings, width));
+    text
+}
+
 /// One sentence about all files of a set: which failed, and whether they are alike.
-fn across_ranks(found: &[(PathBuf, Explanation)]) -> String {
+fn across_ranks(found: &[(PathBuf, Found)]) -> String {
     /// Ranks of one job differ by a few percent (DDP: 3 % measured); more is another job, or a
     /// rank with more to do.
     const ALIKE: f64 = 1.25;
     let failed: Vec<String> = found
         .iter()
-        .filter(|(_, one)| one.out_of_memory)
+        .filter(|(_, one)| one.explanation.out_of_memory)
         .map(|(path, _)| {
             path.file_name()
                 .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
         })
         .collect();
-    let sizes: Vec<u64> = found.iter().map(|(_, one)| one.peak.needed_bytes).collect();
+    let sizes: Vec<u64> = found
+        .iter()
+        .map(|(_, one)| one.explanation.peak.needed_bytes)
+        .collect();
     let largest = sizes.iter().copied().max().unwrap_or(0);
     let smallest = sizes.iter().copied().min().unwrap_or(0);
     let outcome = match failed.len() {

@@ -180,6 +180,7 @@ impl Args {
                 unsupported: self.unsupported,
                 directory,
                 progress: Progress::new(self.quiet),
+                patience: None,
                 runs: 0,
                 seconds: 0.0,
             },

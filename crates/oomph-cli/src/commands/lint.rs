@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 use anstream::{eprintln, print, println};
 use anyhow::{Context, bail};
 use ignore::WalkBuilder;
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use oomph_lint::output::{self, FileReport, TextOptions};
-use oomph_lint::{ALL, Applicability, Config, Problem, Selection, Source};
+use oomph_lint::{ALL, Applicability, Problem, Selection, Source, order_by_held};
 use rayon::prelude::*;
+
+use crate::findings;
+use crate::lint_settings::{Choices, Settings, matches};
 
 /// Folders that hold other people's code, even where no `.gitignore` says so.
 const FOREIGN_FOLDERS: &[&str] = &[
@@ -73,6 +75,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
+    /// A snapshot, an oomph trace or the directory of a run: findings on lines that held memory
+    /// there come first, with their bytes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fix", "unsafe_fixes"])]
+    trace: Option<PathBuf>,
+
     /// The name that standard input goes by
     #[arg(long, value_name = "PATH")]
     stdin_filename: Option<PathBuf>,
@@ -121,13 +128,6 @@ enum Form {
     Sarif,
 }
 
-/// The settings that hold for a path.
-struct Settings {
-    selection: Selection,
-    exclude: Gitignore,
-    per_file: Vec<(Gitignore, Vec<String>)>,
-}
-
 /// A file to lint.
 struct Target<'s> {
     path: PathBuf,
@@ -160,15 +160,26 @@ impl Args {
             bail!("nothing to lint: name files or folders, or `-` for standard input");
         }
 
+        let choices = Choices {
+            select: self.select.clone(),
+            extend_select: self.extend_select.clone(),
+            ignore: self.ignore.clone(),
+            config: self.config.clone(),
+            isolated: self.isolated,
+        };
         let mut all_settings: Vec<Settings> = Vec::new();
         let mut by_config: HashMap<Option<PathBuf>, usize> = HashMap::new();
         let mut of_path = Vec::with_capacity(self.paths.len());
         for path in &self.paths {
-            let file = self.config_for(path)?;
+            let named = match &self.stdin_filename {
+                Some(name) if path.as_os_str() == "-" => name,
+                _ => path,
+            };
+            let file = choices.config_for(named)?;
             let index = if let Some(index) = by_config.get(&file) {
                 *index
             } else {
-                all_settings.push(self.settings(file.as_deref())?);
+                all_settings.push(choices.settings(file.as_deref())?);
                 by_config.insert(file, all_settings.len() - 1);
                 all_settings.len() - 1
             };
@@ -191,80 +202,6 @@ impl Args {
         let linted: Vec<Outcome> = targets.par_iter().map(|target| self.file(target)).collect();
         outcomes.extend(linted);
         self.write(outcomes)
-    }
-
-    /// The settings file for a path: the nearest `pyproject.toml` above it with a table for us.
-    fn config_for(&self, path: &Path) -> anyhow::Result<Option<PathBuf>> {
-        if self.isolated {
-            return Ok(None);
-        }
-        if let Some(config) = &self.config {
-            return Ok(Some(config.clone()));
-        }
-        let start = if path.as_os_str() == "-" {
-            self.stdin_filename.as_deref().unwrap_or(Path::new("."))
-        } else {
-            path
-        };
-        let Ok(start) = std::path::absolute(start) else {
-            return Ok(None);
-        };
-        for folder in start.ancestors() {
-            let file = folder.join("pyproject.toml");
-            if !file.is_file() {
-                continue;
-            }
-            let text = fs::read_to_string(&file)
-                .with_context(|| format!("cannot read {}", file.display()))?;
-            let has_table = Config::from_pyproject(&text)
-                .with_context(|| format!("in {}", file.display()))?
-                .is_some();
-            if has_table {
-                return Ok(Some(file));
-            }
-        }
-        Ok(None)
-    }
-
-    fn settings(&self, file: Option<&Path>) -> anyhow::Result<Settings> {
-        let mut config = Config::default();
-        let mut root = PathBuf::from(".");
-        if let Some(file) = file {
-            let text = fs::read_to_string(file)
-                .with_context(|| format!("cannot read {}", file.display()))?;
-            config = Config::from_pyproject(&text)
-                .with_context(|| format!("in {}", file.display()))?
-                .unwrap_or_default();
-            if let Some(parent) = file.parent() {
-                root = parent.to_path_buf();
-            }
-        }
-        let root = std::path::absolute(&root).unwrap_or(root);
-        let patterns = |patterns: &[String]| -> anyhow::Result<Gitignore> {
-            let mut builder = GitignoreBuilder::new(&root);
-            for pattern in patterns {
-                builder
-                    .add_line(None, pattern)
-                    .with_context(|| format!("`{pattern}` is no gitignore pattern"))?;
-            }
-            Ok(builder.build()?)
-        };
-        let select = self.select.as_deref().or(config.select.as_deref());
-        let mut extend = config.extend_select.clone();
-        extend.extend(self.extend_select.iter().cloned());
-        let mut ignored = config.ignore.clone();
-        ignored.extend(self.ignore.iter().cloned());
-        let mut per_file = Vec::new();
-        for (pattern, codes) in &config.per_file_ignores {
-            // A wrong code is an error now, not when a file matches.
-            Selection::default().without(codes)?;
-            per_file.push((patterns(std::slice::from_ref(pattern))?, codes.clone()));
-        }
-        Ok(Settings {
-            selection: Selection::new(select, &extend, &ignored)?,
-            exclude: patterns(&config.exclude)?,
-            per_file,
-        })
     }
 
     fn stdin(&self, settings: &Settings) -> anyhow::Result<Outcome> {
@@ -359,7 +296,11 @@ impl Args {
     fn write(&self, outcomes: Vec<Outcome>) -> anyhow::Result<i32> {
         let fixed: usize = outcomes.iter().map(|outcome| outcome.fixed).sum();
         let stdout_text = outcomes.iter().find_map(|outcome| outcome.stdout.clone());
-        let files: Vec<FileReport> = outcomes.into_iter().map(|outcome| outcome.report).collect();
+        let mut files: Vec<FileReport> =
+            outcomes.into_iter().map(|outcome| outcome.report).collect();
+        if let Some(trace) = &self.trace {
+            order_by_trace(&mut files, trace)?;
+        }
         let findings: usize = files.iter().map(|file| file.findings.len()).sum();
         let problems: usize = files.iter().map(|file| file.problems.len()).sum();
 
@@ -414,27 +355,23 @@ impl Args {
     }
 }
 
-impl Settings {
-    fn for_file(&self, path: &Path) -> Selection {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        let mut selection = self.selection.clone();
-        for (pattern, codes) in &self.per_file {
-            if matches(pattern, &path, false) {
-                // The codes were checked when the settings were read.
-                if let Ok(without) = selection.without(codes) {
-                    selection = without;
-                }
-            }
-        }
-        selection
+/// Puts the findings on lines that held memory first, and their files.
+fn order_by_trace(files: &mut [FileReport], trace: &Path) -> anyhow::Result<()> {
+    let names: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
+    let held = findings::held_by_trace(trace, &names)?;
+    for file in files.iter_mut() {
+        let mut found: Vec<_> = std::mem::take(&mut file.findings)
+            .into_iter()
+            .map(|finding| (file.path.as_str(), finding))
+            .collect();
+        order_by_held(&mut found, &held);
+        file.findings = found.into_iter().map(|(_, finding)| finding).collect();
     }
-}
-
-fn matches(pattern: &Gitignore, path: &Path, is_dir: bool) -> bool {
-    path.starts_with(pattern.path())
-        && pattern
-            .matched_path_or_any_parents(path, is_dir)
-            .is_ignore()
+    files.sort_by_key(|file| {
+        let most = file.findings.first().and_then(|finding| finding.held_bytes);
+        std::cmp::Reverse(most.unwrap_or(0))
+    });
+    Ok(())
 }
 
 /// Finds the Python files and notebooks under a path. A file that is named is always linted.

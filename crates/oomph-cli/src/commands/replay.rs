@@ -195,15 +195,15 @@ impl Args {
             .unwrap_or(TorchVersion::ASSUMED);
         let assumed = self.torch.is_none() && recorded_version.is_none();
         let config = Config::from_settings(&trace.settings, version);
-        let program = Program::new(&trace, device, &config);
-        problems.extend(program.problems.iter().cloned());
+        let mut program = Program::new(&trace, device, &config);
         if program.driver_events.is_empty() && program.initial.is_empty() {
             bail!(
                 "{path}: the history has no segments (a profiler trace?), so there is nothing to \
                  compare a replay with. Take a snapshot: torch.cuda.memory._dump_snapshot"
             );
         }
-        let exact = replay::recorded(&program, &config);
+        let exact = replay::recorded_with_pools(&mut program, &config);
+        problems.extend(program.problems.iter().cloned());
         let room = program.room(&config);
         let (under, memory_is) = match (self.memory, room) {
             (Some(memory), _) => (Device::of(memory), "given"),
@@ -355,7 +355,7 @@ fn render(report: &Report, width: usize) -> String {
         (
             "static plan",
             bytes(report.static_plan_bytes),
-            "every lifetime placed once, nothing moved",
+            "a plan that places every lifetime once",
         ),
     ];
     if let Some(memory) = report.memory_bytes {

@@ -1,6 +1,7 @@
 //! `oomph run`: a script on a virtual or a real GPU, and where its memory goes.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -10,18 +11,25 @@ use anyhow::{Context as _, bail};
 use oomph_explain::Explanation;
 use oomph_gpus::GpuSpec;
 use oomph_plan::{PlanFile, Versions};
+use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
+use oomph_run::Record;
 use oomph_run::summary::{Peak, Plan, Summary, Verdict, summarize};
 use oomph_trace::Trace;
 use sha2::{Digest as _, Sha256};
 
+use super::explain::Found;
 use crate::host;
 use crate::job::{Job, Variant, free_directory};
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 #[command(
     after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n\nOptions end at the script: what follows it is the script's own."
 )]
@@ -105,9 +113,9 @@ impl Args {
         {
             eprintln!("note: {note}");
         }
-        let attempt = job.attempt(&directory, job.total, None)?;
+        let attempt = job.attempt(&directory, job.total, None, "running")?;
         let Some(record) = &attempt.record else {
-            return without_record(&directory, attempt.status);
+            return self.without_record(&directory, attempt.status);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), job.total);
         if let Some(plan) = &plan {
@@ -115,23 +123,25 @@ impl Args {
                 torch: record.torch.clone(),
                 ..Versions::default()
             };
-            let mut later = plan.mismatches(&Default::default(), &Default::default(), &versions);
+            let mut later = plan.mismatches(
+                &oomph_plan::Job::default(),
+                &oomph_plan::Gpu::default(),
+                &versions,
+            );
             for warning in &later {
                 eprintln!("warning: {warning}");
             }
             warnings.append(&mut later);
             summary.plan = Some(self.applied(plan, warnings));
         }
-        let mut explanation = None;
-        if summary.verdict == Verdict::OutOfMemory {
-            if let Some(trace) = &attempt.trace {
-                explanation = Some(explain(trace, &summary));
-            }
-            if job.gpu.is_some() && !self.no_measure {
-                measure(&job, &directory, &mut summary, self.quiet)?;
-            }
+        let explained = attempt
+            .trace
+            .as_ref()
+            .map(|trace| Found::from(explain(trace, record, &summary)));
+        if summary.verdict == Verdict::OutOfMemory && job.gpu.is_some() && !self.no_measure {
+            measure(&job, &directory, &mut summary, self.quiet)?;
         }
-        self.write(&directory, &summary, explanation.as_ref())?;
+        self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
             Verdict::Fits => EXIT_OK,
             Verdict::OutOfMemory => EXIT_FINDINGS,
@@ -191,7 +201,7 @@ impl Args {
         }
         let total = gpu
             .as_ref()
-            .map(|spec| memory.unwrap_or_else(|| spec.found.gpu.memory.total_bytes));
+            .map(|spec| memory.unwrap_or(spec.found.gpu.memory.total_bytes));
         Ok(Job {
             host,
             words,
@@ -202,6 +212,8 @@ impl Args {
             variant: Variant::default(),
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
+            live: !self.quiet,
+            patience: None,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
         })
     }
@@ -232,23 +244,73 @@ impl Args {
         }
     }
 
+    /// The process did not live to write its record.
+    fn without_record(&self, directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
+        if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
+            bail!("{reason}");
+        }
+        // What was captured at the moment of an out-of-memory error is there all the same.
+        let captured = directory.join("failure.pickle");
+        if captured.is_file()
+            && let Ok((trace, problems)) = oomph_trace::snapshot::read(&captured)
+        {
+            let mut explanation =
+                oomph_explain::explain(&trace, &oomph_explain::Options::default());
+            explanation.add_problems(&problems);
+            let found = Found::from(explanation);
+            json::write(&directory.join("explanation.json"), &found)?;
+            if !self.quiet {
+                eprintln!(
+                    "oomph: the script ended ({status}) before its record was written; this is \
+                     from the moment of its last out-of-memory error"
+                );
+                let to_stdout = self.json.as_deref().is_some_and(json::is_stdout);
+                let text = super::explain::render_one(&found, width());
+                if to_stdout {
+                    eprintln!("{text}");
+                } else {
+                    stdout(&text)?;
+                }
+            }
+            return Ok(EXIT_FINDINGS);
+        }
+        match status.code() {
+            // The script never came to import torch, or failed before.
+            Some(0) => {
+                eprintln!(
+                    "oomph: the script ended without importing torch: there is nothing to report"
+                );
+                Ok(EXIT_OK)
+            }
+            Some(_) => Ok(EXIT_SCRIPT_FAILED),
+            None => {
+                eprintln!("oomph: the script was killed ({status}) before its record was written");
+                Ok(EXIT_SCRIPT_FAILED)
+            }
+        }
+    }
+
     fn write(
         &self,
         directory: &Path,
         summary: &Summary,
-        explanation: Option<&Explanation>,
+        explained: Option<&Found>,
     ) -> anyhow::Result<()> {
-        json::write(&directory.join("summary.json"), summary)?;
-        if let Some(explanation) = explanation {
-            json::write(&directory.join("explanation.json"), explanation)?;
+        let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
+        let findings = explained.map_or(&[][..], |explained| &explained.findings);
+        let result = Output { summary, findings };
+        json::write(&directory.join("summary.json"), &result)?;
+        if let Some(explained) = failed {
+            json::write(&directory.join("explanation.json"), explained)?;
         }
         if let Some(target) = &self.json {
-            json::write(target, summary)?;
+            json::write(target, &result)?;
         }
         if !self.quiet && !self.json.as_deref().is_some_and(json::is_stdout) {
             stdout(&run_report(
                 summary,
-                explanation,
+                failed.map(|explained| &explained.explanation),
+                findings,
                 directory,
                 width(),
                 self.verbose,
@@ -276,10 +338,11 @@ pub(super) fn this_job(words: &[OsString]) -> oomph_plan::Job {
 }
 
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// The GPU as plan files state it; empty for the machine's own.
@@ -294,6 +357,14 @@ fn this_gpu(job: &Job) -> oomph_plan::Gpu {
     }
 }
 
+/// The summary, and what the linter finds on the lines that hold memory.
+#[derive(serde::Serialize)]
+struct Output<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    findings: &'a [HeldFinding],
+}
+
 /// Whether the driver of a real GPU is there.
 fn has_real_gpu() -> bool {
     Path::new("/proc/driver/nvidia/version").exists()
@@ -301,33 +372,21 @@ fn has_real_gpu() -> bool {
         || Path::new("/dev/dxg").exists()
 }
 
-fn without_record(directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
-    if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
-        bail!("{reason}");
-    }
-    match status.code() {
-        // The script never came to import torch, or failed before.
-        Some(0) => {
-            eprintln!(
-                "oomph: the script ended without importing torch: there is nothing to report"
-            );
-            Ok(EXIT_OK)
-        }
-        Some(_) => Ok(EXIT_SCRIPT_FAILED),
-        None => {
-            eprintln!("oomph: the script was killed ({status}) before its record was written");
-            Ok(EXIT_SCRIPT_FAILED)
-        }
-    }
-}
-
-fn explain(trace: &Trace, summary: &Summary) -> Explanation {
+fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
+    // The message knows what the trace does not: what this process holds besides PyTorch's memory.
+    let message = record.outcome.message.as_deref().unwrap_or_default();
+    let (messages, _) = oomph_trace::text::read_from(message.as_bytes()).unwrap_or_default();
     let options = oomph_explain::Options {
         torch_version: summary
             .versions
             .get("torch")
             .and_then(|version| super::replay::parse_version(version).ok()),
         device_total: Some(summary.gpu.memory_bytes),
+        messages: if summary.verdict == Verdict::OutOfMemory {
+            messages
+        } else {
+            Vec::new()
+        },
         ..oomph_explain::Options::default()
     };
     oomph_explain::explain(trace, &options)
@@ -350,7 +409,12 @@ fn measure(job: &Job, directory: &Path, summary: &mut Summary, quiet: bool) -> a
     // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
     let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
     unlimited.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
-    let attempt = unlimited.attempt(&place, None, Some(&place.join("output.log")))?;
+    let attempt = unlimited.attempt(
+        &place,
+        None,
+        Some(&place.join("output.log")),
+        "running without a limit",
+    )?;
     let measured = attempt
         .record
         .as_ref()

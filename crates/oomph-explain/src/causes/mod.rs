@@ -201,11 +201,30 @@ pub(crate) fn stack_evidence(
         .collect()
 }
 
-/// Fixes for activations of a training step, with what each saves.
+/// Fixes for activations, with what each saves.
 pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
     let activations =
         facts.bytes_of(Category::Activation) + facts.bytes_of(Category::Temporary) + facts.request;
-    vec![
+    let autocast = Fix::new(
+        "autocast",
+        "bf16 autocast, if the job runs in fp32",
+        activations / 2,
+        Basis::Estimated,
+        "numerics change",
+    );
+    // Several passes and no backward: there are no gradients to accumulate, and nothing is kept
+    // that could be recomputed.
+    if facts.infers() {
+        let smaller = Fix::new(
+            "smaller_batch",
+            "run half as much at once",
+            activations / 2,
+            Basis::Estimated,
+            "exact",
+        );
+        return vec![smaller, autocast];
+    }
+    let mut fixes = vec![
         Fix::new(
             "micro_batch",
             "halve the batch and accumulate two of them",
@@ -213,21 +232,22 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
             Basis::Estimated,
             "exact, except with BatchNorm in training",
         ),
-        Fix::new(
+        autocast,
+    ];
+    let checkpointed = facts
+        .live
+        .iter()
+        .any(|block| facts.stacks.get(block.stack).in_checkpoint());
+    if !checkpointed {
+        fixes.push(Fix::new(
             "checkpoint",
             "recompute activations in backward (torch.utils.checkpoint on the repeated blocks)",
             activations / 10 * 6,
             Basis::Estimated,
             "exact",
-        ),
-        Fix::new(
-            "autocast",
-            "bf16 autocast, if the job runs in fp32",
-            activations / 2,
-            Basis::Estimated,
-            "numerics change",
-        ),
-    ]
+        ));
+    }
+    fixes
 }
 
 /// Every cause that the facts support, the most likely first.

@@ -23,7 +23,11 @@ pub(super) fn foreign(facts: &Facts) -> Option<(u64, bool)> {
     if !room.by_device {
         return None;
     }
-    let accounted = facts.reserved.saturating_add(room.device_free);
+    // What this process holds outside of the allocator is nobody else's, where it was measured.
+    let accounted = facts
+        .reserved
+        .saturating_add(room.device_free)
+        .saturating_add(facts.outside().unwrap_or(0));
     let total = facts
         .options
         .device_total
@@ -79,7 +83,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         // A full device with little of it PyTorch's explains the failure whatever the job did.
         confidence: if known { 0.98 } else { 0.96 },
         verdict: format!(
-            "the GPU is full although PyTorch holds only {}: {amount} are held by somebody else",
+            "the GPU is full although PyTorch holds only {}: {amount} are held by another process, \
+             or by another library of this one",
             Bytes(facts.reserved)
         ),
         evidence,

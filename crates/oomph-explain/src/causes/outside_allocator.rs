@@ -11,15 +11,13 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     if !room.by_device {
         return None;
     }
-    let outside = facts
-        .trace
-        .context
-        .outside
-        .map(|bytes| bytes.0)
-        .or(facts.options.process_outside);
-    let (bytes, confidence) = match (outside, foreign(facts)) {
-        // Somebody measured it: beyond context and kernels.
-        (Some(outside), _) if outside > 2 * CONTEXT => (outside, 0.7),
+    let (bytes, confidence) = match (facts.outside(), foreign(facts)) {
+        // Somebody measured it, and it is more than context and kernels. As much as PyTorch itself
+        // holds explains the failure; a part of it adds to another cause.
+        (Some(outside), _) if outside > 2 * CONTEXT => {
+            let decides = outside >= facts.reserved;
+            (outside, if decides { 0.9 } else { 0.6 })
+        }
         (Some(_), _) | (None, None) => return None,
         // The snapshot cannot tell this process's libraries from other processes.
         (None, Some((bytes, _))) => (bytes, 0.4),
@@ -28,9 +26,13 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         id: "outside_allocator",
         confidence,
         verdict: format!(
-            "{} of the GPU are held outside of PyTorch's allocator, perhaps by another library of \
-             this process",
-            Bytes(bytes)
+            "{} of the GPU are held outside of PyTorch's allocator by {} of this process",
+            Bytes(bytes),
+            if confidence < 0.5 {
+                "other processes, or other libraries"
+            } else {
+                "other libraries"
+            }
         ),
         evidence: vec![
             Evidence::of(

@@ -40,7 +40,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Evidence::of(asked, "asked for as scratch space".to_owned()).at(facts, failure.stack),
             Evidence::of(held, "held as scratch space".to_owned()),
         ],
-        fixes: vec![
+        fixes: vec![if stack.is_convolution_workspace() {
             Fix::new(
                 "cudnn_benchmark_off",
                 "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \
@@ -49,7 +49,17 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 Basis::Estimated,
                 "exact to rounding",
             )
-            .apply("torch.backends.cudnn.benchmark = False"),
-        ],
+            .apply("torch.backends.cudnn.benchmark = False")
+        } else {
+            Fix::new(
+                "blas_workspace",
+                "multiply matrices on fewer streams, or give each a smaller workspace (cuBLAS takes \
+                 one for each stream, 32 MiB on Hopper)",
+                (held + asked) / 8 * 7,
+                Basis::Estimated,
+                "exact to rounding",
+            )
+            .apply("CUBLAS_WORKSPACE_CONFIG=:4096:1")
+        }],
     })
 }

@@ -39,6 +39,8 @@ struct JsonFinding<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     held_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    held_by: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<JsonFix<'a>>,
 }
 
@@ -102,6 +104,7 @@ pub fn json(files: &[FileReport]) -> Result<String, serde_json::Error> {
                 help: finding.help,
                 url: finding.rule.url(),
                 held_bytes: finding.held_bytes,
+                held_by: finding.held_bytes.map(|_| finding.scope.name()),
                 fix: finding.fix.as_ref().map(|fix| JsonFix {
                     applicability: fix.applicability,
                     message: fix.message,

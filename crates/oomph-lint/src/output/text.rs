@@ -94,7 +94,7 @@ fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> 
         .max(last);
     let lines = code.get(from..to).unwrap_or_default();
     let label = match finding.held_bytes {
-        Some(bytes) => format!("{} held by this line", human(bytes)),
+        Some(bytes) => format!("{} held by this {}", human(bytes), finding.scope.name()),
         None => String::new(),
     };
     let mut annotation =
@@ -125,9 +125,9 @@ fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> 
 }
 
 fn held(finding: &Finding) -> String {
-    finding
-        .held_bytes
-        .map_or_else(String::new, |bytes| format!(" ({} held)", human(bytes)))
+    finding.held_bytes.map_or_else(String::new, |bytes| {
+        format!(" ({} held by this {})", human(bytes), finding.scope.name())
+    })
 }
 
 fn file_in_cell(path: &str, cell: Option<usize>) -> String {

@@ -1,3 +1,4 @@
+use super::util::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{CtxKind, Model, torch};
 use ruff_python_ast::Expr;
@@ -56,7 +57,7 @@ declare_rule! {
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for backward in &model.backwards {
         let call = &model.calls[backward.call];
-        if !call.is_method("backward") {
+        if !call.is_method("backward") || in_unit_test(model, call.ctx) {
             continue;
         }
         let inside = model.within_function(call.ctx).any(|id| {

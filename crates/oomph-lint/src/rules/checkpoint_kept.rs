@@ -4,7 +4,7 @@ use ruff_text_size::Ranged;
 use super::util::mentions_gpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Bind, Model, names_in, place_of};
+use crate::semantic::{Bind, Call, Model, names_in, place_of};
 
 declare_rule! {
     /// A checkpoint on the GPU stays alive through training.
@@ -78,7 +78,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             continue;
         }
         let on_gpu = match call.arg("map_location", 1) {
-            None => !call.has_star_kwargs(),
+            // Published weights were mostly saved from the CPU.
+            None => !call.has_star_kwargs() && !names_published_weights(model, call),
             Some(Expr::StringLiteral(text)) => text.value.to_str().starts_with("cuda"),
             Some(_) => call.args.get(1).is_some_and(|arg| arg.device == Device::Gpu),
         };
@@ -116,4 +117,14 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a file's name says that it holds published weights, rather than the job's own.
+fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> bool {
+    load.arg("f", 0).is_some_and(|file| {
+        let text = model.text(file).to_ascii_lowercase();
+        ["pretrain", "basenet", "backbone", "imagenet"]
+            .iter()
+            .any(|word| text.contains(word))
+    })
 }

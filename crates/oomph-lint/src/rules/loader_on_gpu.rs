@@ -2,7 +2,7 @@ use super::util::moves_to_gpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{CtxKind, Model, attr_or_name, torch};
 use crate::semantic::value::Kind;
-use ruff_python_ast::Expr;
+use ruff_python_ast::{Expr, ExprCall};
 
 declare_rule! {
     /// All batches of a loader are moved to the GPU at once.
@@ -68,12 +68,26 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .and_then(torch::hint)
                 .is_some_and(|kind| kind == Kind::Loader)
         });
-        if over_loader {
+        if over_loader && keeps(&list.elt, call.node) {
             out.push(
                 Report::new(ctx.range, "the list holds every batch of the loader on the GPU")
                     .help("move one batch at a time, in the loop that uses it"),
             );
         }
+    }
+}
+
+/// Whether an element of the list is, or holds, what the call moved: a call around it makes
+/// something else.
+fn keeps(element: &Expr, moved: &ExprCall) -> bool {
+    match element {
+        Expr::Call(call) => std::ptr::eq(call, moved),
+        Expr::Tuple(tuple) => tuple.elts.iter().any(|each| keeps(each, moved)),
+        Expr::List(list) => list.elts.iter().any(|each| keeps(each, moved)),
+        Expr::Dict(dict) => dict.items.iter().any(|item| keeps(&item.value, moved)),
+        Expr::DictComp(dict) => keeps(&dict.value, moved),
+        Expr::ListComp(list) => keeps(&list.elt, moved),
+        _ => false,
     }
 }
 

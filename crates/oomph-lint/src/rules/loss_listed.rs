@@ -93,7 +93,14 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
             continue;
         };
         let func = model.func_of(call.ctx);
+        // `add` of anything but a set is a meter's: what it keeps, only its class tells.
+        let is_set = || {
+            model
+                .assigns_to(func, &list)
+                .any(|assign| assign.expr.is_some_and(|expr| model.text(expr).starts_with("set(")))
+        };
         if model.assigns_to(func, &list).next().is_none()
+            || (call.method == Some("add") && !is_set())
             || starts_in(model, looped, &list)
             || is_cleared_in(model, looped, &list)
             || feeds_backward(model, func, &list)

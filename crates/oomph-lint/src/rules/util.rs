@@ -409,8 +409,14 @@ pub(super) fn moves_to_gpu(call: &Call<'_>) -> bool {
 /// Whether a context is in a unit test: it runs once, on a tiny model, to compare numbers.
 pub(super) fn in_unit_test(model: &Model<'_>, ctx: CtxId) -> bool {
     let is_test = |name: &str| name.starts_with("test_") || name.starts_with("_test_");
-    model.source.contains("import pytest")
-        || model.source.contains("import unittest")
+    [
+        "import pytest",
+        "from pytest",
+        "import unittest",
+        "from unittest",
+    ]
+    .iter()
+    .any(|import| model.source.contains(import))
         || model.func_of(ctx).is_some_and(|func| {
             let node = model.func(func).node;
             is_test(node.name.as_str()) && model.text(node).contains("assert")

@@ -52,7 +52,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .as_deref()
             .is_some_and(|qual| qual.ends_with("Variable"));
         let is_true = value.as_boolean_literal_expr().is_some_and(|flag| flag.value);
-        if is_variable && is_true {
+        // In a training step the graph is wanted, and what a constructor makes is no input.
+        let func = model.func_of(call.ctx).map(|id| model.func(id));
+        let is_no_input = model.loops_around(call.ctx).any(|each| each.contains_backward)
+            || func.is_some_and(|func| func.has_backward || func.node.name.as_str() == "__init__");
+        if is_variable && is_true && !is_no_input {
             out.push(
                 Report::new(
                     call.node,

@@ -1,4 +1,4 @@
-use super::util::remove_keyword;
+use super::util::{in_unit_test, remove_keyword};
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Bind, Model};
@@ -58,7 +58,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .assigns
             .iter()
             .any(|assign| assign.place.rsplit('.').next() == Some("grad") && assign.bind != Bind::Set);
-        if keeps && !by_hand {
+        if keeps && !by_hand && !in_unit_test(model, call.ctx) {
             let fix = remove_keyword(model, call, "set_to_none")
                 .map(|edit| Fix::unsafe_("let `zero_grad` free the gradients", edit));
             out.push(

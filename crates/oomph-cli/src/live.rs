@@ -1,0 +1,260 @@
+//! The live status line under a running script's own output.
+//!
+//! The script writes to a terminal of our making (a pseudo-terminal of the same size), so that it
+//! still finds a terminal there, and its bytes pass through unchanged. The status is drawn only
+//! while the cursor stands at the beginning of a line, and wiped before the script's next byte:
+//! a half-written line, such as a progress bar or a prompt, is left alone. Standard input stays the
+//! real terminal. Where anything of this is not to be had, the script runs without a status.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{
+    OptionalActions, OutputModes, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
+};
+
+/// How often the line is drawn again.
+const TICK: Duration = Duration::from_millis(100);
+/// The line waits this long after the script wrote, so that it does not flicker between lines.
+const QUIET: Duration = Duration::from_millis(150);
+/// More is not read of what the recorder says of itself.
+const STATUS_BYTES: usize = 128;
+/// Where the terminal does not say how wide it is.
+const USUAL_COLUMNS: usize = 80;
+const ROUND: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+/// Whether a status line can be drawn: somebody looks at standard error.
+pub fn wanted() -> bool {
+    io::stderr().is_terminal()
+        && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+        && std::env::var_os("CI").is_none_or(|value| value.is_empty())
+}
+
+/// Runs `command` with a status line that begins with `doing`; `status` is the file in which the
+/// recorder says where the script is. The streams that `command` leaves to inherit show the
+/// script's output above the line.
+pub fn run(
+    command: &mut Command,
+    doing: &str,
+    status: &Path,
+    inherits: Inherits,
+) -> io::Result<ExitStatus> {
+    let mut screen = match inherits {
+        Inherits::Nothing => Screen::without_output(),
+        Inherits::Both | Inherits::Stderr => match Screen::with_output(command, inherits) {
+            Ok(screen) => screen,
+            Err(_) => return command.status(),
+        },
+    };
+    let child = command.spawn()?;
+    // Our copy of the script's side must go, or the end of its output would never be seen.
+    if !matches!(inherits, Inherits::Nothing) {
+        command.stderr(Stdio::null());
+        if matches!(inherits, Inherits::Both) {
+            command.stdout(Stdio::null());
+        }
+    }
+    let mut line = Line::new(doing, status);
+    let ended = watch(child, &mut screen, &mut line);
+    line.wipe();
+    ended
+}
+
+/// Which streams of the script come to our terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inherits {
+    /// Standard output and standard error.
+    Both,
+    /// Standard error; standard output is somebody else's.
+    Stderr,
+    /// None: they go to a file.
+    Nothing,
+}
+
+/// The far end of the script's terminal.
+struct Screen {
+    master: Option<File>,
+}
+
+impl Screen {
+    fn without_output() -> Self {
+        Self { master: None }
+    }
+
+    fn with_output(command: &mut Command, inherits: Inherits) -> io::Result<Self> {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        grantpt(&master)?;
+        unlockpt(&master)?;
+        let name = ptsname(&master, Vec::new())?;
+        let slave = rustix::fs::open(
+            name.as_c_str(),
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        tcsetwinsize(&slave, tcgetwinsize(io::stderr())?)?;
+        // The real terminal turns newlines into what it needs.
+        let mut modes = tcgetattr(&slave)?;
+        modes.output_modes.remove(OutputModes::OPOST);
+        tcsetattr(&slave, OptionalActions::Now, &modes)?;
+        if inherits == Inherits::Both {
+            command.stdout(OwnedFd::from(File::from(slave.try_clone()?)));
+        }
+        command.stderr(slave);
+        Ok(Self {
+            master: Some(File::from(master)),
+        })
+    }
+
+    /// Waits up to [`TICK`] for output; what came, `None` where nothing more can come.
+    fn read(&mut self, buffer: &mut [u8], patience: Duration) -> io::Result<Option<usize>> {
+        let Some(master) = &mut self.master else {
+            std::thread::sleep(patience);
+            return Ok(Some(0));
+        };
+        let wait = Timespec {
+            tv_sec: 0,
+            tv_nsec: patience.as_nanos() as i64,
+        };
+        let mut ready = [PollFd::new(&*master, PollFlags::IN)];
+        match poll(&mut ready, Some(&wait)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Some(0)),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match master.read(buffer) {
+            Ok(0) => Ok(None),
+            Ok(length) => Ok(Some(length)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Some(0)),
+            // The script's side is closed.
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn follow_size(&self) {
+        if let Some(master) = &self.master
+            && let (Ok(wanted), Ok(size)) = (tcgetwinsize(io::stderr()), tcgetwinsize(master))
+            && (wanted.ws_col, wanted.ws_row) != (size.ws_col, size.ws_row)
+        {
+            let _ = tcsetwinsize(master, wanted);
+        }
+    }
+}
+
+/// The status line.
+struct Line<'a> {
+    doing: &'a str,
+    status: &'a Path,
+    began: Instant,
+    last_output: Option<Instant>,
+    at_line_start: bool,
+    drawn: bool,
+    unicode: bool,
+}
+
+impl<'a> Line<'a> {
+    fn new(doing: &'a str, status: &'a Path) -> Self {
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .iter()
+            .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+            .unwrap_or_default()
+            .to_ascii_lowercase();
+        Self {
+            doing,
+            status,
+            began: Instant::now(),
+            last_output: None,
+            at_line_start: true,
+            drawn: false,
+            unicode: locale.contains("utf-8") || locale.contains("utf8"),
+        }
+    }
+
+    fn draw(&mut self) {
+        if !self.at_line_start || self.last_output.is_some_and(|last| last.elapsed() < QUIET) {
+            return;
+        }
+        let seconds = self.began.elapsed().as_secs_f64();
+        let sign = if self.unicode {
+            ROUND[(seconds * 10.0) as usize % ROUND.len()]
+        } else {
+            ["|", "/", "-", "\\"][(seconds * 10.0) as usize % 4]
+        };
+        let place = fs::read(self.status)
+            .ok()
+            .map(|text| {
+                String::from_utf8_lossy(&text[..text.len().min(STATUS_BYTES)])
+                    .trim_end_matches(['\0', ' '])
+                    .to_owned()
+            })
+            .filter(|text| !text.is_empty() && !text.chars().any(char::is_control))
+            .map_or_else(String::new, |text| format!(" · {text}"));
+        let columns = tcgetwinsize(io::stderr())
+            .map(|size| usize::from(size.ws_col))
+            .ok()
+            .filter(|&columns| columns > 0)
+            .unwrap_or(USUAL_COLUMNS);
+        let text = format!("{sign} {}{place} · {seconds:.0} s", self.doing);
+        let text: String = text.chars().take(columns.saturating_sub(1)).collect();
+        let mut out = io::stderr().lock();
+        let _ = write!(out, "\r\x1b[K\x1b[2m{text}\x1b[0m");
+        let _ = out.flush();
+        self.drawn = true;
+    }
+
+    fn wipe(&mut self) {
+        if self.drawn {
+            let mut out = io::stderr().lock();
+            let _ = write!(out, "\r\x1b[K");
+            let _ = out.flush();
+            self.drawn = false;
+        }
+    }
+
+    fn pass(&mut self, bytes: &[u8]) {
+        self.wipe();
+        let mut out = io::stderr().lock();
+        let _ = out.write_all(bytes);
+        let _ = out.flush();
+        self.last_output = Some(Instant::now());
+        self.at_line_start = bytes.last() == Some(&b'\n');
+    }
+}
+
+fn watch(mut child: Child, screen: &mut Screen, line: &mut Line<'_>) -> io::Result<ExitStatus> {
+    const CHUNK: usize = 1 << 16;
+    let mut buffer = vec![0_u8; CHUNK];
+    loop {
+        let ended = child.try_wait()?;
+        // After the end, what has been written is still to be read; but children that the script
+        // left behind may hold its terminal open for ever.
+        let patience = if ended.is_some() {
+            Duration::ZERO
+        } else {
+            TICK
+        };
+        match screen.read(&mut buffer, patience)? {
+            Some(0) => {
+                if let Some(status) = ended {
+                    return Ok(status);
+                }
+                screen.follow_size();
+                line.draw();
+            }
+            Some(length) => line.pass(&buffer[..length]),
+            None => {
+                if let Some(status) = ended {
+                    return Ok(status);
+                }
+                // The script closed its output but goes on.
+                std::thread::sleep(TICK);
+                line.draw();
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Graphs beyond capture and replay: nodes added by hand, conditional nodes, capture into a graph
+//! that exists, and the objects that graphs keep alive.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+
+use crate::runtime::{Error, ILLEGAL_STATE, INVALID_VALUE, SUCCESS, UNKNOWN, fail};
+use crate::streams::{self, opaque_handle};
+use crate::sync::Mutex;
+use crate::{export, ledger, put};
+
+/// `cudaGraphNodeTypeConditional`.
+const CONDITIONAL: c_int = 13;
+/// `cudaGraphUserObjectMove`: the graph takes over the caller's references.
+const MOVE: c_uint = 1;
+/// More bodies than any conditional node has.
+const MOST_BODIES: usize = 1024;
+
+/// The start of `cudaGraphNodeParams`, as it is for conditional nodes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct NodeParams {
+    kind: c_int,
+    reserved: [c_int; 3],
+    handle: c_ulonglong,
+    condition: c_int,
+    size: c_uint,
+    /// Set to the graphs of the node's bodies, which live as long as the node.
+    bodies: *mut u64,
+}
+
+/// What runs when nobody holds an object any more.
+type Destructor = unsafe extern "C" fn(*mut c_void);
+
+#[derive(Debug)]
+struct Object {
+    at: usize,
+    destroy: Option<Destructor>,
+    references: u64,
+}
+
+#[derive(Debug, Default)]
+struct Objects {
+    known: HashMap<u64, Object>,
+    /// Graph or executable → the objects that it holds, and how often.
+    held: BTreeMap<u64, Vec<(u64, u64)>>,
+}
+
+static OBJECTS: std::sync::LazyLock<Mutex<Objects>> =
+    std::sync::LazyLock::new(|| Mutex::new(Objects::default()));
+
+/// Drops `count` references; the destructor of an object that nobody holds runs here, outside of
+/// the lock, as it may call back.
+fn release(object: u64, count: u64) -> bool {
+    let mut objects = OBJECTS.lock();
+    let Some(found) = objects.known.get_mut(&object) else {
+        return false;
+    };
+    found.references = found.references.saturating_sub(count);
+    let gone = if found.references == 0 {
+        objects.known.remove(&object)
+    } else {
+        None
+    };
+    drop(objects);
+    if let Some(Object {
+        at,
+        destroy: Some(destroy),
+        ..
+    }) = gone
+    {
+        // SAFETY: the caller's destructor with the caller's argument, once.
+        unsafe { destroy(at as *mut c_void) };
+    }
+    true
+}
+
+/// An executable holds what its graph holds.
+pub fn instantiated(graph: u64, executable: u64) {
+    let mut objects = OBJECTS.lock();
+    let Some(held) = objects.held.get(&graph).cloned() else {
+        return;
+    };
+    for (object, count) in &held {
+        if let Some(found) = objects.known.get_mut(object) {
+            found.references += count;
+        }
+    }
+    objects.held.insert(executable, held);
+}
+
+/// A graph or an executable is gone, and lets go of its objects.
+pub fn destroyed(handle: u64) {
+    let held = OBJECTS.lock().held.remove(&handle);
+    for (object, count) in held.unwrap_or_default() {
+        release(object, count);
+    }
+}
+
+export! {
+    fn cudaUserObjectCreate(out: *mut u64, at: *mut c_void, destroy: Option<Destructor>, references: c_uint, _flags: c_uint) -> Error, or UNKNOWN; {
+        if out.is_null() || references == 0 {
+            return fail(INVALID_VALUE);
+        }
+        let handle = opaque_handle();
+        let object = Object { at: at as usize, destroy, references: u64::from(references) };
+        OBJECTS.lock().known.insert(handle, object);
+        unsafe { put(out, handle) };
+        SUCCESS
+    }
+    fn cudaUserObjectRetain(object: u64, count: c_uint) -> Error, or UNKNOWN; {
+        match OBJECTS.lock().known.get_mut(&object) {
+            Some(found) => {
+                found.references += u64::from(count);
+                SUCCESS
+            }
+            None => fail(INVALID_VALUE),
+        }
+    }
+    fn cudaUserObjectRelease(object: u64, count: c_uint) -> Error, or UNKNOWN; {
+        if release(object, u64::from(count)) { SUCCESS } else { fail(INVALID_VALUE) }
+    }
+    fn cudaGraphRetainUserObject(graph: u64, object: u64, count: c_uint, flags: c_uint) -> Error, or UNKNOWN; {
+        let mut objects = OBJECTS.lock();
+        let Some(found) = objects.known.get_mut(&object) else { return fail(INVALID_VALUE) };
+        if flags & MOVE == 0 {
+            found.references += u64::from(count);
+        }
+        objects.held.entry(graph).or_default().push((object, u64::from(count)));
+        SUCCESS
+    }
+    fn cudaGraphReleaseUserObject(graph: u64, object: u64, count: c_uint) -> Error, or UNKNOWN; {
+        let mut objects = OBJECTS.lock();
+        let held = objects.held.get_mut(&graph).and_then(|held| held.iter_mut().find(|(of, _)| *of == object));
+        let Some((_, holds)) = held else { return fail(INVALID_VALUE) };
+        let count = u64::from(count).min(*holds);
+        *holds -= count;
+        drop(objects);
+        release(object, count);
+        SUCCESS
+    }
+}
+
+export! {
+    fn cudaStreamBeginCaptureToGraph(stream: u64, graph: u64, _dependencies: *const u64, _edges: *const c_void, _count: usize, _mode: c_int) -> Error, or UNKNOWN; {
+        if streams::graph(graph).is_none() {
+            return fail(INVALID_VALUE);
+        }
+        if streams::begin_capture_to(stream, Some(graph)) { SUCCESS } else { fail(ILLEGAL_STATE) }
+    }
+    fn cudaGraphConditionalHandleCreate(out: *mut c_ulonglong, graph: u64, _value: c_uint, _flags: c_uint) -> Error, or UNKNOWN; {
+        if streams::graph(graph).is_none() {
+            return fail(INVALID_VALUE);
+        }
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    fn cudaGraphAddNode(out: *mut u64, graph: u64, _dependencies: *const u64, _edges: *const c_void, _count: usize, params: *mut NodeParams) -> Error, or UNKNOWN; {
+        if params.is_null() || !streams::add_node(graph) {
+            return fail(INVALID_VALUE);
+        }
+        // SAFETY: the caller's parameters: every kind of node has at least these fields.
+        let params = unsafe { &mut *params };
+        if params.kind == CONDITIONAL {
+            ledger::assume("cudaGraphAddNode", "the bodies of conditional graph nodes are taken to cost no time");
+            let bodies: Vec<u64> = (0..(params.size as usize).min(MOST_BODIES)).map(|_| streams::create_graph()).collect();
+            // A node lives as long as the process may ask: a word for each body is kept.
+            params.bodies = Box::leak(bodies.into_boxed_slice()).as_mut_ptr();
+        }
+        unsafe { put(out, opaque_handle()) };
+        SUCCESS
+    }
+    /// Memory that graphs allocate for themselves: none here.
+    fn cudaDeviceGetGraphMemAttribute(_device: c_int, _attribute: c_int, value: *mut u64) -> Error, or UNKNOWN; {
+        unsafe { put(value, 0) };
+        SUCCESS
+    }
+    fn cudaDeviceSetGraphMemAttribute(_device: c_int, _attribute: c_int, _value: *mut c_void) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaDeviceGraphMemTrim(_device: c_int) -> Error, or UNKNOWN; { SUCCESS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    static DESTROYED: AtomicU32 = AtomicU32::new(0);
+
+    unsafe extern "C" fn count(_at: *mut c_void) {
+        DESTROYED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn an_object_lives_as_long_as_the_graphs_that_hold_it() {
+        let (mut object, graph, executable) = (0, opaque_handle(), opaque_handle());
+        // SAFETY: outputs are live variables.
+        unsafe {
+            let made =
+                cudaUserObjectCreate(&raw mut object, std::ptr::null_mut(), Some(count), 1, 1);
+            assert_eq!(made, SUCCESS);
+            assert_eq!(cudaGraphRetainUserObject(graph, object, 1, MOVE), SUCCESS);
+            instantiated(graph, executable);
+            destroyed(graph);
+            assert_eq!(DESTROYED.load(Ordering::Relaxed), 0);
+            destroyed(executable);
+            assert_eq!(DESTROYED.load(Ordering::Relaxed), 1);
+            assert_eq!(cudaUserObjectRelease(object, 1), INVALID_VALUE);
+        }
+    }
+
+    #[test]
+    fn a_conditional_node_brings_graphs_that_can_be_captured_into() {
+        let graph = streams::create_graph();
+        let mut params = NodeParams {
+            kind: CONDITIONAL,
+            reserved: [0; 3],
+            handle: 1,
+            condition: 0,
+            size: 2,
+            bodies: std::ptr::null_mut(),
+        };
+        let stream = streams::create_stream(7, 0, 0);
+        let (none, mut node) = (std::ptr::null(), 0);
+        // SAFETY: outputs are live variables; the node has two bodies.
+        unsafe {
+            let added = cudaGraphAddNode(
+                &raw mut node,
+                graph,
+                none,
+                std::ptr::null(),
+                0,
+                &raw mut params,
+            );
+            assert_eq!(added, SUCCESS);
+            let body = params.bodies.add(1).read();
+            assert_eq!(
+                cudaStreamBeginCaptureToGraph(stream, body, none, std::ptr::null(), 0, 0),
+                SUCCESS
+            );
+            streams::spend(7, stream, std::time::Duration::from_millis(1));
+            assert_eq!(streams::end_capture(stream), Ok(body));
+            assert_eq!(streams::graph(body).map(|found| found.nodes), Some(1));
+        }
+        assert_eq!(streams::graph(graph).map(|found| found.nodes), Some(1));
+    }
+}
