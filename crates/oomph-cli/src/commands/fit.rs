@@ -645,9 +645,15 @@ impl Fitter {
                     Variant::default(),
                     None,
                 )?;
-                if let Ended::Through(run) = again {
+                match again {
                     // Even a plan whose peak would do may have failed for want of one large piece.
-                    self.learn(plan, run.peak().used_bytes.max(self.workshop.budget + 1));
+                    Ended::Through(run) => {
+                        self.learn(plan, run.peak().used_bytes.max(self.workshop.budget + 1));
+                    }
+                    Ended::Failed { why, .. } | Ended::Refused(why) => {
+                        self.reject_newest(plan, &why);
+                    }
+                    Ended::OutOfMemory(_) => {}
                 }
                 return Ok(None);
             }
