@@ -160,6 +160,11 @@ def main() -> int:
     def torch_imported() -> None:
         from oomph.recorder import Recorder
 
+        if any(size is not None for size in settings.get("variant", {}).values()):
+            from oomph.variant import Variant
+
+            # Before the recorder, which is to see the job as it is then.
+            Variant(**settings["variant"]).install()
         recorder.append(Recorder(settings))
         if settings["virtual"] and not is_supported(version, cuda):
             recorder[0].assumptions.add(

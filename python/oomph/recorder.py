@@ -24,6 +24,7 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
+from oomph.facts import Facts
 from oomph.values import Assumptions, ValueLayer, base_pointer, user_line
 
 FORMAT = "oomph.record/1"
@@ -51,6 +52,9 @@ PARAMETER, GRADIENT, STATE, INPUT, BUFFER = (
 )
 
 _COMPILED = "torch.compile is used: memory is not attributed to modules"
+
+_NOWHERE = ("", 0)
+"""No module, no call."""
 
 _current_node = torch._C._current_autograd_node
 _grad_enabled = torch.is_grad_enabled
@@ -108,13 +112,23 @@ class Recorder:
         self._in_optimizer = 0
         self._seen_forward = False
         self._modules: list[str] = []
+        # Beside each entered module, the number of its call in `_called`; 0 is no call.
+        self._calls: list[int] = []
+        self._called: list[list[Any]] = [["", 0, [], []]]
+        self._facts = Facts()
+        self._clock: list[tuple[int, int, int]] = []
+        self._busy: Any = None
+        self._horizon: Any = None
+        self._timed = 0
+        self._times: list[list[int]] = []
+        self._last = (0, 0, 0)
         self._names: dict[int, str] = {}
         # Weak: whoever watches must not keep alive.
         self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._sequence: dict[int, str] = {}
-        self._scopes: dict[tuple[str, str, str, int], int] = {}
+        self._sequence: dict[int, tuple[str, int]] = {}
+        self._scopes: dict[tuple[str, str, str, int, int], int] = {}
         self._local = threading.local()
         self._marks: list[tuple[str, int, int, str]] = []
         self._boundaries: list[tuple[int, str, int]] = []
@@ -146,6 +160,12 @@ class Recorder:
         optim.register_optimizer_step_pre_hook(self._before_step)
         optim.register_optimizer_step_post_hook(self._after_step)
         self._watch_compile()
+        self._facts.watch()
+        if self.virtual:
+            library = ctypes.PyDLL(None)
+            self._busy = (ctypes.c_uint64 * 3).in_dll(library, "oomph_vgpu_busy")
+            self._horizon = library.oomph_vgpu_horizon
+            self._horizon.restype = ctypes.c_uint64
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -195,7 +215,9 @@ class Recorder:
                 hook.remove()
             self._hooks = []
             self._modules.clear()
+            self._calls.clear()
             if why:
+                self._facts.compiled = True
                 self.assumptions.add("attribution", why, user_line())
 
     # ---- what runs ----
@@ -209,24 +231,30 @@ class Recorder:
         modules = self._modules
         if node is not None:
             phase = BACKWARD
-            module = modules[-1] if modules else self._sequence.get(node._sequence_nr(), "")
+            if modules:
+                module, call = modules[-1], self._calls[-1]
+            else:
+                module, call = self._sequence.get(node._sequence_nr(), _NOWHERE)
         elif self._in_optimizer:
-            phase, module = OPTIMIZER, ""
+            phase, module, call = OPTIMIZER, "", 0
         else:
-            module = modules[-1] if modules else ""
+            module, call = (modules[-1], self._calls[-1]) if modules else _NOWHERE
             if not self._seen_forward:
                 phase = SETUP
             elif _grad_enabled():
                 phase = FORWARD
                 if self._next_sequence is not None:
                     # The operator's node was made before it came here.
-                    self._sequence[self._next_sequence() - 1] = module
+                    self._sequence[self._next_sequence() - 1] = (module, call)
             else:
                 phase = INFERENCE
-        key = (phase, module, name, self._step)
+        key = (phase, module, name, self._step, call)
         scope = self._scopes.get(key)
         if scope is None:
             scope = self._scopes[key] = len(self._scopes)
+            self._times.append([0, 0, 0])
+        if self._busy is not None and scope != self._timed:
+            self._spent(scope)
         if self._set_metadata is None:
             frame = self._frames.get(scope)
             if frame is None:
@@ -236,6 +264,17 @@ class Recorder:
             self._local.scope = scope
             self._set_metadata(str(scope))
         return None
+
+    def _spent(self, scope: int) -> None:
+        """The GPU's work since the last operator was that operator's; the next is `scope`'s."""
+        busy = self._busy
+        now = (busy[0], busy[1], busy[2])
+        last = self._last
+        times = self._times[self._timed]
+        times[0] += now[0] - last[0]
+        times[1] += now[1] - last[1]
+        times[2] += now[2] - last[2]
+        self._last, self._timed = now, scope
 
     def _enter_module(self, module, args) -> None:
         if threading.get_ident() != self._thread and not self._modules:
@@ -250,14 +289,24 @@ class Recorder:
             self._names[id(module)] = name
         if not self._modules:
             self._seen_forward = True
+            self._facts.forward(module)
             self._say(FORWARD)
             self._mark(INPUT, ((t, "") for t in _cuda_tensors(args) if not t.requires_grad))
         self._modules.append(name)
+        call = 0
+        if self._step < MARKED_STEPS:
+            call = len(self._called)
+            parent = self._calls[-1] if self._calls else 0
+            self._called.append([name, parent, _addresses(args), []])
+        self._calls.append(call)
 
     def _leave_module(self, module, args, output) -> None:
         if not self._modules:
             return
         self._modules.pop()
+        call = self._calls.pop()
+        if call and output is not None:
+            self._called[call][3] = _addresses(output)
         if self._modules or output is None:  # without output: it raised
             return
         self._forwards += 1
@@ -266,6 +315,7 @@ class Recorder:
         if not self._trains and not _grad_enabled():
             self._inferences += 1
             self._boundary("inference", self._inferences)
+            self._tick(self._inferences)
             if self.settings.get("steps") and self._inferences >= self.settings["steps"]:
                 raise StepsDone
 
@@ -275,6 +325,7 @@ class Recorder:
         for name, module in root.named_modules():
             self._names.setdefault(id(module), f"{title}.{name}" if name else title)
         self._roots.add(root)
+        self._facts.model(root)
         self._mark_model(root, title)
         return title
 
@@ -304,6 +355,7 @@ class Recorder:
         self._step += 1
         self._sequence.clear()
         self._boundary("step", self._step)
+        self._tick(self._step)
         if self.settings.get("steps") and self._step >= self.settings["steps"]:
             raise StepsDone
 
@@ -342,6 +394,11 @@ class Recorder:
                         STATE, ((t, owner) for t in state.values() if isinstance(t, torch.Tensor))
                     )
 
+    def _tick(self, number: int) -> None:
+        """Note the virtual clock at the end of step `number`."""
+        if self._horizon is not None:
+            self._clock.append((number, self._horizon(0), self._busy[2]))
+
     def _boundary(self, what: str, number: int) -> None:
         self._boundaries.append((_now(), what, number))
         if what != "optimizer":
@@ -370,7 +427,7 @@ class Recorder:
             phase = INFERENCE
         module = self._modules[-1] if self._modules else ""
         if node is not None and not module:
-            module = self._sequence.get(node._sequence_nr(), "")
+            module = self._sequence.get(node._sequence_nr(), _NOWHERE)[0]
         self._oom_count += 1
         self._oom = dict(
             device=device, requested_bytes=requested, free_bytes=free, step=self._step, phase=phase,
@@ -413,6 +470,8 @@ class Recorder:
         self._finished = True
         directory = self.settings["directory"]
         self.layer.before = None
+        if self._busy is not None and self._times:
+            self._spent(self._timed)
         used_cuda = torch.cuda.is_initialized()
         devices = []
         if used_cuda:
@@ -448,7 +507,12 @@ class Recorder:
             devices=devices,
             oom=self._oom,
             oom_count=self._oom_count,
-            scopes=[list(key) for key in self._scopes],
+            scopes=[list(key[:4]) for key in self._scopes],
+            scope_calls=[key[4] for key in self._scopes],
+            scope_times=self._times,
+            calls=self._called,
+            clock=self._clock,
+            facts=self._facts.as_dict(),
             marks=self._marks,
             boundaries=self._boundaries,
             has_scopes=self._set_metadata is not None,
@@ -536,6 +600,15 @@ def _cuda_tensors(value: Any):
             stack += [(x, depth + 1) for x in item]
         elif depth < 3 and isinstance(item, dict):
             stack += [(x, depth + 1) for x in item.values()]
+
+
+def _addresses(value: Any) -> list[int]:
+    """Where the memory of the CUDA tensors in `value` begins."""
+    found = []
+    for t in _cuda_tensors(value):
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            found.append(base_pointer(t))
+    return found
 
 
 def _main_thread_line(thread: int) -> str:

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use oomph_allocator::{Config, Program, TorchVersion};
@@ -30,11 +31,29 @@ pub struct Job {
     pub steps: Option<u32>,
     /// What a plan changes in the script.
     pub levers: Vec<Lever>,
+    /// Another job that is like this one: only `oomph fit` asks for it, and says so.
+    pub variant: Variant,
     pub unknown: String,
     pub unsupported: bool,
     pub to_stderr: bool,
     /// Whether a terminal shows where the script is.
     pub live: bool,
+    /// How long the script may take before it is ended; `None` lets it take its time.
+    pub patience: Option<Duration>,
+}
+
+/// How a job is made smaller or larger, to see what that would need. Nothing is changed by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+pub struct Variant {
+    /// Samples in each batch of a data loader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u64>,
+    /// Length of each sequence of a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+    /// The part of the repeated blocks that is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<f64>,
 }
 
 /// One run of the script.
@@ -76,6 +95,7 @@ impl Job {
             "rule": self.unknown,
             "steps": self.steps,
             "levers": self.levers,
+            "variant": self.variant,
             "config": config,
         });
         let settings_path = directory.join("settings.json");
@@ -122,6 +142,8 @@ impl Job {
         };
         let status = if self.live && live::wanted() {
             live::run(&mut command, doing, &directory.join("status"), inherits)
+        } else if let Some(patience) = self.patience {
+            status_within(&mut command, patience)
         } else {
             command.status()
         }
@@ -167,6 +189,23 @@ fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
             .saturating_sub(program.reserved_at(failure.alloc_row))
     });
     Some(Bytes(at_failure.unwrap_or(device.outside_bytes)))
+}
+
+/// Runs a command, and ends it when it takes longer than `patience`.
+fn status_within(command: &mut Command, patience: Duration) -> std::io::Result<ExitStatus> {
+    const LOOK: Duration = Duration::from_millis(50);
+    let mut child = command.spawn()?;
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if started.elapsed() > patience {
+            child.kill()?;
+            return child.wait();
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Reads the history, labels it, and keeps it in oomph's own compact form.

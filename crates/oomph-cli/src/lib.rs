@@ -11,6 +11,8 @@ mod json;
 mod lint_settings;
 mod live;
 mod page;
+mod planning;
+mod progress;
 mod table;
 
 use std::ffi::OsString;

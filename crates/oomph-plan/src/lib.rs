@@ -6,8 +6,15 @@
 //!
 //! This crate does no I/O.
 
+pub mod by_hand;
+pub mod draft;
 mod file;
 mod lever;
+mod levers;
+pub mod model;
+pub mod play;
+pub mod search;
+pub mod units;
 
 pub use file::{FORMAT, Figures, Gpu, Job, PlanError, PlanFile, Versions};
 pub use lever::{Attention, Dtype, Lever, OptimizerStep, Results};

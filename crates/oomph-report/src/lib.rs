@@ -3,6 +3,7 @@
 pub mod explanation;
 pub mod export;
 pub mod finding;
+pub mod fit;
 pub mod html;
 pub mod run;
 pub mod terminal;

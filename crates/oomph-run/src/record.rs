@@ -86,6 +86,97 @@ pub struct Record {
     /// What the virtual GPU's library has to say.
     #[serde(default)]
     pub library: Library,
+    /// For each scope the call of a module that it was in: an index of `calls`.
+    #[serde(default)]
+    pub scope_calls: Vec<u32>,
+    /// For each scope, on a virtual GPU: nanoseconds of work, the same in 16 bits, launches.
+    #[serde(default)]
+    pub scope_times: Vec<[u64; 3]>,
+    /// Calls of modules in the first steps; the first is no call.
+    #[serde(default)]
+    pub calls: Vec<Call>,
+    /// The virtual clock at the end of each step: step, nanoseconds, launches so far.
+    #[serde(default)]
+    pub clock: Vec<(u32, u64, u64)>,
+    /// What the script is made of.
+    #[serde(default)]
+    pub facts: Facts,
+}
+
+/// A call of a module: its name, the call that it was made in, and the addresses of the memory
+/// that its positional arguments and its result lay in.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Call(pub String, pub u32, pub Vec<u64>, pub Vec<u64>);
+
+/// What a script is made of.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Data loaders that were iterated over.
+    pub loaders: Vec<Loader>,
+    /// Length of the sequences of integers that data loaders yield; 0 without any.
+    pub length: u64,
+    /// The type of autocast around the model, empty without.
+    pub autocast: String,
+    /// Whether a gradient scaler was at work.
+    pub scaled: bool,
+    /// Whether gradients were clipped by PyTorch's functions.
+    pub clipped: bool,
+    /// Calls of `Tensor.backward`.
+    pub backwards: u32,
+    /// Whether an optimizer's step was given a closure.
+    pub closure: bool,
+    /// Whether `torch.compile` was used.
+    pub compiled: bool,
+    /// Whether gradients were cleared to zero rather than to none.
+    pub kept_gradients: bool,
+    /// `torch.backends.cudnn.benchmark`.
+    pub benchmark: bool,
+    /// The modules of all models.
+    pub modules: Vec<Module>,
+    /// The optimizers that stepped.
+    pub optimizers: Vec<Optimizer>,
+}
+
+/// A data loader.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Loader {
+    /// Samples in a batch; 0 if unknown.
+    pub batch_size: u64,
+    /// How often it was iterated over.
+    pub count: u64,
+    /// Whether gradients were recorded meanwhile.
+    pub trains: bool,
+}
+
+/// A module of a model.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Module {
+    /// As plans name it: `GPT.blocks.0`.
+    pub name: String,
+    /// Its class.
+    pub kind: String,
+    /// Whether it only holds others: `ModuleList`, `ModuleDict`, `Sequential`.
+    pub container: bool,
+    /// Whether its result for a sample depends on the rest of the batch.
+    pub coupled: bool,
+    /// Its `inplace`, where it has one.
+    pub inplace: Option<bool>,
+    /// Elements of its own parameters.
+    pub parameters: u64,
+    /// Elements of those that are trained.
+    pub trained: u64,
+}
+
+/// An optimizer.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Optimizer {
+    /// Its class.
+    pub kind: String,
+    /// Whether it steps in one kernel.
+    pub fused: bool,
+    /// Whether it steps over lists of tensors; `None` leaves it to PyTorch.
+    pub foreach: Option<bool>,
 }
 
 /// How the script ended.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::device::{self, Properties, machine};
-use crate::{driver, inner, runtime, streams};
+use crate::{busy, driver, inner, runtime, streams};
 
 /// From the launch of a kernel that does nothing to the next one's.
 pub const LAUNCH: Duration = Duration::from_nanos(2_200);
@@ -312,6 +312,7 @@ pub fn spend(stream: u64, time: Duration) {
     if inner::is_inside() {
         return;
     }
+    busy::add_copy(time);
     streams::spend(device::current(), stream, time);
 }
 

@@ -58,24 +58,33 @@ pub fn multiply(stream: u64, compute: c_int, [m, n, k, batch]: [u64; 4], operand
         .costs
         .charge(device::current(), Charge::FirstMatmul);
     let kind = Kind::new(operands[0].kind, compute);
-    let aligned = operands.iter().map(|operand| {
-        let bytes = Kind::new(operand.kind, compute).bytes() as u64;
-        let leading = if operand.columns > 1 {
-            operand.leading * bytes
-        } else {
-            0
-        };
-        alignment(operand.at).min(alignment(leading))
-    });
-    let product = Product {
+    let product = |kind: Kind, width: fn(Kind) -> Kind| Product {
         m,
         n,
         k,
         batch,
         kind,
-        alignment: aligned.min().unwrap_or(0),
+        alignment: operands
+            .iter()
+            .map(|operand| {
+                let bytes = width(Kind::new(operand.kind, compute)).bytes() as u64;
+                let leading = if operand.columns > 1 {
+                    operand.leading * bytes
+                } else {
+                    0
+                };
+                alignment(operand.at).min(alignment(leading))
+            })
+            .min()
+            .unwrap_or(0),
     };
-    crate::kernels::enqueued(stream, machine().rates.product(&product));
+    let rates = &machine().rates;
+    let time = rates.product(&product(kind, |kind| kind));
+    let halved = match kind {
+        Kind::Fp32 | Kind::Tf32 => rates.product(&product(Kind::Bf16, |_| Kind::Bf16)),
+        _ => time,
+    };
+    crate::kernels::enqueued_as(stream, time, halved);
 }
 
 /// Accounts a product called for through a handle of cuBLAS, whose sizes are ints.

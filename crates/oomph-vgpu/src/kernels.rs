@@ -10,8 +10,8 @@ use crate::device::{self, machine};
 use crate::families::Family;
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
 use crate::sync::Mutex;
+use crate::{busy, inner, streams};
 use crate::{export, put};
-use crate::{inner, streams};
 
 /// `dim3`.
 #[repr(C)]
@@ -126,11 +126,17 @@ pub fn launched(stream: u64) {
     enqueued(stream, LAUNCH);
 }
 
-/// Accounts one launch on `stream` that takes `time`.
+/// Accounts one launch on `stream` that takes `time`, most of it to move memory.
 pub fn enqueued(stream: u64, time: Duration) {
+    enqueued_as(stream, time, busy::halved(time));
+}
+
+/// Accounts one launch on `stream` that takes `time`, and would take `halved` in 16 bits.
+pub fn enqueued_as(stream: u64, time: Duration, halved: Duration) {
     if inner::is_inside() {
         return;
     }
+    busy::add(time, halved);
     let _ = device::active();
     machine().costs.kernel_launched(device::current());
     streams::spend(device::current(), stream, time);

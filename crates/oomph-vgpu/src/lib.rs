@@ -14,6 +14,7 @@
 //! - the library allocates bookkeeping only, never what it pretends to hold;
 //! - no Python, no logging, no threads of its own.
 
+pub mod busy;
 pub mod clock;
 pub mod config;
 pub mod context;

@@ -54,6 +54,11 @@ export! {
         let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return 0 };
         found.memory.lock().requests
     }
+    /// When all work put on a device so far will be done, in nanoseconds of the virtual clock.
+    fn oomph_vgpu_horizon(device: c_int) -> u64, or 0; {
+        let device = u32::try_from(device).unwrap_or(0);
+        u64::try_from(crate::streams::horizon(device).as_nanos()).unwrap_or(u64::MAX)
+    }
     /// Clears device memory, outside of any stream and in no time.
     fn oomph_vgpu_clear(at: u64, len: u64) -> (), or (); {
         if crate::driver::device_of(at).is_some() {

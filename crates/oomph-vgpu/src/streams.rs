@@ -103,6 +103,20 @@ impl Tables {
         done
     }
 
+    /// The end of all work on a device.
+    fn horizon(&self, device: u32) -> Duration {
+        let own = self
+            .streams
+            .values()
+            .filter(|stream| stream.device == device);
+        let special = self.ready.iter().filter(|((of, _), _)| *of == device);
+        let latest = own
+            .map(|stream| stream.ready)
+            .chain(special.map(|(_, ready)| *ready))
+            .max();
+        latest.unwrap_or_default().max(self.witnessed)
+    }
+
     fn create_graph(&mut self) -> u64 {
         let graph = self.handle();
         self.graphs.insert(graph, Graph::default());
@@ -271,19 +285,15 @@ pub fn witness_event(event: u64) {
     }
 }
 
+/// When everything put on `device` so far will be done, on the virtual clock.
+pub fn horizon(device: u32) -> Duration {
+    TABLES.lock().horizon(device)
+}
+
 /// The host waits for everything on `device`.
 pub fn witness_device(device: u32) {
     let mut tables = TABLES.lock();
-    let own = tables
-        .streams
-        .values()
-        .filter(|stream| stream.device == device);
-    let special = tables.ready.iter().filter(|((of, _), _)| *of == device);
-    let latest = own
-        .map(|stream| stream.ready)
-        .chain(special.map(|(_, ready)| *ready))
-        .max();
-    tables.witnessed = latest.unwrap_or_default().max(tables.witnessed);
+    tables.witnessed = tables.horizon(device);
 }
 
 /// Starts capturing `stream`; false if it is being captured already.

@@ -4,6 +4,7 @@
 mod diff;
 mod estimate;
 mod explain;
+mod fit;
 mod gpus;
 mod lint;
 mod replay;
@@ -15,6 +16,8 @@ mod run;
 pub enum Command {
     /// Run a script on a virtual or a real GPU: does it fit, and where does the memory go?
     Run(Box<run::Args>),
+    /// Find the cheapest change that makes a script fit into a GPU, and prove it
+    Fit(Box<fit::Args>),
     /// What a model file needs and which GPUs would hold it, without any framework
     Estimate(estimate::Args),
     /// Say why memory ran out: from a snapshot, a log or a message
@@ -36,6 +39,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<i32> {
         match self {
             Self::Run(args) => args.run(),
+            Self::Fit(args) => args.run(),
             Self::Estimate(args) => args.run(),
             Self::Explain(args) => args.run(),
             Self::Diff(args) => args.run(),

@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::explain::Found;
 use crate::host;
-use crate::job::{Job, free_directory};
+use crate::job::{Job, Variant, free_directory};
 use crate::page;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
 
@@ -98,7 +98,7 @@ impl Args {
         let plan = self.plan()?;
         let job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
-            plan.mismatches(&this_job(&job), &this_gpu(&job), &Versions::default())
+            plan.mismatches(&this_job(&job.words), &this_gpu(&job), &Versions::default())
         });
         for warning in &warnings {
             eprintln!("warning: {warning}");
@@ -210,9 +210,11 @@ impl Args {
             total,
             steps: self.steps,
             levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
+            variant: Variant::default(),
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
             live: !self.quiet,
+            patience: None,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
         })
     }
@@ -321,8 +323,8 @@ impl Args {
 }
 
 /// The script and its arguments as plan files state them, with the script's digest.
-fn this_job(job: &Job) -> oomph_plan::Job {
-    let mut words = job.words.iter().map(|word| word.to_string_lossy());
+pub(super) fn this_job(words: &[OsString]) -> oomph_plan::Job {
+    let mut words = words.iter().map(|word| word.to_string_lossy());
     let mut script = words.next().unwrap_or_default().into_owned();
     if script == "-m"
         && let Some(module) = words.next()

@@ -1,0 +1,783 @@
+//! `oomph fit`: the cheapest change that makes a script fit, verified on the virtual GPU.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anstream::eprintln;
+use anyhow::{Context as _, bail};
+use oomph_allocator::Config;
+use oomph_gpus::Gpu;
+use oomph_plan::draft::Pace;
+use oomph_plan::model::{Model, ModelError};
+use oomph_plan::search::{self, Base, Found, Lesson, Options};
+use oomph_plan::{Dtype, FORMAT, Figures, Lever, PlanFile, Results, Versions};
+use oomph_report::fit::{self, Alternative, Fit, Outcome, Peak, Plan, Rejected, fit_report};
+use oomph_report::terminal::width;
+
+use crate::commands::run::this_job;
+use crate::job::{Variant, free_directory};
+use crate::planning::{Ended, Run, Workshop};
+use crate::progress::Progress;
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
+
+mod largest;
+mod smaller;
+
+/// Names of levers, as in plan files.
+const LEVERS: [&str; 16] = [
+    "allocator",
+    "cudnn_benchmark",
+    "tf32",
+    "set_to_none",
+    "optimizer_step",
+    "no_grad_eval",
+    "inplace_activations",
+    "micro_batch",
+    "mixed_precision",
+    "attention",
+    "chunked_cross_entropy",
+    "checkpoint",
+    "offload_activations",
+    "step_in_backward",
+    "optimizer_8bit",
+    "optimizer_on_cpu",
+];
+
+/// Arguments of `oomph fit`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run\n--plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits."
+)]
+pub struct Args {
+    /// The GPU to fit into, such as rtx-4090 or a100-80gb (oomph gpus lists them)
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
+
+    /// Another capacity than the GPU's, such as 10GiB
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+
+    /// Memory to leave free, such as 500MiB, or a part of the GPU's
+    #[arg(long, value_name = "SIZE|PERCENT", default_value = "2%")]
+    margin: String,
+
+    /// Only levers that keep results: exactly, or to rounding
+    #[arg(long)]
+    keep_results: bool,
+
+    /// Use no other levers than these; repeat or separate with commas
+    #[arg(long, value_name = "LEVER", value_delimiter = ',')]
+    allow: Vec<String>,
+
+    /// Leave these levers out; repeat or separate with commas
+    #[arg(long, value_name = "LEVER", value_delimiter = ',')]
+    forbid: Vec<String>,
+
+    /// Also find the largest batch that fits
+    #[arg(long)]
+    max_batch: bool,
+
+    /// Also find the longest sequences that fit
+    #[arg(long)]
+    max_length: bool,
+
+    /// Optimizer steps of each run; two show the optimizer's state, three a rhythm
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
+    steps: u32,
+
+    /// Where to write the plan
+    #[arg(long, value_name = "FILE", default_value = "oomph-plan.toml")]
+    plan: PathBuf,
+
+    /// Where to write the changes to make by hand
+    #[arg(long, value_name = "FILE", default_value = "oomph-plan.patch")]
+    patch: PathBuf,
+
+    /// What comparisons of values that nobody computed give: half, all or none of them true
+    #[arg(long, value_name = "RULE", default_value = "half", value_parser = ["half", "all", "none"])]
+    unknown: String,
+
+    /// Where to keep the records of the runs [default: oomph-report/SCRIPT-N]
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+
+    /// Write the result as JSON to FILE, or to stdout for `-`
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Print all that was left out and assumed
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Run with a version of torch that the virtual GPU is not known to play for
+    #[arg(long)]
+    unsupported: bool,
+
+    /// Run a module, as `python -m` does
+    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "command")]
+    module: Vec<OsString>,
+
+    /// The script and its arguments
+    #[arg(
+        value_name = "SCRIPT",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    command: Vec<OsString>,
+}
+
+/// More runs of plans than this are not made: a plan that is not right by then will not be.
+const MOST_VERIFICATIONS: u32 = 12;
+/// Plans this much cheaper are worth another run.
+const WORTH: f64 = 0.02;
+
+impl Args {
+    /// Finds the cheapest plan, verifies it and writes it.
+    pub fn run(self) -> anyhow::Result<i32> {
+        for name in self.allow.iter().chain(&self.forbid) {
+            if !LEVERS.contains(&name.as_str()) {
+                bail!(
+                    "there is no lever {name}. The levers are {}",
+                    LEVERS.join(", ")
+                );
+            }
+        }
+        let words = self.words()?;
+        let Some(name) = &self.gpu else {
+            bail!("name the GPU to fit into, such as --gpu rtx-4090 (oomph gpus lists them)");
+        };
+        let spec = oomph_gpus::parse_spec(name)?;
+        let gpu = spec.found.gpu;
+        let total = match &self.memory {
+            Some(text) => oomph_gpus::parse_bytes(text)?,
+            None => gpu.memory.total_bytes,
+        };
+        let margin = parse_margin(&self.margin, total)?;
+        if !self.quiet
+            && let Some(note) = spec.note()
+        {
+            eprintln!("note: {note}");
+        }
+        let directory = match &self.out {
+            Some(directory) => directory.clone(),
+            None => free_directory(&words)?,
+        };
+        let mut fitter = Fitter {
+            workshop: Workshop {
+                words,
+                gpu: spec.clone(),
+                total,
+                budget: total - margin,
+                steps: self.steps,
+                unknown: self.unknown.clone(),
+                unsupported: self.unsupported,
+                directory,
+                progress: Progress::new(self.quiet),
+                patience: None,
+                runs: 0,
+                seconds: 0.0,
+            },
+            options: Options {
+                budget: total - margin,
+                keep_results: self.keep_results,
+                allow: (!self.allow.is_empty()).then(|| self.allow.clone()),
+                forbid: self.forbid.clone(),
+                dtype: if gpu.rates.bf16.is_some() {
+                    Dtype::Bf16
+                } else {
+                    Dtype::Fp16
+                },
+                config: allocator_config(),
+                pace: Pace::new(gpu),
+                lessons: Vec::new(),
+                failed: Vec::new(),
+            },
+            rejected: Vec::new(),
+            plain_time: 0.0,
+            planning: 0.0,
+            verifications: 0,
+            held: BTreeMap::new(),
+        };
+        let plain = match fitter.workshop.run(
+            "plain",
+            "running the job as it is, without a limit",
+            &[],
+            Variant::default(),
+            None,
+        )? {
+            Ended::Through(run) => run,
+            Ended::OutOfMemory(run) => {
+                bail!(
+                    "the script raised an out-of-memory error of its own although memory had no limit; see {}",
+                    run.directory.join("output.log").display()
+                )
+            }
+            Ended::Refused(why) => bail!("{why}"),
+            Ended::Failed { why, log } => {
+                if let Ok(text) = fs::read_to_string(&log) {
+                    std::eprint!("{text}");
+                }
+                eprintln!("oomph: the script failed: {why}");
+                return Ok(EXIT_SCRIPT_FAILED);
+            }
+        };
+        let mut result = self.result(&fitter, &plain, gpu, margin);
+        self.find(&mut fitter, &plain, &mut result)?;
+        result.rejected = fitter.rejected;
+        result.runs = fitter.workshop.runs;
+        result.run_seconds = fitter.workshop.seconds;
+        result.planning_seconds = fitter.planning;
+        self.print(&result)?;
+        Ok(match result.outcome {
+            Outcome::AlreadyFits | Outcome::Fits => EXIT_OK,
+            Outcome::NothingFits => EXIT_FINDINGS,
+        })
+    }
+
+    fn words(&self) -> anyhow::Result<Vec<OsString>> {
+        if !self.module.is_empty() {
+            return Ok(std::iter::once(OsString::from("-m"))
+                .chain(self.module.iter().cloned())
+                .collect());
+        }
+        match self.command.first() {
+            None => {
+                bail!("no script was given. Usage: oomph fit --gpu NAME [options] script.py args…")
+            }
+            Some(script) if !Path::new(script).is_file() => {
+                let script = script.to_string_lossy();
+                if ["torchrun", "accelerate", "python", "python3"].contains(&&*script) {
+                    bail!(
+                        "{script} starts processes of its own, which oomph fit does not follow. Give it the script: oomph fit --gpu NAME train.py args…"
+                    );
+                }
+                bail!("{script}: no such file. Give a Python script, or a module with -m")
+            }
+            Some(_) => Ok(self.command.clone()),
+        }
+    }
+
+    fn result(&self, fitter: &Fitter, plain: &Run, gpu: &Gpu, margin: u64) -> Fit {
+        let words: Vec<String> = fitter
+            .workshop
+            .words
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        Fit {
+            format: fit::FORMAT,
+            outcome: Outcome::AlreadyFits,
+            command: words.join(" "),
+            script: words,
+            gpu: fit::Gpu {
+                id: gpu.id.clone(),
+                name: gpu.name.clone(),
+                memory_bytes: fitter.workshop.total,
+                margin_bytes: margin,
+            },
+            plain: plain.peak(),
+            plans: Vec::new(),
+            chosen: None,
+            why: String::new(),
+            least: None,
+            held_by: BTreeMap::new(),
+            gpus: Vec::new(),
+            variants: Vec::new(),
+            largest: Vec::new(),
+            rejected: Vec::new(),
+            assumptions: plain
+                .summary
+                .assumptions
+                .iter()
+                .map(|found| found.what.clone())
+                .collect(),
+            runs: 0,
+            run_seconds: 0.0,
+            planning_seconds: 0.0,
+            plan_file: None,
+            patch_file: None,
+            versions: plain.summary.versions.clone(),
+        }
+    }
+
+    /// Everything after the plain run.
+    fn find(&self, fitter: &mut Fitter, plain: &Run, result: &mut Fit) -> anyhow::Result<()> {
+        let fits = plain.peak().used_bytes <= fitter.workshop.budget;
+        if fits && !self.max_batch && !self.max_length {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let base = match fitter.base(plain, Vec::new()) {
+            Ok(base) => base,
+            Err(error) if fits => {
+                result.assumptions.push(error.to_string());
+                return Ok(());
+            }
+            Err(error) => bail!("it does not fit, and cannot be planned for: {error}"),
+        };
+        fitter.planning += started.elapsed().as_secs_f64();
+        fitter.plain_time = plain.step_time(&fitter.options.pace).unwrap_or_default();
+        fitter.say_what_is_left_out(&base.model);
+        if self.max_batch {
+            result.largest.push(largest::batch(fitter, &base)?);
+        }
+        if self.max_length {
+            result.largest.push(largest::length(fitter, &base)?);
+        }
+        if fits {
+            return Ok(());
+        }
+        let mut bases = vec![base];
+        if let Some(probed) = fitter.probe_precision(&bases[0])? {
+            bases.push(probed);
+        }
+        let (plans, chosen) = fitter.plans(&bases)?;
+        result.plans = plans;
+        result.chosen = chosen;
+        match chosen.and_then(|index| result.plans.get(index)) {
+            Some(plan) => {
+                result.outcome = Outcome::Fits;
+                result.why = why(plan);
+                let plan = plan.clone();
+                self.write(fitter, &plan, result)?;
+            }
+            None => {
+                result.outcome = Outcome::NothingFits;
+                smaller::advise(fitter, &bases, result)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, fitter: &Fitter, plan: &Plan, result: &mut Fit) -> anyhow::Result<()> {
+        let file = PlanFile {
+            format: FORMAT.to_owned(),
+            job: this_job(&fitter.workshop.words),
+            gpu: oomph_plan::Gpu {
+                id: result.gpu.id.clone(),
+                memory_bytes: result.gpu.memory_bytes,
+            },
+            versions: Versions {
+                oomph: env!("CARGO_PKG_VERSION").to_owned(),
+                torch: result.versions.get("torch").cloned().unwrap_or_default(),
+            },
+            planned: Some(Figures {
+                allocated_bytes: plan.peak.allocated_bytes,
+                reserved_bytes: plan.peak.reserved_bytes,
+                used_bytes: plan.peak.used_bytes,
+                time_ratio: plan.time_ratio,
+                same_results: plan.same_results,
+                verified: plan.verified,
+                assumptions: plan
+                    .notes
+                    .iter()
+                    .chain(&result.assumptions)
+                    .cloned()
+                    .collect(),
+            }),
+            levers: plan.levers.clone(),
+        };
+        fs::write(&self.plan, file.to_toml())
+            .with_context(|| format!("cannot write {}", self.plan.display()))?;
+        result.plan_file = Some(self.plan.display().to_string());
+        let script = &file.job.script;
+        let text = fs::read_to_string(script).unwrap_or_default();
+        // A diff names files from where it is applied.
+        let here = std::env::current_dir().unwrap_or_default();
+        let absolute = fs::canonicalize(script).unwrap_or_else(|_| PathBuf::from(script));
+        let path = absolute.strip_prefix(&here).unwrap_or(&absolute);
+        let path = path.to_string_lossy();
+        let hand = oomph_plan::by_hand::by_hand(path.trim_start_matches('/'), &text, &plan.levers);
+        fs::write(&self.patch, hand.text())
+            .with_context(|| format!("cannot write {}", self.patch.display()))?;
+        result.patch_file = Some((self.patch.display().to_string(), hand.changed));
+        Ok(())
+    }
+
+    fn print(&self, result: &Fit) -> anyhow::Result<()> {
+        if let Some(target) = &self.json {
+            json::write(target, result)?;
+        }
+        if !self.quiet && !self.json.as_deref().is_some_and(json::is_stdout) {
+            stdout(&fit_report(result, width(), self.verbose))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a plan was chosen.
+fn why(plan: &Plan) -> String {
+    match plan.same_results {
+        Results::Exact => "least slowdown that keeps results exactly".to_owned(),
+        Results::Rounding => "least slowdown that keeps results to rounding".to_owned(),
+        Results::Numerics => {
+            "least slowdown; no plan that keeps results was found to fit".to_owned()
+        }
+    }
+}
+
+/// The margin in bytes: an amount, or a part of the GPU's memory.
+fn parse_margin(text: &str, total: u64) -> anyhow::Result<u64> {
+    let bytes = match text.strip_suffix('%') {
+        Some(number) => {
+            let share: f64 = number.trim().parse().ok().with_context(|| {
+                format!("--margin {text}: expected an amount such as 500MiB, or a part such as 2%")
+            })?;
+            if !(0.0..100.0).contains(&share) {
+                bail!("--margin {text}: expected a part from 0% to below 100%");
+            }
+            (total as f64 * share / 100.0) as u64
+        }
+        None => oomph_gpus::parse_bytes(text).with_context(|| format!("--margin {text}"))?,
+    };
+    if bytes >= total {
+        bail!("--margin {text} leaves nothing of the GPU's memory");
+    }
+    Ok(bytes)
+}
+
+/// The allocator as the environment sets it.
+fn allocator_config() -> Config {
+    let conf = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok())
+        .unwrap_or_default();
+    Config::parse(&conf, oomph_allocator::TorchVersion::ASSUMED).unwrap_or_default()
+}
+
+/// The search with its runs.
+pub(crate) struct Fitter {
+    workshop: Workshop,
+    options: Options,
+    rejected: Vec<Rejected>,
+    /// Nanoseconds of the plain job's step.
+    plain_time: f64,
+    /// Seconds of planning.
+    planning: f64,
+    verifications: u32,
+    /// What held the memory at the peak of the last plan that went through.
+    held: BTreeMap<String, u64>,
+}
+
+impl Fitter {
+    fn base(&self, run: &Run, applied: Vec<Lever>) -> Result<Base, ModelError> {
+        let trace = run.attempt.trace.as_ref().ok_or(ModelError::NoStep)?;
+        let model = Model::new(trace, &run.record)?;
+        Ok(Base::new(
+            model,
+            applied,
+            run.peak().reserved_bytes,
+            &self.options.config,
+        ))
+    }
+
+    fn reject(&mut self, lever: &str, why: &str) {
+        let found = Rejected {
+            lever: lever.to_owned(),
+            why: why.to_owned(),
+        };
+        if !self.rejected.contains(&found) {
+            self.rejected.push(found);
+        }
+        if !self.options.forbid.iter().any(|name| name == lever) {
+            self.options.forbid.push(lever.to_owned());
+        }
+    }
+
+    /// What the script's own ways rule out, with the reason.
+    fn say_what_is_left_out(&mut self, model: &Model) {
+        for (lever, why) in oomph_plan::search::excluded(model) {
+            self.reject(lever, &why);
+        }
+    }
+
+    /// The job in 16 bits, run once: which types results have is better measured than told by
+    /// rules.
+    fn probe_precision(&mut self, plain: &Base) -> anyhow::Result<Option<Base>> {
+        let lever = Lever::MixedPrecision {
+            dtype: self.options.dtype,
+        };
+        if !self.options.permits(&lever) || !search::offers_precision(&plain.model) {
+            return Ok(None);
+        }
+        let ended = self.workshop.run(
+            "mixed-precision",
+            "running it in mixed precision, without a limit",
+            std::slice::from_ref(&lever),
+            Variant::default(),
+            None,
+        )?;
+        match ended {
+            Ended::Through(run) => match self.inert(&run) {
+                None => Ok(self.base(&run, vec![lever]).ok()),
+                Some((name, why)) => {
+                    self.reject(&name, &why);
+                    Ok(None)
+                }
+            },
+            Ended::OutOfMemory(_) => Ok(None),
+            Ended::Refused(why) | Ended::Failed { why, .. } => {
+                self.reject("mixed_precision", &why);
+                Ok(None)
+            }
+        }
+    }
+
+    /// A lever that had no effect, and why.
+    fn inert(&self, run: &Run) -> Option<(String, String)> {
+        run.record
+            .levers
+            .iter()
+            .find(|lever| lever.applied == 0)
+            .map(|lever| {
+                let why = lever.note.clone();
+                (
+                    lever.name.clone(),
+                    why.unwrap_or_else(|| "it had no effect on this script".to_owned()),
+                )
+            })
+    }
+
+    /// The plans to show, and which of them is chosen: the cheapest verified one that keeps
+    /// results; without one, the cheapest verified one.
+    fn plans(&mut self, bases: &[Base]) -> anyhow::Result<(Vec<Plan>, Option<usize>)> {
+        let mut verified: Vec<Plan> = Vec::new();
+        let mut found = self.search(bases);
+        // The one that keeps results first: what it teaches helps the others.
+        for keeps in [true, false] {
+            loop {
+                let best = found
+                    .plans
+                    .iter()
+                    .filter(|plan| !keeps || plan.results <= Results::Rounding)
+                    .min_by(|a, b| a.cost().total_cmp(&b.cost()))
+                    .cloned();
+                let Some(best) = best else { break };
+                let known = verified
+                    .iter()
+                    .filter(|plan| !keeps || plan.same_results <= Results::Rounding)
+                    .map(|plan| plan.predicted_time_ratio)
+                    .fold(f64::INFINITY, f64::min);
+                if best.time_ratio > known - WORTH || self.verifications >= MOST_VERIFICATIONS {
+                    break;
+                }
+                match self.verify(&best, true)? {
+                    Some(plan) => verified.push(plan),
+                    None => self.options.failed.push(best.levers.clone()),
+                }
+                found = self.search(bases);
+            }
+        }
+        verified.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
+        let keeps = |plan: &Plan| plan.same_results <= Results::Rounding;
+        let chosen =
+            verified
+                .iter()
+                .position(keeps)
+                .or(if verified.is_empty() { None } else { Some(0) });
+        // What is slower than the chosen one and promises no more is no choice.
+        let choice = chosen.and_then(|index| verified.get(index)).cloned();
+        let mut plans: Vec<Plan> = verified
+            .into_iter()
+            .filter(|plan| {
+                choice.as_ref().is_none_or(|choice| {
+                    plan.levers == choice.levers
+                        || plan.time_ratio < choice.time_ratio
+                        || plan.same_results < choice.same_results
+                        || plan.peak.used_bytes < choice.peak.used_bytes
+                })
+            })
+            .collect();
+        if !plans.is_empty() {
+            for other in &found.plans {
+                let shown = plans.iter().any(|plan| plan.levers == other.levers);
+                if !shown {
+                    plans.push(predicted(other));
+                }
+            }
+        }
+        plans.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
+        let chosen = choice.and_then(|choice| {
+            plans
+                .iter()
+                .position(|plan| plan.verified && plan.levers == choice.levers)
+        });
+        Ok((plans, chosen))
+    }
+
+    fn search(&mut self, bases: &[Base]) -> Found {
+        let started = Instant::now();
+        let found = search::search(bases, &self.options);
+        self.planning += started.elapsed().as_secs_f64();
+        found
+    }
+
+    /// Runs a plan, at the capacity less the margin if `limited`. `None` if it does not hold; what
+    /// the run taught is kept.
+    pub(crate) fn verify(
+        &mut self,
+        plan: &search::Plan,
+        limited: bool,
+    ) -> anyhow::Result<Option<Plan>> {
+        self.verifications += 1;
+        let number = self.verifications;
+        let name = format!("plan-{number}");
+        let words: Vec<String> = plan.levers.iter().map(ToString::to_string).collect();
+        let what = format!("verifying: {}", words.join(", "));
+        let limit = limited.then_some(self.workshop.budget);
+        let ended = self
+            .workshop
+            .run(&name, &what, &plan.levers, Variant::default(), limit)?;
+        let run = match ended {
+            Ended::Through(run) => run,
+            Ended::OutOfMemory(_) => {
+                let again = self.workshop.run(
+                    &format!("{name}-unlimited"),
+                    "it ran out of memory: measuring what it needs",
+                    &plan.levers,
+                    Variant::default(),
+                    None,
+                )?;
+                match again {
+                    // Even a plan whose peak would do may have failed for want of one large piece.
+                    Ended::Through(run) => {
+                        self.learn(plan, run.peak().used_bytes.max(self.workshop.budget + 1));
+                    }
+                    Ended::Failed { why, .. } | Ended::Refused(why) => {
+                        self.reject_newest(plan, &why);
+                    }
+                    Ended::OutOfMemory(_) => {}
+                }
+                return Ok(None);
+            }
+            Ended::Refused(why) => {
+                match plan.levers.iter().find(|lever| why.contains(lever.name())) {
+                    Some(lever) => self.reject(lever.name(), &why),
+                    None => self.reject_newest(plan, &why),
+                }
+                return Ok(None);
+            }
+            Ended::Failed { why, .. } => {
+                self.reject_newest(plan, &why);
+                return Ok(None);
+            }
+        };
+        if let Some((lever, why)) = self.inert(&run) {
+            self.reject(&lever, &why);
+            return Ok(None);
+        }
+        if run.peak().used_bytes > self.workshop.budget && limited {
+            self.learn(plan, run.peak().used_bytes);
+            return Ok(None);
+        }
+        self.learn(plan, run.peak().used_bytes);
+        self.held = run
+            .summary
+            .by_category
+            .iter()
+            .map(|(name, held)| ((*name).to_owned(), *held))
+            .collect();
+        let mut verified = predicted(plan);
+        verified.peak = run.peak();
+        verified.verified = limited;
+        if let Some(time) = run.step_time(&self.options.pace)
+            && self.plain_time > 0.0
+        {
+            verified.time_ratio = time / self.plain_time;
+        }
+        verified
+            .notes
+            .extend(run.record.levers.iter().filter_map(|lever| {
+                let note = lever.note.as_ref()?;
+                Some(format!("{}: {note}", lever.name))
+            }));
+        Ok(Some(verified))
+    }
+
+    /// The script fails under a plan: the lever of it that no plan has worked with is left out.
+    fn reject_newest(&mut self, plan: &search::Plan, why: &str) {
+        let proved: Vec<&str> = self
+            .options
+            .lessons
+            .iter()
+            .flat_map(|lesson| lesson.levers.iter().copied())
+            .collect();
+        let suspect = plan
+            .levers
+            .iter()
+            .map(Lever::name)
+            .rev()
+            .find(|name| !proved.contains(name));
+        if let Some(name) = suspect {
+            self.reject(name, &format!("the script failed with it: {why}"));
+        }
+    }
+
+    fn learn(&mut self, plan: &search::Plan, used: u64) {
+        let levers: Vec<&'static str> = plan.levers.iter().map(Lever::name).collect();
+        let known = self
+            .options
+            .lessons
+            .iter()
+            .position(|lesson| lesson.levers == levers)
+            .map(|at| self.options.lessons.remove(at).factor)
+            .unwrap_or(1.0);
+        // The prediction had the older lesson in it.
+        self.options.lessons.push(Lesson {
+            levers,
+            factor: known * used as f64 / plan.used.max(1) as f64,
+        });
+    }
+}
+
+/// A plan that no run has confirmed.
+fn predicted(plan: &search::Plan) -> Plan {
+    let words: Vec<String> = plan.levers.iter().map(ToString::to_string).collect();
+    let peak = Peak {
+        allocated_bytes: plan.allocated,
+        reserved_bytes: plan.reserved,
+        used_bytes: plan.used,
+    };
+    Plan {
+        levers: plan.levers.clone(),
+        what: words.join(" + "),
+        peak,
+        predicted: peak,
+        time_ratio: plan.time_ratio,
+        predicted_time_ratio: plan.time_ratio,
+        same_results: plan.results,
+        verified: false,
+        notes: plan.assumptions.clone(),
+    }
+}
+
+/// GPUs that hold `used` bytes, the cheapest first.
+pub(crate) fn gpus_that_hold(used: u64, margin: f64, as_it_is: bool) -> Vec<Alternative> {
+    let mut found: Vec<&Gpu> = oomph_gpus::catalogue()
+        .iter()
+        .filter(|gpu| !gpu.laptop)
+        .filter(|gpu| (used as f64) <= gpu.memory.total_bytes as f64 * (1.0 - margin))
+        .collect();
+    found.sort_by(|a, b| {
+        let price = |gpu: &Gpu| gpu.cost.rank_usd_per_hour().unwrap_or(f64::INFINITY);
+        price(a)
+            .total_cmp(&price(b))
+            .then(a.memory.total_bytes.cmp(&b.memory.total_bytes))
+    });
+    found
+        .into_iter()
+        .map(|gpu| Alternative {
+            id: gpu.id.clone(),
+            memory_bytes: gpu.memory.total_bytes,
+            usd_per_hour: gpu.cost.rank_usd_per_hour(),
+            as_it_is,
+        })
+        .collect()
+}

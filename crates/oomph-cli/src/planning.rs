@@ -1,0 +1,194 @@
+//! The runs behind `oomph fit`: the plain job, plans at the real capacity, variants of the job.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use oomph_gpus::GpuSpec;
+use oomph_plan::Lever;
+use oomph_plan::draft::Pace;
+use oomph_report::fit::Peak;
+use oomph_run::Record;
+use oomph_run::summary::{Summary, Verdict, summarize};
+
+use crate::host;
+use crate::job::{Attempt, Job, Variant};
+use crate::progress::Progress;
+
+/// What runs have in common.
+#[derive(Debug)]
+pub struct Workshop {
+    /// The script as it was given.
+    pub words: Vec<OsString>,
+    /// The GPU.
+    pub gpu: GpuSpec,
+    /// Its memory.
+    pub total: u64,
+    /// What a job may use: the memory less the margin.
+    pub budget: u64,
+    /// Steps of each run.
+    pub steps: u32,
+    /// What comparisons of unknown values give.
+    pub unknown: String,
+    /// Whether other versions of torch are taken.
+    pub unsupported: bool,
+    /// Where runs leave their records.
+    pub directory: PathBuf,
+    /// Shows what is going on.
+    pub progress: Progress,
+    /// How long a run may take; unknown before the first.
+    pub patience: Option<Duration>,
+    /// How often the script was run.
+    pub runs: u32,
+    /// Seconds that the runs took.
+    pub seconds: f64,
+}
+
+/// One run and what it came to.
+#[derive(Debug)]
+pub struct Run {
+    /// The run.
+    pub attempt: Attempt,
+    /// Its record.
+    pub record: Record,
+    /// The summary.
+    pub summary: Summary,
+    /// Where its record and log lie.
+    pub directory: PathBuf,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// It went through.
+    Through(Box<Run>),
+    /// It ran out of memory.
+    OutOfMemory(Box<Run>),
+    /// A lever cannot be applied to this script, and says why.
+    Refused(String),
+    /// The script failed.
+    Failed {
+        /// The error, in a line.
+        why: String,
+        /// What the script printed.
+        log: PathBuf,
+    },
+}
+
+impl Run {
+    /// The greatest amounts.
+    pub fn peak(&self) -> Peak {
+        Peak {
+            allocated_bytes: self.summary.peak.allocated_bytes,
+            reserved_bytes: self.summary.peak.reserved_bytes,
+            used_bytes: self.summary.peak.used_bytes,
+        }
+    }
+
+    /// Nanoseconds of the last step, by the virtual clock and the host's pace.
+    pub fn step_time(&self, pace: &Pace) -> Option<f64> {
+        let clock = &self.record.clock;
+        let [.., before, last] = clock.as_slice() else {
+            return None;
+        };
+        let busy = last.1.saturating_sub(before.1) as f64;
+        let launches = last.2.saturating_sub(before.2) as f64;
+        Some(busy.max(launches * pace.host_ns_per_launch))
+    }
+}
+
+impl Workshop {
+    /// Runs the script with `levers` and as `variant` has it, where `limit` is enforced.
+    pub fn run(
+        &mut self,
+        name: &str,
+        what: &str,
+        levers: &[Lever],
+        variant: Variant,
+        limit: Option<u64>,
+    ) -> anyhow::Result<Ended> {
+        let directory = self.directory.join(name);
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        let job = Job {
+            host: host::get()?,
+            words: self.words.clone(),
+            gpu: Some(self.gpu.clone()),
+            total: Some(self.total),
+            steps: Some(self.steps),
+            levers: levers.to_vec(),
+            variant,
+            unknown: self.unknown.clone(),
+            unsupported: self.unsupported,
+            to_stderr: false,
+            live: false,
+            patience: self.patience,
+        };
+        let log = directory.join("output.log");
+        let started = Instant::now();
+        let attempt = {
+            let _shown = self.progress.begin(what);
+            job.attempt(&directory, limit, Some(&log), what)
+        };
+        self.runs += 1;
+        self.seconds += started.elapsed().as_secs_f64();
+        // The first run says how long the job takes; levers that compile take longer.
+        const LONGER: u32 = 6;
+        const LEAST: Duration = Duration::from_secs(120);
+        let late = self
+            .patience
+            .is_some_and(|patience| started.elapsed() > patience);
+        if self.patience.is_none() {
+            self.patience = Some((started.elapsed() * LONGER).max(LEAST));
+        }
+        let mut attempt = attempt?;
+        if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
+            bail!("{reason}");
+        }
+        let Some(record) = attempt.record.take() else {
+            return Ok(Ended::Failed {
+                why: late
+                    .then(|| "it took more than six times as long as the plain job".to_owned())
+                    .or_else(|| last_line(&log))
+                    .unwrap_or_else(|| format!("it ended ({}) without a record", attempt.status)),
+                log,
+            });
+        };
+        let summary = summarize(&record, attempt.trace.as_ref(), Some(self.total));
+        if summary.verdict == Verdict::Refused {
+            let why = summary.failure.clone().unwrap_or_default();
+            return Ok(Ended::Refused(why));
+        }
+        let failed = record.outcome.status != 0;
+        let out_of_memory = record.out_of_memory();
+        let why = summary.failure.clone();
+        let run = Box::new(Run {
+            attempt,
+            record,
+            summary,
+            directory,
+        });
+        Ok(if out_of_memory {
+            Ended::OutOfMemory(run)
+        } else if failed {
+            Ended::Failed {
+                why: why
+                    .and_then(|why| why.lines().next().map(str::to_owned))
+                    .unwrap_or_default(),
+                log,
+            }
+        } else {
+            Ended::Through(run)
+        })
+    }
+}
+
+fn last_line(log: &Path) -> Option<String> {
+    let text = fs::read_to_string(log).ok()?;
+    text.lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .map(str::to_owned)
+}

@@ -1,0 +1,211 @@
+//! A plan as changes to the user's own script: a unified diff where each change has a clear place,
+//! and words where it has none.
+//!
+//! The script is read line by line, with brackets and strings respected ([`script`]); what is not
+//! written in the usual way is left alone and described instead.
+
+mod diff;
+mod places;
+mod script;
+
+use crate::lever::{Dtype, Lever, OptimizerStep};
+use places::Places;
+use script::{Edit, Script};
+
+/// A plan by hand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ByHand {
+    /// A unified diff of the script, for `patch -p1` and `git apply`; empty if nothing could be
+    /// placed.
+    pub diff: String,
+    /// Lines that the diff adds or removes.
+    pub changed: usize,
+    /// Changes that could not be placed: where they go, and how they look.
+    pub snippets: Vec<String>,
+}
+
+impl ByHand {
+    /// The file: what could not be placed comes first, which `patch` and `git apply` skip.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for snippet in &self.snippets {
+            text.push_str("# by hand: ");
+            text.push_str(&snippet.replace('\n', "\n#   "));
+            text.push_str("\n#\n");
+        }
+        text.push_str(&self.diff);
+        text
+    }
+}
+
+/// Writes `levers` as changes of `source`, the script at `path`.
+pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
+    let script = Script::new(source);
+    let places = Places::find(&script);
+    let mut edits: Vec<Edit> = Vec::new();
+    let mut snippets = Vec::new();
+    let mut imports: Vec<&str> = Vec::new();
+    for lever in levers {
+        match place(&script, &places, lever, &mut imports) {
+            Some(found) => edits.extend(found),
+            None => snippets.push(snippet(lever)),
+        }
+    }
+    edits.extend(places.training(&script, levers, &mut snippets));
+    if !imports.is_empty() {
+        imports.sort_unstable();
+        imports.dedup();
+        let missing: Vec<String> = imports
+            .into_iter()
+            .filter(|line| !source.lines().any(|other| other == *line))
+            .map(str::to_owned)
+            .collect();
+        edits.insert(0, Edit::insert(places.imports, missing));
+    }
+    let changed = script.apply(&mut edits);
+    let (diff, count) = diff::unified(path, &script.lines, &changed);
+    ByHand {
+        diff,
+        changed: count,
+        snippets,
+    }
+}
+
+/// The edits of a lever that has a place of its own; those of the training loop are made together.
+fn place(
+    script: &Script<'_>,
+    places: &Places,
+    lever: &Lever,
+    imports: &mut Vec<&'static str>,
+) -> Option<Vec<Edit>> {
+    match lever {
+        Lever::Allocator { conf } => {
+            imports.push("import os");
+            let at = places.torch?;
+            Some(vec![Edit::insert(
+                at,
+                vec![format!(
+                    "os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"{conf}\""
+                )],
+            )])
+        }
+        Lever::SetToNone {} => {
+            let edits: Vec<Edit> = script.replace_all("set_to_none=False", "set_to_none=True");
+            (!edits.is_empty()).then_some(edits)
+        }
+        Lever::OptimizerStep { kind } => {
+            let argument = match kind {
+                OptimizerStep::Fused => "fused=True",
+                OptimizerStep::SingleTensor => "foreach=False",
+            };
+            let call = places.optimizer.as_ref()?;
+            Some(vec![script.add_argument(call.line, argument)?])
+        }
+        Lever::Checkpoint { modules } => {
+            let (at, indent) = places.after_model.clone()?;
+            imports.push("import functools");
+            imports.push("from torch.utils.checkpoint import checkpoint");
+            let model = places.model.clone()?;
+            let mut lines = vec![format!("{indent}for name in [")];
+            lines.extend(modules.iter().map(|module| {
+                let path = module.split_once('.').map_or("", |(_, path)| path);
+                format!("{indent}    \"{path}\",")
+            }));
+            lines.push(format!("{indent}]:"));
+            lines.push(format!("{indent}    block = {model}.get_submodule(name)"));
+            lines.push(format!(
+                "{indent}    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)"
+            ));
+            Some(vec![Edit::insert(at, lines)])
+        }
+        Lever::InplaceActivations { modules } => {
+            let (at, indent) = places.after_model.clone()?;
+            let model = places.model.clone()?;
+            let mut lines = vec![format!("{indent}for name in [")];
+            lines.extend(modules.iter().map(|module| {
+                let path = module.split_once('.').map_or("", |(_, path)| path);
+                format!("{indent}    \"{path}\",")
+            }));
+            lines.push(format!("{indent}]:"));
+            lines.push(format!(
+                "{indent}    {model}.get_submodule(name).inplace = True"
+            ));
+            Some(vec![Edit::insert(at, lines)])
+        }
+        Lever::CudnnBenchmark { enabled } => {
+            flag(places, "torch.backends.cudnn.benchmark", *enabled)
+        }
+        Lever::Tf32 { enabled } => flag(places, "torch.backends.cuda.matmul.allow_tf32", *enabled),
+        // Placed in the training loop, by `Places::training`.
+        Lever::MixedPrecision { dtype: Dtype::Bf16 } | Lever::MicroBatch { .. } => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+fn flag(places: &Places, name: &str, enabled: bool) -> Option<Vec<Edit>> {
+    let value = if enabled { "True" } else { "False" };
+    Some(vec![Edit::insert(
+        places.after_imports?,
+        vec![format!("{name} = {value}")],
+    )])
+}
+
+/// Where a change goes and how it looks, in words.
+fn snippet(lever: &Lever) -> String {
+    match lever {
+        Lever::Allocator { conf } => {
+            format!("set the environment of the script: PYTORCH_CUDA_ALLOC_CONF={conf}")
+        }
+        Lever::SetToNone {} => "where gradients are cleared:\noptimizer.zero_grad(set_to_none=True)".to_owned(),
+        Lever::OptimizerStep { kind: OptimizerStep::Fused } => {
+            "where the optimizer is made, add the argument fused=True".to_owned()
+        }
+        Lever::OptimizerStep { kind: OptimizerStep::SingleTensor } => {
+            "where the optimizer is made, add the argument foreach=False".to_owned()
+        }
+        Lever::NoGradEval {} => "around the loop that evaluates:\nwith torch.no_grad():".to_owned(),
+        Lever::Checkpoint { modules } | Lever::OffloadActivations { modules } => {
+            let saved = matches!(lever, Lever::OffloadActivations { .. });
+            let how = if saved {
+                "inside the forward of these modules:\nwith torch.autograd.graph.save_on_cpu(pin_memory=True):"
+            } else {
+                "around the call of these modules:\ny = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)"
+            };
+            format!("{how}\n{}", modules.join("\n"))
+        }
+        Lever::InplaceActivations { modules } => {
+            format!("give these modules inplace=True:\n{}", modules.join("\n"))
+        }
+        Lever::MicroBatch { parts } => format!(
+            "in the loop over batches, before optimizer.step():\nfor part in batch.chunk({parts}):\n    loss = loss_of(part) * len(part) / len(batch)\n    loss.backward()"
+        ),
+        Lever::MixedPrecision { dtype } => match dtype {
+            Dtype::Bf16 => "around the model's call and the loss:\nwith torch.autocast(\"cuda\", dtype=torch.bfloat16):".to_owned(),
+            Dtype::Fp16 => "around the model's call and the loss, with a gradient scaler:\nscaler = torch.amp.GradScaler()\nwith torch.autocast(\"cuda\", dtype=torch.float16):\n    loss = …\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()".to_owned(),
+        },
+        Lever::Attention { backend } => format!(
+            "around the model's call:\nwith torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.{}):",
+            match backend {
+                crate::lever::Attention::Flash => "FLASH_ATTENTION",
+                crate::lever::Attention::Efficient => "EFFICIENT_ATTENTION",
+                crate::lever::Attention::Cudnn => "CUDNN_ATTENTION",
+            }
+        ),
+        Lever::ChunkedCrossEntropy { chunks } => format!(
+            "where the loss over the vocabulary is computed: in {chunks} parts of the rows, each under torch.utils.checkpoint\nloss = sum(checkpoint(F.cross_entropy, l, t, reduction=\"sum\", use_reentrant=False) for l, t in zip(logits.chunk({chunks}), targets.chunk({chunks}))) / len(targets)"
+        ),
+        Lever::StepInBackward {} => "after the model is made, one optimizer for each parameter:\noptimizers = {p: Optimizer([p], …) for p in model.parameters()}\ndef step(p):\n    optimizers[p].step()\n    optimizers[p].zero_grad()\nfor p in model.parameters():\n    p.register_post_accumulate_grad_hook(step)".to_owned(),
+        Lever::Optimizer8bit {} => "where the optimizer is made (pip install torchao):\nfrom torchao.optim import AdamW8bit\noptimizer = AdamW8bit(model.parameters(), …)".to_owned(),
+        Lever::OptimizerOnCpu {} => "where the optimizer is made (pip install torchao):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)".to_owned(),
+        Lever::CudnnBenchmark { enabled } => {
+            format!("after the imports:\ntorch.backends.cudnn.benchmark = {}", if *enabled { "True" } else { "False" })
+        }
+        Lever::Tf32 { enabled } => format!(
+            "after the imports:\ntorch.backends.cuda.matmul.allow_tf32 = {}",
+            if *enabled { "True" } else { "False" }
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,354 @@
+//! Where in a script the changes go: its imports, its model, its optimizer, its training loop.
+
+use crate::by_hand::script::{Edit, Logical, Script};
+use crate::by_hand::snippet;
+use crate::lever::{Dtype, Lever};
+
+/// The call that makes the optimizer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Optimizer {
+    /// The variable.
+    pub(super) name: String,
+    /// The line.
+    pub(super) line: usize,
+}
+
+/// Places in a script; what is not found is `None`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Places {
+    /// Before this line imports may be added.
+    pub(super) imports: usize,
+    /// The first import of torch or of what stands on it.
+    pub(super) torch: Option<usize>,
+    /// The line after the last import at the top.
+    pub(super) after_imports: Option<usize>,
+    /// The model's variable.
+    pub(super) model: Option<String>,
+    /// The line after the model has been made and moved, and its indentation.
+    pub(super) after_model: Option<(usize, String)>,
+    /// The optimizer.
+    pub(super) optimizer: Option<Optimizer>,
+    /// The loop over batches.
+    pub(super) training: Option<Training>,
+}
+
+/// The loop over batches.
+#[derive(Debug, Clone)]
+pub(super) struct Training {
+    /// The names that a batch is unpacked into.
+    batch: Vec<String>,
+    /// The statements of its body, by number.
+    body: Vec<usize>,
+    /// The one that calls `backward`.
+    backward: usize,
+    /// The loss's variable.
+    loss: String,
+    /// The first that calls the model.
+    forward: usize,
+}
+
+impl Places {
+    pub(super) fn find(script: &Script<'_>) -> Self {
+        let mut places = Self::default();
+        let mut seen_import = false;
+        for statement in &script.statements {
+            let text = script.text(statement);
+            let is_import = text.starts_with("import ") || text.starts_with("from ");
+            if statement.indent == 0 && is_import {
+                if !seen_import && !text.starts_with("from __future__") {
+                    places.imports = statement.first;
+                    seen_import = true;
+                }
+                if text.starts_with("from __future__") {
+                    places.imports = statement.last + 1;
+                }
+                places.after_imports = Some(statement.last + 1);
+                if places.torch.is_none() {
+                    let name = text.split([' ', '.']).nth(1).unwrap_or_default();
+                    let known = ["torch", "torchvision", "transformers", "lightning", "timm"];
+                    if known.contains(&name) {
+                        places.torch = Some(statement.first);
+                    }
+                }
+            }
+            if places.optimizer.is_none()
+                && let Some((name, model)) = optimizer(&text)
+            {
+                places.optimizer = Some(Optimizer {
+                    name,
+                    line: statement.last,
+                });
+                places.model = model;
+            }
+        }
+        places.find_model(script);
+        places.training = places.find_training(script);
+        places
+    }
+
+    /// The last statement before the optimizer that assigns to the model, or moves it.
+    fn find_model(&mut self, script: &Script<'_>) {
+        let (Some(model), Some(optimizer)) = (&self.model, &self.optimizer) else {
+            return;
+        };
+        let made = script
+            .statements
+            .iter()
+            .take_while(|statement| statement.first < optimizer.line)
+            .filter(|statement| {
+                let text = script.text(statement);
+                text.starts_with(&format!("{model} = "))
+                    || text.starts_with(&format!("{model}.to("))
+            })
+            .last();
+        // The optimizer's own indentation: the model may be made in a `with`.
+        let place = script
+            .statements
+            .iter()
+            .find(|statement| (statement.first..=statement.last).contains(&optimizer.line));
+        if let (Some(_), Some(place)) = (made, place) {
+            self.after_model = Some((place.first, " ".repeat(place.indent)));
+        }
+    }
+
+    fn find_training(&self, script: &Script<'_>) -> Option<Training> {
+        let model = self.model.as_ref()?;
+        let statements = &script.statements;
+        let backward = statements
+            .iter()
+            .position(|statement| script.text(statement).ends_with(".backward()"))?;
+        let loss = script.text(statements.get(backward)?);
+        let loss = loss.strip_suffix(".backward()")?.to_owned();
+        if !is_name(&loss) {
+            return None;
+        }
+        let indent = statements.get(backward)?.indent;
+        // The head of the block around it.
+        let head = (0..backward).rev().find(|&at| {
+            statements
+                .get(at)
+                .is_some_and(|other| other.indent < indent)
+        })?;
+        let batch = batch_names(&script.text(statements.get(head)?))?;
+        let body: Vec<usize> = (head + 1..statements.len())
+            .take_while(|&at| {
+                statements
+                    .get(at)
+                    .is_some_and(|other| other.indent >= indent)
+            })
+            .collect();
+        let call = format!("{model}(");
+        let forward = body.iter().copied().find(|&at| {
+            statements.get(at).is_some_and(|statement| {
+                let text = script.text(statement);
+                text.contains(&call) && !text.contains(&format!(".{call}"))
+            })
+        })?;
+        (forward < backward).then_some(Training {
+            batch,
+            body,
+            backward,
+            loss,
+            forward,
+        })
+    }
+
+    /// The training loop under the levers that change it.
+    pub(super) fn training(
+        &self,
+        script: &Script<'_>,
+        levers: &[Lever],
+        snippets: &mut Vec<String>,
+    ) -> Vec<Edit> {
+        let autocast = levers
+            .iter()
+            .find(|lever| matches!(lever, Lever::MixedPrecision { dtype: Dtype::Bf16 }));
+        let parts = levers.iter().find_map(|lever| match lever {
+            Lever::MicroBatch { parts } => Some((*parts, lever)),
+            _ => None,
+        });
+        if autocast.is_none() && parts.is_none() {
+            return Vec::new();
+        }
+        let (Some(training), Some(optimizer)) = (&self.training, &self.optimizer) else {
+            snippets.extend(autocast.into_iter().map(snippet));
+            snippets.extend(parts.map(|(_, lever)| snippet(lever)));
+            return Vec::new();
+        };
+        let rewritten = training.rewrite(
+            script,
+            autocast.is_some(),
+            parts.map(|(p, _)| p),
+            &optimizer.name,
+        );
+        rewritten.into_iter().collect()
+    }
+}
+
+impl Training {
+    /// The loop's body up to `backward`, as it would be.
+    fn rewrite(
+        &self,
+        script: &Script<'_>,
+        autocast: bool,
+        parts: Option<u32>,
+        optimizer: &str,
+    ) -> Option<Edit> {
+        let statements = &script.statements;
+        let first = statements.get(*self.body.first()?)?.first;
+        let last = statements.get(self.backward)?;
+        let indent = " ".repeat(last.indent);
+        let clears = |statement: &Logical| {
+            script
+                .text(statement)
+                .starts_with(&format!("{optimizer}.zero_grad("))
+        };
+        let mut lines: Vec<String> = Vec::new();
+        let mut more = 0;
+        if let Some(parts) = parts {
+            let whole = self.batch.first()?;
+            lines.push(format!("{indent}samples = len({whole})"));
+            for &at in &self.body {
+                if let Some(statement) = statements.get(at)
+                    && at <= self.backward
+                    && clears(statement)
+                {
+                    lines.extend(
+                        script
+                            .lines
+                            .get(statement.first..=statement.last)?
+                            .iter()
+                            .map(|&l| l.to_owned()),
+                    );
+                }
+            }
+            let names = self.batch.join(", ");
+            let pieces: Vec<String> = self
+                .batch
+                .iter()
+                .map(|name| format!("{name}.split(-(-samples // {parts}))"))
+                .collect();
+            let target = match self.batch.len() {
+                1 => names,
+                _ => format!("{names} in zip({})", pieces.join(", ")),
+            };
+            let head = match self.batch.len() {
+                1 => format!("{indent}for {target} in {}:", pieces.join("")),
+                _ => format!("{indent}for {target}:"),
+            };
+            lines.push(head);
+            more += 4;
+        }
+        // Autocast is around everything from the model's call to the loss.
+        let cast_end = self
+            .body
+            .iter()
+            .copied()
+            .filter(|&at| at < self.backward && at >= self.forward)
+            .filter(|&at| {
+                statements
+                    .get(at)
+                    .is_some_and(|s| !clears(s) && s.indent == last.indent)
+            })
+            .next_back()
+            .unwrap_or(self.forward);
+        let mut at_line = first;
+        for &at in self.body.iter().filter(|&&at| at <= self.backward) {
+            let statement = statements.get(at)?;
+            // Comments and empty lines go with the statement after them.
+            let begin = at_line;
+            at_line = statement.last + 1;
+            if parts.is_some() && clears(statement) {
+                continue;
+            }
+            if autocast && at == self.forward {
+                lines.push(format!(
+                    "{}with torch.autocast(\"cuda\", dtype=torch.bfloat16):",
+                    " ".repeat(last.indent + more)
+                ));
+            }
+            let within = autocast && (self.forward..=cast_end).contains(&at) && !clears(statement);
+            let shift = " ".repeat(more + if within { 4 } else { 0 });
+            if at == self.backward && parts.is_some() {
+                let whole = self.batch.first()?;
+                lines.push(format!(
+                    "{indent}{shift}({} * (len({whole}) / samples)).backward()",
+                    self.loss
+                ));
+                continue;
+            }
+            for line in script.lines.get(begin..=statement.last)? {
+                lines.push(if line.trim().is_empty() {
+                    (*line).to_owned()
+                } else {
+                    format!("{shift}{line}")
+                });
+            }
+        }
+        Some(Edit::replace(first, last.last, lines))
+    }
+}
+
+/// The names that a loop's head unpacks a batch into: `for x, y in data:`, `for i, (x, y) in
+/// enumerate(data):`, `for batch in data:`.
+fn batch_names(head: &str) -> Option<Vec<String>> {
+    let rest = head.strip_prefix("for ")?;
+    let (targets, iterated) = rest.split_once(" in ")?;
+    let iterated = iterated.trim_end_matches(':').trim();
+    let targets = if iterated.contains("enumerate(") {
+        targets.split_once(',')?.1.trim()
+    } else {
+        targets.trim()
+    };
+    if iterated.starts_with("range(") {
+        return None;
+    }
+    let targets = targets.trim_start_matches('(').trim_end_matches(')');
+    let names: Vec<String> = targets
+        .split(',')
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .collect();
+    (!names.is_empty() && names.iter().all(|name| is_name(name))).then_some(names)
+}
+
+fn is_name(text: &str) -> bool {
+    let mut characters = text.chars();
+    characters
+        .next()
+        .is_some_and(|first| first.is_alphabetic() || first == '_')
+        && characters.all(|character| character.is_alphanumeric() || character == '_')
+}
+
+/// The optimizer's variable and the model's, of a statement like
+/// `optimizer = torch.optim.AdamW(model.parameters(), …)`.
+fn optimizer(text: &str) -> Option<(String, Option<String>)> {
+    let (name, call) = text.split_once(" = ")?;
+    let known = [
+        "Adam",
+        "SGD",
+        "RMSprop",
+        "Adagrad",
+        "Adafactor",
+        "Lion",
+        "Muon",
+    ];
+    let function = call.split('(').next()?;
+    let class = function.rsplit('.').next()?;
+    if !is_name(name) || !known.iter().any(|known| class.starts_with(known)) {
+        return None;
+    }
+    let model = call
+        .split(".parameters()")
+        .next()
+        .filter(|_| call.contains(".parameters()"))
+        .map(|before| {
+            before
+                .rsplit(|character: char| !(character.is_alphanumeric() || character == '_'))
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        })
+        .filter(|model| is_name(model));
+    Some((name.to_owned(), model))
+}

@@ -1,0 +1,113 @@
+use super::*;
+use crate::lever::Attention;
+
+const SCRIPT: &str = r#"import torch
+from torch.utils.data import DataLoader
+
+def main():
+    model = Net().cuda()
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=1e-3,
+    )
+    for step, (x, y) in enumerate(data):
+        x, y = x.cuda(), y.cuda()
+        # the loss
+        out = model(x)
+        loss = criterion(out, y)
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        optimizer.step()
+"#;
+
+fn patched(levers: &[Lever]) -> String {
+    let script = Script::new(SCRIPT);
+    let hand = by_hand("train.py", SCRIPT, levers);
+    apply(&script.lines, &hand.diff)
+}
+
+/// What `patch` does.
+fn apply(lines: &[&str], diff: &str) -> String {
+    let mut out: Vec<&str> = Vec::new();
+    let mut at = 0;
+    for line in diff.lines().skip(2) {
+        if let Some(hunk) = line.strip_prefix("@@ -") {
+            let start: usize = hunk.split(',').next().unwrap().parse().unwrap();
+            out.extend(&lines[at..start - 1]);
+            at = start - 1;
+        } else if let Some(added) = line.strip_prefix('+') {
+            out.push(added);
+        } else {
+            assert_eq!(&line[1..], lines[at]);
+            if line.starts_with(' ') {
+                out.push(lines[at]);
+            }
+            at += 1;
+        }
+    }
+    out.extend(&lines[at..]);
+    out.join("\n")
+}
+
+#[test]
+fn each_change_has_its_place() {
+    let text = patched(&[
+        Lever::Allocator {
+            conf: "expandable_segments:True".to_owned(),
+        },
+        Lever::SetToNone {},
+        Lever::OptimizerStep {
+            kind: OptimizerStep::Fused,
+        },
+        Lever::Checkpoint {
+            modules: vec!["Net.blocks.0".to_owned()],
+        },
+    ]);
+    assert!(text.starts_with("import functools\nimport os\nfrom torch.utils.checkpoint import checkpoint\nos.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\"\nimport torch\n"), "{text}");
+    assert!(text.contains("zero_grad(set_to_none=True)"), "{text}");
+    assert!(
+        text.contains("        lr=1e-3,\n        fused=True,\n    )"),
+        "{text}"
+    );
+    assert!(
+        text.contains("        \"blocks.0\",\n    ]:\n        block = model.get_submodule(name)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_loop_is_split_and_cast() {
+    let text = patched(&[
+        Lever::MixedPrecision { dtype: Dtype::Bf16 },
+        Lever::MicroBatch { parts: 4 },
+    ]);
+    let expected = r#"    for step, (x, y) in enumerate(data):
+        samples = len(x)
+        optimizer.zero_grad(set_to_none=False)
+        for x, y in zip(x.split(-(-samples // 4)), y.split(-(-samples // 4))):
+            x, y = x.cuda(), y.cuda()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                # the loss
+                out = model(x)
+                loss = criterion(out, y)
+            (loss * (len(x) / samples)).backward()
+        optimizer.step()"#;
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn what_has_no_place_is_said_in_words() {
+    let hand = by_hand(
+        "train.py",
+        "trainer.train()\n",
+        &[
+            Lever::MicroBatch { parts: 2 },
+            Lever::Attention {
+                backend: Attention::Flash,
+            },
+        ],
+    );
+    assert_eq!(hand.changed, 0);
+    assert_eq!(hand.snippets.len(), 2);
+    assert!(hand.text().starts_with("# by hand: "));
+}

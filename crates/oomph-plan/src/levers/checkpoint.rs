@@ -1,0 +1,127 @@
+//! `checkpoint`: what lies inside chosen modules is computed again in the backward pass.
+//!
+//! Memory: what a block's forward leaves for its backward is freed when the block is done, but for
+//! its result; its arguments stay until its backward is done. Before its backward, its forward's
+//! allocations happen again, up to the last one that the backward needs (non-reentrant
+//! checkpointing stops there). Time: the forward of those blocks once more. Results: exact.
+
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
+
+use crate::draft::Draft;
+use crate::levers::blocks::{self, Block, Edits, Positions};
+use crate::model::{Event, Template};
+
+/// Applies the lever.
+pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
+    let (found, positions) = blocks::find(draft, modules);
+    let mut edits = Edits::default();
+    // Until where arguments of checkpointed blocks are needed.
+    let mut needed: HashMap<u32, usize> = HashMap::default();
+    let mut kept: HashSet<u32> = HashSet::default();
+    for block in &found {
+        if let Some(call) = draft.model.calls.get(block.call as usize) {
+            kept.extend(&call.outputs);
+            for &input in &call.inputs {
+                let until = needed.entry(input).or_default();
+                *until = (*until).max(block.backward.end);
+            }
+        }
+    }
+    for block in &found {
+        recompute(&mut draft.template, block, &positions, &kept, &mut edits);
+        let load = draft.forward_load(block.call);
+        draft.body.add(load);
+    }
+    // In the order of the body, so that the outcome is the same every time.
+    let mut needed: Vec<(u32, usize)> = needed.into_iter().collect();
+    needed.sort_unstable();
+    for (input, until) in needed {
+        if let Some(&freed) = positions.frees.get(&input)
+            && freed < until
+        {
+            edits.drop(freed);
+            edits.insert(until, Event::Free(input));
+        }
+    }
+    draft.template.body = edits.apply(&draft.template.body);
+}
+
+fn recompute(
+    template: &mut Template,
+    block: &Block,
+    positions: &Positions,
+    kept: &HashSet<u32>,
+    edits: &mut Edits,
+) {
+    let saved: HashSet<u32> = block.saved.iter().copied().collect();
+    let casts: HashSet<u32> = block.casts.iter().copied().collect();
+    let in_own_backward = |number: &u32| {
+        positions
+            .frees
+            .get(number)
+            .is_some_and(|&at| at >= block.backward.start && at <= block.backward.end)
+    };
+    // Results are saved by the block itself only where its own backward frees them.
+    let is_saved = |number: u32| {
+        saved.contains(&number) && (!kept.contains(&number) || in_own_backward(&number))
+    };
+    let forward: Vec<Event> = template
+        .body
+        .get(block.forward.clone())
+        .unwrap_or_default()
+        .to_vec();
+    let last = forward
+        .iter()
+        .rposition(|event| matches!(event, Event::Alloc(number) if is_saved(*number)));
+    let Some(last) = last else {
+        return;
+    };
+    let at = block.backward.start;
+    // A result that the block saves itself waited for whoever took it; from here on the copy that
+    // is computed again stands for it.
+    for &number in &block.saved {
+        if kept.contains(&number) && is_saved(number) {
+            edits.insert(at, Event::Free(number));
+        }
+    }
+    let mut passing: HashMap<u32, u32> = HashMap::default();
+    for event in forward.iter().take(last + 1) {
+        match *event {
+            Event::Alloc(number) => {
+                let Some(copy) = blocks::again(template, number) else {
+                    continue;
+                };
+                edits.insert(at, Event::Alloc(copy));
+                if !is_saved(number) {
+                    passing.insert(number, copy);
+                    continue;
+                }
+                let Some(&freed) = positions.frees.get(&number) else {
+                    continue;
+                };
+                if kept.contains(&number) {
+                    edits.replace(freed, Event::Free(copy));
+                    continue;
+                }
+                edits.replace(freed, Event::Free(copy));
+                let gone = if casts.contains(&number) {
+                    positions.backward
+                } else {
+                    block.forward.end
+                };
+                edits.insert(gone, Event::Free(number));
+            }
+            Event::Free(number) => {
+                if let Some(copy) = passing.remove(&number) {
+                    edits.insert(at, Event::Free(copy));
+                }
+            }
+            Event::FreePrevious(_) | Event::EmptyCache => {}
+        }
+    }
+    let mut rest: Vec<u32> = passing.into_values().collect();
+    rest.sort_unstable();
+    for copy in rest {
+        edits.insert(at, Event::Free(copy));
+    }
+}

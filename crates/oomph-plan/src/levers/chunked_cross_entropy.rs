@@ -1,0 +1,61 @@
+//! `chunked_cross_entropy`: the loss over a large vocabulary, a part of the rows at a time.
+//!
+//! Memory: of the logits' size remain the logits and their gradient; every other copy (in fp32,
+//! log-probabilities, the gradients inside the loss) lives for one part of the rows at a time.
+//! Time: the log-probabilities once more, in the backward pass. Results: to rounding.
+
+use oomph_trace::Phase;
+
+use crate::draft::{Draft, Load};
+use crate::model::Model;
+
+/// Operators of the loss.
+const LOSS: [&str; 3] = ["_log_softmax", "nll_loss", "cross_entropy"];
+/// Smaller losses are not worth a change.
+const LEAST_BYTES: u64 = 64 << 20;
+/// How many parts: more save little and launch more.
+pub(crate) const CHUNKS: u32 = 8;
+
+/// Whether there is a loss over a large vocabulary.
+pub(crate) fn offered(model: &Model) -> bool {
+    model.template.tensors.iter().any(|tensor| {
+        tensor.bytes >= LEAST_BYTES
+            && tensor.phase == Phase::Forward
+            && LOSS.iter().any(|op| model.op(tensor).contains(op))
+    })
+}
+
+/// Applies the lever.
+pub(crate) fn apply(draft: &mut Draft<'_>, chunks: u32) {
+    let model = draft.model;
+    let chunks = u64::from(chunks.max(1));
+    let is_loss = |op: &str| LOSS.iter().any(|name| op.contains(name));
+    let largest = draft
+        .template
+        .tensors
+        .iter()
+        .filter(|tensor| is_loss(model.op(tensor)))
+        .map(|tensor| tensor.bytes)
+        .max()
+        .unwrap_or(0);
+    let mut gradient_kept = false;
+    for tensor in &mut draft.template.tensors {
+        if tensor.bytes < LEAST_BYTES || tensor.bytes * 2 < largest {
+            continue;
+        }
+        let op = model.op(tensor);
+        let copy = op.contains("_to_copy") || op.contains("clone") || op.contains("contiguous");
+        let backward = op.contains("_log_softmax_backward");
+        if backward && !gradient_kept {
+            // The gradient of the logits is whole, in whatever type they have.
+            gradient_kept = true;
+        } else if is_loss(op) || copy {
+            tensor.bytes = tensor.bytes.div_ceil(chunks);
+        }
+    }
+    let again = 3.0 * largest as f64 / draft.pace().memory_bytes_per_s * 1e9;
+    draft.body.add(Load {
+        busy: again,
+        launches: chunks as f64 * 6.0,
+    });
+}

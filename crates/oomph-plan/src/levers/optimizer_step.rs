@@ -1,0 +1,75 @@
+//! `optimizer_step`: the step in one kernel for many tensors, or one parameter after the other.
+//!
+//! Memory: a step over lists of tensors has temporaries as large as all parameters; a fused one
+//! has none, a single one those of one parameter at a time. Time: fewer or more launches. Results:
+//! to rounding.
+
+use oomph_trace::{Category, Phase};
+
+use crate::draft::Draft;
+use crate::lever::OptimizerStep;
+use crate::model::{Event, Model};
+
+/// Optimizers with a fused implementation.
+const FUSED: [&str; 4] = ["Adam", "AdamW", "SGD", "Adagrad"];
+
+/// What would save something.
+pub(crate) fn offered(model: &Model) -> Option<OptimizerStep> {
+    let temporaries: u64 = model
+        .template
+        .tensors
+        .iter()
+        .filter(|tensor| tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary)
+        .map(|tensor| tensor.bytes)
+        .sum();
+    /// Less is not worth a change.
+    const LEAST_BYTES: u64 = 32 << 20;
+    let optimizers = &model.facts.optimizers;
+    if temporaries < LEAST_BYTES || optimizers.is_empty() || model.facts.closure {
+        return None;
+    }
+    let fusable = |kind: &str| FUSED.contains(&kind);
+    if optimizers
+        .iter()
+        .all(|optimizer| !optimizer.fused && fusable(&optimizer.kind))
+    {
+        return Some(OptimizerStep::Fused);
+    }
+    optimizers
+        .iter()
+        .all(|optimizer| !optimizer.fused && optimizer.foreach != Some(false))
+        .then_some(OptimizerStep::SingleTensor)
+}
+
+/// Applies the lever.
+pub(crate) fn apply(draft: &mut Draft<'_>, kind: OptimizerStep) {
+    let template = &mut draft.template;
+    let temporary: Vec<bool> = template
+        .tensors
+        .iter()
+        .map(|tensor| tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary)
+        .collect();
+    let is = |number: &u32| temporary.get(*number as usize).copied().unwrap_or(false);
+    for events in [&mut template.first_tail, &mut template.tail] {
+        let mut changed = Vec::with_capacity(events.len());
+        for &event in events.iter() {
+            match event {
+                Event::Alloc(number) if is(&number) => {
+                    if kind == OptimizerStep::SingleTensor {
+                        changed.extend([event, Event::Free(number)]);
+                    }
+                }
+                Event::Free(number) | Event::FreePrevious(number) if is(&number) => {}
+                _ => changed.push(event),
+            }
+        }
+        *events = changed;
+    }
+    if kind == OptimizerStep::SingleTensor {
+        let parameters: usize = draft.model.parameter_sizes.values().map(Vec::len).sum();
+        /// Kernels that a step of one parameter launches.
+        const EACH: f64 = 12.0;
+        draft.tail.launches += parameters as f64 * EACH;
+        draft.tail.busy += parameters as f64 * EACH * draft.pace().launch_ns;
+    }
+}

@@ -1,0 +1,790 @@
+//! A job as a model: one recorded run, folded into its setup and one steady step.
+//!
+//! A training step repeats, so the history of a few steps says everything: what setup leaves
+//! behind, what a step takes and frees, and what the first optimizer step leaves for good. Levers
+//! change the [`Template`]; [`crate::play`] plays it through the simulated allocator.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use oomph_allocator::{Config, Op, Program};
+use oomph_run::Record;
+use oomph_run::record::{Facts, Module};
+use oomph_trace::{Category, Phase, Trace};
+
+/// Why a run cannot be planned for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// Nothing was trained or inferred.
+    #[error("the script made no step: no optimizer stepped and no model ran without gradients")]
+    NoStep,
+    /// The history lacks what the model is made of.
+    #[error(
+        "the record does not say which operator made which allocation (torch 2.10 or later is needed)"
+    )]
+    NoScopes,
+    /// The history begins too late.
+    #[error("the memory history lost its beginning: run fewer steps with --steps")]
+    Incomplete,
+}
+
+/// One allocation of the template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tensor {
+    /// What the program asks for.
+    pub bytes: u64,
+    /// The stream.
+    pub stream: u64,
+    /// What it holds.
+    pub category: Category,
+    /// When it is made.
+    pub phase: Phase,
+    /// In which call: an index of [`Model::calls`]; 0 is none.
+    pub call: u32,
+    /// By which operator: an index of [`Model::ops`].
+    pub op: u32,
+    /// The scope that made it: an index of the record's scopes.
+    pub scope: u32,
+    /// Whether it grows with the batch.
+    pub batched: bool,
+}
+
+/// What happens to a tensor, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It is allocated. What still lives of it from the round before stays, as variables keep
+    /// their value until they are assigned again.
+    Alloc(u32),
+    /// It is freed: the one of this round. Nothing happens if it does not live.
+    Free(u32),
+    /// The one of the round before is freed.
+    FreePrevious(u32),
+    /// The program gave back everything cached.
+    EmptyCache,
+}
+
+/// A job's memory: setup, then `body` (forward and backward) and a tail (optimizer) each step.
+#[derive(Debug, Clone, Default)]
+pub struct Template {
+    /// All tensors.
+    pub tensors: Vec<Tensor>,
+    /// Before the first forward pass; with what the first step leaves for good.
+    pub setup: Vec<Event>,
+    /// Forward and backward of a steady step.
+    pub body: Vec<Event>,
+    /// The rest of the first step: the optimizer's state appears.
+    pub first_tail: Vec<Event>,
+    /// The rest of a steady step.
+    pub tail: Vec<Event>,
+    /// How often the body runs in a step: micro-batches.
+    pub parts: u32,
+    /// Samples in a batch; 0 if unknown.
+    pub batch: u64,
+}
+
+/// A call of a module in the steady step.
+#[derive(Debug, Clone, Default)]
+pub struct Call {
+    /// The module's name.
+    pub module: String,
+    /// The call around it; 0 is none.
+    pub parent: u32,
+    /// Tensors of the template among its arguments.
+    pub inputs: Vec<u32>,
+    /// Tensors of the template in its result.
+    pub outputs: Vec<u32>,
+}
+
+/// Work of one scope in the steady step.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// The call that it belongs to.
+    pub call: u32,
+    /// The phase.
+    pub phase: Phase,
+    /// The operator.
+    pub op: u32,
+    /// Nanoseconds.
+    pub busy: f64,
+    /// Nanoseconds with 16-bit values.
+    pub halved: f64,
+    /// Launches.
+    pub launches: f64,
+}
+
+/// A job that levers can be tried on.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    /// Its memory.
+    pub template: Template,
+    /// The calls of modules, by the record's numbers; those of other steps are empty.
+    pub calls: Vec<Call>,
+    /// The operators' names.
+    pub ops: Vec<String>,
+    /// The work of the steady step.
+    pub work: Vec<Work>,
+    /// For each call the forward work inside it: nanoseconds, the same in 16 bits, launches.
+    pub forward: Vec<[f64; 3]>,
+    /// The modules.
+    pub modules: Vec<Module>,
+    /// Sizes of parameters in bytes, by module.
+    pub parameter_sizes: HashMap<String, Vec<u64>>,
+    /// What the script is made of.
+    pub facts: Facts,
+    /// Samples in a batch; 0 if unknown.
+    pub batch: u64,
+    /// Whether the job trains.
+    pub trains: bool,
+    /// Memory outside the allocator.
+    pub outside: u64,
+    /// Events that the model was made of.
+    pub events: usize,
+}
+
+/// One step's rows in the program.
+struct Steps {
+    /// For each operation the step that it is in; `None` is setup.
+    of: Vec<Option<u32>>,
+}
+
+impl Model {
+    /// Makes the model of a recorded run, whose `trace` has been attributed.
+    pub fn new(trace: &Trace, record: &Record) -> Result<Self, ModelError> {
+        Builder::new(trace, record)?.build()
+    }
+
+    /// An operator's name.
+    pub fn op(&self, tensor: &Tensor) -> &str {
+        self.ops.get(tensor.op as usize).map_or("", String::as_str)
+    }
+}
+
+struct Builder<'a> {
+    trace: &'a Trace,
+    record: &'a Record,
+    program: Program,
+    steps: Steps,
+    /// The step that the template is made of.
+    steady: u32,
+    /// For each allocation its number in the template.
+    numbers: Vec<Option<u32>>,
+    model: Model,
+}
+
+impl<'a> Builder<'a> {
+    fn new(trace: &'a Trace, record: &'a Record) -> Result<Self, ModelError> {
+        let device = record.busiest().ok_or(ModelError::NoStep)?;
+        if !record.has_scopes {
+            return Err(ModelError::NoScopes);
+        }
+        let count = record.steps.max(record.inferences);
+        if count == 0 {
+            return Err(ModelError::NoStep);
+        }
+        let program = Program::new(trace, device.index, &Config::default());
+        if !program.is_complete() {
+            return Err(ModelError::Incomplete);
+        }
+        // The last step's end is the script's end, where everything goes: the one before is whole.
+        let steady = count.saturating_sub(2).min(1);
+        let mut builder = Self {
+            trace,
+            record,
+            steps: Steps { of: Vec::new() },
+            steady,
+            numbers: vec![None; program.allocations.len()],
+            program,
+            model: Model {
+                calls: record
+                    .calls
+                    .iter()
+                    .map(|call| Call {
+                        module: call.0.clone(),
+                        parent: call.1,
+                        ..Call::default()
+                    })
+                    .collect(),
+                modules: record.facts.modules.clone(),
+                facts: record.facts.clone(),
+                batch: record
+                    .facts
+                    .loaders
+                    .iter()
+                    .filter(|loader| loader.trains)
+                    .chain(&record.facts.loaders)
+                    .map(|loader| loader.batch_size)
+                    .find(|&size| size > 0)
+                    .unwrap_or(0),
+                trains: record.steps > 0,
+                outside: device.outside_bytes,
+                ..Model::default()
+            },
+        };
+        builder.model.template.parts = 1;
+        builder.model.template.batch = builder.model.batch;
+        builder.model.events = builder.program.events;
+        builder.steps = builder.find_steps();
+        Ok(builder)
+    }
+
+    fn scope_of_row(&self, row: u32) -> Option<u32> {
+        self.trace
+            .strings
+            .get(self.trace.events.metadata(row as usize))
+            .parse()
+            .ok()
+    }
+
+    fn scope(&self, scope: u32) -> Option<&(String, String, String, u32)> {
+        self.record.scopes.get(scope as usize)
+    }
+
+    /// A step begins with its first allocation, wherever that is.
+    fn find_steps(&self) -> Steps {
+        // Passes without gradients are the steps of a job that never trains, but scopes count
+        // optimizer steps: there the calls of outermost modules tell.
+        let mut current: Option<u32> = None;
+        let mut outermost: Option<u32> = None;
+        let mut of = Vec::with_capacity(self.program.ops.len());
+        for op in &self.program.ops {
+            if let Op::Alloc(id) = *op
+                && let Some(allocation) = self.program.allocations.get(id as usize)
+                && let Some(number) = self.scope_of_row(allocation.alloc_row)
+                && let Some(scope) = self.scope(number)
+            {
+                if self.model.trains {
+                    if current.is_some() || scope.0 != "setup" {
+                        current = Some(current.unwrap_or(0).max(scope.3));
+                    }
+                } else {
+                    let root = self.root_of(number);
+                    if root != 0 && outermost != Some(root) {
+                        outermost = Some(root);
+                        current = Some(current.map_or(0, |step| step + 1));
+                    }
+                }
+            }
+            of.push(current);
+        }
+        Steps { of }
+    }
+
+    /// The outermost call around a scope.
+    fn root_of(&self, scope: u32) -> u32 {
+        let mut call = self
+            .record
+            .scope_calls
+            .get(scope as usize)
+            .copied()
+            .unwrap_or(0);
+        while let Some(parent) = self.record.calls.get(call as usize).map(|call| call.1)
+            && parent != 0
+        {
+            call = parent;
+        }
+        call
+    }
+
+    fn rows_of(&self, step: u32) -> Range<usize> {
+        let start = self.steps.of.partition_point(|&of| of < Some(step));
+        let end = self.steps.of.partition_point(|&of| of <= Some(step));
+        start..end
+    }
+
+    fn build(mut self) -> Result<Model, ModelError> {
+        self.measure_parameters();
+        let steady = self.rows_of(self.steady);
+        if steady.is_empty() {
+            return Err(ModelError::NoStep);
+        }
+        let first = self.rows_of(0);
+        self.number_all(steady.clone());
+        let own = self.identities(steady.clone());
+        if self.steady > 0 {
+            self.recognise(&own, first.clone(), steady.end);
+        }
+        let (body_end, tail) = self.split(steady.clone());
+        self.setup(first.clone(), steady.clone());
+        self.model.template.body = self.events(steady.start..body_end, steady.start);
+        self.model.template.tail = self.events(tail, steady.start);
+        self.model.template.first_tail = if self.steady == 0 {
+            self.model.template.tail.clone()
+        } else {
+            let (_, tail) = self.split(first.clone());
+            self.number_all(tail.clone());
+            self.events(tail, first.start)
+        };
+        self.works();
+        self.places(steady);
+        Ok(self.model)
+    }
+
+    /// Sizes of parameters, by owner.
+    fn measure_parameters(&mut self) {
+        let Some(labels) = &self.trace.labels else {
+            return;
+        };
+        for allocation in &self.program.allocations {
+            let label = labels.get(allocation.alloc_row as usize);
+            if label.category == Category::Parameter {
+                self.model
+                    .parameter_sizes
+                    .entry(self.trace.strings.get(label.module).to_owned())
+                    .or_default()
+                    .push(allocation.requested);
+            }
+        }
+    }
+
+    fn allocs(&self, rows: Range<usize>) -> Vec<u32> {
+        let ops = self.program.ops.get(rows).unwrap_or_default();
+        ops.iter()
+            .filter_map(|op| match *op {
+                Op::Alloc(id) => Some(id),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn number_all(&mut self, rows: Range<usize>) {
+        for id in self.allocs(rows) {
+            self.number(id);
+        }
+    }
+
+    /// The number of an allocation in the template; a new tensor if it has none.
+    fn number(&mut self, id: u32) -> Option<u32> {
+        let allocation = *self.program.allocations.get(id as usize)?;
+        if let Some(number) = self.numbers.get(id as usize).copied().flatten() {
+            return Some(number);
+        }
+        let scope = self.scope_of_row(allocation.alloc_row).unwrap_or(u32::MAX);
+        let label = self
+            .trace
+            .labels
+            .as_ref()
+            .map(|labels| labels.get(allocation.alloc_row as usize))
+            .unwrap_or_default();
+        let op = self.op_number(scope);
+        let mut tensor = Tensor {
+            bytes: allocation.requested,
+            stream: allocation.stream,
+            category: label.category,
+            phase: label.phase,
+            call: self
+                .record
+                .scope_calls
+                .get(scope as usize)
+                .copied()
+                .unwrap_or(0),
+            op,
+            scope,
+            batched: false,
+        };
+        tensor.batched = self.is_batched(&tensor);
+        let number = self.model.template.tensors.len() as u32;
+        self.model.template.tensors.push(tensor);
+        if let Some(slot) = self.numbers.get_mut(id as usize) {
+            *slot = Some(number);
+        }
+        Some(number)
+    }
+
+    fn op_number(&mut self, scope: u32) -> u32 {
+        let name = self.scope(scope).map_or("", |scope| scope.2.as_str());
+        let found = self.model.ops.iter().position(|op| op == name);
+        match found {
+            Some(found) => found as u32,
+            None => {
+                let name = name.to_owned();
+                self.model.ops.push(name);
+                self.model.ops.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Whether a tensor's size follows the batch: what flows through the model does, unless it has
+    /// the size of a parameter of its module, or a size that no batch gives.
+    fn is_batched(&self, tensor: &Tensor) -> bool {
+        let flows = match tensor.category {
+            Category::Activation | Category::Input => true,
+            Category::Temporary | Category::Unknown => {
+                matches!(
+                    tensor.phase,
+                    Phase::Forward | Phase::Backward | Phase::Inference
+                ) && tensor.call != 0
+            }
+            _ => false,
+        };
+        if !flows || (self.model.batch > 0 && tensor.bytes % self.model.batch != 0) {
+            return false;
+        }
+        let module = self.model.calls.get(tensor.call as usize);
+        let sizes = module.and_then(|call| self.model.parameter_sizes.get(&call.module));
+        let is_parameter = |sizes: &Vec<u64>| {
+            sizes
+                .iter()
+                .any(|&size| size == tensor.bytes || size == tensor.bytes * 2)
+        };
+        !sizes.is_some_and(is_parameter)
+    }
+
+    /// What made each allocation of some rows, and the how-manieth of its kind it is.
+    fn identities(&self, rows: Range<usize>) -> HashMap<(u32, u64, u32), u32> {
+        let mut kinds: HashMap<(&str, &str, &str), u32> = HashMap::new();
+        let mut counts: HashMap<(u32, u64), u32> = HashMap::new();
+        // Kinds must have the same number in every step: the first scope of the same words.
+        let mut first: HashMap<(&str, &str, &str), u32> = HashMap::new();
+        for (number, scope) in self.record.scopes.iter().enumerate() {
+            first
+                .entry((&scope.0, &scope.1, &scope.2))
+                .or_insert(number as u32);
+        }
+        let mut found = HashMap::new();
+        for id in self.allocs(rows) {
+            let Some(allocation) = self.program.allocations.get(id as usize) else {
+                continue;
+            };
+            let Some(scope) = self
+                .scope_of_row(allocation.alloc_row)
+                .and_then(|scope| self.scope(scope))
+            else {
+                continue;
+            };
+            let words = (scope.0.as_str(), scope.1.as_str(), scope.2.as_str());
+            let kind = *kinds
+                .entry(words)
+                .or_insert_with(|| first.get(&words).copied().unwrap_or(u32::MAX));
+            let count = counts.entry((kind, allocation.requested)).or_default();
+            found.insert((kind, allocation.requested, *count), id);
+            *count += 1;
+        }
+        found
+    }
+
+    /// Gives the first step's allocations the numbers of the steady step's that are alike; what
+    /// the first step leaves for good is its own.
+    fn recognise(&mut self, own: &HashMap<(u32, u64, u32), u32>, first: Range<usize>, end: usize) {
+        let end_row = self.row_at(end);
+        for (identity, id) in self.identities(first) {
+            let Some(allocation) = self.program.allocations.get(id as usize) else {
+                continue;
+            };
+            // `NO_ROW` is the greatest number.
+            if allocation.free_row >= end_row {
+                continue;
+            }
+            let number = own
+                .get(&identity)
+                .and_then(|&own| self.numbers.get(own as usize).copied().flatten());
+            if let Some(slot) = self.numbers.get_mut(id as usize) {
+                *slot = number;
+            }
+        }
+    }
+
+    /// The row of the first event from `op` on.
+    fn row_at(&self, op: usize) -> u32 {
+        self.program
+            .ops
+            .iter()
+            .skip(op)
+            .find_map(|op| self.row_of(*op))
+            .unwrap_or(u32::MAX)
+    }
+
+    fn row_of(&self, op: Op) -> Option<u32> {
+        let allocation = |id: u32| self.program.allocations.get(id as usize);
+        match op {
+            Op::Alloc(id) => allocation(id).map(|allocation| allocation.alloc_row),
+            Op::Free(id) => allocation(id).map(|allocation| allocation.free_row),
+            _ => None,
+        }
+    }
+
+    /// What is there before the first step, less what its first batch was, and what the first
+    /// step's forward and backward leave for good.
+    fn setup(&mut self, first: Range<usize>, steady: Range<usize>) {
+        self.number_all(0..first.start);
+        let mut events = self.events(0..first.start, 0);
+        let (start_row, end_row) = (self.row_at(first.start), self.row_at(steady.end));
+        let setup = self.allocs(0..first.start);
+        for id in setup {
+            if let Some(allocation) = self.program.allocations.get(id as usize)
+                && (start_row..end_row).contains(&allocation.free_row)
+                && let Some(number) = self.number(id)
+            {
+                events.push(Event::Free(number));
+            }
+        }
+        if self.steady > 0 {
+            let (body_end, _) = self.split(first.clone());
+            for rows in [first.start..body_end, first.end..steady.start] {
+                for id in self.allocs(rows) {
+                    let stays = self
+                        .program
+                        .allocations
+                        .get(id as usize)
+                        .is_some_and(|allocation| allocation.free_row >= end_row);
+                    if stays && let Some(number) = self.number(id) {
+                        events.push(Event::Alloc(number));
+                    }
+                }
+            }
+        }
+        self.model.template.setup = events;
+    }
+
+    /// Where forward and backward of a step end, and the rest.
+    fn split(&self, rows: Range<usize>) -> (usize, Range<usize>) {
+        let phase = |op: usize| match self.program.ops.get(op) {
+            Some(&Op::Alloc(id)) => self
+                .program
+                .allocations
+                .get(id as usize)
+                .and_then(|allocation| self.scope_of_row(allocation.alloc_row))
+                .and_then(|scope| self.scope(scope))
+                .map(|scope| scope.0.as_str()),
+            _ => None,
+        };
+        let last = rows.clone().rev().find(|&op| phase(op) == Some("backward"));
+        let Some(last) = last else {
+            return (rows.end, rows.end..rows.end);
+        };
+        let end = (last + 1..rows.end)
+            .find(|&op| phase(op).is_some())
+            .unwrap_or(rows.end);
+        (end, end..rows.end)
+    }
+
+    /// The events of some rows in terms of the template. Frees of what was made before `start` are
+    /// kept only if the template has the like of it.
+    fn events(&mut self, rows: Range<usize>, start: usize) -> Vec<Event> {
+        let start_row = self.row_at(start);
+        let mut events = Vec::with_capacity(rows.len());
+        for op in rows {
+            match self.program.ops.get(op).copied() {
+                Some(Op::Alloc(id)) => {
+                    if let Some(number) = self.numbers.get(id as usize).copied().flatten() {
+                        events.push(Event::Alloc(number));
+                    }
+                }
+                Some(Op::Free(id)) => {
+                    let older = self
+                        .program
+                        .allocations
+                        .get(id as usize)
+                        .is_some_and(|allocation| allocation.alloc_row < start_row);
+                    let Some(number) = self.numbers.get(id as usize).copied().flatten() else {
+                        continue;
+                    };
+                    if !older {
+                        events.push(Event::Free(number));
+                    } else if !self.is_setup(id) {
+                        events.push(Event::FreePrevious(number));
+                    }
+                }
+                Some(Op::EmptyCache) => events.push(Event::EmptyCache),
+                _ => {}
+            }
+        }
+        events
+    }
+
+    fn is_setup(&self, id: u32) -> bool {
+        let row = self
+            .program
+            .allocations
+            .get(id as usize)
+            .map_or(0, |allocation| allocation.alloc_row);
+        row < self.row_at(self.rows_of(0).start)
+    }
+
+    /// The work of the steady step, and which calls belong to it.
+    fn works(&mut self) {
+        let steady_root = self
+            .allocs(self.rows_of(self.steady))
+            .first()
+            .and_then(|&id| {
+                let allocation = self.program.allocations.get(id as usize)?;
+                Some(self.root_of(self.scope_of_row(allocation.alloc_row)?))
+            });
+        let mut belongs = vec![false; self.model.calls.len()];
+        for number in 0..self.record.scopes.len() as u32 {
+            let Some((phase, _, _, step)) = self.scope(number).cloned() else {
+                continue;
+            };
+            let is_steady = if self.model.trains {
+                step == self.steady && phase != "setup"
+            } else {
+                Some(self.root_of(number)) == steady_root
+            };
+            if !is_steady {
+                continue;
+            }
+            let call = self
+                .record
+                .scope_calls
+                .get(number as usize)
+                .copied()
+                .unwrap_or(0);
+            let mut around = call;
+            while around != 0 {
+                if let Some(slot) = belongs.get_mut(around as usize) {
+                    *slot = true;
+                }
+                around = self
+                    .model
+                    .calls
+                    .get(around as usize)
+                    .map_or(0, |call| call.parent);
+            }
+            let [busy, halved, launches] = self
+                .record
+                .scope_times
+                .get(number as usize)
+                .copied()
+                .unwrap_or_default();
+            let op = self.op_number(number);
+            self.model.work.push(Work {
+                call,
+                phase: phase_of(&phase),
+                op,
+                busy: busy as f64,
+                halved: halved as f64,
+                launches: launches as f64,
+            });
+        }
+        self.model.forward = vec![[0.0; 3]; self.model.calls.len()];
+        for work in &self.model.work {
+            let mut around = if work.phase == Phase::Forward {
+                work.call
+            } else {
+                0
+            };
+            // Parents come before their children, so this ends.
+            while around != 0 {
+                if let Some([busy, halved, launches]) = self.model.forward.get_mut(around as usize)
+                {
+                    *busy += work.busy;
+                    *halved += work.halved;
+                    *launches += work.launches;
+                }
+                around = self
+                    .model
+                    .calls
+                    .get(around as usize)
+                    .map_or(0, |call| call.parent);
+            }
+        }
+        for (call, belongs) in self.model.calls.iter_mut().zip(belongs) {
+            if !belongs {
+                call.module.clear();
+            }
+        }
+    }
+
+    /// Which tensors calls take and give: the recorder noted addresses.
+    fn places(&mut self, steady: Range<usize>) {
+        let mut live: HashMap<u64, u32> = HashMap::new();
+        let mut seen: HashMap<u32, usize> = HashMap::new();
+        let forward = |builder: &Self, id: u32| -> Option<u32> {
+            let allocation = builder.program.allocations.get(id as usize)?;
+            let scope = builder.scope_of_row(allocation.alloc_row)?;
+            let phase = builder.scope(scope)?.0.as_str();
+            matches!(phase, "forward" | "inference")
+                .then(|| builder.record.scope_calls.get(scope as usize).copied())
+                .flatten()
+        };
+        // The last allocation of each call comes first.
+        for op in steady.clone() {
+            if let Some(&Op::Alloc(id)) = self.program.ops.get(op)
+                && let Some(mut call) = forward(self, id)
+            {
+                while call != 0 {
+                    seen.insert(call, op);
+                    call = self.record.calls.get(call as usize).map_or(0, |c| c.1);
+                }
+            }
+        }
+        let mut ends: HashMap<usize, Vec<u32>> = HashMap::new();
+        for (call, op) in &seen {
+            ends.entry(*op).or_default().push(*call);
+        }
+        let mut begun: std::collections::HashSet<u32> = std::collections::HashSet::new();
+        let mut places: Vec<(u32, bool, u32)> = Vec::new();
+        for op in 0..steady.end {
+            let now = self.program.ops.get(op).copied();
+            if let Some(Op::Alloc(id)) = now
+                && steady.contains(&op)
+                && let Some(mut call) = forward(self, id)
+            {
+                while call != 0 && begun.insert(call) {
+                    if let Some(record) = self.record.calls.get(call as usize) {
+                        let inputs = record.2.iter().filter_map(|addr| live.get(addr));
+                        places.extend(inputs.map(|&id| (call, true, id)));
+                        call = record.1;
+                    } else {
+                        call = 0;
+                    }
+                }
+            }
+            match now {
+                Some(Op::Alloc(id)) => {
+                    if let Some(allocation) = self.program.allocations.get(id as usize) {
+                        live.insert(allocation.addr, id);
+                    }
+                }
+                Some(Op::Free(id)) => {
+                    if let Some(allocation) = self.program.allocations.get(id as usize)
+                        && live.get(&allocation.addr) == Some(&id)
+                    {
+                        live.remove(&allocation.addr);
+                    }
+                }
+                _ => {}
+            }
+            for call in ends.get(&op).into_iter().flatten() {
+                if let Some(record) = self.record.calls.get(*call as usize) {
+                    let outputs = record.3.iter().filter_map(|addr| live.get(addr));
+                    places.extend(outputs.map(|&id| (*call, false, id)));
+                }
+            }
+        }
+        for (call, is_input, id) in places {
+            let Some(number) = self.numbers.get(id as usize).copied().flatten() else {
+                continue;
+            };
+            if let Some(call) = self.model.calls.get_mut(call as usize) {
+                if is_input {
+                    call.inputs.push(number);
+                } else {
+                    call.outputs.push(number);
+                }
+            }
+        }
+    }
+}
+
+fn phase_of(name: &str) -> Phase {
+    match name {
+        "setup" => Phase::Setup,
+        "forward" => Phase::Forward,
+        "backward" => Phase::Backward,
+        "optimizer" => Phase::Optimizer,
+        "inference" => Phase::Inference,
+        _ => Phase::Unknown,
+    }
+}
+
+impl Template {
+    /// The part of a batch that the largest micro-batch is, as a fraction of whole samples.
+    pub fn share(&self) -> (u64, u64) {
+        let parts = u64::from(self.parts.max(1));
+        match self.batch {
+            0 => (1, parts),
+            batch => (batch.div_ceil(parts), batch),
+        }
+    }
+}

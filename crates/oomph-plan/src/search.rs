@@ -1,0 +1,583 @@
+//! Combinations of levers, and the cheapest that fits.
+//!
+//! Which combinations are looked at depends on the job alone, never on the capacity, and a larger
+//! capacity only ever adds to those that fit: more memory never gives a worse plan.
+
+use oomph_allocator::{Config, Device};
+
+use crate::draft::{Draft, Pace};
+use crate::lever::{Dtype, Lever, Results};
+use crate::levers::{
+    allocator, attention, chunked_cross_entropy, inplace_activations, micro_batch, mixed_precision,
+    optimizer_8bit, optimizer_on_cpu, optimizer_step, set_to_none, step_in_backward,
+};
+use crate::model::Model;
+use crate::play::{Peak, play};
+use crate::units::{self, Sequence};
+
+/// Events that a whole search may play: a second's worth.
+const PLAYED_EVENTS: usize = 6_000_000;
+/// Fewest and most combinations that are played.
+const PLAYS: std::ops::RangeInclusive<usize> = 60..=1500;
+/// What one more lever must save in time to be worth its mention.
+const LEVER_COST: f64 = 0.003;
+
+/// A run that plans start from.
+#[derive(Debug, Clone)]
+pub struct Base {
+    /// The job as it ran.
+    pub model: Model,
+    /// The levers that it ran with.
+    pub applied: Vec<Lever>,
+    /// Reserved bytes as measured, over what playing the model gives.
+    pub correction: f64,
+}
+
+impl Base {
+    /// A run and what it measured.
+    pub fn new(model: Model, applied: Vec<Lever>, measured_reserved: u64, config: &Config) -> Self {
+        let played = play(&model.template, config, Device::UNLIMITED);
+        let correction = match (measured_reserved, played.reserved) {
+            (0, _) | (_, 0) => 1.0,
+            (measured, played) => measured as f64 / played as f64,
+        };
+        Self {
+            model,
+            applied,
+            correction,
+        }
+    }
+}
+
+impl Base {
+    /// The job with batches of `size` where they were of `now`: whatever flows through the model
+    /// follows.
+    pub fn scaled(&self, size: u64, now: u64) -> Self {
+        let mut scaled = self.clone();
+        let now = now.max(1);
+        for tensor in &mut scaled.model.template.tensors {
+            if tensor.batched {
+                tensor.bytes = (u128::from(tensor.bytes) * u128::from(size))
+                    .div_ceil(u128::from(now))
+                    .try_into()
+                    .unwrap_or(u64::MAX);
+            }
+        }
+        scaled.model.batch = scaled.model.batch * size / now;
+        scaled.model.template.batch = scaled.model.batch;
+        scaled
+    }
+}
+
+/// Whether mixed precision could be tried on a job.
+pub fn offers_precision(model: &Model) -> bool {
+    mixed_precision::offered(model)
+}
+
+/// Levers that the ways of a script rule out, and why.
+pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
+    let facts = &model.facts;
+    let mut found: Vec<(&'static str, &str)> = Vec::new();
+    if model.trains {
+        if model.batch == 0 {
+            found.push((
+                "micro_batch",
+                "the script has no DataLoader whose batches could be split: split them in the loop and accumulate gradients",
+            ));
+        } else if facts.closure {
+            found.push((
+                "micro_batch",
+                "an optimizer steps with a closure: accumulate inside it",
+            ));
+        } else if micro_batch::couples(model) {
+            found.push((
+                "micro_batch",
+                "batch normalisation would see micro-batches: put it into evaluation mode or use another normalisation",
+            ));
+        }
+        if facts.clipped {
+            found.push((
+                "step_in_backward",
+                "gradients are clipped, which needs all of them at once",
+            ));
+        } else if facts.scaled {
+            found.push((
+                "step_in_backward",
+                "a gradient scaler looks at all gradients at once",
+            ));
+        } else if facts.optimizers.len() > 1 {
+            found.push(("step_in_backward", "there are several optimizers"));
+        } else if facts.closure {
+            found.push(("step_in_backward", "the optimizer steps with a closure"));
+        }
+    }
+    if facts.compiled {
+        for lever in [
+            "checkpoint",
+            "offload_activations",
+            "micro_batch",
+            "mixed_precision",
+        ] {
+            if !found.iter().any(|(name, _)| *name == lever) {
+                found.push((
+                    lever,
+                    "torch.compile is used: what it compiled is not taken apart; apply it before compiling",
+                ));
+            }
+        }
+    }
+    found
+        .into_iter()
+        .map(|(lever, why)| (lever, why.to_owned()))
+        .collect()
+}
+
+/// What may be done, and within what.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What the process may use: the GPU's memory less the margin.
+    pub budget: u64,
+    /// Levers that keep results only.
+    pub keep_results: bool,
+    /// Names of the only levers that may be used; `None` for all.
+    pub allow: Option<Vec<String>>,
+    /// Names of levers that may not be used.
+    pub forbid: Vec<String>,
+    /// The 16-bit type of the GPU.
+    pub dtype: Dtype,
+    /// The allocator as the job has it.
+    pub config: Config,
+    /// The GPU's pace.
+    pub pace: Pace,
+    /// What runs have taught of plans: where `levers` were in it, it needed so many times more.
+    pub lessons: Vec<Lesson>,
+    /// Plans that failed and are not to be made again.
+    pub failed: Vec<Vec<Lever>>,
+}
+
+impl Options {
+    /// Whether a lever may be used.
+    pub fn permits(&self, lever: &Lever) -> bool {
+        let name = lever.name();
+        self.allow
+            .as_ref()
+            .is_none_or(|allowed| allowed.iter().any(|other| other == name))
+            && !self.forbid.iter().any(|other| other == name)
+            && !(self.keep_results && lever.results() > Results::Rounding)
+    }
+}
+
+/// What a run of a plan taught.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lesson {
+    /// The names of its levers.
+    pub levers: Vec<&'static str>,
+    /// Measured use over the predicted one.
+    pub factor: f64,
+}
+
+/// A plan, as predicted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What is changed, in the order in which it is applied.
+    pub levers: Vec<Lever>,
+    /// Peak in tensors.
+    pub allocated: u64,
+    /// Peak held by the allocator.
+    pub reserved: u64,
+    /// Peak held by the process.
+    pub used: u64,
+    /// Time of a step against the plain job's.
+    pub time_ratio: f64,
+    /// The weakest promise among the levers.
+    pub results: Results,
+    /// What the figures rest on.
+    pub assumptions: Vec<String>,
+}
+
+impl Plan {
+    /// What plans are ordered by: time, and a little for each lever.
+    pub fn cost(&self) -> f64 {
+        self.time_ratio + LEVER_COST * self.levers.len() as f64
+    }
+}
+
+/// What a search found.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// Plans that fit, the cheapest first, none of them worse in everything than another: the
+    /// least slowdown at all, with the same results, exactly, and the least memory.
+    pub plans: Vec<Plan>,
+    /// The plan that needs the least memory, whether it fits or not.
+    pub least: Option<Plan>,
+}
+
+/// Levers that are chosen together, apart from which blocks are checkpointed or offloaded.
+type Combination = Vec<Lever>;
+
+/// How the blocks are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Treatment {
+    Checkpoint,
+    Offload,
+}
+
+/// Looks for plans. `bases` are runs of the same job; the first is the plain one.
+pub fn search(bases: &[Base], options: &Options) -> Found {
+    let Some(plain) = bases.first() else {
+        return Found::default();
+    };
+    let plain_time = Draft::new(&plain.model, options.pace).time();
+    let mut searcher = Searcher {
+        options,
+        plain_time,
+        fitting: Vec::new(),
+        least: None,
+    };
+    let events = plain.model.events.max(1);
+    let mut plays = (PLAYED_EVENTS / events).clamp(*PLAYS.start(), *PLAYS.end());
+    plays /= bases.len();
+    // Where a run in mixed precision is at hand, rules about it are not needed.
+    let measured_precision = bases.iter().any(|base| {
+        base.applied
+            .iter()
+            .any(|lever| lever.name() == "mixed_precision")
+    });
+    for base in bases {
+        searcher.base(base, plays, !measured_precision);
+    }
+    searcher.found()
+}
+
+/// One plan, predicted: `levers` on top of what the base ran with.
+pub fn predict(base: &Base, plain: &Base, levers: &[Lever], options: &Options) -> Plan {
+    let searcher = Searcher {
+        options,
+        plain_time: Draft::new(&plain.model, options.pace).time(),
+        fitting: Vec::new(),
+        least: None,
+    };
+    searcher.evaluate(base, levers)
+}
+
+struct Searcher<'a> {
+    options: &'a Options,
+    plain_time: f64,
+    fitting: Vec<Plan>,
+    least: Option<Plan>,
+}
+
+impl Searcher<'_> {
+    fn base(&mut self, base: &Base, plays: usize, precision: bool) {
+        let draft = Draft::new(&base.model, self.options.pace);
+        let offers = Offers::new(base, self.options, precision);
+        let sequences: Vec<(Treatment, Sequence)> = [
+            (Treatment::Checkpoint, units::to_checkpoint(&draft)),
+            (Treatment::Offload, units::to_offload(&draft)),
+        ]
+        .into_iter()
+        .filter(|(treatment, sequence)| {
+            !sequence.is_empty()
+                && base.model.trains
+                && !base.model.facts.compiled
+                && self.options.permits(&treatment.lever(Vec::new()))
+                && !base
+                    .applied
+                    .iter()
+                    .any(|lever| lever.name() == treatment.lever(Vec::new()).name())
+        })
+        .collect();
+        let mut combinations = offers.combinations();
+        // Few plays: the combinations of few levers, which come first.
+        const LEAST_GRID: usize = 4;
+        let each = 1 + sequences.len() * LEAST_GRID;
+        combinations.truncate((plays / each).max(8));
+        let grid =
+            (plays / combinations.len().max(1) / sequences.len().max(1)).clamp(LEAST_GRID, 16);
+        for combination in &combinations {
+            let plan = self.evaluate(base, combination);
+            self.consider(plan);
+            for (treatment, sequence) in &sequences {
+                self.sequence(base, combination, *treatment, sequence, grid);
+            }
+        }
+    }
+
+    /// Tries points along a sequence; from the first that fits, goes back as far as it fits.
+    fn sequence(
+        &mut self,
+        base: &Base,
+        combination: &Combination,
+        treatment: Treatment,
+        sequence: &Sequence,
+        grid: usize,
+    ) {
+        let points = grid.min(sequence.len());
+        let mut first_fit = None;
+        for point in 1..=points {
+            let count = (sequence.len() * point).div_ceil(points);
+            let plan = self.with_blocks(base, combination, treatment, sequence, count);
+            let fits = self.fits(&plan);
+            self.consider(plan);
+            if fits {
+                first_fit = Some(count);
+                break;
+            }
+        }
+        let Some(mut count) = first_fit else { return };
+        while count > 1 {
+            count -= 1;
+            let plan = self.with_blocks(base, combination, treatment, sequence, count);
+            if !self.fits(&plan) {
+                break;
+            }
+            self.consider(plan);
+        }
+    }
+
+    fn with_blocks(
+        &self,
+        base: &Base,
+        combination: &Combination,
+        treatment: Treatment,
+        sequence: &Sequence,
+        count: usize,
+    ) -> Plan {
+        let mut levers = combination.clone();
+        levers.push(treatment.lever(sequence.prefix(&base.model, count)));
+        self.evaluate(base, &levers)
+    }
+
+    fn evaluate(&self, base: &Base, levers: &[Lever]) -> Plan {
+        let mut draft = Draft::new(&base.model, self.options.pace);
+        let mut config = self.options.config.clone();
+        for lever in levers {
+            draft.apply(lever);
+            if let Lever::Allocator { conf } = lever
+                && conf == allocator::EXPANDABLE
+            {
+                config.expandable_segments = true;
+            }
+        }
+        let peak = play(&draft.template, &config, Device::UNLIMITED);
+        let all: Vec<Lever> = order(base.applied.iter().chain(levers).cloned().collect());
+        let factor = base.correction * self.lesson(&all);
+        let Peak {
+            allocated,
+            reserved,
+            ..
+        } = peak;
+        let scale = |bytes: u64| (bytes as f64 * factor) as u64;
+        let results = all
+            .iter()
+            .map(Lever::results)
+            .max()
+            .unwrap_or(Results::Exact);
+        Plan {
+            levers: all,
+            allocated: scale(allocated),
+            reserved: scale(reserved),
+            used: scale(reserved) + draft.outside,
+            time_ratio: draft.time() / self.plain_time.max(1.0),
+            results,
+            assumptions: draft.assumptions.clone(),
+        }
+    }
+
+    /// What runs of plans with the same levers taught; else of the most alike.
+    fn lesson(&self, levers: &[Lever]) -> f64 {
+        let names: Vec<&str> = levers.iter().map(Lever::name).collect();
+        self.options
+            .lessons
+            .iter()
+            .rev()
+            .find(|lesson| lesson.levers.iter().all(|name| names.contains(name)))
+            .map_or(1.0, |lesson| lesson.factor)
+    }
+
+    fn fits(&self, plan: &Plan) -> bool {
+        plan.used <= self.options.budget
+            && !(self.options.keep_results && plan.results > Results::Rounding)
+            && !self.options.failed.contains(&plan.levers)
+    }
+
+    fn consider(&mut self, plan: Plan) {
+        let permitted = !(self.options.keep_results && plan.results > Results::Rounding);
+        if permitted
+            && self
+                .least
+                .as_ref()
+                .is_none_or(|least| plan.used < least.used)
+        {
+            self.least = Some(plan.clone());
+        }
+        if self.fits(&plan) {
+            self.fitting.push(plan);
+        }
+    }
+
+    fn found(mut self) -> Found {
+        self.fitting
+            .sort_by(|a, b| a.cost().total_cmp(&b.cost()).then(a.used.cmp(&b.used)));
+        let first = |up_to: Results| self.fitting.iter().find(|plan| plan.results <= up_to);
+        let least = self.fitting.iter().min_by_key(|plan| plan.used);
+        let mut plans: Vec<Plan> = Vec::new();
+        for plan in [
+            first(Results::Numerics),
+            first(Results::Rounding),
+            first(Results::Exact),
+            least,
+        ]
+        .into_iter()
+        .flatten()
+        {
+            if !plans.contains(plan) {
+                plans.push(plan.clone());
+            }
+        }
+        plans.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
+        Found {
+            plans,
+            least: self.least,
+        }
+    }
+}
+
+impl Treatment {
+    fn lever(self, modules: Vec<String>) -> Lever {
+        match self {
+            Self::Checkpoint => Lever::Checkpoint { modules },
+            Self::Offload => Lever::OffloadActivations { modules },
+        }
+    }
+}
+
+/// Levers in the order in which they are applied and listed.
+fn order(mut levers: Vec<Lever>) -> Vec<Lever> {
+    const ORDER: [&str; 16] = [
+        "allocator",
+        "cudnn_benchmark",
+        "tf32",
+        "set_to_none",
+        "optimizer_step",
+        "no_grad_eval",
+        "inplace_activations",
+        "attention",
+        "chunked_cross_entropy",
+        "mixed_precision",
+        "checkpoint",
+        "offload_activations",
+        "micro_batch",
+        "step_in_backward",
+        "optimizer_8bit",
+        "optimizer_on_cpu",
+    ];
+    levers.sort_by_key(|lever| ORDER.iter().position(|name| *name == lever.name()));
+    levers
+}
+
+/// What could be combined: from each group one choice, of which the first is nothing.
+struct Offers {
+    groups: Vec<Vec<Combination>>,
+}
+
+impl Offers {
+    fn new(base: &Base, options: &Options, precision: bool) -> Self {
+        let model = &base.model;
+        let mut groups: Vec<Vec<Combination>> = Vec::new();
+        let permitted = |choice: &Combination| {
+            choice.iter().all(|lever| {
+                options.permits(lever)
+                    && !base.applied.iter().any(|used| used.name() == lever.name())
+            })
+        };
+        let mut group = |choices: Vec<Combination>| {
+            let choices: Vec<Combination> = choices.into_iter().filter(|c| permitted(c)).collect();
+            if !choices.is_empty() {
+                groups.push(std::iter::once(Vec::new()).chain(choices).collect());
+            }
+        };
+        if model.trains {
+            let mut optimizer: Vec<Combination> = Vec::new();
+            if let Some(kind) = optimizer_step::offered(model) {
+                optimizer.push(vec![Lever::OptimizerStep { kind }]);
+            }
+            if step_in_backward::offered(model) {
+                optimizer.push(vec![Lever::StepInBackward {}]);
+            }
+            if optimizer_8bit::offered(model) {
+                optimizer.push(vec![Lever::Optimizer8bit {}]);
+            }
+            if optimizer_on_cpu::offered(model) {
+                optimizer.push(vec![Lever::OptimizerOnCpu {}]);
+            }
+            group(optimizer);
+            group(
+                micro_batch::offered(model)
+                    .into_iter()
+                    .map(|parts| vec![Lever::MicroBatch { parts }])
+                    .collect(),
+            );
+        }
+        if precision && mixed_precision::offered(model) {
+            group(vec![vec![Lever::MixedPrecision {
+                dtype: options.dtype,
+            }]]);
+        }
+        if chunked_cross_entropy::offered(model) {
+            group(vec![vec![Lever::ChunkedCrossEntropy {
+                chunks: chunked_cross_entropy::CHUNKS,
+            }]]);
+        }
+        let inplace = inplace_activations::modules(model);
+        if !inplace.is_empty() && model.trains {
+            group(vec![vec![Lever::InplaceActivations { modules: inplace }]]);
+        }
+        if set_to_none::offered(model) {
+            group(vec![vec![Lever::SetToNone {}]]);
+        }
+        if attention::offered(model) {
+            group(vec![vec![Lever::Attention {
+                backend: crate::lever::Attention::Efficient,
+            }]]);
+        }
+        if !options.config.expandable_segments {
+            group(vec![vec![Lever::Allocator {
+                conf: allocator::EXPANDABLE.to_owned(),
+            }]]);
+        }
+        Self { groups }
+    }
+
+    /// All of them, those of few levers first.
+    fn combinations(&self) -> Vec<Combination> {
+        /// More than any search plays.
+        const MOST: usize = 20_000;
+        let mut all: Vec<Combination> = vec![Vec::new()];
+        for group in &self.groups {
+            let mut longer = Vec::new();
+            for known in &all {
+                for choice in group {
+                    let mut combination = known.clone();
+                    combination.extend(choice.iter().cloned());
+                    longer.push(combination);
+                }
+            }
+            longer.truncate(MOST);
+            all = longer;
+        }
+        all.retain(|combination| is_possible(combination));
+        all.sort_by_key(Vec::len);
+        all
+    }
+}
+
+/// Whether levers go together.
+fn is_possible(levers: &[Lever]) -> bool {
+    let has = |name: &str| levers.iter().any(|lever| lever.name() == name);
+    let scaled = levers
+        .iter()
+        .any(|lever| matches!(lever, Lever::MixedPrecision { dtype: Dtype::Fp16 }));
+    // A step inside the backward pass sees one micro-batch's gradients, and unscaled ones never.
+    !(has("step_in_backward") && (has("micro_batch") || scaled))
+}

@@ -1,0 +1,211 @@
+//! Which modules could be checkpointed or offloaded, and in which order that pays.
+//!
+//! Found by structure: the repeated parts of a model (children of `ModuleList`, `Sequential` and
+//! their like that have parts of their own), and the parts of those.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::draft::Draft;
+use crate::levers::blocks;
+use crate::model::Model;
+
+/// Ratios of bytes to time this close are one: then the order of the forward pass decides. What
+/// comes first is needed last, when other activations are gone already.
+const STEP: f64 = 1.15;
+/// Less is not worth a change.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// Modules in the order in which giving up their activations pays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sequence {
+    modules: Vec<String>,
+}
+
+impl Sequence {
+    /// How long it is.
+    pub fn len(&self) -> usize {
+        self.modules.len()
+    }
+
+    /// Whether there is nothing to choose from.
+    pub fn is_empty(&self) -> bool {
+        self.modules.is_empty()
+    }
+
+    /// The modules of the first `count` decisions, in the order of the forward pass; those inside
+    /// of others among them are left out.
+    pub fn prefix(&self, model: &Model, count: usize) -> Vec<String> {
+        let chosen: HashSet<&str> = self
+            .modules
+            .iter()
+            .take(count)
+            .map(String::as_str)
+            .collect();
+        let mut seen = HashSet::new();
+        model
+            .calls
+            .iter()
+            .map(|call| call.module.as_str())
+            .filter(|module| chosen.contains(module))
+            .filter(|module| !ancestors(module).any(|above| chosen.contains(above)))
+            .filter(|module| seen.insert(*module))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+/// The names around a module's.
+fn ancestors(module: &str) -> impl Iterator<Item = &str> {
+    let mut rest = module;
+    std::iter::from_fn(move || {
+        rest = rest.rsplit_once('.')?.0;
+        Some(rest)
+    })
+}
+
+/// The repeated blocks of a model, outermost ones only.
+pub fn repeated(model: &Model) -> Vec<String> {
+    let called: HashSet<&str> = model
+        .calls
+        .iter()
+        .map(|call| call.module.as_str())
+        .filter(|name| !name.is_empty())
+        .collect();
+    let mut children: HashMap<&str, u32> = HashMap::new();
+    let mut containers: HashSet<&str> = HashSet::new();
+    for module in &model.modules {
+        if module.container {
+            containers.insert(&module.name);
+        }
+        if let Some((above, _)) = module.name.rsplit_once('.') {
+            *children.entry(above).or_default() += 1;
+        }
+    }
+    let has_parts = |name: &str| children.contains_key(name);
+    let mut blocks_in: HashMap<&str, u32> = HashMap::new();
+    for module in &model.modules {
+        if let Some((above, _)) = module.name.rsplit_once('.')
+            && containers.contains(above)
+            && has_parts(&module.name)
+        {
+            *blocks_in.entry(above).or_default() += 1;
+        }
+    }
+    let mut found: Vec<String> = Vec::new();
+    let mut known: HashSet<&str> = HashSet::new();
+    for module in &model.modules {
+        let name = module.name.as_str();
+        let is_block = name.rsplit_once('.').is_some_and(|(above, _)| {
+            blocks_in.get(above).copied().unwrap_or(0) >= 2 && has_parts(name)
+        });
+        if is_block && called.contains(name) && !ancestors(name).any(|above| known.contains(above))
+        {
+            known.insert(name);
+            found.push(name.to_owned());
+        }
+    }
+    found
+}
+
+/// The parts of blocks that are modules with parts of their own.
+fn parts(model: &Model, blocks: &[String]) -> Vec<String> {
+    let blocks: HashSet<&str> = blocks.iter().map(String::as_str).collect();
+    let with_parts: HashSet<&str> = model
+        .modules
+        .iter()
+        .filter_map(|module| module.name.rsplit_once('.').map(|(above, _)| above))
+        .collect();
+    let called: HashSet<&str> = model
+        .calls
+        .iter()
+        .map(|call| call.module.as_str())
+        .collect();
+    model
+        .modules
+        .iter()
+        .map(|module| module.name.as_str())
+        .filter(|name| with_parts.contains(name) && called.contains(name))
+        .filter(|name| {
+            name.rsplit_once('.')
+                .is_some_and(|(above, _)| blocks.contains(above))
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The order in which checkpointing pays: most bytes for the least time first.
+pub fn to_checkpoint(draft: &Draft<'_>) -> Sequence {
+    let blocks = repeated(draft.model);
+    let mut worth = worth(draft, &blocks);
+    worth.extend(self::worth(draft, &parts(draft.model, &blocks)));
+    worth.sort_by(|a, b| b.class.cmp(&a.class).then(a.place.cmp(&b.place)));
+    let mut taken: HashSet<String> = HashSet::new();
+    let mut sequence = Sequence::default();
+    for unit in worth {
+        if !ancestors(&unit.module).any(|above| taken.contains(above)) {
+            taken.insert(unit.module.clone());
+            sequence.modules.push(unit.module);
+        }
+    }
+    sequence
+}
+
+/// The order in which offloading pays: the blocks from the first on, as their copies have the
+/// longest time to come back.
+pub fn to_offload(draft: &Draft<'_>) -> Sequence {
+    let mut worth = worth(draft, &repeated(draft.model));
+    worth.sort_by_key(|unit| unit.place);
+    Sequence {
+        modules: worth.into_iter().map(|unit| unit.module).collect(),
+    }
+}
+
+struct Unit {
+    module: String,
+    /// Bytes for a nanosecond, in steps.
+    class: i64,
+    /// Where its forward begins.
+    place: usize,
+}
+
+fn worth(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
+    let (found, _) = blocks::find(draft, modules);
+    let mut units: HashMap<&str, (u64, f64, usize)> = HashMap::new();
+    for block in &found {
+        let Some(call) = draft.model.calls.get(block.call as usize) else {
+            continue;
+        };
+        let bytes: u64 = block
+            .saved
+            .iter()
+            .filter(|number| !call.outputs.contains(number) && !block.casts.contains(number))
+            .filter_map(|&number| draft.template.tensors.get(number as usize))
+            .map(|tensor| tensor.bytes)
+            .sum();
+        let entry = units
+            .entry(&call.module)
+            .or_insert((0, 0.0, block.forward.start));
+        entry.0 += bytes;
+        entry.1 += draft.forward_load(block.call).busy;
+    }
+    units
+        .into_iter()
+        .filter(|(_, (bytes, ..))| *bytes >= LEAST_BYTES)
+        .map(|(module, (bytes, time, place))| Unit {
+            module: module.to_owned(),
+            class: ((bytes as f64 / time.max(1.0)).ln() / STEP.ln()).round() as i64,
+            place,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ancestors_of_a_name() {
+        let found: Vec<&str> = ancestors("GPT.blocks.0.mlp").collect();
+        assert_eq!(found, ["GPT.blocks.0", "GPT.blocks", "GPT"]);
+    }
+}

@@ -1,0 +1,142 @@
+"""What a script is made of, as a planner asks it: data loaders, precision, modules, optimizers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.optim import optimizer as optim
+from torch.utils.data import dataloader
+
+from oomph.variant import sequence_length
+
+_COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
+"""Modules whose result for one sample depends on the others of its batch."""
+
+_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+
+
+class Facts:
+    """Gathered while the script runs; `as_dict` gives the record's `facts`."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.compiled = False
+        self._loaders: dict[tuple[int, bool], int] = {}
+        self._length = 0
+        self._autocast = ""
+        self._scaled = False
+        self._clipped = False
+        self._backwards = 0
+        self._closure = False
+        self._kept_gradients = False
+        self._modules: list[dict[str, Any]] = []
+        self._optimizers: dict[int, dict[str, Any]] = {}
+
+    def watch(self) -> None:
+        """Look over the shoulder of PyTorch's functions; nothing changes for the script."""
+        loader = torch.utils.data.DataLoader
+        self._around(loader, "__iter__", self._iterated)
+        self._watch_batches()
+        self._around(torch.nn.utils, "clip_grad_norm_", self._clips)
+        self._around(torch.nn.utils, "clip_grad_value_", self._clips)
+        self._around(torch.amp.GradScaler, "scale", self._scales)
+        self._around(torch.Tensor, "backward", self._goes_back)
+        self._around(torch.optim.Optimizer, "zero_grad", self._clears)
+        optim.register_optimizer_step_pre_hook(self._steps)
+
+    def _around(self, owner: Any, name: str, note: Any) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            note(args, kwargs)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, noted)
+
+    def _watch_batches(self) -> None:
+        original = dataloader._BaseDataLoaderIter.__next__
+
+        def noted(iterator: Any) -> Any:
+            batch = original(iterator)
+            if not self._length:
+                self._length = sequence_length(batch)
+            return batch
+
+        dataloader._BaseDataLoaderIter.__next__ = noted
+
+    def _iterated(self, args: Any, kwargs: Any) -> None:
+        sampler = getattr(args[0], "batch_sampler", None)
+        size = args[0].batch_size or getattr(sampler, "batch_size", None) or 0
+        key = (size, torch.is_grad_enabled())
+        self._loaders[key] = self._loaders.get(key, 0) + 1
+
+    def _clips(self, args: Any, kwargs: Any) -> None:
+        self._clipped = True
+
+    def _scales(self, args: Any, kwargs: Any) -> None:
+        self._scaled = self._scaled or args[0].is_enabled()
+
+    def _goes_back(self, args: Any, kwargs: Any) -> None:
+        self._backwards += 1
+
+    def _clears(self, args: Any, kwargs: Any) -> None:
+        if not (args[1] if len(args) > 1 else kwargs.get("set_to_none", True)):
+            self._kept_gradients = True
+
+    def _steps(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        # The arguments of the method: the optimizer itself comes first.
+        if any(given is not None for given in args[1:]) or kwargs.get("closure") is not None:
+            self._closure = True
+        self._optimizers.setdefault(
+            id(optimizer),
+            dict(
+                kind=type(optimizer).__name__,
+                fused=bool(optimizer.defaults.get("fused")),
+                foreach=optimizer.defaults.get("foreach"),
+            ),
+        )
+
+    def model(self, root: torch.nn.Module) -> None:
+        """A model, just before it first runs."""
+        title = type(root).__name__
+        for name, module in root.named_modules():
+            own = list(module.parameters(recurse=False))
+            self._modules.append(
+                dict(
+                    name=f"{title}.{name}" if name else title,
+                    kind=type(module).__name__,
+                    container=isinstance(module, _CONTAINERS),
+                    coupled=isinstance(module, _COUPLED) and module.training,
+                    inplace=getattr(module, "inplace", None),
+                    parameters=sum(p.numel() for p in own),
+                    trained=sum(p.numel() for p in own if p.requires_grad),
+                )
+            )
+
+    def forward(self, root: torch.nn.Module) -> None:
+        """An outermost module is about to run."""
+        if not self._autocast and torch.is_autocast_enabled("cuda"):
+            self._autocast = str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return dict(
+            loaders=[
+                dict(batch_size=size, count=count, trains=trains)
+                for (size, trains), count in self._loaders.items()
+            ],
+            length=self._length,
+            autocast=self._autocast,
+            scaled=self._scaled,
+            clipped=self._clipped,
+            backwards=self._backwards,
+            closure=self._closure,
+            compiled=self.compiled,
+            kept_gradients=self._kept_gradients,
+            benchmark=torch.backends.cudnn.benchmark,
+            modules=self._modules,
+            optimizers=list(self._optimizers.values()),
+        )

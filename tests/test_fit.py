@@ -1,0 +1,249 @@
+"""`oomph fit` on real PyTorch: verified plans, changes by hand, exit statuses, wrong input."""
+
+import json
+import os
+import subprocess
+import textwrap
+
+import pytest
+import tomllib
+from conftest import BIN
+
+TRAIN = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))
+
+        def forward(self, x):
+            return x + self.mlp(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(6))
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    model = Net().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = DataLoader(TensorDataset(torch.randn(16384 * 4, 1024)), batch_size=16384)
+    for (x,) in data:
+        x = x.cuda()
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+class Fit:
+    """What a run of `oomph fit` gave."""
+
+    def __init__(self, done, place):
+        self.status, self.out, self.err, self.place = (
+            done.returncode,
+            done.stdout,
+            done.stderr,
+            place,
+        )
+        result = place / "fit.json"
+        self.json = json.loads(result.read_text()) if result.exists() else None
+
+    @property
+    def chosen(self):
+        """The plan that was chosen."""
+        return self.json["plans"][self.json["chosen"]]
+
+    @property
+    def levers(self):
+        """The names of its levers."""
+        return [lever["name"] for lever in self.chosen["levers"]]
+
+
+def command(place, *words):
+    """`oomph` with `words`, in `place`."""
+    return subprocess.run(
+        [os.path.join(BIN, "oomph"), *map(str, words)], cwd=place, capture_output=True, text=True, timeout=600
+    )  # fmt: skip
+
+
+def fit(place, code, *options, gpu="rtx-3060"):
+    """`oomph fit` on a script of `code`."""
+    (place / "script.py").write_text(textwrap.dedent(code))
+    done = command(place, "fit", "--gpu", gpu, "--json", "fit.json", *options, "script.py")
+    return Fit(done, place)
+
+
+def peak(place, script, *options):
+    """The peak of a script in bytes: allocated and used."""
+    done = command(place, "run", "--gpu", "rtx-3060", "--memory", "80GiB", "--steps", "3", "-q",
+                   "--json", "run.json", *options, script)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads((place / "run.json").read_text())["peak"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The peak of the job as it is."""
+    place = tmp_path_factory.mktemp("plain")
+    (place / "script.py").write_text(textwrap.dedent(TRAIN))
+    return peak(place, "script.py")
+
+
+def test_a_plan_is_found_verified_written_and_holds(tmp_path, plain):
+    budget = plain["used_bytes"] * 60 // 100
+    found = fit(tmp_path, TRAIN, "--memory", budget, "--margin", "0%", "--keep-results")
+    assert found.status == 0, found.err
+    assert found.json["format"] == "oomph.fit/1" and found.json["outcome"] == "fits"
+    chosen = found.chosen
+    assert chosen["verified"] and chosen["same_results"] in ("exact", "rounding")
+    assert chosen["peak"]["used_bytes"] <= budget < plain["used_bytes"]
+    assert chosen["peak"]["used_bytes"] == pytest.approx(
+        chosen["predicted"]["used_bytes"], rel=0.05
+    )
+    assert "◄ chosen" in found.out and "oomph run --plan oomph-plan.toml script.py" in found.out
+    plan = tomllib.loads((tmp_path / "oomph-plan.toml").read_text())
+    assert plan["format"] == "oomph.plan/1" and len(plan["job"]["sha256"]) == 64
+    assert plan["planned"]["used_bytes"] == chosen["peak"]["used_bytes"]
+    # Applied at the budget, it runs and needs what was planned.
+    done = command(tmp_path, "run", "--gpu", "rtx-3060", "--memory", budget, "--steps", "3",
+                   "--plan", "oomph-plan.toml", "--json", "again.json", "-q", "script.py")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    again = json.loads((tmp_path / "again.json").read_text())["peak"]
+    assert again["used_bytes"] == pytest.approx(chosen["peak"]["used_bytes"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "lever", ["checkpoint", "micro_batch", "mixed_precision", "optimizer_step"]
+)
+def test_by_hand_needs_what_was_planned(tmp_path, plain, lever):
+    share = 97 if lever == "optimizer_step" else 75
+    found = fit(
+        tmp_path, TRAIN, "--memory", plain["used_bytes"] * share // 100, "--margin", "0%", "--allow", lever
+    )  # fmt: skip
+    assert found.status == 0, found.err + found.out
+    assert found.levers == [lever]
+    for check in (["git", "apply", "--check"], ["git", "apply"]):
+        done = subprocess.run(
+            [*check, "oomph-plan.patch"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    by_hand = peak(tmp_path, "script.py")
+    assert by_hand["used_bytes"] == pytest.approx(found.chosen["peak"]["used_bytes"], rel=0.03)
+
+
+def test_a_job_that_fits_is_left_alone(tmp_path):
+    found = fit(tmp_path, TRAIN)
+    assert found.status == 0 and found.json["outcome"] == "already_fits"
+    assert not (tmp_path / "oomph-plan.toml").exists() and "fits as it is" in found.out
+
+
+def test_nothing_fits_says_what_would(tmp_path, plain):
+    found = fit(tmp_path, TRAIN, "--memory", "600MiB", "--allow", "checkpoint")
+    assert found.status == 3
+    assert found.json["outcome"] == "nothing_fits" and found.json["chosen"] is None
+    assert found.json["least"]["peak"]["used_bytes"] > 600 << 20
+    assert found.json["held_by"]["parameters"] > 0
+    prices = [gpu["usd_per_hour"] for gpu in found.json["gpus"] if gpu["as_it_is"]]
+    assert prices and prices == sorted(prices)
+    assert len(found.json["variants"]) == 3
+    assert "least" in found.out and not (tmp_path / "oomph-plan.toml").exists()
+
+
+def test_the_largest_batch_is_the_largest(tmp_path, plain):
+    found = fit(
+        tmp_path, TRAIN, "--memory", plain["used_bytes"] // 2, "--margin", "0%", "--max-batch"
+    )
+    largest = found.json["largest"][0]
+    assert largest["now"] == 16384
+    assert 4096 < largest["plain"] < 9000
+    assert largest["plain_used_bytes"] <= plain["used_bytes"] // 2
+    assert largest["with_levers"] > largest["plain"]
+
+
+BATCH_NORM = TRAIN.replace("nn.GELU()", "nn.BatchNorm1d(4096), nn.GELU()")
+NO_LOADER = TRAIN.replace(
+    "data = DataLoader(TensorDataset(torch.randn(16384 * 4, 1024)), batch_size=16384)",
+    "data = [(torch.randn(16384, 1024),) for _ in range(4)]",
+)
+CLIPPED = TRAIN.replace(
+    "optimizer.step()",
+    "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step()",
+)
+CLOSURE = """
+        def closure():
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            return loss
+        optimizer.step(closure)
+"""
+CLOSURE = TRAIN.split("        loss = model(x)")[0] + CLOSURE
+TWICE = TRAIN.replace("model(x).pow(2).mean()", "(model(x) - model(x * 2)).pow(2).mean()")
+FROZEN = TRAIN.replace(
+    "optimizer = ",
+    "for p in model.blocks[:3].parameters():\n        p.requires_grad_(False)\n    optimizer = ",
+)
+TWO = TRAIN.replace("optimizer.step()", "optimizer.step()\n        other.step()").replace(
+    "optimizer = torch.optim.AdamW(model.parameters())",
+    "optimizer = torch.optim.AdamW(model.blocks[:3].parameters())\n"
+    "    other = torch.optim.SGD(model.blocks[3:].parameters(), lr=0.1)",
+)
+SUM = TRAIN.replace(".mean()", ".sum()")
+
+
+@pytest.mark.parametrize(
+    ("code", "left_out", "why"),
+    [
+        (BATCH_NORM, "micro_batch", "batch normalisation"),
+        (NO_LOADER, "micro_batch", "no DataLoader"),
+        (CLIPPED, "step_in_backward", "clipped"),
+        (CLOSURE, "micro_batch", "closure"),
+        (TWO, "step_in_backward", "several optimizers"),
+        (TWICE, None, None),
+        (FROZEN, None, None),
+        (SUM, None, None),
+    ],
+    ids=["batch norm", "no loader", "clipped", "closure", "two optimizers", "twice", "frozen", "sum"],
+)  # fmt: skip
+def test_unusual_scripts_fit_or_are_refused_by_name(tmp_path, code, left_out, why):
+    (tmp_path / "script.py").write_text(textwrap.dedent(code))
+    budget = peak(tmp_path, "script.py")["used_bytes"] * 3 // 4
+    found = fit(tmp_path, code, "--memory", budget, "--margin", "0%", "--keep-results")
+    assert found.status == 0, found.err + found.out
+    assert found.chosen["verified"] and found.chosen["peak"]["used_bytes"] <= budget
+    if left_out:
+        assert left_out not in found.levers
+        reasons = {r["lever"]: r["why"] for r in found.json["rejected"]}
+        assert why in reasons[left_out], reasons
+
+
+def test_the_scripts_own_failure_is_status_1(tmp_path):
+    found = fit(tmp_path, "import torch\nraise ValueError('mine')\n")
+    assert found.status == 1 and "ValueError: mine" in found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["script.py"], "name the GPU"),
+        (["--gpu", "t4"], "no script was given"),
+        (["--gpu", "t4", "missing.py"], "no such file"),
+        (["--gpu", "t4", "torchrun", "x.py"], "starts processes of its own"),
+        (["--gpu", "t4", "--forbid", "magic", "script.py"], "there is no lever magic"),
+        (["--gpu", "t4", "--margin", "120%", "script.py"], "--margin 120%"),
+        (["--gpu", "t4", "--margin", "99GiB", "script.py"], "leaves nothing"),
+    ],
+)
+def test_wrong_usage_is_status_2(tmp_path, words, expected):
+    (tmp_path / "script.py").write_text("import torch\n")
+    done = command(tmp_path, "fit", *words)
+    assert done.returncode == 2 and expected in done.stderr, done.stderr
