@@ -109,6 +109,8 @@ impl Workshop {
         variant: Variant,
         limit: Option<u64>,
     ) -> anyhow::Result<Ended> {
+        const LONGER: u32 = 6;
+        const LEAST: Duration = Duration::from_mins(2);
         let directory = self.directory.join(name);
         fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
@@ -135,8 +137,6 @@ impl Workshop {
         self.runs += 1;
         self.seconds += started.elapsed().as_secs_f64();
         // The first run says how long the job takes; levers that compile take longer.
-        const LONGER: u32 = 6;
-        const LEAST: Duration = Duration::from_secs(120);
         let late = self
             .patience
             .is_some_and(|patience| started.elapsed() > patience);

@@ -29,7 +29,7 @@ fn main() -> anyhow::Result<()> {
             device.peak_reserved_bytes,
             percent(peak.reserved, device.peak_reserved_bytes),
             model.events,
-            started.elapsed() - built,
+            started.elapsed().saturating_sub(built),
         );
     }
     Ok(())

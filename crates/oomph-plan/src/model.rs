@@ -394,13 +394,12 @@ impl<'a> Builder<'a> {
     fn op_number(&mut self, scope: u32) -> u32 {
         let name = self.scope(scope).map_or("", |scope| scope.2.as_str());
         let found = self.model.ops.iter().position(|op| op == name);
-        match found {
-            Some(found) => found as u32,
-            None => {
-                let name = name.to_owned();
-                self.model.ops.push(name);
-                self.model.ops.len() as u32 - 1
-            }
+        if let Some(found) = found {
+            found as u32
+        } else {
+            let name = name.to_owned();
+            self.model.ops.push(name);
+            self.model.ops.len() as u32 - 1
         }
     }
 
@@ -417,7 +416,7 @@ impl<'a> Builder<'a> {
             }
             _ => false,
         };
-        if !flows || (self.model.batch > 0 && tensor.bytes % self.model.batch != 0) {
+        if !flows || (self.model.batch > 0 && !tensor.bytes.is_multiple_of(self.model.batch)) {
             return false;
         }
         let module = self.model.calls.get(tensor.call as usize);

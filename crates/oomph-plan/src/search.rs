@@ -52,6 +52,7 @@ impl Base {
 impl Base {
     /// The job with batches of `size` where they were of `now`: whatever flows through the model
     /// follows.
+    #[must_use]
     pub fn scaled(&self, size: u64, now: u64) -> Self {
         let mut scaled = self.clone();
         let now = now.max(1);
@@ -269,6 +270,7 @@ struct Searcher<'a> {
 
 impl Searcher<'_> {
     fn base(&mut self, base: &Base, plays: usize, precision: bool) {
+        const LEAST_GRID: usize = 4;
         let draft = Draft::new(&base.model, self.options.pace);
         let offers = Offers::new(base, self.options, precision);
         let sequences: Vec<(Treatment, Sequence)> = [
@@ -289,7 +291,6 @@ impl Searcher<'_> {
         .collect();
         let mut combinations = offers.combinations();
         // Few plays: the combinations of few levers, which come first.
-        const LEAST_GRID: usize = 4;
         let each = 1 + sequences.len() * LEAST_GRID;
         combinations.truncate((plays / each).max(8));
         let grid =

@@ -252,12 +252,12 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
 }
 
 fn table(out: &mut String, fit: &Fit, width: usize) {
-    if fit.plans.is_empty() {
-        return;
-    }
     const PEAK: usize = 10;
     const TIME: usize = 7;
     const RESULTS: usize = 15;
+    if fit.plans.is_empty() {
+        return;
+    }
     let room = width
         .saturating_sub(INDENT + 3 + PEAK + TIME + RESULTS + 8)
         .clamp(20, 64);

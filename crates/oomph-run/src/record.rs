@@ -111,6 +111,10 @@ pub struct Call(pub String, pub u32, pub Vec<u64>, pub Vec<u64>);
 /// What a script is made of.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts of a script"
+)]
 pub struct Facts {
     /// Data loaders that were iterated over.
     pub loaders: Vec<Loader>,

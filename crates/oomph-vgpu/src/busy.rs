@@ -32,7 +32,7 @@ pub fn add_copy(time: Duration) {
 /// The time of a launch that moves half as much.
 pub fn halved(time: Duration) -> Duration {
     let moving = time.saturating_sub(LAUNCH);
-    time - moving / 2
+    time.saturating_sub(moving / 2)
 }
 
 fn nanoseconds(time: Duration) -> u64 {

@@ -51,6 +51,10 @@ const LEVERS: [&str; 16] = [
 #[command(
     after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run\n--plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits."
 )]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub struct Args {
     /// The GPU to fit into, such as rtx-4090 or a100-80gb (oomph gpus lists them)
     #[arg(long, value_name = "NAME")]
@@ -228,7 +232,7 @@ impl Args {
                 return Ok(EXIT_SCRIPT_FAILED);
             }
         };
-        let mut result = self.result(&fitter, &plain, gpu, margin);
+        let mut result = Self::result(&fitter, &plain, gpu, margin);
         self.find(&mut fitter, &plain, &mut result)?;
         result.rejected = fitter.rejected;
         result.runs = fitter.workshop.runs;
@@ -264,7 +268,7 @@ impl Args {
         }
     }
 
-    fn result(&self, fitter: &Fitter, plain: &Run, gpu: &Gpu, margin: u64) -> Fit {
+    fn result(fitter: &Fitter, plain: &Run, gpu: &Gpu, margin: u64) -> Fit {
         let words: Vec<String> = fitter
             .workshop
             .words
@@ -341,17 +345,14 @@ impl Args {
         let (plans, chosen) = fitter.plans(&bases)?;
         result.plans = plans;
         result.chosen = chosen;
-        match chosen.and_then(|index| result.plans.get(index)) {
-            Some(plan) => {
-                result.outcome = Outcome::Fits;
-                result.why = why(plan);
-                let plan = plan.clone();
-                self.write(fitter, &plan, result)?;
-            }
-            None => {
-                result.outcome = Outcome::NothingFits;
-                smaller::advise(fitter, &bases, result)?;
-            }
+        if let Some(plan) = chosen.and_then(|index| result.plans.get(index)) {
+            result.outcome = Outcome::Fits;
+            result.why = why(plan);
+            let row = plan.clone();
+            self.write(fitter, &row, result)?;
+        } else {
+            result.outcome = Outcome::NothingFits;
+            smaller::advise(fitter, &bases, result)?;
         }
         Ok(())
     }
@@ -515,7 +516,7 @@ impl Fitter {
             None,
         )?;
         match ended {
-            Ended::Through(run) => match self.inert(&run) {
+            Ended::Through(run) => match Self::inert(&run) {
                 None => Ok(self.base(&run, vec![lever]).ok()),
                 Some((name, why)) => {
                     self.reject(&name, &why);
@@ -531,7 +532,7 @@ impl Fitter {
     }
 
     /// A lever that had no effect, and why.
-    fn inert(&self, run: &Run) -> Option<(String, String)> {
+    fn inert(run: &Run) -> Option<(String, String)> {
         run.record
             .levers
             .iter()
@@ -669,7 +670,7 @@ impl Fitter {
                 return Ok(None);
             }
         };
-        if let Some((lever, why)) = self.inert(&run) {
+        if let Some((lever, why)) = Self::inert(&run) {
             self.reject(&lever, &why);
             return Ok(None);
         }
@@ -727,8 +728,7 @@ impl Fitter {
             .lessons
             .iter()
             .position(|lesson| lesson.levers == levers)
-            .map(|at| self.options.lessons.remove(at).factor)
-            .unwrap_or(1.0);
+            .map_or(1.0, |at| self.options.lessons.remove(at).factor);
         // The prediction had the older lesson in it.
         self.options.lessons.push(Lesson {
             levers,

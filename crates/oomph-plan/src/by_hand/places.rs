@@ -245,12 +245,11 @@ impl Training {
             .iter()
             .copied()
             .filter(|&at| at < self.backward && at >= self.forward)
-            .filter(|&at| {
+            .rfind(|&at| {
                 statements
                     .get(at)
                     .is_some_and(|s| !clears(s) && s.indent == last.indent)
             })
-            .next_back()
             .unwrap_or(self.forward);
         let mut at_line = first;
         for &at in self.body.iter().filter(|&&at| at <= self.backward) {

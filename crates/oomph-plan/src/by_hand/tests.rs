@@ -1,7 +1,7 @@
 use super::*;
 use crate::lever::Attention;
 
-const SCRIPT: &str = r#"import torch
+const SCRIPT: &str = r"import torch
 from torch.utils.data import DataLoader
 
 def main():
@@ -18,7 +18,7 @@ def main():
         optimizer.zero_grad(set_to_none=False)
         loss.backward()
         optimizer.step()
-"#;
+";
 
 fn patched(levers: &[Lever]) -> String {
     let script = Script::new(SCRIPT);

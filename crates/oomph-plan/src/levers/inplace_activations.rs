@@ -47,14 +47,13 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
         let here = at;
         at += 1;
         match event {
-            Event::Alloc(number) => !same.contains_key(number),
+            Event::Alloc(number) | Event::FreePrevious(number) => !same.contains_key(number),
             Event::Free(number) => {
                 let one = same.get(number).copied().unwrap_or(*number);
                 *number = one;
                 // The last of the two is when it goes.
                 frees.get(&one) == Some(&here)
             }
-            Event::FreePrevious(number) => !same.contains_key(number),
             Event::EmptyCache => true,
         }
     });

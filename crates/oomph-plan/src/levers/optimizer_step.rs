@@ -15,6 +15,8 @@ const FUSED: [&str; 4] = ["Adam", "AdamW", "SGD", "Adagrad"];
 
 /// What would save something.
 pub(crate) fn offered(model: &Model) -> Option<OptimizerStep> {
+    /// Less is not worth a change.
+    const LEAST_BYTES: u64 = 32 << 20;
     let temporaries: u64 = model
         .template
         .tensors
@@ -22,8 +24,6 @@ pub(crate) fn offered(model: &Model) -> Option<OptimizerStep> {
         .filter(|tensor| tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary)
         .map(|tensor| tensor.bytes)
         .sum();
-    /// Less is not worth a change.
-    const LEAST_BYTES: u64 = 32 << 20;
     let optimizers = &model.facts.optimizers;
     if temporaries < LEAST_BYTES || optimizers.is_empty() || model.facts.closure {
         return None;
@@ -43,6 +43,8 @@ pub(crate) fn offered(model: &Model) -> Option<OptimizerStep> {
 
 /// Applies the lever.
 pub(crate) fn apply(draft: &mut Draft<'_>, kind: OptimizerStep) {
+    /// Kernels that a step of one parameter launches.
+    const EACH: f64 = 12.0;
     let template = &mut draft.template;
     let temporary: Vec<bool> = template
         .tensors
@@ -67,8 +69,6 @@ pub(crate) fn apply(draft: &mut Draft<'_>, kind: OptimizerStep) {
     }
     if kind == OptimizerStep::SingleTensor {
         let parameters: usize = draft.model.parameter_sizes.values().map(Vec::len).sum();
-        /// Kernels that a step of one parameter launches.
-        const EACH: f64 = 12.0;
         draft.tail.launches += parameters as f64 * EACH;
         draft.tail.busy += parameters as f64 * EACH * draft.pace().launch_ns;
     }

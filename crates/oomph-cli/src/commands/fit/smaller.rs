@@ -13,20 +13,20 @@ const GPUS: usize = 2;
 
 /// Fills in the advice.
 pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> anyhow::Result<()> {
+    /// Plans of least memory that are tried before the prediction is shown instead.
+    const TRIES: u32 = 3;
     let mut margin = 0.0;
     if result.gpu.memory_bytes > 0 {
         margin = result.gpu.margin_bytes as f64 / result.gpu.memory_bytes as f64;
     }
     let mut levers = Vec::new();
-    /// Plans of least memory that are tried before the prediction is shown instead.
-    const TRIES: u32 = 3;
     for _ in 0..TRIES {
         let Some(least) = fitter.search(bases).least else {
             break;
         };
         if let Some(mut measured) = fitter.verify(&least, false)? {
             measured.verified = true;
-            levers = measured.levers.clone();
+            levers.clone_from(&measured.levers);
             result.least = Some(measured);
             result.held_by = std::mem::take(&mut fitter.held);
             break;
