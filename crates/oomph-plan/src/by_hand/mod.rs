@@ -55,12 +55,15 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
     if !imports.is_empty() {
         imports.sort_unstable();
         imports.dedup();
-        let missing: Vec<String> = imports
+        // The environment is set before torch is imported, so torch's own come after the others.
+        let (later, first): (Vec<String>, Vec<String>) = imports
             .into_iter()
             .filter(|line| !source.lines().any(|other| other == *line))
             .map(str::to_owned)
-            .collect();
-        edits.insert(0, Edit::insert(places.imports, missing));
+            .partition(|line| line.starts_with("from torch"));
+        edits.insert(0, Edit::insert(places.imports, first));
+        let end = places.after_imports.unwrap_or(places.imports);
+        edits.push(Edit::insert(end, later));
     }
     let changed = script.apply(&mut edits);
     let (diff, count) = diff::unified(path, &script.lines, &changed);

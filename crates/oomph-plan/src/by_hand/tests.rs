@@ -63,7 +63,11 @@ fn each_change_has_its_place() {
             modules: vec!["Net.blocks.0".to_owned()],
         },
     ]);
-    assert!(text.starts_with("import functools\nimport os\nfrom torch.utils.checkpoint import checkpoint\nos.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\"\nimport torch\n"), "{text}");
+    assert!(text.starts_with("import functools\nimport os\nos.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\"\nimport torch\n"), "{text}");
+    assert!(
+        text.contains("DataLoader\nfrom torch.utils.checkpoint import checkpoint\n"),
+        "{text}"
+    );
     assert!(text.contains("zero_grad(set_to_none=True)"), "{text}");
     assert!(
         text.contains("        lr=1e-3,\n        fused=True,\n    )"),
