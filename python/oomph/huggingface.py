@@ -26,7 +26,7 @@ from oomph.errors import CannotFit, Refused, is_out_of_memory
 from oomph.guard import OptimizerGuard, first_line
 from oomph.memory_model import Gauge
 from oomph.release import clear_error, release_caches
-from oomph.rungs import CheckpointBlocks, Rung, Unsuitable
+from oomph.rungs import CheckpointBlocks, Rung, next_rung
 from oomph.state import StepState
 from oomph.stepping import log
 from oomph.weights import samples, tokens
@@ -215,13 +215,8 @@ class MemoryCallback(TrainerCallback):
             self._limit = max(1, min(self._limit, size) // 2)
             log.warning("out of memory: the step is made again, %d samples at a time", self._limit)
             return
-        while self._rungs:
-            rung = self._rungs.pop(0)
-            try:
-                rung.apply(self._model)
-            except Unsuitable as error:
-                log.info("%s: %s", rung.name, error)
-                continue
+        rung = next_rung(self._rungs, self._model)
+        if rung is not None:
             log.warning("out of memory with single samples: going on with %s", rung.name)
             return
         raise CannotFit(f"a single sample does not fit: {failure}", failure)

@@ -6,6 +6,7 @@ beyond what its documentation says. `CheckpointBlocks` comes with the library.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +15,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from oomph.coupled import changes_statistics
+
+log = logging.getLogger("oomph")
 
 
 @runtime_checkable
@@ -31,6 +34,19 @@ class Rung(Protocol):
 
 class Unsuitable(Exception):
     """The rung does nothing for this model; the message says why. The next one is tried."""
+
+
+def next_rung(rungs: list[Rung], model: nn.Module) -> Rung | None:
+    """Take rungs off the front of `rungs` until one applies to `model`; that one, or None."""
+    while rungs:
+        rung = rungs.pop(0)
+        try:
+            rung.apply(model)
+        except Unsuitable as error:
+            log.info("%s: %s", rung.name, error)
+            continue
+        return rung
+    return None
 
 
 class CheckpointBlocks:

@@ -20,7 +20,7 @@ from oomph.guard import OptimizerGuard, first_line, state_bytes_per_element
 from oomph.memory_model import MARGIN, Gauge, MemoryModel, devices_of
 from oomph.ranks import FAILED, FINE, Ranks, check_parallelism
 from oomph.release import clear_error, readable, release_caches
-from oomph.rungs import CheckpointBlocks, Rung, Unsuitable
+from oomph.rungs import CheckpointBlocks, Rung, next_rung
 from oomph.state import StepState
 from oomph.weights import Weight, weight_function
 
@@ -604,13 +604,8 @@ class TrainStep:
                 "checkpoint, with this step's state_dict(), and go on in a fresh process.",
                 failure.text,
             )
-        while self._rungs:
-            rung = self._rungs.pop(0)
-            try:
-                rung.apply(self.model)
-            except Unsuitable as error:
-                log.info("%s: %s", rung.name, error)
-                continue
+        rung = next_rung(self._rungs, self.model)
+        if rung is not None:
             self._applied.append(rung)
             self._model_of_memory.clear()
             self._worked, self._limit = 0.0, float(failed_units)
