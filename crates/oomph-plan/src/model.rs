@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use oomph_allocator::{Config, Op, Program};
-use oomph_run::Record;
 use oomph_run::record::{Facts, Module};
+use oomph_run::{Record, phase_named};
 use oomph_trace::{Category, Phase, Trace};
 
 /// Why a run cannot be planned for.
@@ -648,7 +648,7 @@ impl<'a> Builder<'a> {
             let op = self.op_number(number);
             self.model.work.push(Work {
                 call,
-                phase: phase_of(&phase),
+                phase: phase_named(&phase),
                 op,
                 busy: busy as f64,
                 halved: halved as f64,
@@ -763,17 +763,6 @@ impl<'a> Builder<'a> {
                 }
             }
         }
-    }
-}
-
-fn phase_of(name: &str) -> Phase {
-    match name {
-        "setup" => Phase::Setup,
-        "forward" => Phase::Forward,
-        "backward" => Phase::Backward,
-        "optimizer" => Phase::Optimizer,
-        "inference" => Phase::Inference,
-        _ => Phase::Unknown,
     }
 }
 

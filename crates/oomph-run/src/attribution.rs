@@ -48,7 +48,7 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
             category: Category::Unknown,
             module: trace.strings.intern(module),
             op: trace.strings.intern(op),
-            phase: phase_of(phase),
+            phase: phase_named(phase),
             step: step + 1,
         })
         .collect();
@@ -123,7 +123,8 @@ impl ScopeIds {
     }
 }
 
-fn phase_of(name: &str) -> Phase {
+/// The phase that the recorder calls `name`.
+pub fn phase_named(name: &str) -> Phase {
     match name {
         "setup" => Phase::Setup,
         "forward" => Phase::Forward,

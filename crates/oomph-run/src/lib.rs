@@ -7,6 +7,6 @@ pub mod attribution;
 pub mod record;
 pub mod summary;
 
-pub use attribution::attribute;
+pub use attribution::{attribute, phase_named};
 pub use record::{Error, Record};
 pub use summary::{Gpu, Summary, Verdict};
