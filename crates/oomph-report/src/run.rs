@@ -179,7 +179,12 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 // Without a run that knows no limit: what was held, and what was refused.
                 None => format!(
                     "at least {} of {} was needed: {} was asked for at once",
-                    bytes(summary.peak.used_bytes.max(oom.map_or(0, |oom| oom.requested_bytes))),
+                    bytes(
+                        summary
+                            .peak
+                            .used_bytes
+                            .max(oom.map_or(0, |oom| oom.requested_bytes))
+                    ),
                     bytes(capacity),
                     bytes(oom.map_or(0, |oom| oom.requested_bytes)),
                 ),
