@@ -135,3 +135,12 @@ fn a_job_that_fits_is_left_alone() {
             .any(|lever| matches!(lever, Lever::OffloadActivations { .. }))
     );
 }
+
+#[test]
+fn how_many_steps_were_recorded_does_not_narrow_the_search() {
+    let budget = RUN.1 / 2;
+    let mut long = RUN.0.clone();
+    long.model.events *= 30;
+    let found = search(std::slice::from_ref(&long), &options(budget));
+    assert_eq!(found.plans, plans(&options(budget)).plans);
+}
