@@ -576,6 +576,18 @@ impl Fitter {
                 found = self.search(bases);
             }
         }
+        // What plans were seen to need makes those like them look too large, perhaps wrongly: nothing
+        // is given up before the plan of least memory was tried on this GPU.
+        if verified.is_empty()
+            && let Some(least) = &found.least
+            && !self.options.failed.contains(&least.levers)
+        {
+            match self.verify(least, true)? {
+                Some(plan) => verified.push(plan),
+                None => self.options.failed.push(least.levers.clone()),
+            }
+            found = self.search(bases);
+        }
         verified.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
         let keeps = |plan: &Plan| plan.same_results <= Results::Rounding;
         let chosen =
