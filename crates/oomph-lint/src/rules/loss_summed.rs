@@ -1,8 +1,9 @@
 use ruff_python_ast::{Expr, Operator};
 
-use super::util::{append, feeds_backward, starts_in};
+use super::util::{append, feeds_backward, on_cpu_only, starts_in};
 use crate::fix::Applicability;
 use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Device;
 use crate::semantic::{Bind, Grad, Model};
 
 declare_rule! {
@@ -83,7 +84,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             }
             _ => continue,
         };
-        if !assign.value.is_tensor() {
+        if !assign.value.is_tensor() || assign.value.device == Device::Cpu || on_cpu_only(model) {
             continue;
         }
         let Some(looped) = model.training_loop(assign.ctx) else {

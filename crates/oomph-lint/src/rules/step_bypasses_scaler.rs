@@ -65,7 +65,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if !backward.scaled
             || model
                 .calls_in_function(func)
-                .any(|call| call.is_method("step") && call.recv.kind == Kind::Scaler)
+                .any(|call| {
+                    call.is_method("step")
+                        && (call.recv.kind == Kind::Scaler
+                            || call.args.first().is_some_and(|arg| arg.kind == Kind::Optimizer))
+                })
         {
             continue;
         }

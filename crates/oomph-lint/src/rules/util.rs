@@ -392,6 +392,43 @@ pub(super) fn mentions_gpu(model: &Model<'_>) -> bool {
     model.source.contains("cuda") || model.source.contains("device")
 }
 
+/// Whether the file is a program that never leaves the CPU: it says so, or it runs by itself and
+/// speaks of no other device.
+pub(super) fn on_cpu_only(model: &Model<'_>) -> bool {
+    const ELSEWHERE: &[&str] = &[
+        "cuda", "\"mps", "'mps", "xpu", "\"npu", "'npu", "\"hpu", "accelerat", "fabric", "trainer",
+    ];
+    let source = model.source.to_ascii_lowercase();
+    if ELSEWHERE.iter().any(|word| source.contains(word)) {
+        return false;
+    }
+    let says_so = model
+        .assigns
+        .iter()
+        .any(|assign| assign.value.kind == Kind::Device && assign.value.device == Device::Cpu);
+    let is_program = || {
+        model.calls.iter().any(|call| {
+            model.func_of(call.ctx).is_none() && (call.target.is_some() || is_model_call(call))
+        })
+    };
+    says_so || (!source.contains("device") && !source.contains("gpu") && is_program())
+}
+
+/// Whether a call runs a model that is known to be on the CPU.
+pub(super) fn runs_on_cpu(call: &Call<'_>) -> bool {
+    let device = if call.callee.is_model() {
+        call.callee.device
+    } else {
+        call.recv.device
+    };
+    device == Device::Cpu
+        || (device == Device::Unknown
+            && call
+                .args
+                .first()
+                .is_some_and(|arg| arg.is_tensor() && arg.device == Device::Cpu))
+}
+
 /// A call that puts something on a GPU: `.cuda()`, `.to("cuda")`.
 pub(super) fn moves_to_gpu(call: &Call<'_>) -> bool {
     match call.method {
@@ -452,9 +489,13 @@ pub(super) fn has_managed_loop(model: &Model<'_>) -> bool {
 
 /// Whether the file trains, or makes what trains: without gradients, wrappers cost less.
 pub(super) fn trains(model: &Model<'_>) -> bool {
-    ["backward", "optim", "loss_scaler"]
-        .iter()
-        .any(|word| model.source.contains(word))
+    let in_code = |word: &&str| {
+        model
+            .source
+            .lines()
+            .any(|line| line.split('#').next().is_some_and(|code| code.contains(*word)))
+    };
+    ["backward", "optim", "loss_scaler"].iter().any(in_code)
         && !model.source.contains("import unittest")
         && !model.source.contains("import pytest")
 }
