@@ -101,6 +101,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let feeds_model = model.calls_in_function(func).any(|other| {
             other.is_method("load_state_dict")
                 && other.recv.device != Device::Cpu
+                && other.recv.kind != Kind::Optimizer
                 && other
                     .node
                     .arguments

@@ -1,6 +1,10 @@
-use super::util::{is_data_parallel, trains};
+use ruff_python_ast::Stmt;
+use ruff_text_size::Ranged;
+
+use super::util::{in_unit_test, is_data_parallel, trains};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::value::Kind;
+use crate::semantic::{Call, Model, place_of};
 
 declare_rule! {
     /// `DataParallel` puts the largest load on the first GPU.
@@ -54,7 +58,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         return;
     }
     for call in &model.calls {
-        if is_data_parallel(call) {
+        if is_data_parallel(call) && !in_unit_test(model, call.ctx) && !only_evaluates(model, call) {
             out.push(
                 Report::new(
                     &*call.node.func,
@@ -64,4 +68,26 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether the function that wraps puts the wrapped model in evaluation mode and trains nothing.
+fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(func) = model.func_of(call.ctx) else {
+        return false;
+    };
+    let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
+        return false;
+    };
+    let place = assign.targets.first().and_then(place_of);
+    let facts = model.func(func);
+    !facts.has_backward
+        && !facts.has_step
+        && model.calls_in_function(Some(func)).any(|other| {
+            other.is_method("eval")
+                && other.node.start() > call.node.start()
+                && other.recv_place() == place
+        })
+        && !model.calls_in_function(Some(func)).any(|other| {
+            other.result.kind == Kind::Optimizer || other.is_method("train")
+        })
 }

@@ -1,7 +1,8 @@
 use ruff_text_size::Ranged;
 
 use super::util::{
-    in_unit_test, indent_of, is_eval_name, is_model_call, model_place, on_cpu_only, runs_on_cpu,
+    in_unit_test, indent_of, is_eval_name, is_model_call, leaves_batches_on_cpu, model_place, on_cpu_only,
+    runs_on_cpu,
 };
 use crate::fix::{Edit, Fix};
 use crate::rule::{Report, declare_rule};
@@ -116,7 +117,11 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
                 && is_eval_name(func.node.name.as_str())
                 && func.class.is_some_and(|class| model.class(class).is_module)
         });
-        if callers_decide || runs_on_cpu(first) || on_cpu_only(model) {
+        if callers_decide
+            || runs_on_cpu(first)
+            || leaves_batches_on_cpu(model, looped)
+            || on_cpu_only(model)
+        {
             continue;
         }
         // Gradients with respect to the input, or a graph that is exported.

@@ -1,4 +1,4 @@
-use super::util::{add_keyword, in_unit_test, mentions_gpu};
+use super::util::{add_keyword, in_unit_test, mentions_gpu, trains};
 use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, Model, names_in};
@@ -9,7 +9,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load(path)` without `map_location` whose result goes into
-    /// `load_state_dict`.
+    /// `load_state_dict`, in files that train or save. Where published weights were saved from
+    /// is not known.
     ///
     /// ## Why it costs memory
     ///
@@ -22,6 +23,9 @@ declare_rule! {
     /// ```python
     /// import torch
     ///
+    /// def save(model, path):
+    ///     torch.save(model.state_dict(), path)
+    ///
     /// def restore(model, path):
     ///     model.cuda()
     ///     model.load_state_dict(torch.load(path))
@@ -31,6 +35,9 @@ declare_rule! {
     ///
     /// ```python
     /// import torch
+    ///
+    /// def save(model, path):
+    ///     torch.save(model.state_dict(), path)
     ///
     /// def restore(model, path):
     ///     model.cuda()
@@ -51,6 +58,17 @@ declare_rule! {
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // On a TPU, tensors are saved from the CPU.
     if !mentions_gpu(model) || model.source.contains("torch_xla") {
+        return;
+    }
+    // Where published weights were saved from is not known: the file has to train or save.
+    let saves = model.calls.iter().any(|call| call.is("torch.save"));
+    let saves_from_cpu = model.calls.iter().any(|call| {
+        call.is("torch.save")
+            && model
+                .func_of(call.ctx)
+                .is_some_and(|func| model.text(model.func(func).node).contains(".cpu()"))
+    });
+    if saves_from_cpu || (!saves && model.backwards.is_empty() && !trains(model)) {
         return;
     }
     for call in &model.calls {

@@ -1,6 +1,8 @@
 use ruff_python_ast::Expr;
 
-use super::util::{append, feeds_backward, is_cleared_in, on_cpu_only, starts_in};
+use super::util::{
+    append, feeds_backward, in_unit_test, is_cleared_in, leaves_batches_on_cpu, on_cpu_only, starts_in,
+};
 use crate::fix::Applicability;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
@@ -103,6 +105,8 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
         });
         if !is_collection
             || on_cpu_only(model)
+            || leaves_batches_on_cpu(model, looped)
+            || in_unit_test(model, call.ctx)
             || starts_in(model, looped, &list)
             || is_cleared_in(model, looped, &list)
             || feeds_backward(model, func, &list)

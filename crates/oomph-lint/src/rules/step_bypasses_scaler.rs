@@ -1,4 +1,4 @@
-use super::util::stepped_optimizer;
+use super::util::{has_managed_loop, stepped_optimizer};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 use crate::semantic::value::Kind;
@@ -59,6 +59,9 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if has_managed_loop(model) {
+        return;
+    }
     for backward in &model.backwards {
         let scaler = &model.calls[backward.call];
         let func = model.func_of(scaler.ctx);

@@ -414,6 +414,21 @@ pub(super) fn on_cpu_only(model: &Model<'_>) -> bool {
     says_so || (!source.contains("device") && !source.contains("gpu") && is_program())
 }
 
+/// Whether a loop of a script or notebook leaves its batches on the CPU, where another loop of the
+/// file moves its own. `DataParallel` moves them by itself.
+pub(super) fn leaves_batches_on_cpu(model: &Model<'_>, looped: &Loop<'_>) -> bool {
+    let moves = |each: &Loop<'_>| {
+        model.calls.iter().any(|call| {
+            matches!(call.method, Some("to" | "cuda")) && model.is_inside(call.ctx, each.ctx)
+        })
+    };
+    model.func_of(looped.ctx).is_none()
+        && looped.data
+        && !model.source.contains("DataParallel")
+        && !moves(looped)
+        && model.loops.iter().any(|each| each.data && moves(each))
+}
+
 /// Whether a call runs a model that is known to be on the CPU.
 pub(super) fn runs_on_cpu(call: &Call<'_>) -> bool {
     let device = if call.callee.is_model() {

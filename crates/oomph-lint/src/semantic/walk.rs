@@ -997,8 +997,15 @@ impl<'a, 'd> Walker<'a, 'd> {
                     Some(Expr::Tuple(tuple)) if tuple.elts.len() == elts.len() => Some(&tuple.elts),
                     _ => None,
                 };
+                // A criterion that returns more than the loss is the project's own: the rest is anything.
+                let of_criterion = matches!(expr, Some(Expr::Call(call))
+                    if matches!(self.peek_hinted(&call.func).kind, Kind::Criterion { .. }));
                 for (index, elt) in elts.iter().enumerate() {
-                    let part = unpacked(&value, index, elts.len());
+                    let part = if of_criterion && index > 0 {
+                        Value::unknown()
+                    } else {
+                        unpacked(&value, index, elts.len())
+                    };
                     if let Some(exprs) = literal {
                         self.assign(elt, part, Some(&exprs[index]), Bind::Set);
                     } else {
@@ -1625,7 +1632,10 @@ impl<'a, 'd> Walker<'a, 'd> {
     /// `model.inference(x)` of an object whose class is not known may be any method of that name: the
     /// call counts as a place that they are called from, and says nothing about their parameters.
     fn note_call_by_name(&mut self, name: &str, recv: &Value) {
-        if matches!(recv.kind, Kind::Qual(_) | Kind::Tensor | Kind::Plain) {
+        // Names that modules and optimizers have themselves say nothing about methods of this file.
+        if matches!(recv.kind, Kind::Qual(_) | Kind::Tensor | Kind::Plain)
+            || matches!(name, "eval" | "train" | "forward" | "to" | "step")
+        {
             return;
         }
         let site = Site {
@@ -1767,6 +1777,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                         value.def = DefId::default();
                         value.model_output = true;
                         value.graph = graph;
+                        value.device = callee.device;
                         return value;
                     }
                 }
