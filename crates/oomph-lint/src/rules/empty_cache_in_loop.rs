@@ -1,6 +1,6 @@
 use ruff_python_ast::{ExceptHandler, Stmt};
 
-use super::util::{delete_stmt, oom_handler};
+use super::util::{delete_stmt, in_unit_test, oom_handler};
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
@@ -91,7 +91,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             }
             _ => false,
         });
-        if holds_inner || is_search || model.is_conditional_in(call.ctx, looped.ctx) {
+        if holds_inner
+            || is_search
+            || in_unit_test(model, call.ctx)
+            || model.is_conditional_in(call.ctx, looped.ctx) {
             continue;
         }
         let fix = delete_stmt(model, call.stmt).map(|edit| Fix::unsafe_("remove the call", edit));

@@ -1,6 +1,7 @@
-use super::util::{add_keyword, in_unit_test, mentions_gpu, trains};
+use super::util::{add_keyword, in_unit_test, mentions_gpu};
 use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Kind;
 use crate::semantic::{Call, Model, names_in};
 
 declare_rule! {
@@ -68,7 +69,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .func_of(call.ctx)
                 .is_some_and(|func| model.text(model.func(func).node).contains(".cpu()"))
     });
-    if saves_from_cpu || (!saves && model.backwards.is_empty() && !trains(model)) {
+    let trains = model
+        .calls
+        .iter()
+        .any(|call| call.recv.kind == Kind::Optimizer || call.result.kind == Kind::Optimizer);
+    if saves_from_cpu || (!saves && !trains) {
         return;
     }
     for call in &model.calls {
@@ -120,8 +125,9 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
             .iter()
             .any(|arg| ruff_text_size::Ranged::range(arg).contains_range(ruff_text_size::Ranged::range(load.node)))
     };
-    if loads().any(inside) {
-        return Some(true);
+    if let Some(load) = loads().find(|call| inside(call)) {
+        // An optimizer keeps the state that it is given: there is no second copy.
+        return (load.recv.kind != Kind::Optimizer).then_some(true);
     }
     // Names that the checkpoint flows into, by assignment, in this function.
     let mut names: Vec<String> = Vec::new();

@@ -108,6 +108,10 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
             || leaves_batches_on_cpu(model, looped)
             || in_unit_test(model, call.ctx)
             || starts_in(model, looped, &list)
+            // Parts of one step, in a loop inside that over the batches.
+            || model
+                .loops_around(call.ctx)
+                .any(|each| each.data && starts_in(model, each, &list))
             || is_cleared_in(model, looped, &list)
             || feeds_backward(model, func, &list)
         {

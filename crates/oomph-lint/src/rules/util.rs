@@ -504,15 +504,23 @@ pub(super) fn has_managed_loop(model: &Model<'_>) -> bool {
 
 /// Whether the file trains, or makes what trains: without gradients, wrappers cost less.
 pub(super) fn trains(model: &Model<'_>) -> bool {
-    let in_code = |word: &&str| {
-        model
-            .source
-            .lines()
-            .any(|line| line.split('#').next().is_some_and(|code| code.contains(*word)))
-    };
-    ["backward", "optim", "loss_scaler"].iter().any(in_code)
-        && !model.source.contains("import unittest")
-        && !model.source.contains("import pytest")
+    let is_test = model.source.contains("import unittest") || model.source.contains("import pytest");
+    let of_optimizer = |name: &str| name.to_ascii_lowercase().contains("optim");
+    !is_test
+        && (!model.backwards.is_empty()
+            || model.calls.iter().any(|call| {
+                call.recv.kind == Kind::Optimizer
+                    || call.result.kind == Kind::Optimizer
+                    || attr_or_name(&call.node.func).is_some_and(of_optimizer)
+            })
+            || model.assigns.iter().any(|assign| of_optimizer(&assign.place))
+            || model.funcs.iter().any(|func| {
+                func.node
+                    .parameters
+                    .iter_non_variadic_params()
+                    .any(|each| of_optimizer(each.parameter.name.as_str()))
+            })
+            || model.source.contains("loss_scaler"))
 }
 
 /// Whether a call constructs a cross-entropy or is one.
