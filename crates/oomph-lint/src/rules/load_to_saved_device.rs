@@ -126,8 +126,12 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
             .any(|arg| ruff_text_size::Ranged::range(arg).contains_range(ruff_text_size::Ranged::range(load.node)))
     };
     if let Some(load) = loads().find(|call| inside(call)) {
-        // An optimizer keeps the state that it is given: there is no second copy.
-        return (load.recv.kind != Kind::Optimizer).then_some(true);
+        // An optimizer keeps the state that it is given: there is no second copy. A scheduler's has
+        // no tensors.
+        let is_scheduler = load
+            .recv_place()
+            .is_some_and(|place| place.to_ascii_lowercase().contains("sched"));
+        return (load.recv.kind != Kind::Optimizer && !is_scheduler).then_some(true);
     }
     // Names that the checkpoint flows into, by assignment, in this function.
     let mut names: Vec<String> = Vec::new();

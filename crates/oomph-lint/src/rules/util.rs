@@ -396,7 +396,16 @@ pub(super) fn mentions_gpu(model: &Model<'_>) -> bool {
 /// speaks of no other device.
 pub(super) fn on_cpu_only(model: &Model<'_>) -> bool {
     const ELSEWHERE: &[&str] = &[
-        "cuda", "\"mps", "'mps", "xpu", "\"npu", "'npu", "\"hpu", "accelerat", "fabric", "trainer",
+        "cuda",
+        "\"mps",
+        "'mps",
+        "xpu",
+        "\"npu",
+        "'npu",
+        "\"hpu",
+        "accelerat",
+        "fabric",
+        "trainer",
     ];
     let source = model.source.to_ascii_lowercase();
     if ELSEWHERE.iter().any(|word| source.contains(word)) {
@@ -504,7 +513,8 @@ pub(super) fn has_managed_loop(model: &Model<'_>) -> bool {
 
 /// Whether the file trains, or makes what trains: without gradients, wrappers cost less.
 pub(super) fn trains(model: &Model<'_>) -> bool {
-    let is_test = model.source.contains("import unittest") || model.source.contains("import pytest");
+    let is_test =
+        model.source.contains("import unittest") || model.source.contains("import pytest");
     let of_optimizer = |name: &str| name.to_ascii_lowercase().contains("optim");
     !is_test
         && (!model.backwards.is_empty()
@@ -513,7 +523,10 @@ pub(super) fn trains(model: &Model<'_>) -> bool {
                     || call.result.kind == Kind::Optimizer
                     || attr_or_name(&call.node.func).is_some_and(of_optimizer)
             })
-            || model.assigns.iter().any(|assign| of_optimizer(&assign.place))
+            || model
+                .assigns
+                .iter()
+                .any(|assign| of_optimizer(&assign.place))
             || model.funcs.iter().any(|func| {
                 func.node
                     .parameters

@@ -1922,8 +1922,8 @@ impl<'a, 'd> Walker<'a, 'd> {
             }
             (
                 Kind::Model(_),
-                "eval" | "train" | "half" | "float" | "double" | "bfloat16"
-                | "requires_grad_" | "apply" | "share_memory",
+                "eval" | "train" | "half" | "float" | "double" | "bfloat16" | "requires_grad_"
+                | "apply" | "share_memory",
             ) => unbound(recv.clone()),
             (Kind::Model(_), _)
                 if name == "forward"
