@@ -1,7 +1,8 @@
 use super::util::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{CtxKind, Model, torch};
-use ruff_python_ast::Expr;
+use crate::semantic::{Call, CtxKind, Model, torch};
+use ruff_python_ast::{Expr, Stmt};
+use ruff_text_size::Ranged;
 
 declare_rule! {
     /// `backward()` runs under autocast.
@@ -76,6 +77,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                         other.qual.as_deref().is_some_and(torch::is_autocast)
                             && !other.keyword("enabled").is_some_and(|value| {
                                 value.as_boolean_literal_expr().is_some_and(|flag| !flag.value)
+                                    || is_in_else_of(model, call, value)
                             })
                     })
             })
@@ -87,4 +89,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether the call is in the `else` of `if flag:`, for the flag that turns autocast on.
+fn is_in_else_of(model: &Model<'_>, call: &Call<'_>, flag: &Expr) -> bool {
+    model.stmts.iter().any(|info| {
+        let Stmt::If(node) = info.node else {
+            return false;
+        };
+        model.text(&*node.test) == model.text(flag)
+            && node
+                .elif_else_clauses
+                .iter()
+                .any(|clause| clause.test.is_none() && clause.range.contains_range(call.node.range()))
+    })
 }

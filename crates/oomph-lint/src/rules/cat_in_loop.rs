@@ -2,7 +2,8 @@ use ruff_python_ast::Expr;
 
 use super::util::starts_in;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Bind, Model, place_of};
+use crate::semantic::value::Device;
+use crate::semantic::{Bind, Model, attr_or_name, place_of};
 
 declare_rule! {
     /// A tensor grows by `torch.cat` in a loop over batches.
@@ -79,7 +80,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(looped) = model.loops_around(assign.ctx).next() else {
             continue;
         };
-        if grows && looped.data && !starts_in(model, looped, &assign.place) {
+        // `torch.FloatTensor()` is a tensor on the CPU, and takes no other.
+        let on_cpu = model
+            .assigns_to(model.func_of(assign.ctx), &assign.place)
+            .any(|each| {
+                matches!(each.expr, Some(Expr::Call(made))
+                    if attr_or_name(&made.func).is_some_and(|name| name.ends_with("Tensor") && name != "Tensor"))
+                    && each.value.device == Device::Cpu
+            });
+        if grows && looped.data && !on_cpu && !starts_in(model, looped, &assign.place) {
             out.push(
                 Report::new(
                     node,

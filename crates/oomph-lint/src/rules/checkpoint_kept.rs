@@ -1,7 +1,7 @@
 use ruff_python_ast::{Expr, Stmt};
 use ruff_text_size::Ranged;
 
-use super::util::mentions_gpu;
+use super::util::{mentions_gpu, on_cpu_only};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Bind, Call, Model, names_in, place_of};
@@ -100,6 +100,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             });
         let feeds_model = model.calls_in_function(func).any(|other| {
             other.is_method("load_state_dict")
+                && other.recv.device != Device::Cpu
+                && other.recv.kind != Kind::Optimizer
                 && other
                     .node
                     .arguments
@@ -107,7 +109,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .iter()
                     .any(|arg| names_in(arg).iter().any(|each| each == name || each.starts_with(&format!("{name}."))))
         });
-        if on_gpu && trains_after && !dropped && feeds_model {
+        if on_gpu && trains_after && !dropped && feeds_model && !on_cpu_only(model) {
             out.push(
                 Report::new(
                     assign.target,
@@ -122,6 +124,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 /// Whether a file's name says that it holds published weights, rather than the job's own.
 fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> bool {
     load.arg("f", 0).is_some_and(|file| {
+        // Downloaded under this name.
+        if let Expr::StringLiteral(name) = file
+            && model.source.contains("://")
+            && model.source.contains(&format!("/{}", name.value.to_str()))
+        {
+            return true;
+        }
         let text = model.text(file).to_ascii_lowercase();
         ["pretrain", "basenet", "backbone", "imagenet"]
             .iter()

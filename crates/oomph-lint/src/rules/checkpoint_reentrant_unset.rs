@@ -1,7 +1,7 @@
 use super::util::add_keyword;
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model, torch};
+use crate::semantic::{CtxId, CtxKind, Model, torch};
 
 declare_rule! {
     /// Activation checkpointing does not say `use_reentrant`.
@@ -49,6 +49,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if call.qual.as_deref().is_some_and(torch::is_checkpoint)
             && call.keyword("use_reentrant").is_none()
             && !call.has_star_kwargs()
+            && !asks_for_gradients(model, call.ctx)
+            // A dummy input that requires gradients is how the old form was made to work.
+            && !call.node.arguments.args.iter().any(|arg| model.text(arg).contains("dummy"))
         {
             let edit = add_keyword(model, call, "use_reentrant=False");
             out.push(
@@ -61,4 +64,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a test around the call, `if x.requires_grad:`, keeps frozen inputs out.
+fn asks_for_gradients(model: &Model<'_>, ctx: CtxId) -> bool {
+    model.within_function(ctx).any(|id| {
+        matches!(model.ctx(id).kind, CtxKind::Branch(Some(test)) if model.text(test).contains(".requires_grad"))
+    })
 }

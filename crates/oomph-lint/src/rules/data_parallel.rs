@@ -1,6 +1,10 @@
-use super::util::{is_data_parallel, trains};
+use ruff_python_ast::{Expr, Stmt};
+use ruff_text_size::Ranged;
+
+use super::util::{in_unit_test, is_data_parallel, is_eval_name, trains};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::value::Kind;
+use crate::semantic::{Call, Model, place_of};
 
 declare_rule! {
     /// `DataParallel` puts the largest load on the first GPU.
@@ -54,7 +58,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         return;
     }
     for call in &model.calls {
-        if is_data_parallel(call) {
+        let on_one_gpu = matches!(call.arg("device_ids", 1), Some(Expr::List(list)) if list.elts.len() == 1);
+        if is_data_parallel(call)
+            && !on_one_gpu
+            && !in_unit_test(model, call.ctx)
+            && !only_evaluates(model, call)
+        {
             out.push(
                 Report::new(
                     &*call.node.func,
@@ -64,4 +73,29 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether the function that wraps puts the wrapped model in evaluation mode and trains nothing.
+fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(func) = model.func_of(call.ctx) else {
+        return false;
+    };
+    if model.func_name(call.ctx).is_some_and(is_eval_name) && !model.func(func).has_backward {
+        return true;
+    }
+    let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
+        return false;
+    };
+    let place = assign.targets.first().and_then(place_of);
+    let facts = model.func(func);
+    !facts.has_backward
+        && !facts.has_step
+        && model.calls_in_function(Some(func)).any(|other| {
+            other.is_method("eval")
+                && other.node.start() > call.node.start()
+                && other.recv_place() == place
+        })
+        && !model.calls_in_function(Some(func)).any(|other| {
+            other.result.kind == Kind::Optimizer || other.is_method("train")
+        })
 }

@@ -1,7 +1,8 @@
 use super::util::{add_keyword, trains};
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model, torch};
+use crate::semantic::value::{Device, Kind};
+use crate::semantic::{Call, CtxKind, Model, names_in, place_of, torch};
 
 declare_rule! {
     /// `DistributedDataParallel` keeps gradients twice.
@@ -50,15 +51,19 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if !trains(model) {
+    let wraps = |call: &Call<'_>| call.qual.as_deref().is_some_and(torch::is_ddp);
+    if !model.calls.iter().any(wraps) || !trains(model) {
         return;
     }
-    for call in &model.calls {
-        if call.qual.as_deref().is_some_and(torch::is_ddp)
-            && call.keyword("gradient_as_bucket_view").is_none()
+    for call in model.calls.iter().filter(|call| wraps(call)) {
+        if call.keyword("gradient_as_bucket_view").is_none()
             && !call.has_star_kwargs()
             && !call.has_star_args()
             && !call.node.arguments.is_empty()
+            && !is_for_cpu(model, call)
+            && !is_untrained(model, call)
+            // Sparse gradients are communicated as they are.
+            && !model.source.contains("sparse=True")
         {
             let edit = add_keyword(model, call, "gradient_as_bucket_view=True");
             out.push(
@@ -71,4 +76,47 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// A model on the CPU, or the branch for the CPU: without devices, where the other branch has them.
+fn is_for_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let names_device = |call: &Call<'_>| call.arg("device_ids", 1).is_some();
+    let in_branch = |call: &Call<'_>| model.within_function(call.ctx).find(|id| {
+        matches!(model.ctx(*id).kind, CtxKind::Branch(_))
+    });
+    call.args.first().is_some_and(|arg| arg.device == Device::Cpu)
+        || (!names_device(call)
+            && in_branch(call).is_some_and(|own| {
+                model.calls_in_function(model.func_of(call.ctx)).any(|other| {
+                    other.qual.as_deref().is_some_and(torch::is_ddp)
+                        && names_device(other)
+                        && in_branch(other).is_some_and(|branch| {
+                            branch != own && model.ctx(branch).parent == model.ctx(own).parent
+                        })
+                })
+            }))
+}
+
+/// Wrapped beside another model, and only that one's parameters go to an optimizer here.
+fn is_untrained(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let Some(own) = call.arg("module", 0).and_then(place_of) else {
+        return false;
+    };
+    let optimized: Vec<String> = model
+        .calls_in_function(func)
+        .filter(|other| other.result.kind == Kind::Optimizer)
+        .flat_map(|other| other.node.arguments.iter_source_order())
+        .flat_map(|argument| names_in(argument.value()))
+        .collect();
+    let is_optimized = |place: &str| {
+        optimized
+            .iter()
+            .any(|name| name == place || name.starts_with(&format!("{place}.")))
+    };
+    let mut others = model
+        .calls_in_function(func)
+        .filter(|other| other.qual.as_deref().is_some_and(torch::is_ddp))
+        .filter_map(|other| other.arg("module", 0).and_then(place_of));
+    !is_optimized(&own) && others.any(|other| other != own && is_optimized(&other))
 }

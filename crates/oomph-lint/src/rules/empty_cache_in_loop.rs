@@ -1,4 +1,6 @@
-use super::util::delete_stmt;
+use ruff_python_ast::{ExceptHandler, Stmt};
+
+use super::util::{delete_stmt, in_unit_test, oom_handler};
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
@@ -79,7 +81,20 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                             .any(|each| body.is_some_and(|body| model.is_inside(each.ctx, body)) && (each.data || each.trains))
                     })
             });
-        if holds_inner || model.is_conditional_in(call.ctx, looped.ctx) {
+        // A search for what fits, where sizes change from try to try.
+        let is_search = model.stmts.iter().any(|info| match info.node {
+            Stmt::Try(node) => {
+                looped.range.contains_range(node.range)
+                    && node.handlers.iter().any(|ExceptHandler::ExceptHandler(handler)| {
+                        oom_handler(handler).is_some()
+                    })
+            }
+            _ => false,
+        });
+        if holds_inner
+            || is_search
+            || in_unit_test(model, call.ctx)
+            || model.is_conditional_in(call.ctx, looped.ctx) {
             continue;
         }
         let fix = delete_stmt(model, call.stmt).map(|edit| Fix::unsafe_("remove the call", edit));

@@ -1,6 +1,9 @@
 use ruff_text_size::Ranged;
 
-use super::util::{in_unit_test, indent_of, is_eval_name, is_model_call, model_place};
+use super::util::{
+    in_unit_test, indent_of, is_eval_name, is_model_call, leaves_batches_on_cpu, model_place, on_cpu_only,
+    runs_on_cpu,
+};
 use crate::fix::{Edit, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Grad, Loop, Model};
@@ -107,6 +110,20 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
                     == Some(looped.ctx)
         });
         let Some(first) = first else { continue };
+        // A method of a published module: whoever calls it, in another file, decides.
+        let callers_decide = model.func_of(looped.ctx).is_some_and(|id| {
+            let func = model.func(id);
+            !func.called
+                && is_eval_name(func.node.name.as_str())
+                && func.class.is_some_and(|class| model.class(class).is_module)
+        });
+        if callers_decide
+            || runs_on_cpu(first)
+            || leaves_batches_on_cpu(model, looped)
+            || on_cpu_only(model)
+        {
+            continue;
+        }
         // Gradients with respect to the input, or a graph that is exported.
         let wants_graph = model.calls.iter().any(|call| {
             model.func_of(call.ctx) == model.func_of(looped.ctx)

@@ -1,8 +1,10 @@
+use ruff_python_ast::{Expr, Stmt};
 use ruff_text_size::Ranged;
 
-use super::util::{in_unit_test, is_model_call, model_place};
+use super::util::{in_unit_test, is_model_call, model_place, on_cpu_only, runs_on_cpu};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{CtxKind, Grad, Model};
+use crate::semantic::value::Kind;
+use crate::semantic::{CtxKind, FuncId, Grad, Model, attr_or_name, place_of};
 
 declare_rule! {
     /// Inference outside a loop over batches builds a graph.
@@ -73,8 +75,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || (func.is_none() && !model.backwards.is_empty())
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)
-            // The graph is dropped as soon as it is made.
+            // The graph is dropped as soon as it is made, or the output itself is.
             || model.text(model.stmt(call.stmt).node).contains(".detach()")
+            || matches!(model.stmt(call.stmt).node, Stmt::Expr(only) if only.value.range() == call.node.range())
+            || runs_on_cpu(call)
+            || is_unpickled(model, func, &place)
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
             || seen.contains(&(func, place.clone()))
         {
@@ -97,7 +102,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let built_in_eval = model.assigns_to(func, &place).last().is_some_and(|assign| {
             assign.expr.is_some_and(|expr| model.text(expr).ends_with(".eval()"))
         });
-        if in_eval || built_in_eval {
+        if (in_eval || built_in_eval) && !on_cpu_only(model) {
             seen.push((func, place.clone()));
             out.push(
                 Report::new(
@@ -108,4 +113,22 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether the model came out of a pickled dictionary, `torch.load(path)["model"]`: whether its
+/// parameters require gradients was decided when it was saved.
+fn is_unpickled(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
+    model.assigns_to(func, place).any(|assign| {
+        let Some(Expr::Subscript(item)) = assign.expr else {
+            return false;
+        };
+        match &*item.value {
+            Expr::Call(load) => attr_or_name(&load.func) == Some("load"),
+            base => place_of(base).is_some_and(|base| {
+                model
+                    .assigns_to(func, &base)
+                    .any(|each| each.value.kind == Kind::Checkpoint)
+            }),
+        }
+    })
 }

@@ -1,6 +1,7 @@
 use super::util::{add_keyword, in_unit_test, mentions_gpu};
 use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Kind;
 use crate::semantic::{Call, Model, names_in};
 
 declare_rule! {
@@ -9,7 +10,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load(path)` without `map_location` whose result goes into
-    /// `load_state_dict`.
+    /// `load_state_dict`, in files that train or save. Where published weights were saved from
+    /// is not known.
     ///
     /// ## Why it costs memory
     ///
@@ -22,6 +24,9 @@ declare_rule! {
     /// ```python
     /// import torch
     ///
+    /// def save(model, path):
+    ///     torch.save(model.state_dict(), path)
+    ///
     /// def restore(model, path):
     ///     model.cuda()
     ///     model.load_state_dict(torch.load(path))
@@ -31,6 +36,9 @@ declare_rule! {
     ///
     /// ```python
     /// import torch
+    ///
+    /// def save(model, path):
+    ///     torch.save(model.state_dict(), path)
     ///
     /// def restore(model, path):
     ///     model.cuda()
@@ -51,6 +59,21 @@ declare_rule! {
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // On a TPU, tensors are saved from the CPU.
     if !mentions_gpu(model) || model.source.contains("torch_xla") {
+        return;
+    }
+    // Where published weights were saved from is not known: the file has to train or save.
+    let saves = model.calls.iter().any(|call| call.is("torch.save"));
+    let saves_from_cpu = model.calls.iter().any(|call| {
+        call.is("torch.save")
+            && model
+                .func_of(call.ctx)
+                .is_some_and(|func| model.text(model.func(func).node).contains(".cpu()"))
+    });
+    let trains = model
+        .calls
+        .iter()
+        .any(|call| call.recv.kind == Kind::Optimizer || call.result.kind == Kind::Optimizer);
+    if saves_from_cpu || (!saves && !trains) {
         return;
     }
     for call in &model.calls {
@@ -102,8 +125,13 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
             .iter()
             .any(|arg| ruff_text_size::Ranged::range(arg).contains_range(ruff_text_size::Ranged::range(load.node)))
     };
-    if loads().any(inside) {
-        return Some(true);
+    if let Some(load) = loads().find(|call| inside(call)) {
+        // An optimizer keeps the state that it is given: there is no second copy. A scheduler's has
+        // no tensors.
+        let is_scheduler = load
+            .recv_place()
+            .is_some_and(|place| place.to_ascii_lowercase().contains("sched"));
+        return (load.recv.kind != Kind::Optimizer && !is_scheduler).then_some(true);
     }
     // Names that the checkpoint flows into, by assignment, in this function.
     let mut names: Vec<String> = Vec::new();

@@ -1,7 +1,12 @@
-use super::util::{append, feeds_backward, is_cleared_in, starts_in};
+use ruff_python_ast::Expr;
+
+use super::util::{
+    append, feeds_backward, in_unit_test, is_cleared_in, leaves_batches_on_cpu, on_cpu_only, starts_in,
+};
 use crate::fix::Applicability;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Grad, Model, place_of};
+use crate::semantic::value::{Device, Kind};
+use crate::semantic::{Grad, Model, attr_or_name, place_of};
 
 declare_rule! {
     /// Losses are collected in a list with their graphs.
@@ -79,7 +84,7 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
         ) else {
             continue;
         };
-        if !value.has_graph() || !value.is_tensor() {
+        if !value.has_graph() || !value.is_tensor() || value.device == Device::Cpu {
             continue;
         }
         let Some(list) = call.recv_expr().and_then(place_of) else {
@@ -93,15 +98,20 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
             continue;
         };
         let func = model.func_of(call.ctx);
-        // `add` of anything but a set is a meter's: what it keeps, only its class tells.
-        let is_set = || {
-            model
-                .assigns_to(func, &list)
-                .any(|assign| assign.expr.is_some_and(|expr| model.text(expr).starts_with("set(")))
-        };
-        if model.assigns_to(func, &list).next().is_none()
-            || (call.method == Some("add") && !is_set())
+        // `append` and `add` of an object are a meter's: what it keeps, only its class tells.
+        let is_collection = model.assigns_to(func, &list).any(|assign| {
+            assign.value.kind == Kind::Collection
+                || matches!(assign.expr, Some(Expr::Call(made)) if attr_or_name(&made.func) == Some("deque"))
+        });
+        if !is_collection
+            || on_cpu_only(model)
+            || leaves_batches_on_cpu(model, looped)
+            || in_unit_test(model, call.ctx)
             || starts_in(model, looped, &list)
+            // Parts of one step, in a loop inside that over the batches.
+            || model
+                .loops_around(call.ctx)
+                .any(|each| each.data && starts_in(model, each, &list))
             || is_cleared_in(model, looped, &list)
             || feeds_backward(model, func, &list)
         {

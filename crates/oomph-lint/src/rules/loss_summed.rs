@@ -1,9 +1,12 @@
 use ruff_python_ast::{Expr, Operator};
 
-use super::util::{append, feeds_backward, starts_in};
+use super::util::{
+    append, feeds_backward, in_unit_test, leaves_batches_on_cpu, on_cpu_only, starts_in,
+};
 use crate::fix::Applicability;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Bind, Grad, Model};
+use crate::semantic::value::Device;
+use crate::semantic::{Bind, Grad, Model, attr_or_name};
 
 declare_rule! {
     /// A loss is summed over the steps of a training loop with its graph.
@@ -83,12 +86,17 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             }
             _ => continue,
         };
-        if !assign.value.is_tensor() {
+        if !assign.value.is_tensor() || assign.value.device == Device::Cpu || on_cpu_only(model) {
             continue;
         }
         let Some(looped) = model.training_loop(assign.ctx) else {
             continue;
         };
+        // What a `backward()` of the project's own returns is not known.
+        let of_backward = matches!(operand, Expr::Call(call) if attr_or_name(&call.func) == Some("backward"));
+        if of_backward || leaves_batches_on_cpu(model, looped) || in_unit_test(model, assign.ctx) {
+            continue;
+        }
         let func = model.func_of(assign.ctx);
         let place = super::util::base(&assign.place);
         if starts_in(model, looped, place)

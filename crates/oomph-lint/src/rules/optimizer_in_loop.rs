@@ -1,3 +1,4 @@
+use super::util::{in_unit_test, on_cpu_only};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -78,6 +79,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if looped.trains
             && steps_here
             && !inner_training
+            && !in_unit_test(model, call.ctx)
+            && !on_cpu_only(model)
             && !model.is_conditional_in(call.ctx, looped.ctx)
         {
             out.push(

@@ -1,4 +1,4 @@
-use super::util::{append, is_cleared_in, mentions_gpu, starts_in};
+use super::util::{append, is_cleared_in, mentions_gpu, on_cpu_only, starts_in};
 use crate::fix::Applicability;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;
@@ -58,7 +58,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if !mentions_gpu(model) {
+    if !mentions_gpu(model) || on_cpu_only(model) {
         return;
     }
     for call in &model.calls {

@@ -1,6 +1,6 @@
 use ruff_text_size::Ranged;
 
-use super::util::remove_keyword;
+use super::util::{on_cpu_only, remove_keyword};
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
@@ -79,7 +79,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && model.is_inside(other.ctx, looped.ctx)
         });
         // An inner loop of backwards over one graph: this is also the next one.
-        if another || inner_loop != Some(looped.ctx) {
+        if another || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
             continue;
         }
         let fix = remove_keyword(model, call, "retain_graph")

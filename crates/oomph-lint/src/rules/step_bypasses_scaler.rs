@@ -1,4 +1,4 @@
-use super::util::stepped_optimizer;
+use super::util::{has_managed_loop, stepped_optimizer};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 use crate::semantic::value::Kind;
@@ -59,13 +59,20 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if has_managed_loop(model) {
+        return;
+    }
     for backward in &model.backwards {
         let scaler = &model.calls[backward.call];
         let func = model.func_of(scaler.ctx);
         if !backward.scaled
             || model
                 .calls_in_function(func)
-                .any(|call| call.is_method("step") && call.recv.kind == Kind::Scaler)
+                .any(|call| {
+                    call.is_method("step")
+                        && (call.recv.kind == Kind::Scaler
+                            || call.args.first().is_some_and(|arg| arg.kind == Kind::Optimizer))
+                })
         {
             continue;
         }

@@ -392,6 +392,67 @@ pub(super) fn mentions_gpu(model: &Model<'_>) -> bool {
     model.source.contains("cuda") || model.source.contains("device")
 }
 
+/// Whether the file is a program that never leaves the CPU: it says so, or it runs by itself and
+/// speaks of no other device.
+pub(super) fn on_cpu_only(model: &Model<'_>) -> bool {
+    const ELSEWHERE: &[&str] = &[
+        "cuda",
+        "\"mps",
+        "'mps",
+        "xpu",
+        "\"npu",
+        "'npu",
+        "\"hpu",
+        "accelerat",
+        "fabric",
+        "trainer",
+    ];
+    let source = model.source.to_ascii_lowercase();
+    if ELSEWHERE.iter().any(|word| source.contains(word)) {
+        return false;
+    }
+    let says_so = model
+        .assigns
+        .iter()
+        .any(|assign| assign.value.kind == Kind::Device && assign.value.device == Device::Cpu);
+    let is_program = || {
+        model.calls.iter().any(|call| {
+            model.func_of(call.ctx).is_none() && (call.target.is_some() || is_model_call(call))
+        })
+    };
+    says_so || (!source.contains("device") && !source.contains("gpu") && is_program())
+}
+
+/// Whether a loop of a script or notebook leaves its batches on the CPU, where another loop of the
+/// file moves its own. `DataParallel` moves them by itself.
+pub(super) fn leaves_batches_on_cpu(model: &Model<'_>, looped: &Loop<'_>) -> bool {
+    let moves = |each: &Loop<'_>| {
+        model.calls.iter().any(|call| {
+            matches!(call.method, Some("to" | "cuda")) && model.is_inside(call.ctx, each.ctx)
+        })
+    };
+    model.func_of(looped.ctx).is_none()
+        && looped.data
+        && !model.source.contains("DataParallel")
+        && !moves(looped)
+        && model.loops.iter().any(|each| each.data && moves(each))
+}
+
+/// Whether a call runs a model that is known to be on the CPU.
+pub(super) fn runs_on_cpu(call: &Call<'_>) -> bool {
+    let device = if call.callee.is_model() {
+        call.callee.device
+    } else {
+        call.recv.device
+    };
+    device == Device::Cpu
+        || (device == Device::Unknown
+            && call
+                .args
+                .first()
+                .is_some_and(|arg| arg.is_tensor() && arg.device == Device::Cpu))
+}
+
 /// A call that puts something on a GPU: `.cuda()`, `.to("cuda")`.
 pub(super) fn moves_to_gpu(call: &Call<'_>) -> bool {
     match call.method {
@@ -452,11 +513,27 @@ pub(super) fn has_managed_loop(model: &Model<'_>) -> bool {
 
 /// Whether the file trains, or makes what trains: without gradients, wrappers cost less.
 pub(super) fn trains(model: &Model<'_>) -> bool {
-    ["backward", "optim", "loss_scaler"]
-        .iter()
-        .any(|word| model.source.contains(word))
-        && !model.source.contains("import unittest")
-        && !model.source.contains("import pytest")
+    let is_test =
+        model.source.contains("import unittest") || model.source.contains("import pytest");
+    let of_optimizer = |name: &str| name.to_ascii_lowercase().contains("optim");
+    !is_test
+        && (!model.backwards.is_empty()
+            || model.calls.iter().any(|call| {
+                call.recv.kind == Kind::Optimizer
+                    || call.result.kind == Kind::Optimizer
+                    || attr_or_name(&call.node.func).is_some_and(of_optimizer)
+            })
+            || model
+                .assigns
+                .iter()
+                .any(|assign| of_optimizer(&assign.place))
+            || model.funcs.iter().any(|func| {
+                func.node
+                    .parameters
+                    .iter_non_variadic_params()
+                    .any(|each| of_optimizer(each.parameter.name.as_str()))
+            })
+            || model.source.contains("loss_scaler"))
 }
 
 /// Whether a call constructs a cross-entropy or is one.

@@ -1,5 +1,7 @@
+use super::util::{mentions_gpu, on_cpu_only};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::value::Device;
+use crate::semantic::{Grad, Model};
 
 declare_rule! {
     /// `volatile=True` no longer turns gradients off.
@@ -56,7 +58,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let func = model.func_of(call.ctx).map(|id| model.func(id));
         let is_no_input = model.loops_around(call.ctx).any(|each| each.contains_backward)
             || func.is_some_and(|func| func.has_backward || func.node.name.as_str() == "__init__");
-        if is_variable && is_true && !is_no_input {
+        let on_cpu = || {
+            let made_here = call.args.first().is_some_and(|arg| arg.device == Device::Cpu);
+            (made_here && !mentions_gpu(model)) || on_cpu_only(model)
+        };
+        if is_variable && is_true && call.grad == Grad::On && !is_no_input && !on_cpu() {
             out.push(
                 Report::new(
                     call.node,

@@ -222,6 +222,8 @@ pub(crate) struct Func<'a> {
     pub(crate) has_step: bool,
     /// Clears gradients, itself or through functions of this file.
     pub(crate) has_zero_grad: bool,
+    /// Something in this file calls it, or a method of its name.
+    pub(crate) called: bool,
 }
 
 /// A class.

@@ -134,7 +134,8 @@ pub(crate) fn constructed(qual: &str) -> Option<Kind> {
         | "torch.utils.data.dataloader.DataLoader"
         | "torch_geometric.loader.DataLoader"
         | "torch_geometric.data.DataLoader" => return Some(Kind::Loader),
-        "torch.cuda.amp.GradScaler"
+        "torch.GradScaler"
+        | "torch.cuda.amp.GradScaler"
         | "torch.amp.GradScaler"
         | "torch.cuda.amp.grad_scaler.GradScaler" => return Some(Kind::Scaler),
         "torch.device" => return Some(Kind::Device),
@@ -313,6 +314,7 @@ pub(crate) fn is_tensor_function(qual: &str) -> bool {
     }
     if let Some(name) = qual.strip_prefix("torch.") {
         return !name.contains('.')
+            && !name.starts_with(|c: char| c.is_ascii_uppercase())
             && !matches!(
                 name,
                 "no_grad"
@@ -327,7 +329,6 @@ pub(crate) fn is_tensor_function(qual: &str) -> bool {
                     | "autocast"
                     | "typename"
                     | "is_tensor"
-                    | "Generator"
                     | "use_deterministic_algorithms"
                     | "set_default_dtype"
                     | "set_default_tensor_type"

@@ -207,6 +207,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 has_backward: false,
                 has_step: false,
                 has_zero_grad: false,
+                called: false,
             })
             .collect();
         let classes = defs
@@ -372,6 +373,9 @@ impl<'a, 'd> Walker<'a, 'd> {
 
     fn finish(mut self) -> Model<'a> {
         let model = &mut self.model;
+        for (func, sites) in model.funcs.iter_mut().zip(&self.sites) {
+            func.called = !sites.is_empty();
+        }
         for backward in &model.backwards {
             if let Some(func) = model.ctxs[backward.ctx.index()].func {
                 model.funcs[func.index()].has_backward = true;
@@ -993,8 +997,15 @@ impl<'a, 'd> Walker<'a, 'd> {
                     Some(Expr::Tuple(tuple)) if tuple.elts.len() == elts.len() => Some(&tuple.elts),
                     _ => None,
                 };
+                // A criterion that returns more than the loss is the project's own: the rest is anything.
+                let of_criterion = matches!(expr, Some(Expr::Call(call))
+                    if matches!(self.peek_hinted(&call.func).kind, Kind::Criterion { .. }));
                 for (index, elt) in elts.iter().enumerate() {
-                    let part = unpacked(&value, index, elts.len());
+                    let part = if of_criterion && index > 0 {
+                        Value::unknown()
+                    } else {
+                        unpacked(&value, index, elts.len())
+                    };
                     if let Some(exprs) = literal {
                         self.assign(elt, part, Some(&exprs[index]), Bind::Set);
                     } else {
@@ -1543,8 +1554,19 @@ impl<'a, 'd> Walker<'a, 'd> {
         let target = self.target_of(&callee);
         if let Some(func) = target {
             self.note_call(func, &callee, &args, &kwargs);
+        } else if let Some(name) = method {
+            self.note_call_by_name(name, &recv);
         }
         let result = self.result_of(call, &callee, &recv, method, &args, &kwargs, target);
+        // A module moves in place, whether or not the result is bound.
+        if recv.is_model()
+            && matches!(method, Some("cuda" | "cpu" | "to"))
+            && let Expr::Attribute(attribute) = &*call.func
+            && let Some(place) = place_of(&attribute.value)
+            && let Some(value) = self.vars.get_mut(&place)
+        {
+            value.device = result.device;
+        }
         let index = self.model.calls.len();
         self.model.calls.push(Call {
             node: call,
@@ -1604,6 +1626,28 @@ impl<'a, 'd> Walker<'a, 'd> {
                 .class
                 .and_then(|class| self.method_of(class, "forward", 0)),
             _ => None,
+        }
+    }
+
+    /// `model.inference(x)` of an object whose class is not known may be any method of that name: the
+    /// call counts as a place that they are called from, and says nothing about their parameters.
+    fn note_call_by_name(&mut self, name: &str, recv: &Value) {
+        // Names that modules and optimizers have themselves say nothing about methods of this file.
+        if matches!(recv.kind, Kind::Qual(_) | Kind::Tensor | Kind::Plain)
+            || matches!(name, "eval" | "train" | "forward" | "to" | "step")
+        {
+            return;
+        }
+        let site = Site {
+            caller: self.func,
+            grad: self.grad,
+        };
+        for class in &self.model.classes {
+            for method in &class.methods {
+                if self.defs.funcs[method.index()].name.as_str() == name {
+                    self.sites[method.index()].push(site);
+                }
+            }
         }
     }
 
@@ -1733,6 +1777,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                         value.def = DefId::default();
                         value.model_output = true;
                         value.graph = graph;
+                        value.device = callee.device;
                         return value;
                     }
                 }
@@ -1754,7 +1799,9 @@ impl<'a, 'd> Walker<'a, 'd> {
                 } else {
                     Tri::Unknown
                 };
-                return Value::tensor(graph, Device::Unknown);
+                // The target is where the prediction is, or the call fails.
+                let device = args.first().map_or(Device::Unknown, |arg| arg.device);
+                return Value::tensor(graph, device);
             }
             _ => {}
         }
@@ -1868,10 +1915,15 @@ impl<'a, 'd> Walker<'a, 'd> {
                 value.device = args.first().map_or(Device::Unknown, |arg| arg.device);
                 unbound(value)
             }
+            (Kind::Model(_), "cpu") => {
+                let mut value = recv.clone();
+                value.device = Device::Cpu;
+                unbound(value)
+            }
             (
                 Kind::Model(_),
-                "cpu" | "eval" | "train" | "half" | "float" | "double" | "bfloat16"
-                | "requires_grad_" | "apply" | "share_memory",
+                "eval" | "train" | "half" | "float" | "double" | "bfloat16" | "requires_grad_"
+                | "apply" | "share_memory",
             ) => unbound(recv.clone()),
             (Kind::Model(_), _)
                 if name == "forward"
