@@ -128,6 +128,11 @@ impl ContextCosts {
         }
     }
 
+    /// Whether `what` was charged to `device`.
+    pub fn has(&self, device: u32, what: Charge) -> bool {
+        self.charged.lock().contains(&(device, what))
+    }
+
     /// Charges the first kernel; cheap enough for every launch.
     pub fn kernel_launched(&self, device: u32) {
         if device == 0 && self.kernel_seen.swap(true, Ordering::Relaxed) {
