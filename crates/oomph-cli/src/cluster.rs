@@ -310,10 +310,9 @@ pub fn gather(
     }
     // Processes that never said which rank they are come last, in the order of their names.
     ranks.sort_by_key(|rank| rank.rank);
-    let mut next = ranks.iter().filter(|rank| rank.rank != u32::MAX).count() as u32;
-    for rank in ranks.iter_mut().filter(|rank| rank.rank == u32::MAX) {
-        rank.rank = next;
-        next += 1;
+    let named = ranks.iter().filter(|rank| rank.rank != u32::MAX).count();
+    for (number, rank) in (named as u32..).zip(&mut ranks[named..]) {
+        rank.rank = number;
     }
     for missing in (0..world)
         .filter(|number| !ranks.iter().any(|rank| rank.rank == *number))

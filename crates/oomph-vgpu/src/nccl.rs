@@ -6,7 +6,7 @@
 //! like itself, which is said.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,8 @@ const INVALID_USAGE: Result = 5;
 const REMOTE: Result = 6;
 const INTERNAL: Result = 3;
 
+/// Ranks between which NCCL's memory was measured.
+const MEASURED_RANKS: c_int = 2;
 /// Operations that programs make begin here (`ncclNumOps`).
 const OWN_OPERATIONS: u32 = 5;
 
@@ -42,8 +44,51 @@ struct Communicator {
     rank: c_int,
     size: c_int,
     device: u32,
-    used: bool,
+    /// What was charged for so far.
+    charged: HashSet<Use>,
     meeting: Option<Arc<Meeting>>,
+}
+
+/// What a communicator is used for: each takes memory of its own at its first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Use {
+    Collective,
+    Broadcast,
+    /// Messages to a rank.
+    Send(u32),
+    /// Messages from a rank.
+    Receive(u32),
+}
+
+impl Use {
+    /// What a call at `rank` of `size` uses. A message to oneself is only a copy.
+    fn of(what: What, root: u32, rank: u32, size: u32) -> Vec<Self> {
+        let others = (0..size).filter(|&other| other != rank);
+        let is_root = root == rank;
+        match what {
+            What::Send | What::Gather if !is_root => vec![Self::Send(root)],
+            What::Receive | What::Scatter if !is_root => vec![Self::Receive(root)],
+            What::Send | What::Receive => Vec::new(),
+            // NCCL makes these of messages.
+            What::Scatter => others.map(Self::Send).collect(),
+            What::Gather => others.map(Self::Receive).collect(),
+            What::AllToAll => others
+                .flat_map(|other| [Self::Send(other), Self::Receive(other)])
+                .collect(),
+            What::Broadcast => vec![Self::Collective, Self::Broadcast],
+            _ => vec![Self::Collective],
+        }
+    }
+
+    const fn charges(self, alone: bool) -> [Charge; 2] {
+        match self {
+            Self::Collective if alone => [Charge::NcclFirstCollective, Charge::NcclAlone],
+            Self::Collective => [Charge::NcclFirstCollective, Charge::NcclCollective],
+            Self::Broadcast => [Charge::NcclBroadcast; 2],
+            Self::Send(_) => [Charge::NcclFirstMessage, Charge::NcclSend],
+            Self::Receive(_) => [Charge::NcclFirstMessage, Charge::NcclReceive],
+        }
+    }
 }
 
 static COMMUNICATORS: std::sync::LazyLock<Mutex<HashMap<u64, Communicator>>> =
@@ -101,32 +146,47 @@ fn create(out: *mut u64, rank: c_int, size: c_int, id: Option<u64>) -> Result {
         rank,
         size,
         device: device::current(),
-        used: false,
+        charged: HashSet::new(),
         meeting,
     };
+    let costs = &machine().costs;
+    // A communicator is known to be the first by what is charged once.
+    costs.charge(communicator.device, Charge::NcclFirst);
+    costs.charge(communicator.device, Charge::NcclCommunicator);
+    if size > MEASURED_RANKS {
+        ledger::assume(
+            "ncclCommInitRank",
+            "what NCCL takes was measured between two GPUs; channels between more are taken to be like those",
+        );
+    }
     COMMUNICATORS.lock().insert(handle, communicator);
     // SAFETY: the vendor's header promises an output.
     unsafe { put(out, handle) };
     SUCCESS
 }
 
-/// The communicator, charged for at its first use. Each rank passes on `bytes` of each other rank's.
-fn used(handle: u64, stream: u64, bytes: u64) -> Option<Communicator> {
+/// The communicator, charged for at its first use for each purpose. Each rank passes on `bytes` of
+/// each other rank's.
+fn used(handle: u64, what: What, root: u32, stream: u64, bytes: u64) -> Option<Communicator> {
     let mut communicators = COMMUNICATORS.lock();
     let found = communicators.get_mut(&handle)?;
-    let first = !std::mem::replace(&mut found.used, true);
+    let first = found.charged.is_empty();
+    let new: Vec<Use> = Use::of(what, root, found.rank as u32, found.size as u32)
+        .into_iter()
+        .filter(|purpose| found.charged.insert(*purpose))
+        .collect();
     let communicator = found.clone();
     drop(communicators);
-    if first && communicator.size > 1 {
-        machine()
-            .costs
-            .charge(communicator.device, Charge::NcclCommunicator);
-        if communicator.meeting.is_none() {
-            ledger::assume(
-                "NCCL",
-                "all ranks are taken to be alike: this rank's values stand for theirs",
-            );
+    for purpose in new {
+        for charge in purpose.charges(communicator.size == 1) {
+            machine().costs.charge(communicator.device, charge);
         }
+    }
+    if first && communicator.size > 1 && communicator.meeting.is_none() {
+        ledger::assume(
+            "NCCL",
+            "all ranks are taken to be alike: this rank's values stand for theirs",
+        );
     }
     let ranks = communicator.size.max(1) as u64;
     let passed = bytes as f64 * (ranks - 1) as f64;
@@ -185,7 +245,7 @@ fn perform(
         }
         _ => len / ranks,
     };
-    let Some(communicator) = used(handle, stream, passed) else {
+    let Some(communicator) = used(handle, what, root as u32, stream, passed) else {
         return INVALID_ARGUMENT;
     };
     if root < 0 || root >= communicator.size.max(1) {
@@ -577,14 +637,14 @@ export! {
         perform(What::Scatter, from, to, count, kind, 0, root, handle, stream)
     }
     // One-sided signals carry nothing here.
-    fn ncclPutSignal(_from: u64, count: usize, kind: c_int, _peer: c_int, _window: u64, _offset: usize, _signal: c_int, _context: c_int, _flags: c_uint, handle: u64, stream: u64) -> Result, or INTERNAL; {
-        if used(handle, stream, count as u64 * Kind(kind as u8).bytes()).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    fn ncclPutSignal(_from: u64, count: usize, kind: c_int, peer: c_int, _window: u64, _offset: usize, _signal: c_int, _context: c_int, _flags: c_uint, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if used(handle, What::Send, peer as u32, stream, count as u64 * Kind(kind as u8).bytes()).is_some() { SUCCESS } else { INVALID_ARGUMENT }
     }
-    fn ncclSignal(_peer: c_int, _signal: c_int, _context: c_int, _flags: c_uint, handle: u64, stream: u64) -> Result, or INTERNAL; {
-        if used(handle, stream, 0).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    fn ncclSignal(peer: c_int, _signal: c_int, _context: c_int, _flags: c_uint, handle: u64, stream: u64) -> Result, or INTERNAL; {
+        if used(handle, What::Send, peer as u32, stream, 0).is_some() { SUCCESS } else { INVALID_ARGUMENT }
     }
-    fn ncclWaitSignal(_count: c_int, _signals: *const c_void, handle: u64, stream: u64) -> Result, or INTERNAL; {
-        if used(handle, stream, 0).is_some() { SUCCESS } else { INVALID_ARGUMENT }
+    fn ncclWaitSignal(_count: c_int, _signals: *const c_void, handle: u64, _stream: u64) -> Result, or INTERNAL; {
+        if COMMUNICATORS.lock().contains_key(&handle) { SUCCESS } else { INVALID_ARGUMENT }
     }
     fn ncclCommGetUniqueId(_handle: u64, out: *mut UniqueId) -> Result, or INTERNAL; {
         unsafe { ncclGetUniqueId(out) }
