@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from oomph import launch
@@ -26,6 +27,9 @@ RANKS_VARIABLE = "OOMPH_RANKS"
 
 _MARK = "OOMPH_RANK"
 """Which rank the processes below belong to: they are not that rank themselves."""
+
+_LOOKS = 0.25
+"""Seconds in which the watchdog looks at least once."""
 
 _recorded = False
 
@@ -167,6 +171,7 @@ def watch_ranks(recorder: Any) -> None:
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
     if library is None:
         return
+    _settle_first_buckets(recorder, library)
     finish = recorder.finish
 
     def finish_and_leave(outcome: dict[str, Any]) -> None:
@@ -179,3 +184,42 @@ def watch_ranks(recorder: Any) -> None:
         finish(outcome)
 
     recorder.finish = finish_and_leave
+
+
+def _settle_first_buckets(recorder: Any, library: Any) -> None:
+    """Decide a race that DistributedDataParallel has with PyTorch's watchdog of collectives.
+
+    Before its second forward pass it makes new buckets for gradients; the old ones live on until the
+    watchdog, which looks every tenth of a second, has seen that their collectives are done. On real
+    GPUs that was mostly so where gradients lie beside the buckets, and mostly not where they are
+    views of them (`bench/distributed`).
+    """
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    original = DistributedDataParallel._pre_forward
+
+    @functools.wraps(original)
+    def pre_forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled() or ddp.device_type != "cuda":
+            return original(ddp, *args, **kwargs)
+        passes = ddp.__dict__["_oomph_passes"] = ddp.__dict__.get("_oomph_passes", 0) + 1
+        views = ddp.gradient_as_bucket_view
+        if passes == 1 and views:
+            library.oomph_vgpu_hold(1)
+        if passes == 2 and not views:
+            time.sleep(_LOOKS)
+        try:
+            return original(ddp, *args, **kwargs)
+        finally:
+            if passes == 2:
+                library.oomph_vgpu_hold(0)
+                what = "still held in" if views else "given back before"
+                recorder.assumptions.add(
+                    "timing",
+                    f"the first gradient buckets of DistributedDataParallel are taken to be {what} "
+                    "step 2; on a real GPU a race of PyTorch's threads decides",
+                    "",
+                )
+
+    DistributedDataParallel._pre_forward = pre_forward

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::board::{self, Board};
@@ -429,6 +429,27 @@ fn alike(act: &Act, acts: &[Act]) -> Option<bool> {
     Some(act.known)
 }
 
+/// Whether PyTorch's watchdog is to find every collective unfinished.
+static HOLD: AtomicBool = AtomicBool::new(false);
+
+/// Whether the calling thread is PyTorch's watchdog of collectives, and is kept waiting. What it
+/// finds finished gives its memory back, at a moment that on a real GPU is the outcome of a race.
+pub fn is_kept_waiting() -> bool {
+    thread_local! {
+        static WATCHES: bool = is_watchdog();
+    }
+    HOLD.load(Ordering::Relaxed) && WATCHES.with(|watches| *watches)
+}
+
+fn is_watchdog() -> bool {
+    let mut name = [0_u8; 16];
+    // SAFETY: the buffer has the length that is stated, which is that of every thread's name.
+    let status = unsafe {
+        libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast(), name.len())
+    };
+    status == 0 && name.starts_with(b"pt_nccl_watchdg")
+}
+
 /// Whether the thread runs a collective operator: copies inside it are part of what is computed.
 pub fn is_inside() -> bool {
     INSIDE.get()
@@ -448,6 +469,8 @@ export! {
         INSIDE.set(false);
         TAKEN.get()
     }
+    /// From now on PyTorch's watchdog finds collectives unfinished, or no longer.
+    fn oomph_vgpu_hold(on: c_int) -> (), or (); { HOLD.store(on != 0, Ordering::Relaxed); }
     /// The next result of grouped calls: its address. Returns 1 if it is known, 0 if not, -1 if there
     /// is none.
     fn oomph_vgpu_arrival(at: *mut u64) -> c_int, or -1; {

@@ -14,6 +14,7 @@ use crate::{clock, driver, export, graphs, ledger, nccl, put};
 pub type Error = c_int;
 pub const SUCCESS: Error = 0;
 pub const INVALID_VALUE: Error = 1;
+const NOT_READY: Error = 600;
 pub const MEMORY_ALLOCATION: Error = 2;
 pub const INITIALIZATION: Error = 3;
 pub const INVALID_DEVICE: Error = 101;
@@ -98,7 +99,7 @@ const ERRORS: &[(Error, &CStr, &CStr)] = &[
         c"cudaErrorIllegalState",
         c"the operation cannot be performed in the present state",
     ),
-    (600, c"cudaErrorNotReady", c"device not ready"),
+    (NOT_READY, c"cudaErrorNotReady", c"device not ready"),
     (
         PEER_ACCESS_ALREADY_ENABLED,
         c"cudaErrorPeerAccessAlreadyEnabled",
@@ -956,6 +957,7 @@ export! {
     }
     fn cudaEventQuery(event: u64) -> Error, or UNKNOWN; {
         match streams::event_state(event) {
+            EventState::Done if nccl::is_kept_waiting() => NOT_READY,
             EventState::Done => {
                 streams::witness_event(event);
                 SUCCESS
