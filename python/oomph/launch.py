@@ -192,6 +192,10 @@ class Session:
 
             recorder.levers = Levers(self._specifications)
             recorder.levers.install()
+        if settings.get("rehearsal"):
+            from oomph.rehearsal import install
+
+            install(recorder)
         if settings.get("several"):
             from oomph.cluster import watch_ranks
 
@@ -260,10 +264,6 @@ def main() -> int:
     session = Session(settings)
     outcome: dict[str, Any] = dict(kind="finished", status=0)
     try:
-        if "rehearsal" in settings:
-            from oomph.rehearsal import prepare
-
-            prepare(session)
         session.begin()
     except Refused as refusal:
         return refuse(settings, refusal)

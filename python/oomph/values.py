@@ -286,6 +286,7 @@ class ValueLayer:
         self.rule = rule
         # Called with each operator's name before it runs; may give a function to call it through.
         self.before: Any = None
+        self._leave_unwritten: Any = None
         self._gone = False
         self._virtual = virtual
         self._bridge = _Bridge() if virtual else None
@@ -370,6 +371,15 @@ class ValueLayer:
 
         guards._empty_strided_cuda = empty_strided_cuda
 
+    def leave_host_unwritten(self) -> None:
+        """From now on large tensors of the CPU keep no contents: see `oomph.rehearsal`."""
+        from oomph.rehearsal import leave_unwritten
+
+        self._leave_unwritten = leave_unwritten
+        self.assumptions.add(
+            "value", "large tensors on the CPU are not written; their contents are unknown", ""
+        )
+
     def leave(self) -> None:
         """Step aside in a process forked off, where CUDA cannot be used: DataLoader's workers."""
         self._gone = True
@@ -405,6 +415,10 @@ class ValueLayer:
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
             if self._awaited:
                 self._collect()
+            if self._leave_unwritten is not None:
+                unwritten = self._leave_unwritten(op.name, args)
+                if unwritten is not NotImplemented:
+                    return unwritten
             if op.special is not None:
                 return op.special(func, op, args, kwargs)
             return self._run(func, op, args, kwargs)
