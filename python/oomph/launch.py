@@ -13,6 +13,7 @@ import os
 import re
 import runpy
 import sys
+import threading
 import types
 from typing import Any
 
@@ -153,6 +154,8 @@ class Session:
         self._specifications = settings.get("levers", [])
         self._torch = ("", "")
         self._hard_exit = os._exit
+        # A record that one thread is writing must be done before another ends the process.
+        self._writing = threading.RLock()
 
     def begin(self) -> None:
         """Watch for torch. Raise `Refused` if the virtual GPU cannot play for the installed one."""
@@ -203,7 +206,9 @@ class Session:
 
     def _exit_at_once(self, status: int) -> None:
         if self.recorder and os.getpid() == self.recorder.process:
-            self.recorder.finish(dict(kind="finished" if status == 0 else "exit", status=status))
+            with self._writing:
+                outcome = dict(kind="finished" if status == 0 else "exit", status=status)
+                self.recorder.finish(outcome)
         self._hard_exit(status)
 
     def failed_with(self, error: BaseException) -> dict[str, Any]:
@@ -216,8 +221,9 @@ class Session:
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write the record; once."""
-        if self.recorder:
-            self.recorder.finish(outcome)
+        with self._writing:
+            if self.recorder:
+                self.recorder.finish(outcome)
         os._exit = self._hard_exit
 
 

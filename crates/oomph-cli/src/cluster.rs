@@ -43,7 +43,8 @@ pub enum Words {
     Launcher(Vec<OsString>),
 }
 
-/// Tells a script from a launcher. `python` and `torchrun` are those of oomph's own environment.
+/// Tells a script from a launcher. `python`, `torchrun` and `accelerate` are those of oomph's own
+/// environment.
 pub fn words(mut words: Vec<OsString>, host: &Host) -> anyhow::Result<Words> {
     let python = |rest: &[OsString]| {
         let mut all = vec![host.python.clone().into_os_string()];
@@ -64,8 +65,13 @@ pub fn words(mut words: Vec<OsString>, host: &Host) -> anyhow::Result<Words> {
             Words::Script(words)
         });
     }
-    if first == "torchrun" {
-        words.splice(..1, ["-m", LAUNCHERS[0]].map(OsString::from));
+    let module = match first {
+        "torchrun" => Some("torch.distributed.run"),
+        "accelerate" => Some("accelerate.commands.accelerate_cli"),
+        _ => None,
+    };
+    if let Some(module) = module {
+        words.splice(..1, ["-m", module].map(OsString::from));
         return Ok(Words::Launcher(python(&words)));
     }
     if first == "python" || first == "python3" {
@@ -376,7 +382,7 @@ pub fn join(
     } else if summary.verdict != Verdict::Refused && failed {
         summary.verdict = Verdict::ScriptFailed;
         summary.failure = Some(match &summary.culprit {
-            Some(culprit) => format!("rank {}: {}", culprit.rank, culprit.what),
+            Some(culprit) => culprit.sentence(),
             None => format!("the launcher ended with {status}"),
         });
     }

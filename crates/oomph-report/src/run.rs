@@ -398,11 +398,7 @@ fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
         .as_ref()
         .filter(|culprit| !culprit.what.is_empty())
     {
-        let text = if culprit.what.starts_with("rank ") {
-            culprit.what.clone()
-        } else {
-            format!("rank {}: {}", culprit.rank, culprit.what)
-        };
+        let text = culprit.sentence();
         let text = text.lines().next().unwrap_or_default();
         let _ = writeln!(out, "{}", line("culprit", text, columns));
     }

@@ -61,6 +61,17 @@ pub struct Culprit {
     pub what: String,
 }
 
+impl Culprit {
+    /// What happened, with the rank's name.
+    pub fn sentence(&self) -> String {
+        if self.what.starts_with("rank ") {
+            self.what.clone()
+        } else {
+            format!("rank {}: {}", self.rank, self.what)
+        }
+    }
+}
+
 impl RankSummary {
     /// What `summary` says of `record`'s rank, whose directory has this name.
     pub fn new(rank: u32, record: &Record, summary: &Summary, directory: String) -> Self {
