@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from typing import Any
 
 from oomph import launch
@@ -70,6 +71,8 @@ def begin() -> None:
     except (OSError, ValueError):
         return  # the run that this process was started by is over
     os.environ[_MARK] = name
+    # `python -m oomph.launch script.py` as a rank: runpy finds it imported, which is as it should be.
+    warnings.filterwarnings("ignore", "'oomph.launch' found in sys.modules", RuntimeWarning)
     parent = settings["directory"]
     settings["directory"] = os.path.join(parent, name)
     settings["several"] = True
