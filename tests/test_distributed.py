@@ -23,7 +23,7 @@ dist.init_process_group("nccl")
 def ranks(tmp_path):
     """`ranks(code, n, *options)`: run `code` by torchrun as n ranks; the process and its JSON."""
 
-    def run(code, count, *options, gpu=None, launcher=("torchrun",), timeout=120):
+    def run(code, count, *options, gpu=None, launcher=("torchrun", "--standalone"), timeout=120):
         script = tmp_path / "script.py"
         script.write_text(HEAD + textwrap.dedent(code))
         result = tmp_path / "result.json"
@@ -140,7 +140,7 @@ def test_the_rank_that_goes_wrong_is_named(ranks, fault, kind, says):
     assert result["culprit"]["rank"] == 2
     # A rank that died may be found by the others first or by its launcher.
     assert result["culprit"]["kind"] in (kind, "failed"), result["culprit"]
-    assert says in result["culprit"]["what"] or kind == "ended"
+    assert says in result["culprit"]["failure"] or kind == "ended"
     assert "culprit" in process.stdout
 
 

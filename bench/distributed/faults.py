@@ -23,7 +23,7 @@ def run(case):
     with tempfile.TemporaryDirectory() as directory:
         result = os.path.join(directory, "result.json")
         command = [OOMPH, "run", "--quiet", "--no-measure", "--gpu", f"h100-80gb:{case['ranks']}", "--json", result, "--out", os.path.join(directory, "run"), "--",
-                   "torchrun", "--nproc-per-node", str(case["ranks"]), os.path.join(HERE, "faulty.py"), case["kind"], case["job"], str(case["culprit"])]
+                   "torchrun", "--standalone", "--nproc-per-node", str(case["ranks"]), os.path.join(HERE, "faulty.py"), case["kind"], case["job"], str(case["culprit"])]
         began = time.time()
         process = subprocess.run(command, capture_output=True, text=True, timeout=300)
         ended = time.time()
@@ -35,7 +35,7 @@ def run(case):
         if os.path.exists(result):
             culprit = json.load(open(result)).get("culprit")
             if culprit:
-                case.update(named=culprit["rank"], what=culprit["what"][:200], found=culprit["kind"])
+                case.update(named=culprit["rank"], what=culprit["failure"][:200], found=culprit["kind"])
         # Between two ranks nobody can say who is right where they call different things: both are told.
         between_two = case["ranks"] == 2 and case["kind"] in ("operation", "count", "type", "order", "skip")
         told = case["named"] == case["culprit"] or (between_two and "rank 0" in case["what"] and "rank 1" in case["what"])

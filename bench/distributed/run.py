@@ -27,7 +27,7 @@ def by_rank(rows):
 def virtual(script, mode, name):
     with tempfile.TemporaryDirectory() as directory:
         began = time.time()
-        run = subprocess.run([OOMPH, "run", "--quiet", "--gpu", "h200:2", "--out", directory, "--", "torchrun", "--nproc-per-node", "2", os.path.join(HERE, script), mode, name], capture_output=True, text=True, timeout=600)
+        run = subprocess.run([OOMPH, "run", "--quiet", "--gpu", "h200:2", "--out", directory, "--", "torchrun", "--standalone", "--nproc-per-node", "2", os.path.join(HERE, script), mode, name], capture_output=True, text=True, timeout=600)
         rows = lines(run.stdout)
         if len(rows) != 2:
             sys.exit(f"{script} {mode} {name} printed {len(rows)} lines:\n{run.stderr[-2000:]}")

@@ -58,6 +58,7 @@ pub struct Culprit {
     /// `out_of_memory`, `failed`, `ended`, `stuck`, `circle` or `mismatch`.
     pub kind: String,
     /// What happened.
+    #[serde(rename = "failure")]
     pub what: String,
 }
 

@@ -7,7 +7,7 @@
 //! Whether a process still gets on is asked of the system: what its threads and children computed,
 //! what they waited for a processor, and what they read and wrote.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -272,6 +272,40 @@ impl Board {
         false
     }
 
+    /// Where all ranks wait for each other: the one that waits in what the fewest wait in.
+    fn odd_one(&self) -> Option<(i32, String)> {
+        let mut groups: BTreeMap<String, Vec<i32>> = BTreeMap::new();
+        for slot in 0..self.taken() {
+            if let Some((doing, ..)) = self.waiting(slot) {
+                groups
+                    .entry(doing)
+                    .or_default()
+                    .push(self.rank_of(slot, -1));
+            }
+        }
+        let (few, ranks) = groups.iter().min_by_key(|(_, ranks)| ranks.len())?;
+        let rank = ranks.iter().copied().min()?;
+        let others: Vec<String> = groups
+            .iter()
+            .filter(|(doing, _)| *doing != few)
+            .map(|(doing, ranks)| {
+                let mut ranks: Vec<String> = ranks.iter().map(i32::to_string).collect();
+                ranks.sort();
+                format!("rank {} in {doing}", ranks.join(", "))
+            })
+            .collect();
+        if others.is_empty() {
+            return None;
+        }
+        Some((
+            rank,
+            format!(
+                "rank {rank} waits in {few}, while others wait for it: {}",
+                others.join("; ")
+            ),
+        ))
+    }
+
     /// The first failure of the run, if there was one.
     pub fn failure(&self) -> Option<String> {
         if self.head().failed.load(Ordering::Acquire) == 0 {
@@ -479,8 +513,11 @@ fn judge(
     }
     if let Some((theirs, _, _)) = board.waiting(slot) {
         return board.waits_for_me(slot, CIRCLE).then(|| {
-            let text =
-                format!("rank {rank} waits in {theirs}, while {who} waits for it in {doing}");
+            let (rank, text) = board.odd_one().unwrap_or_else(|| {
+                let text =
+                    format!("rank {rank} waits in {theirs}, while {who} waits for it in {doing}");
+                (rank, text)
+            });
             (Fault::Circle, rank, text)
         });
     }

@@ -277,6 +277,9 @@ fn perform(
 
 /// Runs calls in their order, except that no message waits behind anything.
 fn run(acts: &[Act], grouped: bool) -> std::result::Result<(), String> {
+    if acts.is_empty() {
+        return Ok(());
+    }
     if let Some(failure) = board::get().and_then(Board::failure) {
         return Err(failure);
     }
