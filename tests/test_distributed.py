@@ -128,7 +128,11 @@ torch.cuda.synchronize()
 @pytest.mark.parametrize(
     "fault, kind, says",
     [
-        ("torch.empty(1 << 40, dtype=torch.uint8, device='cuda')", "out_of_memory", "out of memory"),
+        (
+            "torch.empty(1 << 40, dtype=torch.uint8, device='cuda')",
+            "out_of_memory",
+            "out of memory",
+        ),
         ("os.kill(os.getpid(), 9)", "ended", "rank 2 is gone"),
         ("dist.all_reduce(x[:10])", "mismatch", "10 float32 where ranks 0, 1 called"),
         ("time.sleep(100)", "stuck", "rank 2 has done nothing"),

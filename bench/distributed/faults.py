@@ -2,7 +2,7 @@
 
 N runs (50 unless given) over kinds of faults, jobs (plain, DDP, FSDP2), 2 to 4 ranks and culprits.
 """
-import argparse, itertools, json, os, re, subprocess, sys, tempfile, time
+import argparse, json, os, re, subprocess, sys, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
@@ -11,11 +11,10 @@ LIMIT = 30
 
 
 def cases(count):
-    worlds, jobs = itertools.cycle((2, 3, 4)), itertools.cycle(("plain", "ddp", "fsdp"))
+    jobs, worlds = ("plain", "ddp", "fsdp"), (2, 3, 4)
     for number in range(count):
-        world = next(worlds)
         # Another job at every round of the kinds, another culprit each time.
-        job = next(jobs) if number % len(KINDS) == 0 or number == 0 else job
+        world, job = worlds[number % len(worlds)], jobs[number // len(KINDS) % len(jobs)]
         yield dict(kind=KINDS[number % len(KINDS)], job=job, ranks=world, culprit=number % world)
 
 

@@ -152,7 +152,7 @@ class Session:
         self.settings = settings
         self.recorder: Any = None
         self._specifications = settings.get("levers", [])
-        self._torch = ("", "")
+        self._torch: tuple[str, str | None] = ("", None)
         self._hard_exit = os._exit
         # A record that one thread is writing must be done before another ends the process.
         self._writing = threading.RLock()
@@ -161,7 +161,8 @@ class Session:
         """Watch for torch. Raise `Refused` if the virtual GPU cannot play for the installed one."""
         settings = self.settings
         levers.prepare(self._specifications)
-        version, cuda = self._torch = check_torch(settings["virtual"], settings["unsupported"])
+        self._torch = check_torch(settings["virtual"], settings["unsupported"])
+        cuda = self._torch[1]
         if settings["virtual"] and cuda is not None:
             major, minor = cuda.split(".")[:2]
             # Ranks write the same line more than once, which does no harm.
@@ -277,7 +278,11 @@ def main() -> int:
         _run(arguments)
     except SystemExit as stop:
         outcome = outcome_of(stop)
-        if stop.code is not None and not isinstance(stop.code, int) and outcome["kind"] != "refused":
+        if (
+            stop.code is not None
+            and not isinstance(stop.code, int)
+            and outcome["kind"] != "refused"
+        ):
             print(stop.code, file=sys.stderr)
     except KeyboardInterrupt:
         outcome = dict(kind="interrupted", status=130)

@@ -23,8 +23,10 @@ const SLOTS: usize = 1024;
 /// GPUs of one host, at most.
 pub const GPUS: usize = 16;
 
-const FREE: u32 = 0;
+/// A slot's states; 0 is one that nobody has taken.
 const ALIVE: u32 = 1;
+/// One waits for a process that cannot be told yet.
+const SOMEBODY: u32 = u32::MAX;
 /// How a process ended.
 const FINISHED: u32 = 2;
 const FAILED: u32 = 3;
@@ -37,7 +39,7 @@ pub struct Slot {
     process: AtomicU32,
     /// Its rank in the whole job plus one; 0 while unknown.
     rank: AtomicI32,
-    /// The slot that it waits for, plus one.
+    /// The slot that it waits for, plus one; [`SOMEBODY`] where that is not known; 0 if it does not wait.
     waits_for: AtomicU32,
     /// Milliseconds since the epoch.
     waits_since: AtomicU64,
@@ -206,7 +208,7 @@ impl Board {
         (0..self.taken())
             .filter(|&index| index != mine)
             .map(|index| self.slot(index))
-            .filter(|slot| slot.state.load(Ordering::Acquire) != FREE)
+            .filter(|slot| slot.state.load(Ordering::Acquire) == ALIVE)
             .map(|slot| {
                 let held = slot
                     .held
@@ -235,7 +237,7 @@ impl Board {
         let slot = self.slot(self.mine());
         slot.doing.set(doing);
         slot.waits_since.store(milliseconds(), Ordering::Relaxed);
-        let target = for_slot.map_or(0, |slot| slot as u32 + 1);
+        let target = for_slot.map_or(SOMEBODY, |slot| slot as u32 + 1);
         slot.waits_for.store(target, Ordering::Release);
     }
 
@@ -244,8 +246,9 @@ impl Board {
         self.slot(self.mine()).waits_for.store(0, Ordering::Release);
     }
 
-    /// What a process waits in, for how long, and for whom; `None` if it does not wait.
-    pub fn waiting(&self, slot: usize) -> Option<(String, Duration, usize)> {
+    /// What a process waits in, for how long, and for whom if that is known; `None` if it does not
+    /// wait.
+    pub fn waiting(&self, slot: usize) -> Option<(String, Duration, Option<usize>)> {
         let slot = self.slot(slot);
         let target = slot.waits_for.load(Ordering::Acquire);
         if target == 0 {
@@ -253,7 +256,8 @@ impl Board {
         }
         let since = slot.waits_since.load(Ordering::Relaxed);
         let waited = Duration::from_millis(milliseconds().saturating_sub(since));
-        Some((slot.doing.get(), waited, target as usize - 1))
+        let target = (target != SOMEBODY).then(|| target as usize - 1);
+        Some((slot.doing.get(), waited, target))
     }
 
     /// Whether `slot` waits, directly or through others, for this process, all for `least`.
@@ -262,7 +266,7 @@ impl Board {
         let mut at = slot;
         for _ in 0..self.taken() {
             match self.waiting(at) {
-                Some((_, waited, next)) if waited >= least => at = next,
+                Some((_, waited, Some(next))) if waited >= least => at = next,
                 _ => return false,
             }
             if at == mine {
@@ -270,6 +274,17 @@ impl Board {
             }
         }
         false
+    }
+
+    /// Whether any other process gets on.
+    fn somebody_works(&self, activity: &mut Activity, least: Duration) -> bool {
+        let mine = self.mine();
+        (0..self.taken()).any(|slot| {
+            slot != mine
+                && self.end_of(slot).is_none()
+                && self.waiting(slot).is_none()
+                && activity.idle(self, slot) <= least
+        })
     }
 
     /// Where all ranks wait for each other: the one that waits in what the fewest wait in.
@@ -465,9 +480,13 @@ pub fn wait(
             board.waits(first, &doing());
             told = Some(first);
         }
-        let fault = absent
+        // To ask what a process does takes longer than to see that it is gone: only the first is asked.
+        let gone = absent
             .iter()
-            .find_map(|&(slot, rank)| judge(board, slot, rank, &mut activity, began, doing));
+            .find(|(slot, _)| slot.is_some_and(|slot| board.end_of(slot).is_some()));
+        let fault = gone
+            .or(absent.first())
+            .and_then(|&(slot, rank)| judge(board, slot, rank, &mut activity, began, doing));
         if let Some((fault, rank, text)) = fault
             && !done()
         {
@@ -499,13 +518,19 @@ fn judge(
     };
     let doing = doing();
     let Some(slot) = slot else {
-        return (began.elapsed() > board.patience).then(|| {
+        // Which process it will be is not known: as long as any one works it may be that.
+        let look = board.patience / 3;
+        if began.elapsed() < look || board.somebody_works(activity, look * 2) {
+            return None;
+        }
+        let (rank, text) = board.odd_one().unwrap_or_else(|| {
             let text = format!(
                 "rank {rank} has not come: {who} has waited {} s for it in {doing}",
                 began.elapsed().as_secs()
             );
-            (Fault::Stuck, rank, text)
+            (rank, text)
         });
+        return Some((Fault::Stuck, rank, text));
     };
     if let Some(end) = board.end_of(slot) {
         let text = format!("rank {rank} is gone ({end}), and {who} waits for it in {doing}");

@@ -248,7 +248,7 @@ impl Meeting {
             board,
             &head.signal,
             &|| format!("the making of a communicator of {size} ranks"),
-            &|| meeting.absent(&|rank| meeting.member(rank).load(Ordering::Acquire) == 0),
+            &|| meeting.not_come(),
             &|| head.joined.load(Ordering::Acquire) >= size,
         )?;
         Ok(meeting)
@@ -313,14 +313,30 @@ impl Meeting {
         self.board.rank_of(slot as usize - 1, rank as i32)
     }
 
-    /// The members for which `is_absent` holds: their slots and ranks.
+    /// The members that have not come yet. Only the whole job's ranks can be told before they come;
+    /// where they cannot, the first who has come looks for them.
+    fn not_come(&self) -> Vec<(Option<usize>, i32)> {
+        let has_come = |rank: &u32| self.member(*rank).load(Ordering::Acquire) != 0;
+        let is_whole = std::env::var("WORLD_SIZE").is_ok_and(|size| size == self.size.to_string());
+        if !is_whole && (0..self.size).find(has_come) != Some(self.rank) {
+            return Vec::new();
+        }
+        (0..self.size)
+            .filter(|rank| !has_come(rank))
+            .map(|rank| {
+                let slot = is_whole.then(|| self.board.find(rank as i32)).flatten();
+                (slot, rank as i32)
+            })
+            .collect()
+    }
+
+    /// The members for which `is_absent` holds: their slots and ranks. All have come once.
     fn absent(&self, is_absent: &dyn Fn(u32) -> bool) -> Vec<(Option<usize>, i32)> {
         (0..self.size)
             .filter(|&rank| rank != self.rank && is_absent(rank))
-            .map(|rank| match self.member(rank).load(Ordering::Acquire) {
-                // Only the whole job's ranks can be told before they come.
-                0 => (self.board.find(rank as i32), rank as i32),
-                slot => (Some(slot as usize - 1), self.global(rank)),
+            .filter_map(|rank| match self.member(rank).load(Ordering::Acquire) {
+                0 => None,
+                slot => Some((Some(slot as usize - 1), self.global(rank))),
             })
             .collect()
     }
