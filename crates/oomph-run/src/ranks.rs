@@ -65,7 +65,9 @@ pub struct Culprit {
 impl Culprit {
     /// What happened, with the rank's name.
     pub fn sentence(&self) -> String {
-        if self.what.starts_with("rank ") {
+        if self.kind == "out_of_memory" {
+            format!("rank {} ran out of memory", self.rank)
+        } else if self.what.starts_with("rank ") {
             self.what.clone()
         } else {
             format!("rank {}: {}", self.rank, self.what)
