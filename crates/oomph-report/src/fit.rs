@@ -358,12 +358,15 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         } else {
             "predicted"
         };
-        let text = format!(
-            "{} with {} ({how}, {:.2}× the time)",
-            bytes(least.peak.used_bytes),
-            least.what,
-            least.time_ratio
-        );
+        let peak = bytes(least.peak.used_bytes);
+        let text = if least.levers.is_empty() {
+            format!("{peak} as it is: no lever that may be used makes it less")
+        } else {
+            format!(
+                "{peak} with {} ({how}, {:.2}× the time)",
+                least.what, least.time_ratio
+            )
+        };
         let _ = writeln!(out, "{}", line("least", &text, width));
     }
     if !fit.held_by.is_empty() {
