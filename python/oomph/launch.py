@@ -13,6 +13,7 @@ import os
 import re
 import runpy
 import sys
+import threading
 import types
 from typing import Any
 
@@ -143,98 +144,168 @@ def _without_own_frames(traceback: types.TracebackType | None) -> types.Tracebac
     return kept
 
 
-def main() -> int:
-    """Run the script named in `sys.argv`; returns its exit status."""
-    arguments = sys.argv[1:]
-    with open(os.environ[RUN_VARIABLE]) as file:
-        settings = json.load(file)
-    # As Python would for this script or module: torch is looked for from there.
-    module = arguments[0] == "-m"
-    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(arguments[0]))
-    # Children of the script are not this run.
-    del os.environ[RUN_VARIABLE]
-    specifications = settings.get("levers", [])
-    levers.prepare(specifications)
-    recorder: list[Any] = []
+class Session:
+    """This process under the recorder: it wakes up when the script imports torch."""
 
-    def torch_imported() -> None:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """`settings` as `oomph run` writes them; nothing is touched before `begin`."""
+        self.settings = settings
+        self.recorder: Any = None
+        self._specifications = settings.get("levers", [])
+        self._torch: tuple[str, str | None] = ("", None)
+        self._hard_exit = os._exit
+        # A record that one thread is writing must be done before another ends the process.
+        self._writing = threading.RLock()
+
+    def begin(self) -> None:
+        """Watch for torch. Raise `Refused` if the virtual GPU cannot play for the installed one."""
+        settings = self.settings
+        levers.prepare(self._specifications)
+        self._torch = check_torch(settings["virtual"], settings["unsupported"])
+        cuda = self._torch[1]
+        if settings["virtual"] and cuda is not None:
+            major, minor = cuda.split(".")[:2]
+            # Ranks write the same line more than once, which does no harm.
+            with open(settings["config"], "a") as file:
+                file.write(f"cuda_version={int(major) * 1000 + int(minor) * 10}\n")
+        sys.meta_path.insert(0, _ImportWatcher(self._torch_imported))
+        os._exit = self._exit_at_once  # type: ignore[assignment]
+
+    def _torch_imported(self) -> None:
         from oomph.recorder import Recorder
 
+        settings = self.settings
         if any(size is not None for size in settings.get("variant", {}).values()):
             from oomph.variant import Variant
 
             # Before the recorder, which is to see the job as it is then.
             Variant(**settings["variant"]).install()
-        recorder.append(Recorder(settings))
-        if settings["virtual"] and not is_supported(version, cuda):
-            recorder[0].assumptions.add(
+        recorder = Recorder(settings)
+        if settings["virtual"] and not is_supported(*self._torch):
+            version, cuda = self._torch
+            recorder.assumptions.add(
                 "version",
                 f"torch {version} with CUDA {cuda} behaves like the versions that the virtual GPU was "
                 "proved with",
                 "",
             )
-        recorder[0].start()
-        if specifications:
+        recorder.start()
+        self.recorder = recorder
+        if self._specifications:
             from oomph.levers import Levers
 
-            recorder[0].levers = Levers(specifications)
-            recorder[0].levers.install()
+            recorder.levers = Levers(self._specifications)
+            recorder.levers.install()
+        if settings.get("rehearsal"):
+            from oomph.rehearsal import install
 
+            install(recorder)
+        if settings.get("several"):
+            from oomph.cluster import watch_ranks
+
+            watch_ranks(recorder)
+
+    def _exit_at_once(self, status: int) -> None:
+        if self.recorder and os.getpid() == self.recorder.process:
+            with self._writing:
+                outcome = dict(kind="finished" if status == 0 else "exit", status=status)
+                self.recorder.finish(outcome)
+        self._hard_exit(status)
+
+    def failed_with(self, error: BaseException) -> dict[str, Any]:
+        """The script ended with `error`: the outcome that it comes to."""
+        if self.recorder:
+            self.recorder.failed_with(error)
+        return dict(
+            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000]
+        )
+
+    def finish(self, outcome: dict[str, Any]) -> None:
+        """Write the record; once."""
+        with self._writing:
+            if self.recorder:
+                self.recorder.finish(outcome)
+        os._exit = self._hard_exit
+
+
+def outcome_of(stop: SystemExit) -> dict[str, Any]:
+    """How a script ends that exits by itself."""
+    refusal = getattr(stop, "oomph_refusal", None)
+    if refusal is not None:
+        # A lever cannot be applied; `oomph run` says why.
+        return dict(kind="refused", status=2, type="CannotApply", message=refusal)
+    status = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
+    return dict(kind="finished" if status == 0 else "exit", status=status)
+
+
+def refuse(settings: dict[str, Any], refusal: Refused) -> int:
+    """Leave word for `oomph run` why this run cannot begin; returns the exit status."""
+    with open(os.path.join(settings["directory"], "refused.txt"), "w") as file:
+        file.write(str(refusal))
+    return 2
+
+
+def main() -> int:
+    """Run the script named in `sys.argv`; returns its exit status."""
+    arguments = sys.argv[1:]
+    module = arguments[0] == "-m"
+    # As Python would for this script or module: torch is looked for from there.
+    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(arguments[0]))
+    if RUN_VARIABLE not in os.environ:
+        from oomph.cluster import is_recorded
+
+        if not is_recorded():
+            print(
+                "oomph.launch records what `oomph run` starts. Expected to be started by it; use "
+                "oomph run --gpu NAME script.py, or oomph run --gpu NAME:8 -- torchrun … script.py",
+                file=sys.stderr,
+            )
+            return 2
+        # A rank that a launcher started: it is recorded already.
+        _run(arguments)
+        return 0
+    with open(os.environ[RUN_VARIABLE]) as file:
+        settings = json.load(file)
+    # Children of the script are not this run.
+    del os.environ[RUN_VARIABLE]
+    session = Session(settings)
     outcome: dict[str, Any] = dict(kind="finished", status=0)
     try:
-        version, cuda = check_torch(settings["virtual"], settings["unsupported"])
-        if settings["virtual"] and cuda is not None:
-            major, minor = cuda.split(".")[:2]
-            with open(settings["config"], "a") as file:
-                file.write(f"cuda_version={int(major) * 1000 + int(minor) * 10}\n")
+        session.begin()
     except Refused as refusal:
-        with open(os.path.join(settings["directory"], "refused.txt"), "w") as file:
-            file.write(str(refusal))
-        return 2
-    sys.meta_path.insert(0, _ImportWatcher(torch_imported))
-    hard_exit = os._exit
-
-    def exit_at_once(status: int) -> None:
-        if recorder and os.getpid() == recorder[0].process:
-            recorder[0].finish(dict(kind="finished" if status == 0 else "exit", status=status))
-        hard_exit(status)
-
-    os._exit = exit_at_once  # type: ignore[assignment]
+        return refuse(settings, refusal)
     try:
-        if module:
-            sys.argv = arguments[1:]
-            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = arguments
-            _run_script(arguments[0])
+        _run(arguments)
     except SystemExit as stop:
-        refusal = getattr(stop, "oomph_refusal", None)
-        status = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
-        if refusal is not None:
-            # A lever cannot be applied; `oomph run` says why.
-            outcome = dict(kind="refused", status=2, type="CannotApply", message=refusal)
-        else:
-            if stop.code is not None and not isinstance(stop.code, int):
-                print(stop.code, file=sys.stderr)
-            outcome = dict(kind="finished" if status == 0 else "exit", status=status)
+        outcome = outcome_of(stop)
+        if (
+            stop.code is not None
+            and not isinstance(stop.code, int)
+            and outcome["kind"] != "refused"
+        ):
+            print(stop.code, file=sys.stderr)
     except KeyboardInterrupt:
         outcome = dict(kind="interrupted", status=130)
     except BaseException as error:
-        outcome = dict(
-            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000]
-        )
         error.__traceback__ = _without_own_frames(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
-        if recorder:
-            recorder[0].failed_with(error)
+        outcome = session.failed_with(error)
         del error
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    if recorder:
-        recorder[0].finish(outcome)
-    os._exit = hard_exit
+    session.finish(outcome)
     return outcome["status"]
+
+
+def _run(arguments: list[str]) -> None:
+    """Run `script args…` or `-m module args…`."""
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        _run_script(arguments[0])
 
 
 if __name__ == "__main__":

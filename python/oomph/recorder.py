@@ -100,6 +100,7 @@ class Recorder:
         self.virtual = bool(settings["virtual"])
         self.assumptions = Assumptions()
         self.levers: Any = None
+        self.rank: dict[str, int] | None = _rank_of_environment()
         self.layer = ValueLayer(
             self.assumptions, settings.get("rule", "half"), virtual=self.virtual
         )
@@ -459,6 +460,11 @@ class Recorder:
         if isinstance(error, torch.OutOfMemoryError) and self._oom is not None:
             self._oom["raised"] = True
 
+    @property
+    def oom(self) -> dict[str, Any] | None:
+        """The last time the allocator gave up, if it has."""
+        return self._oom
+
     # ---- the end ----
 
     def finish(self, outcome: dict[str, Any]) -> None:
@@ -471,6 +477,8 @@ class Recorder:
         if self._busy is not None and self._times:
             self._spent(self._timed)
         used_cuda = torch.cuda.is_initialized()
+        if not used_cuda and self.settings.get("several") and self.rank is None:
+            return  # a helper of the script, no rank
         devices = []
         if used_cuda:
             oom = self._oom
@@ -503,6 +511,7 @@ class Recorder:
             steps=self._step,
             inferences=self._inferences,
             devices=devices,
+            rank=self.rank,
             oom=self._oom,
             oom_count=self._oom_count,
             scopes=[list(key[:4]) for key in self._scopes],
@@ -567,6 +576,15 @@ class Recorder:
         buffer = ctypes.create_string_buffer(length)
         library.oomph_vgpu_report(buffer, length)
         return json.loads(buffer.raw[:length])
+
+
+def _rank_of_environment() -> dict[str, int] | None:
+    """What launchers say in the environment: `rank`, `world_size`, `local_rank` (-1 if unsaid)."""
+    values = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
+    if not (values[0].isdigit() and values[1].isdigit()):
+        return None
+    local = int(values[2]) if values[2].isdigit() else -1
+    return dict(rank=int(values[0]), world_size=int(values[1]), local_rank=local)
 
 
 def _frame_named(name: str) -> Any:

@@ -164,6 +164,8 @@ class _Op:
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
         self.special = layer.specials.get(self.name)
+        if self.name.startswith(_COLLECTIVES):
+            self.special = layer._collective
         self.composite = _is_composite(func.name())
         self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))
 
@@ -184,6 +186,7 @@ _NO_DATA = {
     "aten::_pin_memory",
     "aten::_has_compatible_shallow_copy_type",
 }
+_COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
 # Operators by which values leave the device.
 _READS = {"aten::_local_scalar_dense", "aten::_to_copy", "aten::copy_", "aten::equal"}
 
@@ -266,6 +269,10 @@ class _Bridge:
             self.answer.argtypes = [ctypes.c_int64]
             self.clear = library.oomph_vgpu_clear
             self.clear.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+            self.offer = library.oomph_vgpu_offer
+            self.taken = library.oomph_vgpu_taken
+            self.arrival = library.oomph_vgpu_arrival
+            self.arrival.argtypes = [ctypes.POINTER(ctypes.c_uint64)]
         except AttributeError:
             raise RuntimeError(
                 "values are computed on a virtual GPU only; none is loaded"
@@ -289,6 +296,7 @@ class ValueLayer:
         self.rule = rule
         # Called with each operator's name before it runs; may give a function to call it through.
         self.before: Any = None
+        self._leave_unwritten: Any = None
         self._gone = False
         self._virtual = virtual
         self._bridge = _Bridge() if virtual else None
@@ -297,6 +305,8 @@ class ValueLayer:
         self._unknown: dict[int, bool] = {}  # storages of small tensors that nobody computed
         self._wide: set[int] = set()  # storages of wide floats that were computed
         self._refused: set[Any] = set()
+        # Results of collectives that run when their group ends: address, and where the memory begins.
+        self._awaited: dict[int, int] = {}
         self._plain_types: dict[type, bool] = {}
         self.specials = {
             "aten::nonzero": self._nonzero,
@@ -371,6 +381,15 @@ class ValueLayer:
 
         guards._empty_strided_cuda = empty_strided_cuda
 
+    def leave_host_unwritten(self) -> None:
+        """From now on large tensors of the CPU keep no contents: see `oomph.rehearsal`."""
+        from oomph.rehearsal import leave_unwritten
+
+        self._leave_unwritten = leave_unwritten
+        self.assumptions.add(
+            "value", "large tensors on the CPU are not written; their contents are unknown", ""
+        )
+
     def leave(self) -> None:
         """Step aside in a process forked off, where CUDA cannot be used: DataLoader's workers."""
         self._gone = True
@@ -404,9 +423,56 @@ class ValueLayer:
                     self._plain_types[kind] = plain
                 if not plain:
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
+            if self._awaited:
+                self._collect()
+            if self._leave_unwritten is not None:
+                unwritten = self._leave_unwritten(op.name, args)
+                if unwritten is not NotImplemented:
+                    return unwritten
             if op.special is not None:
                 return op.special(func, op, args, kwargs)
             return self._run(func, op, args, kwargs)
+
+    # ---- collectives ----
+
+    def _collective(self, func, op, args, kwargs):
+        """An operator of `torch.distributed`: the virtual NCCL passes values between ranks.
+
+        It is told whether this rank's are known, and says whether the result's are.
+        """
+        functional = op.name.startswith("_c10d_functional")
+        if functional and op.name.endswith("wait_tensor"):
+            return func(*args, **kwargs)
+        first = _tensors(args[:1], [])
+        second = _tensors(args[1:2], [])
+        given = [t for t in (first if functional else second or first) if t.is_cuda]
+        self._bridge.offer(not any(self.is_unknown(t) for t in given))
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            taken = self._bridge.taken()
+        if op.name.endswith("::send"):
+            return out
+        outs = [t for t in (_tensors(out, []) if functional else first) if t.is_cuda]
+        if taken == 0:
+            # Nothing came: too large to be carried, or the group that it belongs to has not ended.
+            for t in outs:
+                if self._computable(t):
+                    self._awaited[t.data_ptr()] = base_pointer(t)
+            self._mark(outs)
+        elif taken == 1:
+            self._know(outs, overwritten=True)
+        else:
+            self._mark(outs)
+        return out
+
+    def _collect(self) -> None:
+        """Learn what grouped collectives have brought since."""
+        address = ctypes.c_uint64()
+        while (known := self._bridge.arrival(ctypes.byref(address))) >= 0:
+            pointer = self._awaited.pop(address.value, None)
+            if known and pointer is not None:
+                self._unknown.pop(pointer, None)
 
     # ---- running ----
 

@@ -4,7 +4,7 @@ import { bytes, signed } from "./format.js";
 import { h } from "./dom.js";
 import { state } from "./state.js";
 
-function amountBar(amount, most, capacity, kind = "") {
+export function amountBar(amount, most, capacity, kind = "") {
   const share = (value) => `${Math.min(100, (value / most) * 100)}%`;
   return h(
     "span",

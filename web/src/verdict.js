@@ -1,10 +1,11 @@
 // The verdict: one sentence, the numbers, the cause, what helps.
 
-import { base, bytes, count, percent } from "./format.js";
+import { base, bytes, count, percent, signed } from "./format.js";
 import { h } from "./dom.js";
 import { change, state } from "./state.js";
 import { colour } from "./blocks.js";
 import { failure } from "./timeline.js";
+import { amountBar } from "./tables.js";
 
 /** Categories of a run's summary: their names, and which colours they have. */
 const PARTS = [
@@ -97,6 +98,43 @@ function fillBar() {
       "figcaption",
       {},
       [...parts].sort((a, b) => b[1] - a[1]).map(([name, amount, index]) => h("span", {}, h("i", { style: { background: paint(index) } }), `${name} `, h("b", {}, bytes(amount)))),
+    ),
+  );
+}
+
+/** Each rank of a job of several: its peak, and who differs or failed. */
+function ranks() {
+  const { summary } = state.page;
+  if (!summary?.ranks?.length) return null;
+  const { ranks: all, outlier, culprit } = summary;
+  const capacity = summary.gpu.memory_bytes;
+  const most = Math.max(capacity, ...all.map((rank) => rank.peak.used_bytes));
+  const states = { fits: "fits", out_of_memory: "out of memory", script_failed: "failed", refused: "refused" };
+  const row = (rank) =>
+    h(
+      "tr",
+      { class: rank.rank === (culprit ?? outlier)?.rank ? "best" : "" },
+      h("td", { class: "number" }, String(rank.rank)),
+      h("td", { class: "number" }, rank.peak.used_bytes ? bytes(rank.peak.used_bytes) : "–"),
+      h("td", {}, amountBar(rank.peak.used_bytes, most, capacity)),
+      h("td", { class: rank.verdict === "fits" ? "good" : "quiet" }, rank.terminated ? "ended by its launcher" : states[rank.verdict]),
+    );
+  const parts = (outlier?.by_category ?? []).slice(0, 3).map((part) => `${PARTS.find(([id]) => id === part.name)?.[1] ?? part.name} ${signed(part.bytes)}`);
+  return h(
+    "details",
+    { class: "ranks", open: all.length <= 16 },
+    h("summary", {}, count(all.length, "rank")),
+    outlier ? h("p", {}, h("b", {}, `rank ${outlier.rank}`), ` differs from the others by ${signed(outlier.difference_bytes)}`, parts.length ? ` (${parts.join(", ")})` : "") : null,
+    culprit ? h("p", {}, h("b", {}, `rank ${culprit.rank}`), " failed the others", culprit.failure ? `: ${culprit.failure.split("\n")[0]}` : "") : null,
+    h(
+      "div",
+      { class: "table-box" },
+      h(
+        "table",
+        { class: "grid static" },
+        h("thead", {}, h("tr", {}, h("th", { class: "number" }, "rank"), h("th", { class: "number" }, "peak"), h("th", { class: "wide" }, ""), h("th", {}, ""))),
+        h("tbody", {}, all.map(row)),
+      ),
     ),
   );
 }
@@ -194,6 +232,7 @@ export function verdict() {
     h("h1", {}, h("span", { class: "mark", "aria-hidden": "true" }, mark), h("span", {}, text)),
     numbers(),
     fillBar(),
+    ranks(),
     why || what ? h("div", { class: "two" }, why, what) : null,
     failed ? h("p", { class: "jump" }, h("button", { type: "button", class: "plain", onclick: () => change({ moment: failed.moment, tab: "peak" }) }, "Show the failure in the views below")) : null,
     notes(),

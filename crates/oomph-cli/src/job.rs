@@ -16,15 +16,26 @@ use oomph_run::record::Device;
 use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
+use crate::cluster::{self, Hall};
 use crate::host::Host;
 use crate::live::{self, Inherits};
 
 /// What to run, and on what.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent settings of a run"
+)]
 pub struct Job {
     pub host: &'static Host,
-    /// `script args…` or `-m module args…`.
+    /// `script args…` or `-m module args…`; with `launches`, a launcher and its arguments.
     pub words: Vec<OsString>,
+    /// Whether the words start ranks by themselves.
+    pub launches: bool,
+    /// The one rank that is run of a job of so many, the others being absent.
+    pub rehearsed: Option<Rehearsed>,
+    /// How long a rank may do nothing while others wait for it.
+    pub rank_patience: Duration,
     pub gpu: Option<GpuSpec>,
     /// The capacity in bytes, as the driver reports it.
     pub total: Option<u64>,
@@ -56,12 +67,23 @@ pub struct Variant {
     pub layers: Option<f64>,
 }
 
+/// One rank of a job whose other ranks are absent.
+#[derive(Debug, Clone, Copy)]
+pub struct Rehearsed {
+    pub rank: u32,
+    pub world_size: u32,
+    /// Ranks of one host.
+    pub per_host: u32,
+}
+
 /// One run of the script.
 #[derive(Debug)]
 pub struct Attempt {
     pub status: ExitStatus,
     pub record: Option<Record>,
     pub trace: Option<Trace>,
+    /// Why ranks could not go on together: kind, rank, what happened.
+    pub failure: Option<(String, u32, String)>,
 }
 
 impl Job {
@@ -85,10 +107,10 @@ impl Job {
         ] {
             let _ = fs::remove_file(directory.join(stale));
         }
-        let mut command = Command::new(&self.host.python);
-        command.arg("-m").arg("oomph.launch").args(&self.words);
+        cluster::clear(&directory);
+        let mut command = self.command()?;
         let config = directory.join("virtual-gpu.conf");
-        let settings = serde_json::json!({
+        let mut settings = serde_json::json!({
             "directory": directory,
             "virtual": self.gpu.is_some(),
             "unsupported": self.unsupported,
@@ -98,13 +120,28 @@ impl Job {
             "variant": self.variant,
             "config": config,
         });
+        let several = self.launches
+            || self.rehearsed.is_none() && self.gpu.as_ref().is_some_and(|gpu| gpu.count > 1);
+        settings["several"] = several.into();
+        if let Some(rehearsed) = &self.rehearsed {
+            settings["rehearsal"] = true.into();
+            rehearsed.tell(&mut command);
+        }
+        let mut hall = (several && self.gpu.is_some())
+            .then(|| Hall::open(&directory))
+            .transpose()?;
         let settings_path = directory.join("settings.json");
         fs::write(&settings_path, settings.to_string())
             .context("cannot write the settings of the run")?;
-        command.env("OOMPH_RUN", &settings_path);
+        if !self.launches {
+            command.env("OOMPH_RUN", &settings_path);
+        }
+        if several {
+            cluster::hook(&mut command, self.host, &settings_path);
+        }
         if let Some(spec) = &self.gpu {
             let library = self.host.virtual_gpu()?;
-            fs::write(&config, self.config(spec, limit))
+            fs::write(&config, self.config(spec, limit, hall.as_ref()))
                 .context("cannot write the settings of the virtual GPU")?;
             let mut preload = library.clone().into_os_string();
             if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty())
@@ -144,14 +181,22 @@ impl Job {
             (None, true) => Inherits::Both,
             (None, false) => Inherits::Stderr,
         };
+        if let Some(hall) = &mut hall {
+            hall.watch();
+        }
         let status = if self.live && live::wanted() {
-            live::run(&mut command, doing, &directory.join("status"), inherits)
+            let first = if self.launches {
+                "rank-0/status"
+            } else {
+                "status"
+            };
+            live::run(&mut command, doing, &directory.join(first), inherits)
         } else if let Some(patience) = self.patience {
             status_within(&mut command, patience)
         } else {
             command.status()
         }
-        .with_context(|| format!("cannot start {}", self.host.python.display()))?;
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         let record_path = directory.join("record.json");
         let record = record_path
             .exists()
@@ -165,15 +210,53 @@ impl Job {
             status,
             record,
             trace,
+            failure: hall.as_ref().and_then(Hall::failure),
         })
     }
 
-    fn config(&self, spec: &GpuSpec, limit: Option<u64>) -> String {
+    fn command(&self) -> anyhow::Result<Command> {
+        if !self.launches {
+            let mut command = Command::new(&self.host.python);
+            command.arg("-m").arg("oomph.launch").args(&self.words);
+            return Ok(command);
+        }
+        let (program, arguments) = self.words.split_first().context("no launcher was given")?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Ok(command)
+    }
+
+    fn config(&self, spec: &GpuSpec, limit: Option<u64>, hall: Option<&Hall>) -> String {
         let total = self.total.unwrap_or(spec.found.gpu.memory.total_bytes);
         let mut text = spec.found.gpu.to_key_values_with_memory(total);
         let _ = writeln!(text, "count={}", spec.count);
         let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
+        if let Some(hall) = hall {
+            let _ = writeln!(text, "ranks.directory={}", hall.directory().display());
+            let patience = self.rank_patience.as_millis();
+            let _ = writeln!(text, "ranks.patience_ms={patience}");
+        }
         text
+    }
+}
+
+impl Rehearsed {
+    /// Tells the script in its environment which rank it is, as torchrun does.
+    fn tell(&self, command: &mut Command) {
+        let per_host = self.per_host.max(1);
+        for (name, value) in [
+            ("RANK", self.rank),
+            ("WORLD_SIZE", self.world_size),
+            ("LOCAL_RANK", self.rank % per_host),
+            ("LOCAL_WORLD_SIZE", per_host.min(self.world_size)),
+            ("GROUP_RANK", self.rank / per_host),
+            ("NODE_RANK", self.rank / per_host),
+        ] {
+            command.env(name, value.to_string());
+        }
+        command
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", "29500");
     }
 }
 
@@ -213,7 +296,7 @@ fn status_within(command: &mut Command, patience: Duration) -> std::io::Result<E
 }
 
 /// Reads the history, labels it, and keeps it in oomph's own compact form.
-fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>> {
+pub fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>> {
     let path = directory.join("trace.pickle");
     let Some(device) = record.busiest() else {
         return Ok(None);
@@ -250,14 +333,16 @@ fn cache_directory() -> Option<PathBuf> {
 }
 
 /// `oomph-report/NAME-N` for the first N that is free.
-pub fn free_directory(words: &[OsString]) -> anyhow::Result<PathBuf> {
+/// `words` are a script's, or a launcher's if it `launches`.
+pub fn free_directory(words: &[OsString], launches: bool) -> anyhow::Result<PathBuf> {
     /// Nobody keeps more runs of one script than this.
     const MOST: u32 = 100_000;
-    let name = words
-        .iter()
-        .find(|word| *word != "-m")
-        .map(PathBuf::from)
-        .unwrap_or_default();
+    let name = if launches {
+        cluster::script_of(words)
+    } else {
+        words.iter().find(|word| *word != "-m")
+    };
+    let name = name.map(PathBuf::from).unwrap_or_default();
     let name = name
         .file_stem()
         .map_or_else(|| "run".into(), |stem| stem.to_string_lossy().into_owned());

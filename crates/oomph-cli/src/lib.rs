@@ -3,6 +3,7 @@
 //! Exit status: 0 it fits or nothing was found; 1 the user's script failed; 2 wrong usage,
 //! unreadable input or a plan that cannot be applied; 3 out of memory (for lint: findings).
 
+mod cluster;
 pub mod commands;
 mod findings;
 pub mod host;

@@ -117,6 +117,9 @@ impl Workshop {
         let job = Job {
             host: host::get()?,
             words: self.words.clone(),
+            launches: false,
+            rehearsed: None,
+            rank_patience: Duration::ZERO,
             gpu: Some(self.gpu.clone()),
             total: Some(self.total),
             steps: Some(self.steps),

@@ -338,10 +338,10 @@ const MEASURED_CONTEXT: RawContext = RawContext {
     first_matmul: 2_097_152,
     cudnn_handle: 10_485_760,
     first_fft: 8_388_608,
-    stream: 2_293_760,
+    stream: 573_440,
     cusolver_handle: 100_663_296,
     cusparse_handle: 0,
-    nccl_communicator: 901_775_360,
+    nccl_communicator: 807_403_520,
 };
 const MEASURED_THREADS: u64 = 132 * 2048;
 

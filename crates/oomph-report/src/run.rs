@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use oomph_explain::Explanation;
+use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{Share, Summary, Verdict};
 
 use crate::finding::HeldFinding;
@@ -89,6 +90,7 @@ pub fn run_report(
             steps(&mut out, summary);
         }
     }
+    ranks(&mut out, summary, verbose, columns);
     if let Some(explanation) = explanation {
         cause(&mut out, explanation, columns);
     }
@@ -318,6 +320,99 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
     }
     if !named.is_empty() {
         let _ = writeln!(out);
+    }
+}
+
+/// The peak of each rank, neighbours that print alike on one line, and who differs or failed.
+fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
+    const AMOUNT: usize = 10;
+    const LINES: usize = 8;
+    let all = &summary.ranks;
+    if all.is_empty() {
+        return;
+    }
+    let state = |rank: &RankSummary| match rank.verdict {
+        Verdict::Fits => "",
+        Verdict::OutOfMemory => "out of memory",
+        _ if rank.terminated => "ended by its launcher",
+        Verdict::Refused => "refused",
+        Verdict::ScriptFailed => "failed",
+    };
+    let shown = |rank: &RankSummary| (bytes(rank.peak.used_bytes), state(rank));
+    let mut rows: Vec<(Vec<u32>, (String, &str))> = Vec::new();
+    for rank in all {
+        match rows.last_mut() {
+            Some((ranks, same))
+                if *same == shown(rank)
+                    && ranks.last().is_some_and(|last| last + 1 == rank.rank) =>
+            {
+                ranks.push(rank.rank);
+            }
+            _ => rows.push((vec![rank.rank], shown(rank))),
+        }
+    }
+    let limit = if verbose { usize::MAX } else { LINES };
+    for (ranks, (peak, state)) in rows.iter().take(limit) {
+        let title = match (ranks.first(), ranks.last()) {
+            (Some(first), Some(last)) if first != last => format!("ranks {first}–{last}"),
+            (Some(first), _) => format!("rank {first}"),
+            _ => continue,
+        };
+        let peak = if peak == "0 B" { "" } else { peak };
+        let text = format!(
+            "  {} {}  {}",
+            paint(DIM, pad(&title, 14)),
+            pad_left(peak, AMOUNT),
+            paint(WARN, *state)
+        );
+        let _ = writeln!(out, "{}", text.trim_end());
+    }
+    if rows.len() > limit {
+        let more = rows[limit..]
+            .iter()
+            .map(|(ranks, _)| ranks.len())
+            .sum::<usize>();
+        let _ = writeln!(
+            out,
+            "  {}",
+            paint(DIM, format!("and {more} more ranks: -v shows them"))
+        );
+    }
+    let _ = writeln!(out);
+    if let Some(outlier) = &summary.outlier {
+        let signed = |amount: i64| {
+            let word = if amount < 0 { "less" } else { "more" };
+            format!("{} {word}", bytes(amount.unsigned_abs()))
+        };
+        let parts: Vec<String> = outlier
+            .by_category
+            .iter()
+            .take(3)
+            .map(|part| {
+                let known = CATEGORIES.iter().find(|(id, _)| *id == part.name);
+                format!(
+                    "{} {}",
+                    known.map_or(part.name, |(_, name)| name),
+                    signed(part.bytes)
+                )
+            })
+            .collect();
+        let text = format!(
+            "rank {} holds {} than the others ({})",
+            outlier.rank,
+            signed(outlier.difference_bytes),
+            parts.join(", ")
+        );
+        let _ = writeln!(out, "{}", line("outlier", &text, columns));
+    }
+    if let Some(culprit) = summary
+        .culprit
+        .as_ref()
+        .filter(|culprit| !culprit.what.is_empty())
+    {
+        let text = culprit.sentence();
+        let text = text.lines().next().unwrap_or_default();
+        let _ = writeln!(out, "{}", line("culprit", text, columns));
     }
 }
 

@@ -65,6 +65,9 @@ fn summary(verdict: Verdict) -> Summary {
         peak_phase: "backward".to_owned(),
         peak_step: 2,
         step_count: 1,
+        ranks: Vec::new(),
+        outlier: None,
+        culprit: None,
         oom: (verdict == Verdict::OutOfMemory).then(|| Oom {
             step: 2,
             phase: "backward".to_owned(),

@@ -64,6 +64,9 @@ pub struct Record {
     pub inferences: u32,
     /// Each GPU that torch saw.
     pub devices: Vec<Device>,
+    /// Which rank of a job of several it was.
+    #[serde(default)]
+    pub rank: Option<Place>,
     /// The last time the allocator gave up.
     pub oom: Option<Oom>,
     /// How often the allocator gave up.
@@ -217,6 +220,17 @@ pub struct Device {
     pub outside_bytes: u64,
     #[serde(default)]
     pub peak_used_bytes: u64,
+}
+
+/// A rank's place in its job.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct Place {
+    /// Its rank.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub world_size: u32,
+    /// Its number on its host; -1 if the launcher did not say.
+    pub local_rank: i32,
 }
 
 /// Where the allocator gave up.

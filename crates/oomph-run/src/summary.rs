@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
+use crate::ranks::{Culprit, Outlier, RankSummary};
 use crate::record::{LeverReport, Record};
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
@@ -150,6 +151,15 @@ pub struct Summary {
     pub failure: Option<String>,
     /// What the figures rest on.
     pub assumptions: Vec<Assumption>,
+    /// Each rank of a job of several; empty for one process.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankSummary>,
+    /// The rank whose peak differs most from the others', if one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outlier: Option<Outlier>,
+    /// The rank that the others failed by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub culprit: Option<Culprit>,
     /// The plan that was applied, if one was.
     pub plan: Option<Plan>,
     /// What the levers of a plan did; empty without a plan.
@@ -203,6 +213,9 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             .saturating_sub(u32::from(record.out_of_memory())),
         failure: failure(record),
         assumptions: assumptions(record, trace),
+        ranks: Vec::new(),
+        outlier: None,
+        culprit: None,
         plan: None,
         levers: record.levers.clone(),
         seconds: record.seconds,

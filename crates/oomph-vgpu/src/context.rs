@@ -31,12 +31,28 @@ pub enum Charge {
     CusolverHandle,
     /// A cuSPARSE handle.
     CusparseHandle,
-    /// A NCCL communicator, at its first collective.
+    /// The first NCCL communicator of a process.
+    NcclFirst,
+    /// The making of a NCCL communicator. NCCL does that when it is asked to, PyTorch at its first use.
     NcclCommunicator,
+    /// The first collective of a process.
+    NcclFirstCollective,
+    /// The first collective of a communicator: its channels and their buffers.
+    NcclCollective,
+    /// The first broadcast of a process.
+    NcclBroadcast,
+    /// The first collective of a communicator of one rank.
+    NcclAlone,
+    /// The first message of a process.
+    NcclFirstMessage,
+    /// The first message to a rank.
+    NcclSend,
+    /// The first message from a rank.
+    NcclReceive,
 }
 
 impl Charge {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 18] = [
         Self::Context,
         Self::FirstKernel,
         Self::CublasHandle,
@@ -46,7 +62,24 @@ impl Charge {
         Self::Stream,
         Self::CusolverHandle,
         Self::CusparseHandle,
+        Self::NcclFirst,
         Self::NcclCommunicator,
+        Self::NcclFirstCollective,
+        Self::NcclCollective,
+        Self::NcclBroadcast,
+        Self::NcclAlone,
+        Self::NcclFirstMessage,
+        Self::NcclSend,
+        Self::NcclReceive,
+    ];
+
+    /// A first communicator with its first collective: what the configuration states of NCCL, and
+    /// what its parts are in proportion to.
+    const NCCL: [Self; 4] = [
+        Self::NcclFirst,
+        Self::NcclCommunicator,
+        Self::NcclFirstCollective,
+        Self::NcclCollective,
     ];
 
     /// The configuration key with its bytes.
@@ -61,7 +94,15 @@ impl Charge {
             Self::Stream => "context.stream_bytes",
             Self::CusolverHandle => "context.cusolver_handle_bytes",
             Self::CusparseHandle => "context.cusparse_handle_bytes",
-            Self::NcclCommunicator => "context.nccl_communicator_bytes",
+            Self::NcclFirst
+            | Self::NcclCommunicator
+            | Self::NcclFirstCollective
+            | Self::NcclCollective
+            | Self::NcclBroadcast
+            | Self::NcclAlone
+            | Self::NcclFirstMessage
+            | Self::NcclSend
+            | Self::NcclReceive => "context.nccl_communicator_bytes",
         }
     }
 
@@ -75,23 +116,50 @@ impl Charge {
                 | Self::CusolverHandle
                 | Self::CusparseHandle
                 | Self::NcclCommunicator
+                | Self::NcclCollective
+                | Self::NcclAlone
+                | Self::NcclSend
+                | Self::NcclReceive
         )
     }
 
-    /// Measured on an H200 with driver 580 and torch 2.11.0: `bench/gpu/calibrate.py`.
+    /// Measured on an H200 with driver 580 and torch 2.11.0: `bench/gpu/calibrate.py`; NCCL 2.28.9
+    /// between two of them: `bench/distributed/h200_x2_own.jsonl`, mode `nccl`.
     const fn default_bytes(self) -> u64 {
         const MIB: u64 = 1 << 20;
         match self {
             Self::Context => 552_402_944,
             Self::FirstKernel => 92 * MIB,
-            Self::CublasHandle => 64 * MIB,
+            Self::CublasHandle | Self::NcclSend => 64 * MIB,
             Self::FirstMatmul => 2 * MIB,
             Self::CudnnHandle => 10 * MIB,
             Self::CusolverHandle => 96 * MIB,
             Self::FirstFft => 8 * MIB,
-            Self::Stream => 2_293_760,
+            Self::Stream => 573_440,
             Self::CusparseHandle => 0,
-            Self::NcclCommunicator => 860 * MIB,
+            Self::NcclFirst => 98 * MIB,
+            Self::NcclCommunicator => 198 * MIB,
+            Self::NcclFirstCollective => 186 * MIB,
+            Self::NcclCollective => 288 * MIB,
+            Self::NcclBroadcast => 4 * MIB,
+            Self::NcclAlone => 190 * MIB,
+            Self::NcclFirstMessage => 60 * MIB,
+            Self::NcclReceive => 320 * MIB,
+        }
+    }
+
+    fn is_nccl(self) -> bool {
+        self.key() == Self::NcclCommunicator.key()
+    }
+
+    /// The bytes that a configuration gives it.
+    fn bytes(self, config: &Config) -> u64 {
+        let own = self.default_bytes();
+        if self.is_nccl() {
+            let whole: u64 = Self::NCCL.iter().map(|part| part.default_bytes()).sum();
+            own * config.number(self.key(), whole) / whole
+        } else {
+            config.number(self.key(), own)
         }
     }
 }
@@ -107,7 +175,7 @@ pub struct ContextCosts {
 impl ContextCosts {
     pub fn new(config: &Config) -> Self {
         Self {
-            bytes: Charge::ALL.map(|charge| config.number(charge.key(), charge.default_bytes())),
+            bytes: Charge::ALL.map(|charge| charge.bytes(config)),
             charged: Mutex::new(HashSet::new()),
             kernel_seen: AtomicBool::new(false),
         }
@@ -126,6 +194,11 @@ impl ContextCosts {
                 gpu.memory.lock().charge_context(bytes);
             }
         }
+    }
+
+    /// Whether `what` was charged to `device`.
+    pub fn has(&self, device: u32, what: Charge) -> bool {
+        self.charged.lock().contains(&(device, what))
     }
 
     /// Charges the first kernel; cheap enough for every launch.

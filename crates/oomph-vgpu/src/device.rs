@@ -124,8 +124,8 @@ pub fn machine() -> &'static Machine {
         let total = properties.total_bytes;
         let limit = config.number("memory.limit_bytes", total);
         let devices = (0..config.number("count", 1))
-            .map(|_| {
-                let mut memory = DeviceMemory::new(total, limit);
+            .map(|index| {
+                let mut memory = DeviceMemory::new(index as u32, total, limit);
                 memory.others = config.number("memory.other_processes_bytes", 0);
                 Device {
                     memory: Mutex::new(memory),

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
+use crate::context::Charge;
 use crate::device::{self, active, machine};
 use crate::memory::{GRANULE, Reservation, discard, round_up};
 use crate::runtime::{
@@ -373,8 +374,11 @@ export! {
         unsafe { put(major, gpu.major); put(minor, gpu.minor) };
         SUCCESS
     }
-    fn cuDevicePrimaryCtxGetState(_device: c_int, flags: *mut c_uint, is_active: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { put(flags, 0); put(is_active, 1) };
+    /// Threads that PyTorch starts go back to device 0 only where it has a context: a rank must not
+    /// get one on another rank's GPU.
+    fn cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, is_active: *mut c_int) -> Status, or UNKNOWN; {
+        let active = u32::try_from(device).is_ok_and(|device| machine().costs.has(device, Charge::Context));
+        unsafe { put(flags, 0); put(is_active, c_int::from(active)) };
         SUCCESS
     }
     fn cuDevicePrimaryCtxRetain(out: *mut u64, device: c_int) -> Status, or UNKNOWN; {

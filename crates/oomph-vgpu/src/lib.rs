@@ -14,6 +14,7 @@
 //! - the library allocates bookkeeping only, never what it pretends to hold;
 //! - no Python, no logging, no threads of its own.
 
+pub mod board;
 pub mod busy;
 pub mod clock;
 pub mod config;
@@ -32,12 +33,15 @@ pub mod kernels;
 pub mod ledger;
 pub mod libraries;
 pub mod loader;
+pub mod meeting;
 pub mod memory;
 pub mod nccl;
 pub mod nvml;
 pub mod nvrtc;
+pub mod reduce;
 pub mod report;
 pub mod runtime;
+pub mod shared;
 pub mod streams;
 pub mod stubs;
 pub mod sync;

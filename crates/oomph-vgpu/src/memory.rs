@@ -13,6 +13,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::board;
+
 /// Physical memory is handed out in pages of this size.
 pub const GRANULE: u64 = 2 << 20;
 /// The driver reserves virtual address ranges in multiples of this.
@@ -235,6 +237,8 @@ enum Taken {
 /// One device's memory: capacity, what is used, and where.
 #[derive(Debug)]
 pub struct DeviceMemory {
+    /// Which of the machine's GPUs it belongs to.
+    index: u32,
     arena: Option<Reservation>,
     layout: Option<Layout>,
     taken: BTreeMap<u64, Taken>,
@@ -259,9 +263,10 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Memory of `total` bytes, of which `limit` can be had.
-    pub fn new(total: u64, limit: u64) -> Self {
+    /// Memory of GPU `index`: `total` bytes, of which `limit` can be had.
+    pub fn new(index: u32, total: u64, limit: u64) -> Self {
         Self {
+            index,
             arena: None,
             layout: None,
             taken: BTreeMap::new(),
@@ -279,7 +284,22 @@ impl DeviceMemory {
 
     /// Bytes in use, all told.
     pub fn used(&self) -> u64 {
-        self.allocated + self.context + self.others
+        self.used_surely(false)
+    }
+
+    /// The same; if `surely`, processes are left out that died holding memory.
+    fn used_surely(&self, surely: bool) -> u64 {
+        let ranks = board::get().map_or(0, |board| board.held_by_others(self.index, surely));
+        self.allocated + self.context + self.others + ranks
+    }
+
+    /// Takes note of a change: the greatest amount, and what other processes of the run see.
+    fn changed(&mut self) {
+        let held = self.allocated + self.context;
+        self.peak = self.peak.max(held);
+        if let Some(board) = board::get() {
+            board.holds(self.index, held);
+        }
     }
 
     /// Free bytes as `cudaMemGetInfo` reports them.
@@ -291,7 +311,7 @@ impl DeviceMemory {
     /// far beyond saving; the peak shows it.
     pub fn charge_context(&mut self, bytes: u64) {
         self.context += bytes;
-        self.peak = self.peak.max(self.allocated + self.context);
+        self.changed();
     }
 
     /// The first kernel was launched.
@@ -310,17 +330,19 @@ impl DeviceMemory {
 
     /// Accounts `bytes` of physical memory; false if they do not fit.
     pub fn take_physical(&mut self, bytes: u64) -> bool {
-        if self.used().saturating_add(bytes) > self.limit {
+        let full = |used: u64| used.saturating_add(bytes) > self.limit;
+        if full(self.used()) && full(self.used_surely(true)) {
             return false;
         }
         self.allocated += bytes;
-        self.peak = self.peak.max(self.allocated + self.context);
+        self.changed();
         true
     }
 
     /// Gives back what [`DeviceMemory::take_physical`] accounted.
     pub fn give_physical(&mut self, bytes: u64) {
         self.allocated = self.allocated.saturating_sub(bytes);
+        self.changed();
     }
 
     fn layout(&mut self) -> Result<&mut Layout, Refusal> {

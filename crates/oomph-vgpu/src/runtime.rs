@@ -9,11 +9,12 @@ use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
 use crate::sync::Mutex;
-use crate::{clock, driver, export, graphs, ledger, put};
+use crate::{clock, driver, export, graphs, ledger, nccl, put};
 
 pub type Error = c_int;
 pub const SUCCESS: Error = 0;
 pub const INVALID_VALUE: Error = 1;
+const NOT_READY: Error = 600;
 pub const MEMORY_ALLOCATION: Error = 2;
 pub const INITIALIZATION: Error = 3;
 pub const INVALID_DEVICE: Error = 101;
@@ -98,7 +99,7 @@ const ERRORS: &[(Error, &CStr, &CStr)] = &[
         c"cudaErrorIllegalState",
         c"the operation cannot be performed in the present state",
     ),
-    (600, c"cudaErrorNotReady", c"device not ready"),
+    (NOT_READY, c"cudaErrorNotReady", c"device not ready"),
     (
         PEER_ACCESS_ALREADY_ENABLED,
         c"cudaErrorPeerAccessAlreadyEnabled",
@@ -193,7 +194,7 @@ export! {
     fn cudaDeviceSynchronize() -> Error, or UNKNOWN; {
         on_device(|_| {
             streams::witness_device(device::current());
-            SUCCESS
+            check(nccl::settle(u64::MAX), UNKNOWN)
         })
     }
     fn cudaDeviceReset() -> Error, or UNKNOWN; { SUCCESS }
@@ -744,7 +745,8 @@ pub unsafe fn copy(to: u64, from: u64, len: usize) {
         return;
     }
     if driver::device_of(to).is_some() {
-        if len as u64 > machine().copy_limit {
+        let limit = machine().copy_limit;
+        if len as u64 > limit && !(len as u64 <= COLLECTIVE_COPY && nccl::is_inside()) {
             return;
         }
     } else if let Some(answer) = crate::report::answer_read(len) {
@@ -761,6 +763,9 @@ pub unsafe fn copy(to: u64, from: u64, len: usize) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) }
 }
 
+/// Inside of collective operators results are copied from one buffer to another; up to so many bytes
+/// they carry values.
+const COLLECTIVE_COPY: u64 = 8 << 20;
 /// Beyond this a copy from the device into pinned memory leaves untouched what is untouched, so that
 /// activations offloaded to the host take no memory of it either.
 const SPARSE_COPY: u64 = 1 << 20;
@@ -834,9 +839,9 @@ pub unsafe fn set(at: u64, value: u8, len: usize) {
 export! {
     fn cudaMemcpy(to: u64, from: u64, len: usize, _kind: c_int) -> Error, or UNKNOWN; {
         clock::copied(0, to, from, len as u64);
-        streams::witness_stream(device::current(), 0);
+        let mark = streams::witness_stream(device::current(), 0);
         unsafe { copy(to, from, len) };
-        SUCCESS
+        check(nccl::settle(mark), UNKNOWN)
     }
     fn cudaMemcpyAsync(to: u64, from: u64, len: usize, _kind: c_int, stream: u64) -> Error, or UNKNOWN; {
         clock::copied(stream, to, from, len as u64);
@@ -907,7 +912,10 @@ export! {
         check(streams::is_stream(stream), INVALID_RESOURCE_HANDLE)
     }
     fn cudaStreamSynchronize(stream: u64) -> Error, or UNKNOWN; {
-        streams::witness_stream(device::current(), stream);
+        let mark = streams::witness_stream(device::current(), stream);
+        if !nccl::settle(mark) {
+            return fail(UNKNOWN);
+        }
         check(streams::is_stream(stream), INVALID_RESOURCE_HANDLE)
     }
     fn cudaStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Error, or UNKNOWN; {
@@ -949,6 +957,7 @@ export! {
     }
     fn cudaEventQuery(event: u64) -> Error, or UNKNOWN; {
         match streams::event_state(event) {
+            EventState::Done if nccl::is_kept_waiting() => NOT_READY,
             EventState::Done => {
                 streams::witness_event(event);
                 SUCCESS
@@ -958,7 +967,9 @@ export! {
         }
     }
     fn cudaEventSynchronize(event: u64) -> Error, or UNKNOWN; {
-        streams::witness_event(event);
+        if !nccl::settle(streams::witness_event(event)) {
+            return fail(UNKNOWN);
+        }
         check(streams::event_state(event) != EventState::Unknown, INVALID_RESOURCE_HANDLE)
     }
     fn cudaEventElapsedTime(out: *mut f32, start: u64, end: u64) -> Error, or UNKNOWN; {

@@ -15,6 +15,8 @@ use crate::sync::Mutex;
 
 /// Handles start here: far from null and from the special streams 1 (legacy) and 2 (per thread).
 const FIRST_HANDLE: u64 = 0x1000;
+/// The legacy stream.
+const LEGACY: u64 = 1;
 /// Handles are this far apart, so that they look like aligned pointers.
 const HANDLE_STEP: u64 = 0x10;
 
@@ -27,6 +29,8 @@ pub struct Stream {
     capture: Option<u64>,
     /// When its work will be done, on the virtual clock.
     ready: Duration,
+    /// The last collective that its work comes after.
+    mark: u64,
 }
 
 /// An event: when it was last recorded, and in which capture.
@@ -34,6 +38,7 @@ pub struct Stream {
 struct Event {
     recorded: Option<Duration>,
     capture: Option<u64>,
+    mark: u64,
 }
 
 /// A captured graph. Its nodes are only counted and timed.
@@ -62,6 +67,8 @@ struct Tables {
     captures: HashMap<u64, Capture>,
     /// When the work of the special streams will be done, by device and stream.
     ready: BTreeMap<(u32, u64), Duration>,
+    /// The last collective that the work of a special stream comes after.
+    marks: BTreeMap<(u32, u64), u64>,
     /// The latest moment that the host has waited for.
     witnessed: Duration,
 }
@@ -80,11 +87,21 @@ impl Tables {
 
     /// The end of the work on a stream. The legacy stream is the default one by another name.
     fn ready(&mut self, device: u32, stream: u64) -> &mut Duration {
-        const LEGACY: u64 = 1;
         match self.streams.get_mut(&stream) {
             Some(entry) => &mut entry.ready,
             None => self
                 .ready
+                .entry((device, if stream == LEGACY { 0 } else { stream }))
+                .or_default(),
+        }
+    }
+
+    /// The last collective that the work of a stream comes after.
+    fn mark(&mut self, device: u32, stream: u64) -> &mut u64 {
+        match self.streams.get_mut(&stream) {
+            Some(entry) => &mut entry.mark,
+            None => self
+                .marks
                 .entry((device, if stream == LEGACY { 0 } else { stream }))
                 .or_default(),
         }
@@ -159,6 +176,7 @@ pub fn create_stream(device: u32, flags: u32, priority: i32) -> u64 {
             priority,
             capture: None,
             ready: Duration::ZERO,
+            mark: 0,
         },
     );
     handle
@@ -188,6 +206,7 @@ pub fn create_event() -> u64 {
         Event {
             recorded: None,
             capture: None,
+            mark: 0,
         },
     );
     handle
@@ -206,10 +225,12 @@ pub fn record(device: u32, event: u64, stream: u64) -> bool {
         Some(_) => tables.now(device, stream),
         None => tables.spend(device, stream, EVENT),
     };
+    let mark = *tables.mark(device, stream);
     let Some(entry) = tables.events.get_mut(&event) else {
         return false;
     };
     entry.recorded = Some(moment);
+    entry.mark = mark;
     entry.capture = capture;
     true
 }
@@ -229,6 +250,8 @@ pub fn wait(device: u32, stream: u64, event: u64) -> bool {
     {
         let ready = tables.ready(device, stream);
         *ready = recorded.max(*ready);
+        let mark = tables.mark(device, stream);
+        *mark = entry.mark.max(*mark);
     }
     true
 }
@@ -270,19 +293,29 @@ pub fn elapsed_ms(start: u64, end: u64) -> Option<f32> {
     } as f32)
 }
 
-/// The host waits for everything on `stream`.
-pub fn witness_stream(device: u32, stream: u64) {
+/// Notes that work on a stream comes after collective `mark` from now on.
+pub fn mark(device: u32, stream: u64, mark: u64) {
+    *TABLES.lock().mark(device, stream) = mark;
+}
+
+/// The host waits for everything on `stream`. Returns the last collective among it.
+pub fn witness_stream(device: u32, stream: u64) -> u64 {
     let mut tables = TABLES.lock();
     let now = tables.now(device, stream);
     tables.witnessed = now;
+    *tables.mark(device, stream)
 }
 
-/// The host waits for `event`.
-pub fn witness_event(event: u64) {
+/// The host waits for `event`. Returns the last collective before it.
+pub fn witness_event(event: u64) -> u64 {
     let mut tables = TABLES.lock();
-    if let Some(recorded) = tables.events.get(&event).and_then(|event| event.recorded) {
+    let Some(event) = tables.events.get(&event).copied() else {
+        return 0;
+    };
+    if let Some(recorded) = event.recorded {
         tables.witnessed = recorded.max(tables.witnessed);
     }
+    event.mark
 }
 
 /// When everything put on `device` so far will be done, on the virtual clock.

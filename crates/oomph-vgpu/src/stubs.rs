@@ -102,9 +102,8 @@ idle! {
     cusparseSetMatIndexBase cusparseSetMatType cusparseSetPointerMode cusparseSetStream
     cublasLtMatmulAlgoConfigSetAttribute cublasSetSmCountTarget
     ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommResume ncclCommRevoke
-    ncclCommShrink ncclCommSuspend ncclCommWindowDeregister
-    ncclCommWindowRegister ncclDevCommCreate ncclDevCommDestroy ncclGroupEnd ncclGroupSimulateEnd
-    ncclGroupStart ncclRedOpCreatePreMulSum ncclRedOpDestroy nvshmem_barrier_all
+    ncclCommSuspend ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate
+    ncclDevCommDestroy ncclGroupSimulateEnd nvshmem_barrier_all
     nvshmem_free nvshmem_info_get_version
     nvshmem_init nvshmem_selected_device_transport nvshmem_team_n_pes nvshmem_team_split_strided nvshmemid_hostlib_finalize
     nvshmemid_hostlib_init_attr nvshmemid_init_status nvshmemx_alltoallmem_on_stream

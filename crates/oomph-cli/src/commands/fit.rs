@@ -172,7 +172,7 @@ impl Args {
         }
         let directory = match &self.out {
             Some(directory) => directory.clone(),
-            None => free_directory(&words)?,
+            None => free_directory(&words, false)?,
         };
         let mut fitter = Fitter {
             workshop: Workshop {

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
@@ -15,15 +16,20 @@ use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
 use oomph_run::Record;
-use oomph_run::summary::{Peak, Plan, Summary, Verdict, summarize};
+use oomph_run::ranks::RankSummary;
+use oomph_run::summary::{Assumption, Peak, Plan, Summary, Verdict, summarize};
 use oomph_trace::Trace;
 use sha2::{Digest as _, Sha256};
 
 use super::explain::Found;
+use crate::cluster::{self, Words};
 use crate::host;
-use crate::job::{Job, Variant, free_directory};
+use crate::job::{Attempt, Job, Rehearsed, Variant, free_directory};
 use crate::page;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
+
+/// GPUs of a host of a cluster, where the user does not say.
+const USUAL_HOST: u32 = 8;
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +38,7 @@ use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout
     reason = "each is a switch of the command line"
 )]
 #[command(
-    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n\nOptions end at the script: what follows it is the script's own."
+    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a cluster, the others absent\n\nOptions end at the script: what follows it is the script's own."
 )]
 pub struct Args {
     /// The GPU to play, such as rtx-4090 or a100-80gb:2; without it the machine's own is used
@@ -79,6 +85,24 @@ pub struct Args {
     #[arg(long)]
     no_measure: bool,
 
+    /// Run only some ranks of a job of N, without the others, which are taken to be like them
+    #[arg(long, value_name = "N", requires = "gpu", value_parser = clap::value_parser!(u32).range(1..))]
+    world_size: Option<u32>,
+
+    /// With --world-size: the ranks to run, one after the other
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        requires = "world_size",
+        default_value = "0"
+    )]
+    ranks: Vec<u32>,
+
+    /// How many seconds a rank may do nothing while others wait for it
+    #[arg(long, value_name = "SECONDS", default_value_t = cluster::PATIENCE_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
+    patience: u64,
+
     /// Run a module, as `python -m` does
     #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "command")]
     module: Vec<OsString>,
@@ -96,7 +120,7 @@ impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<i32> {
         let plan = self.plan()?;
-        let job = self.job(plan.as_ref())?;
+        let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
             plan.mismatches(&this_job(&job.words), &this_gpu(&job), &Versions::default())
         });
@@ -105,7 +129,7 @@ impl Args {
         }
         let directory = match &self.out {
             Some(directory) => directory.clone(),
-            None => free_directory(&job.words)?,
+            None => free_directory(&job.words, job.launches)?,
         };
         fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
@@ -114,11 +138,23 @@ impl Args {
         {
             eprintln!("note: {note}");
         }
-        let attempt = job.attempt(&directory, job.total, None, "running")?;
+        let total = job.total;
+        let (attempt, ranks) = self.attempt(&mut job, &directory, total, None, "running")?;
         let Some(record) = &attempt.record else {
             return self.without_record(&directory, attempt.status);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), job.total);
+        if !ranks.is_empty() {
+            summary.script = job
+                .words
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
+            cluster::join(&mut summary, ranks, attempt.failure.clone(), attempt.status);
+            if self.world_size.is_some() {
+                summary.assumptions.push(self.absent());
+            }
+        }
         if let Some(plan) = &plan {
             let versions = Versions {
                 torch: record.torch.clone(),
@@ -140,7 +176,7 @@ impl Args {
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, &summary)));
         if summary.verdict == Verdict::OutOfMemory && job.gpu.is_some() && !self.no_measure {
-            measure(&job, &directory, &mut summary, self.quiet)?;
+            self.measure(&mut job, &directory, &mut summary)?;
         }
         self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
@@ -163,24 +199,21 @@ impl Args {
                 .chain(self.module.iter().cloned())
                 .collect();
         }
-        match words.first() {
-            None => bail!("no script was given. Usage: oomph run [options] script.py args…"),
-            Some(script) if script != "-m" && !Path::new(script).is_file() => {
-                let script = script.to_string_lossy();
-                if script == "torchrun"
-                    || script == "accelerate"
-                    || script == "python"
-                    || script == "python3"
-                {
-                    bail!(
-                        "{script} starts processes of its own, which oomph run does not record. Give it the script: oomph run [options] train.py args…"
-                    );
-                }
-                bail!("{script}: no such file. Give a Python script, or a module with -m");
+        let (words, launches) = match cluster::words(words, host)? {
+            Words::Script(words) => (words, false),
+            Words::Launcher(words) => (words, true),
+        };
+        if let Some(world) = self.world_size {
+            if launches {
+                bail!(
+                    "--world-size runs single ranks of a script without its launcher. Give it the script: oomph run --world-size {world} --ranks 0 train.py args…"
+                );
             }
-            Some(_) => {}
+            if let Some(rank) = self.ranks.iter().find(|rank| **rank >= world) {
+                bail!("--ranks: there is no rank {rank} among {world}; they count from 0");
+            }
         }
-        let gpu = self
+        let mut gpu = self
             .gpu
             .as_deref()
             .map(oomph_gpus::parse_spec)
@@ -200,12 +233,20 @@ impl Args {
                 "this machine has no GPU that CUDA could use. Name one to play, such as --gpu rtx-4090 (oomph gpus lists them)"
             );
         }
+        if self.world_size.is_some()
+            && let Some(gpu) = gpu.as_mut().filter(|gpu| gpu.count == 1)
+        {
+            gpu.count = USUAL_HOST;
+        }
         let total = gpu
             .as_ref()
             .map(|spec| memory.unwrap_or(spec.found.gpu.memory.total_bytes));
         Ok(Job {
             host,
             words,
+            launches,
+            rehearsed: None,
+            rank_patience: Duration::from_secs(self.patience),
             gpu,
             total,
             steps: self.steps,
@@ -217,6 +258,65 @@ impl Args {
             patience: None,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
         })
+    }
+
+    /// Runs the job once: all of it, or the ranks that were asked for one after the other.
+    fn attempt(
+        &self,
+        job: &mut Job,
+        directory: &Path,
+        limit: Option<u64>,
+        log: Option<&Path>,
+        doing: &str,
+    ) -> anyhow::Result<(Attempt, Vec<RankSummary>)> {
+        let mut attempt = match self.world_size {
+            None => job.attempt(directory, limit, log, doing)?,
+            Some(world_size) => {
+                let mut last = None;
+                for &rank in &self.ranks {
+                    job.rehearsed = Some(Rehearsed {
+                        rank,
+                        world_size,
+                        per_host: job.gpu.as_ref().map_or(1, |gpu| gpu.count),
+                    });
+                    let own = directory.join(format!("rank-{rank}"));
+                    fs::create_dir_all(&own)
+                        .with_context(|| format!("cannot make {}", own.display()))?;
+                    let attempt = job.attempt(&own, limit, log, &format!("{doing} rank {rank}"))?;
+                    let ended = attempt.record.is_none() || !attempt.status.success();
+                    last = Some(attempt);
+                    if ended {
+                        break;
+                    }
+                }
+                let mut attempt = last.context("no rank was asked for")?;
+                if attempt.record.is_none() {
+                    return Ok((attempt, Vec::new()));
+                }
+                (attempt.record, attempt.trace) = (None, None);
+                attempt
+            }
+        };
+        let mut ranks = cluster::gather(directory, &attempt, job.total)?;
+        if self.world_size.is_some() {
+            ranks.retain(|rank| !rank.directory.is_empty());
+        }
+        cluster::put_spokesman(directory, &mut attempt, &ranks)?;
+        Ok((attempt, ranks))
+    }
+
+    /// What a rehearsal rests on.
+    fn absent(&self) -> Assumption {
+        let world = self.world_size.unwrap_or(1);
+        Assumption {
+            kind: "ranks".to_owned(),
+            what: format!(
+                "{} of {world} ranks did not run: what they would have sent is taken to be like what this rank sends",
+                u64::from(world).saturating_sub(self.ranks.len() as u64)
+            ),
+            location: None,
+            count: 1,
+        }
     }
 
     fn plan(&self) -> anyhow::Result<Option<PlanFile>> {
@@ -247,8 +347,11 @@ impl Args {
 
     /// The process did not live to write its record.
     fn without_record(&self, directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
-        if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
-            bail!("{reason}");
+        let first = directory.join(format!("rank-{}", self.ranks[0]));
+        for place in [directory, &first] {
+            if let Ok(reason) = fs::read_to_string(place.join("refused.txt")) {
+                bail!("{reason}");
+            }
         }
         // What was captured at the moment of an out-of-memory error is there all the same.
         let captured = directory.join("failure.pickle");
@@ -289,6 +392,76 @@ impl Args {
                 Ok(EXIT_SCRIPT_FAILED)
             }
         }
+    }
+
+    /// Runs the script again on the same GPU without limit, and puts what it needed into `summary`.
+    fn measure(
+        &self,
+        job: &mut Job,
+        directory: &Path,
+        summary: &mut Summary,
+    ) -> anyhow::Result<()> {
+        if !self.quiet {
+            eprintln!(
+                "oomph: out of memory; running again without a limit to see how much is needed…"
+            );
+        }
+        let place = directory.join("unlimited");
+        fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+        // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
+        let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
+        job.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
+        let (attempt, ranks) = self.attempt(
+            job,
+            &place,
+            None,
+            Some(&place.join("output.log")),
+            "running without a limit",
+        )?;
+        let measured = attempt
+            .record
+            .as_ref()
+            .filter(|record| record.oom.as_ref().is_none_or(|oom| !oom.raised));
+        let Some(record) = measured else {
+            return Ok(());
+        };
+        let needed = summarize(record, attempt.trace.as_ref(), job.total);
+        for rank in &mut summary.ranks {
+            if let Some(measured) = ranks.iter().find(|measured| measured.rank == rank.rank) {
+                rank.peak = measured.peak;
+                rank.by_category.clone_from(&measured.by_category);
+            }
+        }
+        summary.outlier = oomph_run::ranks::outlier(&summary.ranks);
+        if let Some(oom) = &mut summary.oom {
+            oom.short_bytes = Some(
+                needed
+                    .peak
+                    .used_bytes
+                    .saturating_sub(summary.gpu.memory_bytes),
+            );
+            oom.module = oom.module.take().filter(|module| !module.is_empty());
+        }
+        summary.peak = needed.peak;
+        summary.by_category = needed.by_category;
+        summary.modules = needed.modules;
+        summary.operators = needed.operators;
+        summary.phases = needed.phases;
+        summary.timeline = needed.timeline;
+        summary.steps = needed.steps;
+        summary.peak_phase = needed.peak_phase;
+        summary.peak_step = needed.peak_step;
+        summary.gpu.usable_bytes = needed.gpu.usable_bytes;
+        for assumption in needed.assumptions {
+            if !summary
+                .assumptions
+                .iter()
+                .any(|known| known.what == assumption.what && known.location == assumption.location)
+            {
+                summary.assumptions.push(assumption);
+            }
+        }
+        Ok(())
     }
 
     fn write(
@@ -392,66 +565,4 @@ fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
         ..oomph_explain::Options::default()
     };
     oomph_explain::explain(trace, &options)
-}
-
-/// Runs the script again on the same GPU without limit, and puts what it needed into `summary`.
-fn measure(job: &Job, directory: &Path, summary: &mut Summary, quiet: bool) -> anyhow::Result<()> {
-    if !quiet {
-        eprintln!("oomph: out of memory; running again without a limit to see how much is needed…");
-    }
-    let place = directory.join("unlimited");
-    fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
-    let mut unlimited = Job {
-        gpu: job.gpu.clone(),
-        words: job.words.clone(),
-        levers: job.levers.clone(),
-        unknown: job.unknown.clone(),
-        ..*job
-    };
-    // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
-    let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
-    unlimited.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
-    let attempt = unlimited.attempt(
-        &place,
-        None,
-        Some(&place.join("output.log")),
-        "running without a limit",
-    )?;
-    let measured = attempt
-        .record
-        .as_ref()
-        .filter(|record| record.oom.as_ref().is_none_or(|oom| !oom.raised));
-    let Some(record) = measured else {
-        return Ok(());
-    };
-    let needed = summarize(record, attempt.trace.as_ref(), job.total);
-    if let Some(oom) = &mut summary.oom {
-        oom.short_bytes = Some(
-            needed
-                .peak
-                .used_bytes
-                .saturating_sub(summary.gpu.memory_bytes),
-        );
-        oom.module = oom.module.take().filter(|module| !module.is_empty());
-    }
-    summary.peak = needed.peak;
-    summary.by_category = needed.by_category;
-    summary.modules = needed.modules;
-    summary.operators = needed.operators;
-    summary.phases = needed.phases;
-    summary.timeline = needed.timeline;
-    summary.steps = needed.steps;
-    summary.peak_phase = needed.peak_phase;
-    summary.peak_step = needed.peak_step;
-    summary.gpu.usable_bytes = needed.gpu.usable_bytes;
-    for assumption in needed.assumptions {
-        if !summary
-            .assumptions
-            .iter()
-            .any(|known| known.what == assumption.what && known.location == assumption.location)
-        {
-            summary.assumptions.push(assumption);
-        }
-    }
-    Ok(())
 }

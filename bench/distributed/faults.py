@@ -1,0 +1,63 @@
+"""One rank goes wrong: does the run end within 30 s with its name? `faults.py --out faults.json [N]`.
+
+N runs (50 unless given) over kinds of faults, jobs (plain, DDP, FSDP2), 2 to 4 ranks and culprits.
+"""
+import argparse, json, os, re, subprocess, sys, tempfile, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
+KINDS = ("oom", "killed", "exit", "error", "operation", "count", "type", "sleep", "order", "skip")
+LIMIT = 30
+
+
+def cases(count):
+    jobs, worlds = ("plain", "ddp", "fsdp"), (2, 3, 4)
+    for number in range(count):
+        # Another job at every round of the kinds, another culprit each time.
+        world, job = worlds[number % len(worlds)], jobs[number // len(KINDS) % len(jobs)]
+        yield dict(kind=KINDS[number % len(KINDS)], job=job, ranks=world, culprit=number % world)
+
+
+def run(case):
+    with tempfile.TemporaryDirectory() as directory:
+        result = os.path.join(directory, "result.json")
+        command = [OOMPH, "run", "--quiet", "--no-measure", "--gpu", f"h100-80gb:{case['ranks']}", "--json", result, "--out", os.path.join(directory, "run"), "--",
+                   "torchrun", "--standalone", "--nproc-per-node", str(case["ranks"]), os.path.join(HERE, "faulty.py"), case["kind"], case["job"], str(case["culprit"])]
+        began = time.time()
+        process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        ended = time.time()
+        # Importing and building come first: the limit is for what follows the fault.
+        fault = re.search(r"fault at ([\d.]+)", process.stderr)
+        if fault is None:
+            return dict(case, status=process.returncode, good=False, seconds=0, named=None, what="the fault did not happen: " + process.stderr[-300:])
+        case = dict(case, status=process.returncode, seconds=round(ended - float(fault[1]), 1), whole_run_seconds=round(ended - began, 1), named=None, what="")
+        if os.path.exists(result):
+            culprit = json.load(open(result)).get("culprit")
+            if culprit:
+                case.update(named=culprit["rank"], what=culprit["failure"][:200], found=culprit["kind"])
+        # Between two ranks nobody can say who is right where they call different things: both are told.
+        between_two = case["ranks"] == 2 and case["kind"] in ("operation", "count", "type", "order", "skip")
+        told = case["named"] == case["culprit"] or (between_two and "rank 0" in case["what"] and "rank 1" in case["what"])
+        return dict(case, good=bool(told and case["status"] != 0 and case["seconds"] <= LIMIT))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("count", nargs="?", type=int, default=50)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    rows = []
+    for case in cases(options.count):
+        rows.append(run(case))
+        r = rows[-1]
+        print("good" if r["good"] else "BAD ", r["kind"], r["job"], f"{r['ranks']} ranks, culprit {r['culprit']}, named {r['named']}, {r['seconds']} s, status {r['status']}: {r['what'][:150]}", flush=True)
+    good = sum(r["good"] for r in rows)
+    print(good, "of", len(rows))
+    if options.out:
+        with open(options.out, "w") as file:
+            json.dump(dict(date=time.strftime("%Y-%m-%d"), command=f"python bench/distributed/faults.py {options.count}", good=good, runs=len(rows), cases=rows), file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

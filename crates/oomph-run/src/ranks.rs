@@ -1,0 +1,229 @@
+//! A job of several ranks: each one's figures, who differs from the others, and who failed them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::record::Record;
+use crate::summary::{Peak, Summary, Verdict};
+
+/// What one rank came to.
+#[derive(Debug, Clone, Serialize)]
+pub struct RankSummary {
+    /// Its rank in the whole job.
+    pub rank: u32,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Whether its launcher ended it because another rank failed.
+    pub terminated: bool,
+    /// The GPU that it used most.
+    pub device: Option<u32>,
+    /// The greatest amounts.
+    pub peak: Peak,
+    /// Bytes at the peak by what they hold.
+    pub by_category: BTreeMap<&'static str, u64>,
+    /// Steps that it made.
+    pub step_count: u32,
+    /// How it failed, if it did.
+    pub failure: Option<String>,
+    /// Its directory inside the run's, empty if it left none.
+    pub directory: String,
+}
+
+/// A rank that differs from the others.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outlier {
+    /// Its rank.
+    pub rank: u32,
+    /// How much more its peak is than the middle one of all ranks; negative for less.
+    pub difference_bytes: i64,
+    /// By what it holds, the largest difference first.
+    pub by_category: Vec<Difference>,
+}
+
+/// A part of a difference.
+#[derive(Debug, Clone, Serialize)]
+pub struct Difference {
+    /// What is held.
+    pub name: &'static str,
+    /// How much more than at the rank of the middle.
+    pub bytes: i64,
+}
+
+/// The rank that the others failed by.
+#[derive(Debug, Clone, Serialize)]
+pub struct Culprit {
+    /// Its rank.
+    pub rank: u32,
+    /// `out_of_memory`, `failed`, `ended`, `stuck`, `circle` or `mismatch`.
+    pub kind: String,
+    /// What happened.
+    #[serde(rename = "failure")]
+    pub what: String,
+}
+
+impl Culprit {
+    /// What happened, with the rank's name.
+    pub fn sentence(&self) -> String {
+        if self.kind == "out_of_memory" {
+            format!("rank {} ran out of memory", self.rank)
+        } else if self.what.starts_with("rank ") {
+            self.what.clone()
+        } else {
+            format!("rank {}: {}", self.rank, self.what)
+        }
+    }
+}
+
+impl RankSummary {
+    /// What `summary` says of `record`'s rank, whose directory has this name.
+    pub fn new(rank: u32, record: &Record, summary: &Summary, directory: String) -> Self {
+        Self {
+            rank,
+            verdict: summary.verdict,
+            terminated: record.outcome.kind == "terminated",
+            device: record.busiest().map(|device| device.index),
+            peak: summary.peak,
+            by_category: summary.by_category.clone(),
+            step_count: summary.step_count,
+            failure: summary.failure.clone(),
+            directory,
+        }
+    }
+}
+
+/// The rank whose peak is furthest from the middle one, where that is worth a word.
+pub fn outlier(ranks: &[RankSummary]) -> Option<Outlier> {
+    /// Less than this part, and less than so many bytes, is no difference.
+    const PART: f64 = 0.01;
+    const LEAST: u64 = 16 << 20;
+    let mut whole: Vec<&RankSummary> = ranks.iter().filter(|rank| !rank.terminated).collect();
+    if whole.len() < 2 {
+        return None;
+    }
+    whole.sort_by_key(|rank| (rank.peak.used_bytes, rank.rank));
+    // Of two, the larger one stands out.
+    let middle = whole[(whole.len() - 1) / 2];
+    let far = |rank: &RankSummary| rank.peak.used_bytes.abs_diff(middle.peak.used_bytes);
+    let found = *whole
+        .iter()
+        .max_by_key(|rank| (far(rank), rank.peak.used_bytes))?;
+    let threshold = (middle.peak.used_bytes as f64 * PART) as u64;
+    if far(found) <= threshold.max(LEAST) {
+        return None;
+    }
+    let difference = |a: u64, b: u64| a as i64 - b as i64;
+    let mut by_category: Vec<Difference> = found
+        .by_category
+        .iter()
+        .map(|(&name, &bytes)| Difference {
+            name,
+            bytes: difference(bytes, middle.by_category.get(name).copied().unwrap_or(0)),
+        })
+        .filter(|part| part.bytes.unsigned_abs() > LEAST)
+        .collect();
+    by_category.sort_by_key(|part| std::cmp::Reverse(part.bytes.unsigned_abs()));
+    Some(Outlier {
+        rank: found.rank,
+        difference_bytes: difference(found.peak.used_bytes, middle.peak.used_bytes),
+        by_category,
+    })
+}
+
+/// Who failed the others. `noted` is what the ranks found when they met: kind, rank, text.
+pub fn culprit(ranks: &[RankSummary], noted: Option<(String, u32, String)>) -> Option<Culprit> {
+    // Memory first: a rank that ran out of it leaves the others in all the other ways.
+    let by_memory = ranks
+        .iter()
+        .find(|rank| rank.verdict == Verdict::OutOfMemory)
+        .map(|rank| Culprit {
+            rank: rank.rank,
+            kind: "out_of_memory".to_owned(),
+            what: rank.failure.clone().unwrap_or_default(),
+        });
+    let by_meeting = noted.map(|(kind, rank, what)| Culprit { rank, kind, what });
+    let by_failure = ranks
+        .iter()
+        .find(|rank| rank.verdict == Verdict::ScriptFailed && !rank.terminated)
+        .map(|rank| Culprit {
+            rank: rank.rank,
+            kind: "failed".to_owned(),
+            what: rank.failure.clone().unwrap_or_default(),
+        });
+    by_memory.or(by_meeting).or(by_failure)
+}
+
+/// The rank that stands for the job: the one that ran out of memory, or the one that needs most.
+pub fn spokesman(ranks: &[RankSummary]) -> Option<usize> {
+    let short = ranks
+        .iter()
+        .position(|rank| rank.verdict == Verdict::OutOfMemory);
+    short.or_else(|| {
+        let most = ranks.iter().map(|rank| rank.peak.used_bytes).max()?;
+        ranks.iter().position(|rank| rank.peak.used_bytes == most)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn rank(rank: u32, gib: u64, verdict: Verdict) -> RankSummary {
+        RankSummary {
+            rank,
+            verdict,
+            terminated: false,
+            device: Some(rank),
+            peak: Peak {
+                used_bytes: gib * GIB,
+                ..Peak::default()
+            },
+            by_category: BTreeMap::from([("activations", (gib - 1) * GIB), ("parameters", GIB)]),
+            step_count: 1,
+            failure: None,
+            directory: String::new(),
+        }
+    }
+
+    #[test]
+    fn one_rank_stands_out_by_what_it_holds() {
+        let ranks = [3, 3, 5, 3];
+        let ranks: Vec<_> = (0..)
+            .zip(ranks)
+            .map(|(at, gib)| rank(at, gib, Verdict::Fits))
+            .collect();
+        let found = outlier(&ranks);
+        assert_eq!(found.as_ref().map(|found| found.rank), Some(2));
+        let parts = found.map(|found| found.by_category).unwrap_or_default();
+        assert_eq!(parts.len(), 1);
+        assert_eq!((parts[0].name, parts[0].bytes), ("activations", 2 << 30));
+        assert!(outlier(&ranks[..2]).is_none());
+        assert_eq!(spokesman(&ranks), Some(2));
+    }
+
+    #[test]
+    fn memory_is_blamed_before_what_follows_from_it() {
+        let mut ranks = vec![
+            rank(0, 3, Verdict::ScriptFailed),
+            rank(1, 4, Verdict::OutOfMemory),
+        ];
+        let noted = Some(("ended".to_owned(), 0, "gone".to_owned()));
+        let found = culprit(&ranks, noted.clone());
+        assert_eq!(
+            found.map(|found| (found.rank, found.kind)),
+            Some((1, "out_of_memory".to_owned()))
+        );
+        assert_eq!(spokesman(&ranks), Some(1));
+        ranks.pop();
+        assert_eq!(
+            culprit(&ranks, noted).map(|found| found.kind),
+            Some("ended".to_owned())
+        );
+        assert_eq!(
+            culprit(&ranks, None).map(|found| found.kind),
+            Some("failed".to_owned())
+        );
+    }
+}

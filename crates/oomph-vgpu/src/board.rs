@@ -1,0 +1,557 @@
+//! The board: what the processes of one run know of each other.
+//!
+//! `oomph run` names a directory of the run (`ranks.directory`). Each process takes a slot of the
+//! file `board` in it: who it is, what it holds on each GPU, whom it waits for, how it ended. The
+//! first failure of ranks as a whole is written to `failure.txt`: kind, rank, and what happened.
+//!
+//! Whether a process still gets on is asked of the system: what its threads and children computed,
+//! what they waited for a processor, and what they read and wrote.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::device::machine;
+use crate::shared::{self, Shared, Text};
+
+/// Processes of one run, at most.
+const SLOTS: usize = 1024;
+/// GPUs of one host, at most.
+pub const GPUS: usize = 16;
+
+/// A slot's states; 0 is one that nobody has taken.
+const ALIVE: u32 = 1;
+/// One waits for a process that cannot be told yet.
+const SOMEBODY: u32 = u32::MAX;
+/// How a process ended.
+const FINISHED: u32 = 2;
+const FAILED: u32 = 3;
+
+/// One process.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Slot {
+    state: AtomicU32,
+    process: AtomicU32,
+    /// Its rank in the whole job plus one; 0 while unknown.
+    rank: AtomicI32,
+    /// The slot that it waits for, plus one; [`SOMEBODY`] where that is not known; 0 if it does not wait.
+    waits_for: AtomicU32,
+    /// Milliseconds since the epoch.
+    waits_since: AtomicU64,
+    /// Bytes that it holds on each GPU.
+    held: [AtomicU64; GPUS],
+    /// What it waits in.
+    doing: Text<192>,
+    /// How it ended.
+    end: Text<512>,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct Head {
+    taken: AtomicU32,
+    failed: AtomicU32,
+}
+
+const SLOT: usize = size_of::<Slot>();
+const FIRST: usize = 64;
+
+/// The board of the run that this process belongs to.
+#[derive(Debug)]
+pub struct Board {
+    directory: PathBuf,
+    file: Shared,
+    /// How long a process may be idle while others wait for it.
+    pub patience: Duration,
+}
+
+static BOARD: OnceLock<Option<Board>> = OnceLock::new();
+/// The slot of this process and the process itself: a fork is another one.
+static MINE: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// The board, if the run has one.
+pub fn get() -> Option<&'static Board> {
+    BOARD
+        .get_or_init(|| {
+            let config = &machine().config;
+            let directory = config.text("ranks.directory", "");
+            if directory.is_empty() {
+                return None;
+            }
+            let directory = PathBuf::from(directory);
+            let file = Shared::open(&directory.join("board"), FIRST + SLOTS * SLOT)?;
+            Some(Board {
+                directory,
+                file,
+                patience: Duration::from_millis(config.number("ranks.patience_ms", 20_000)),
+            })
+        })
+        .as_ref()
+}
+
+fn milliseconds() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |time| time.as_millis() as u64)
+}
+
+/// Why ranks cannot go on together.
+#[derive(Debug, Clone, Copy)]
+pub enum Fault {
+    /// Another operation, count, type or root.
+    Mismatch,
+    /// A rank has ended.
+    Ended,
+    /// A rank does nothing, and others wait for it.
+    Stuck,
+    /// Ranks wait for each other.
+    Circle,
+}
+
+impl Fault {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Mismatch => "mismatch",
+            Self::Ended => "ended",
+            Self::Stuck => "stuck",
+            Self::Circle => "circle",
+        }
+    }
+}
+
+impl Board {
+    fn head(&self) -> &'static Head {
+        // SAFETY: atomics at the beginning of the file.
+        unsafe { self.file.at(0) }
+    }
+
+    fn slot(&self, index: usize) -> &'static Slot {
+        // SAFETY: the file has room for all slots.
+        unsafe { self.file.at(FIRST + index.min(SLOTS - 1) * SLOT) }
+    }
+
+    fn taken(&self) -> usize {
+        (self.head().taken.load(Ordering::Acquire) as usize).min(SLOTS)
+    }
+
+    /// The slot of this process, taken at the first call.
+    pub fn mine(&self) -> usize {
+        let process = std::process::id();
+        let known = MINE.load(Ordering::Acquire);
+        if known != u64::MAX && (known >> 32) as u32 == process {
+            return (known & 0xffff_ffff) as usize;
+        }
+        let index = (self.head().taken.fetch_add(1, Ordering::AcqRel) as usize).min(SLOTS - 1);
+        let slot = self.slot(index);
+        slot.process.store(process, Ordering::Relaxed);
+        if let Some(rank) = std::env::var("RANK")
+            .ok()
+            .and_then(|text| text.parse().ok())
+        {
+            Self::name(slot, rank);
+        }
+        slot.state.store(ALIVE, Ordering::Release);
+        MINE.store(u64::from(process) << 32 | index as u64, Ordering::Release);
+        index
+    }
+
+    fn name(slot: &Slot, rank: i32) {
+        slot.rank.store(rank.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// Says which rank of the whole job this process is, unless that is known.
+    pub fn i_am(&self, rank: i32) {
+        let slot = self.slot(self.mine());
+        if slot.rank.load(Ordering::Relaxed) == 0 {
+            Self::name(slot, rank);
+        }
+    }
+
+    /// The rank of a slot in the whole job; `otherwise` while it is unknown.
+    pub fn rank_of(&self, slot: usize, otherwise: i32) -> i32 {
+        match self.slot(slot).rank.load(Ordering::Relaxed) {
+            0 => otherwise,
+            known => known - 1,
+        }
+    }
+
+    /// The process with this rank.
+    pub fn find(&self, rank: i32) -> Option<usize> {
+        (0..self.taken())
+            .rev()
+            .find(|&slot| self.slot(slot).rank.load(Ordering::Relaxed) == rank + 1)
+    }
+
+    /// Says how this process ends.
+    pub fn leave(&self, failed: bool, how: &str) {
+        let slot = self.slot(self.mine());
+        slot.end.set(how);
+        slot.state
+            .store(if failed { FAILED } else { FINISHED }, Ordering::Release);
+    }
+
+    /// Says what this process holds on a GPU.
+    pub fn holds(&self, device: u32, bytes: u64) {
+        if let Some(held) = self.slot(self.mine()).held.get(device as usize) {
+            held.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// What the other processes hold on a GPU, with those that are gone left out if `surely`.
+    pub fn held_by_others(&self, device: u32, surely: bool) -> u64 {
+        let mine = self.mine();
+        (0..self.taken())
+            .filter(|&index| index != mine)
+            .map(|index| self.slot(index))
+            .filter(|slot| slot.state.load(Ordering::Acquire) == ALIVE)
+            .map(|slot| {
+                let held = slot
+                    .held
+                    .get(device as usize)
+                    .map_or(0, |held| held.load(Ordering::Relaxed));
+                let gone = held > 0 && surely && !lives(slot.process.load(Ordering::Relaxed));
+                if gone { 0 } else { held }
+            })
+            .sum()
+    }
+
+    /// How a process ended, if it has.
+    pub fn end_of(&self, slot: usize) -> Option<String> {
+        let slot = self.slot(slot);
+        let said = slot.end.get();
+        match slot.state.load(Ordering::Acquire) {
+            FINISHED => Some("its script came to its end".to_owned()),
+            FAILED => Some(said),
+            _ if lives(slot.process.load(Ordering::Relaxed)) => None,
+            _ => Some("its process died without a word".to_owned()),
+        }
+    }
+
+    /// Says that this process waits for another one, and in what.
+    pub fn waits(&self, for_slot: Option<usize>, doing: &str) {
+        let slot = self.slot(self.mine());
+        slot.doing.set(doing);
+        slot.waits_since.store(milliseconds(), Ordering::Relaxed);
+        let target = for_slot.map_or(SOMEBODY, |slot| slot as u32 + 1);
+        slot.waits_for.store(target, Ordering::Release);
+    }
+
+    /// Says that it goes on.
+    pub fn goes_on(&self) {
+        self.slot(self.mine()).waits_for.store(0, Ordering::Release);
+    }
+
+    /// What a process waits in, for how long, and for whom if that is known; `None` if it does not
+    /// wait.
+    pub fn waiting(&self, slot: usize) -> Option<(String, Duration, Option<usize>)> {
+        let slot = self.slot(slot);
+        let target = slot.waits_for.load(Ordering::Acquire);
+        if target == 0 {
+            return None;
+        }
+        let since = slot.waits_since.load(Ordering::Relaxed);
+        let waited = Duration::from_millis(milliseconds().saturating_sub(since));
+        let target = (target != SOMEBODY).then(|| target as usize - 1);
+        Some((slot.doing.get(), waited, target))
+    }
+
+    /// Whether `slot` waits, directly or through others, for this process, all for `least`.
+    pub fn waits_for_me(&self, slot: usize, least: Duration) -> bool {
+        let mine = self.mine();
+        let mut at = slot;
+        for _ in 0..self.taken() {
+            match self.waiting(at) {
+                Some((_, waited, Some(next))) if waited >= least => at = next,
+                _ => return false,
+            }
+            if at == mine {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether any other process gets on.
+    fn somebody_works(&self, activity: &mut Activity, least: Duration) -> bool {
+        let mine = self.mine();
+        (0..self.taken()).any(|slot| {
+            slot != mine
+                && self.end_of(slot).is_none()
+                && self.waiting(slot).is_none()
+                && activity.idle(self, slot) <= least
+        })
+    }
+
+    /// Where all ranks wait for each other: the one that waits in what the fewest wait in.
+    fn odd_one(&self) -> Option<(i32, String)> {
+        let mut groups: BTreeMap<String, Vec<i32>> = BTreeMap::new();
+        for slot in 0..self.taken() {
+            if let Some((doing, ..)) = self.waiting(slot) {
+                groups
+                    .entry(doing)
+                    .or_default()
+                    .push(self.rank_of(slot, -1));
+            }
+        }
+        let (few, ranks) = groups.iter().min_by_key(|(_, ranks)| ranks.len())?;
+        let rank = ranks.iter().copied().min()?;
+        let others: Vec<String> = groups
+            .iter()
+            .filter(|(doing, _)| *doing != few)
+            .map(|(doing, ranks)| {
+                let mut ranks: Vec<String> = ranks.iter().map(i32::to_string).collect();
+                ranks.sort();
+                format!("rank {} in {doing}", ranks.join(", "))
+            })
+            .collect();
+        if others.is_empty() {
+            return None;
+        }
+        Some((
+            rank,
+            format!(
+                "rank {rank} waits in {few}, while others wait for it: {}",
+                others.join("; ")
+            ),
+        ))
+    }
+
+    /// The first failure of the run, if there was one.
+    pub fn failure(&self) -> Option<String> {
+        if self.head().failed.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let text = fs::read_to_string(self.failure_path()).unwrap_or_default();
+        Some(text.splitn(3, '\n').nth(2).unwrap_or_default().to_owned())
+    }
+
+    fn failure_path(&self) -> PathBuf {
+        self.directory.join("failure.txt")
+    }
+
+    /// Writes the failure down, unless another one came first; returns the first.
+    pub fn fail(&self, fault: Fault, rank: i32, text: &str) -> String {
+        let part = self
+            .directory
+            .join(format!("failure-{}", std::process::id()));
+        let written = fs::File::create(&part)
+            .and_then(|mut file| write!(file, "{}\n{rank}\n{text}", fault.name()));
+        // A link exists once: whoever makes it was first, and readers never see half a text.
+        if written.is_ok() {
+            let _ = fs::hard_link(&part, self.failure_path());
+        }
+        let _ = fs::remove_file(&part);
+        self.head().failed.store(1, Ordering::Release);
+        self.failure().unwrap_or_else(|| text.to_owned())
+    }
+
+    /// Where messages of `name` lie.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+/// Whether a process runs: it exists, and is not only waiting to be buried.
+fn lives(process: u32) -> bool {
+    fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|text| {
+        let state = text
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next());
+        !matches!(state, Some('Z' | 'X') | None)
+    })
+}
+
+/// What a process and its children have done so far: nanoseconds that they computed or waited for
+/// a processor, and bytes that they read and wrote.
+fn work_of(process: u32, depth: u32) -> (u64, u64) {
+    const DEPTH: u32 = 3;
+    let home = format!("/proc/{process}");
+    let mut work = (0, 0);
+    for line in fs::read_to_string(format!("{home}/io"))
+        .unwrap_or_default()
+        .lines()
+    {
+        if let Some(bytes) = line
+            .strip_prefix("rchar: ")
+            .or_else(|| line.strip_prefix("wchar: "))
+        {
+            work.1 += bytes.parse().unwrap_or(0);
+        }
+    }
+    let Ok(tasks) = fs::read_dir(format!("{home}/task")) else {
+        return work;
+    };
+    for task in tasks.flatten() {
+        work.0 += nanoseconds(&task.path().join("schedstat"));
+        if depth < DEPTH {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            for child in children.split_whitespace().filter_map(|id| id.parse().ok()) {
+                let more = work_of(child, depth + 1);
+                work = (work.0 + more.0, work.1 + more.1);
+            }
+        }
+    }
+    work
+}
+
+fn nanoseconds(schedstat: &Path) -> u64 {
+    fs::read_to_string(schedstat)
+        .unwrap_or_default()
+        .split_whitespace()
+        .take(2)
+        .filter_map(|figure| figure.parse::<u64>().ok())
+        .sum()
+}
+
+/// Who gets on, and who has not for a while.
+#[derive(Debug, Default)]
+pub struct Activity {
+    seen: HashMap<usize, ((u64, u64), Instant)>,
+}
+
+impl Activity {
+    /// How long a process has done nothing worth mentioning. Threads that only look around every
+    /// tenth of a second are not worth mentioning.
+    pub fn idle(&mut self, board: &Board, slot: usize) -> Duration {
+        /// Of the time that passed, one part in so many.
+        const SHARE: u64 = 100;
+        const BYTES: u64 = 64 << 10;
+        let process = board.slot(slot).process.load(Ordering::Relaxed);
+        let now = work_of(process, 0);
+        let entry = self
+            .seen
+            .entry(slot)
+            .or_insert_with(|| (now, Instant::now()));
+        let passed = entry.1.elapsed();
+        let (time, bytes) = (
+            now.0.saturating_sub(entry.0.0),
+            now.1.saturating_sub(entry.0.1),
+        );
+        let least = (board.patience.as_nanos() as u64 / SHARE).max(1);
+        if time > least || bytes > BYTES {
+            *entry = (now, Instant::now());
+            return Duration::ZERO;
+        }
+        passed
+    }
+}
+
+/// Sleeps until `done`, which may become true when `word` changes. `missing` are the slots of those
+/// who are waited for, `None` for one that has not come yet, each with its rank; `doing` says in
+/// what this process waits. Errors name the culprit.
+pub fn wait(
+    board: &Board,
+    word: &AtomicU32,
+    doing: &dyn Fn() -> String,
+    missing: &dyn Fn() -> Vec<(Option<usize>, i32)>,
+    done: &dyn Fn() -> bool,
+) -> Result<(), String> {
+    const FIRST_LOOK: Duration = Duration::from_millis(200);
+    const LAST_LOOK: Duration = Duration::from_secs(1);
+    let mut activity = Activity::default();
+    let began = Instant::now();
+    let mut look = FIRST_LOOK;
+    let mut told: Option<Option<usize>> = None;
+    let outcome = loop {
+        let seen = word.load(Ordering::Acquire);
+        if done() {
+            break Ok(());
+        }
+        if let Some(failure) = board.failure() {
+            break Err(failure);
+        }
+        shared::sleep_on(word, seen, look);
+        if done() {
+            break Ok(());
+        }
+        if began.elapsed() < FIRST_LOOK {
+            continue;
+        }
+        look = (look * 2).min(LAST_LOOK);
+        let absent = missing();
+        let first = absent.iter().find_map(|&(slot, _)| slot);
+        if told != Some(first) {
+            board.waits(first, &doing());
+            told = Some(first);
+        }
+        // To ask what a process does takes longer than to see that it is gone: only the first is asked.
+        let gone = absent
+            .iter()
+            .find(|(slot, _)| slot.is_some_and(|slot| board.end_of(slot).is_some()));
+        let fault = gone
+            .or(absent.first())
+            .and_then(|&(slot, rank)| judge(board, slot, rank, &mut activity, began, doing));
+        if let Some((fault, rank, text)) = fault
+            && !done()
+        {
+            break Err(board.fail(fault, rank, &text));
+        }
+    };
+    if told.is_some() {
+        board.goes_on();
+    }
+    outcome
+}
+
+/// Whether one who is waited for will never come.
+fn judge(
+    board: &Board,
+    slot: Option<usize>,
+    rank: i32,
+    activity: &mut Activity,
+    began: Instant,
+    doing: &dyn Fn() -> String,
+) -> Option<(Fault, i32, String)> {
+    /// Ranks that wait for each other for so long will do so for ever.
+    const CIRCLE: Duration = Duration::from_secs(3);
+    let me = board.rank_of(board.mine(), -1);
+    let who = if me < 0 {
+        "another rank".to_owned()
+    } else {
+        format!("rank {me}")
+    };
+    let doing = doing();
+    let Some(slot) = slot else {
+        // Which process it will be is not known: as long as any one works it may be that.
+        let look = board.patience / 3;
+        if began.elapsed() < look || board.somebody_works(activity, look * 2) {
+            return None;
+        }
+        let (rank, text) = board.odd_one().unwrap_or_else(|| {
+            let text = format!(
+                "rank {rank} has not come: {who} has waited {} s for it in {doing}",
+                began.elapsed().as_secs()
+            );
+            (rank, text)
+        });
+        return Some((Fault::Stuck, rank, text));
+    };
+    if let Some(end) = board.end_of(slot) {
+        let text = format!("rank {rank} is gone ({end}), and {who} waits for it in {doing}");
+        return Some((Fault::Ended, rank, text));
+    }
+    if let Some((theirs, _, _)) = board.waiting(slot) {
+        return board.waits_for_me(slot, CIRCLE).then(|| {
+            let (rank, text) = board.odd_one().unwrap_or_else(|| {
+                let text =
+                    format!("rank {rank} waits in {theirs}, while {who} waits for it in {doing}");
+                (rank, text)
+            });
+            (Fault::Circle, rank, text)
+        });
+    }
+    let idle = activity.idle(board, slot);
+    (idle > board.patience).then(|| {
+        let text = format!(
+            "rank {rank} has done nothing for {} s, and {who} waits for it in {doing}",
+            idle.as_secs()
+        );
+        (Fault::Stuck, rank, text)
+    })
+}

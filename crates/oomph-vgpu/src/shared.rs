@@ -1,0 +1,134 @@
+//! Files that the processes of one run map together, and waiting for words in them.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A mapped file. It begins as zeros, takes memory only where somebody writes, and stays mapped as
+/// long as the process lives.
+#[derive(Debug, Clone, Copy)]
+pub struct Shared {
+    base: u64,
+    len: usize,
+}
+
+impl Shared {
+    /// Maps `path`, making the file if nobody has; `None` where the system refuses.
+    pub fn open(path: &Path, len: usize) -> Option<Self> {
+        let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+        // SAFETY: plain system calls on a file of our own; the mapping touches nothing else.
+        unsafe {
+            let file = libc::open(
+                name.as_ptr(),
+                libc::O_CREAT | libc::O_RDWR | libc::O_CLOEXEC,
+                0o600,
+            );
+            if file < 0 {
+                return None;
+            }
+            let at = if libc::ftruncate(file, len as libc::off_t) == 0 {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    len,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED | libc::MAP_NORESERVE,
+                    file,
+                    0,
+                )
+            } else {
+                libc::MAP_FAILED
+            };
+            libc::close(file);
+            (at != libc::MAP_FAILED).then_some(Self {
+                base: at as u64,
+                len,
+            })
+        }
+    }
+
+    /// The object at `offset`.
+    ///
+    /// # Safety
+    /// `T` must consist of atomics only, for which zeros are a value, and fit there aligned.
+    pub unsafe fn at<T>(&self, offset: usize) -> &'static T {
+        debug_assert!(
+            offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>())
+        );
+        // SAFETY: the mapping is never removed; the rest is the caller's contract.
+        unsafe { &*((self.base as usize + offset) as *const T) }
+    }
+
+    /// The address of the byte at `offset`.
+    pub const fn address(&self, offset: usize) -> u64 {
+        self.base + offset as u64
+    }
+
+    /// Gives the memory of whole pages back; they read as zeros again.
+    pub fn release(&self, offset: usize, len: usize) {
+        // SAFETY: pages of this mapping, whose contents nobody needs any more.
+        unsafe {
+            libc::madvise(
+                (self.base as usize + offset) as *mut libc::c_void,
+                len,
+                libc::MADV_REMOVE,
+            );
+        }
+    }
+}
+
+/// Sleeps until somebody wakes those who wait for `word`, unless it is no longer `seen`; at most
+/// `patience`.
+pub fn sleep_on(word: &AtomicU32, seen: u32, patience: Duration) {
+    let patience = libc::timespec {
+        tv_sec: patience.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(patience.subsec_nanos() as i32),
+    };
+    // SAFETY: the kernel only reads the word and the time.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            seen,
+            &raw const patience,
+            0,
+            0,
+        );
+    }
+}
+
+/// Changes `word` and wakes everybody who waits for it, in all processes.
+pub fn wake(word: &AtomicU32) {
+    word.fetch_add(1, Ordering::AcqRel);
+    // SAFETY: the kernel does not touch the word.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
+    }
+}
+
+/// A short text in shared memory. A reader may meet a writer, and then reads parts of both: it is
+/// for people.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Text<const N: usize>([AtomicU8; N]);
+
+impl<const N: usize> Text<N> {
+    pub fn set(&self, text: &str) {
+        let mut bytes = text.bytes().take(N - 1);
+        for place in &self.0 {
+            place.store(bytes.next().unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
+    pub fn get(&self) -> String {
+        let bytes: Vec<u8> = self
+            .0
+            .iter()
+            .map(|byte| byte.load(Ordering::Relaxed))
+            .take_while(|&byte| byte != 0)
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}

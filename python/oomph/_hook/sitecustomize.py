@@ -1,0 +1,21 @@
+"""Lets each rank that a launcher starts be recorded: `oomph run` puts this directory first in
+`PYTHONPATH`, and Python imports this module when it starts. The environment's own module of this
+name is run after it, in its place.
+"""
+
+import contextlib
+import importlib.machinery
+import os
+import sys
+
+_here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _here]
+if "OOMPH_RANKS" in os.environ and "OOMPH_RUN" not in os.environ:
+    # Where oomph is not installed in the environment of this process, it is not recorded.
+    with contextlib.suppress(ModuleNotFoundError):
+        from oomph.cluster import begin
+
+        begin()
+_own = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+if _own is not None and _own.loader is not None:
+    _own.loader.exec_module(sys.modules[__name__])

@@ -1,0 +1,206 @@
+"""Jobs of several ranks under real launchers, on virtual GPUs."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import BIN
+
+HEAD = """
+import os, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+local = int(os.environ["LOCAL_RANK"]); torch.cuda.set_device(local)
+dist.init_process_group("nccl")
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """`ranks(code, n, *options)`: run `code` by torchrun as n ranks; the process and its JSON."""
+
+    def run(code, count, *options, gpu=None, launcher=("torchrun", "--standalone"), timeout=120):
+        script = tmp_path / "script.py"
+        script.write_text(HEAD + textwrap.dedent(code))
+        result = tmp_path / "result.json"
+        words = [*launcher, "--nproc-per-node", str(count), str(script)] if launcher else [script]
+        process = subprocess.run(
+            [os.path.join(BIN, "oomph"), "run", "--gpu", gpu or f"rtx-4090:{count}", "--json", result,
+             "--out", tmp_path / "run", *options, "--", *words],
+            capture_output=True, text=True, cwd=tmp_path, timeout=timeout,
+            env={**os.environ, "COLUMNS": "100"},
+        )  # fmt: skip
+        return process, json.loads(result.read_text()) if result.exists() else None
+
+    return run
+
+
+TRAIN = """
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(4)]).cuda()
+def train(m):
+    o = torch.optim.AdamW(m.parameters())
+    for _ in range(2):
+        m(torch.randn(8, 1024, device="cuda")).square().mean().backward(); o.step(); o.zero_grad()
+train(nn.parallel.DistributedDataParallel(model(), device_ids=[local]))
+base = torch.cuda.memory_allocated()
+m = model()
+for layer in m:
+    fully_shard(layer)
+fully_shard(m); train(m)
+mesh = init_device_mesh("cuda", (1, world), mesh_dim_names=("dp", "tp"))
+assert mesh["tp"].size() == world and mesh["tp"].get_local_rank() == rank
+if rank == 1:
+    extra = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+print(f"rank {rank} trained", flush=True)
+"""
+
+VALUES = """
+x = torch.arange(3.0, device="cuda") + rank
+dist.all_reduce(x); assert x.tolist() == [1, 3, 5], x
+y = torch.full((2,), rank, device="cuda"); dist.broadcast(y, 1); assert y.tolist() == [1, 1], y
+parts = [torch.zeros(2, dtype=torch.int64, device="cuda") for _ in range(world)]
+dist.all_gather(parts, torch.tensor([rank, 7], device="cuda")); assert [p[0].item() for p in parts] == [0, 1]
+z = torch.empty(2, device="cuda")
+dist.reduce_scatter_tensor(z, torch.arange(4.0, device="cuda"), op=dist.ReduceOp.AVG)
+assert z.tolist() == [2.0 * rank, 2.0 * rank + 1], z
+counts = torch.empty(2, dtype=torch.int64, device="cuda")
+dist.all_to_all_single(counts, torch.tensor([10 * rank, 10 * rank + 1], device="cuda"))
+assert counts.tolist() == [rank, 10 + rank], counts
+h = torch.tensor([1.5], device="cuda", dtype=torch.bfloat16) * (rank + 1)
+dist.all_reduce(h, op=dist.ReduceOp.MAX); assert h.item() == 3.0
+other, got = 1 - rank, torch.zeros(300, dtype=torch.int32, device="cuda")
+ops = [dist.P2POp(dist.isend, torch.full((300,), rank, dtype=torch.int32, device="cuda"), other),
+       dist.P2POp(dist.irecv, got, other)]
+for work in dist.batch_isend_irecv(ops):
+    work.wait()
+assert got.sum().item() == 300 * other
+objects = [None] * world
+dist.all_gather_object(objects, dict(rank=rank, text="x" * 1000 * rank))
+assert [o["rank"] for o in objects] == [0, 1]
+groups = [dist.new_group([r]) for r in range(world)]
+alone = torch.ones(1, device="cuda"); dist.all_reduce(alone, group=groups[rank]); assert alone.item() == 1
+big = torch.ones(1 << 20, device="cuda"); dist.all_reduce(big)
+dist.barrier(); print(f"rank {rank} agrees", flush=True)
+"""
+
+
+def test_ddp_and_fsdp2_train_on_two_ranks(ranks):
+    process, result = ranks(TRAIN, 2)
+    assert process.returncode == 0, process.stderr
+    assert "rank 0 trained" in process.stdout and "rank 1 trained" in process.stdout
+    assert result["verdict"] == "fits" and [r["rank"] for r in result["ranks"]] == [0, 1]
+    peaks = [r["peak"]["used_bytes"] for r in result["ranks"]]
+    # NCCL and a context, but no context of one rank on the GPU of the other.
+    assert all(1.2e9 < peak < 3e9 for peak in peaks), peaks
+    # What rank 1 holds beside the job makes it the outlier, and the one that is reported.
+    assert result["outlier"]["rank"] == 1
+    assert abs(result["outlier"]["difference_bytes"] - (256 << 20)) < 32 << 20
+    assert result["peak"]["used_bytes"] == max(peaks)
+    assert "rank 1 holds" in process.stdout
+
+
+def test_small_and_integral_collectives_carry_values(ranks):
+    process, result = ranks(VALUES, 2, "-q")
+    assert process.returncode == 0, process.stderr
+    assert "rank 0 agrees" in process.stdout and "rank 1 agrees" in process.stdout
+    assert not [a for a in result["assumptions"] if a["kind"] == "value"]
+
+
+WRONG = """
+dist.all_reduce(torch.ones(1, device="cuda"))
+x = torch.ones(1000, device="cuda")
+if rank == 2:
+    {}
+else:
+    dist.all_reduce(x)
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize(
+    "fault, kind, says",
+    [
+        (
+            "torch.empty(1 << 40, dtype=torch.uint8, device='cuda')",
+            "out_of_memory",
+            "out of memory",
+        ),
+        ("os.kill(os.getpid(), 9)", "ended", "rank 2 is gone"),
+        ("dist.all_reduce(x[:10])", "mismatch", "10 float32 where ranks 0, 1 called"),
+        ("time.sleep(100)", "stuck", "rank 2 has done nothing"),
+    ],
+)
+def test_the_rank_that_goes_wrong_is_named(ranks, fault, kind, says):
+    process, result = ranks(WRONG.format(fault), 3, "--no-measure", "--patience", "4")
+    assert process.returncode == (3 if kind == "out_of_memory" else 1), process.stderr
+    assert result["culprit"]["rank"] == 2
+    # A rank that died may be found by the others first or by its launcher.
+    assert result["culprit"]["kind"] in (kind, "failed"), result["culprit"]
+    assert says in result["culprit"]["failure"] or kind == "ended"
+    assert "culprit" in process.stdout
+
+
+def test_ranks_of_one_gpu_share_its_memory(ranks):
+    process, result = ranks(
+        """
+        torch.cuda.set_device(0)
+        x = torch.empty(10 << 30, dtype=torch.uint8, device="cuda:0")
+        time.sleep(2)
+        y = torch.empty(4 << 30, dtype=torch.uint8, device="cuda:0")
+        """,
+        2,
+        "--no-measure",
+    )
+    assert process.returncode == 3, process.stderr
+    assert result["verdict"] == "out_of_memory"
+
+
+def test_one_rank_of_a_large_job_runs_without_the_others(ranks):
+    process, result = ranks(
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        mesh = init_device_mesh("cuda", (64, 16), mesh_dim_names=("replicate", "shard"))
+        m = nn.Linear(8192, 8192)  # on the CPU, which is not written
+        fully_shard(m.cuda(), mesh=mesh)
+        o = torch.optim.AdamW(m.parameters())
+        m(torch.randn(4, 8192, device="cuda")).sum().backward(); o.step()
+        print(f"rank {rank} of {world}, {local}, {torch.cuda.memory_allocated()}", flush=True)
+        """,
+        0,
+        "--world-size", "1024", "--ranks", "3,1023",
+        gpu="rtx-4090",
+        launcher=None,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert "rank 3 of 1024, 3" in process.stdout and "rank 1023 of 1024, 7" in process.stdout
+    assert [r["rank"] for r in result["ranks"]] == [3, 1023]
+    assert any("1022 of 1024 ranks did not run" in a["what"] for a in result["assumptions"])
+    # A sixteenth of parameters, gradients and two states of 256 MiB each.
+    held = int(process.stdout.split("rank 3 of 1024, 3, ")[1].split()[0])
+    assert 64 << 20 <= held <= 96 << 20
+
+
+def test_what_cannot_be_started_is_said(tmp_path):
+    oomph = os.path.join(BIN, "oomph")
+    for words, says in [
+        (["nosuchlauncher", "x.py"], "no program of this name"),
+        (["--world-size", "8", "--ranks", "8", __file__], "no rank 8 among 8"),
+        (["--world-size", "8", "--", "torchrun", "x.py"], "without its launcher"),
+    ]:
+        run = subprocess.run(
+            [oomph, "run", "--gpu", "t4", *words], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert run.returncode == 2 and says in run.stderr, run.stderr
+    alone = subprocess.run(
+        [sys.executable, "-m", "oomph.launch", "x.py"], capture_output=True, text=True
+    )
+    assert alone.returncode == 2 and "oomph run --gpu NAME:8 -- torchrun" in alone.stderr
