@@ -11,10 +11,11 @@ pub mod draft;
 mod file;
 mod lever;
 mod levers;
+pub mod inference;
 pub mod model;
 pub mod play;
 pub mod search;
 pub mod units;
 
 pub use file::{FORMAT, Figures, Gpu, Job, PlanError, PlanFile, Versions};
-pub use lever::{Attention, Dtype, Lever, OptimizerStep, Results};
+pub use lever::{Attention, Dtype, Int8, Lever, NAMES, OptimizerStep, Results};

@@ -347,7 +347,7 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
         let built = |block: &&Block| {
             kinds
                 .get(block.kind as usize)
-                .is_none_or(|kind| matches!(kind.phase, Phase::Setup | Phase::Unknown))
+                .is_none_or(|kind| matches!(kind.phase, Phase::Setup | Phase::Load | Phase::Unknown))
         };
         if let Some(work) = all.iter().find(|block| !built(block))
             && first.start < work.start
