@@ -195,6 +195,28 @@ def test_int8_weights_are_their_reference(tmp_path):
     assert torch.equal(cast(x.bfloat16()), narrow)
 
 
+def test_rounded_layers_load_and_save_weights(tmp_path, plain):
+    code = (
+        NET
+        + """
+    state = {k: v * 1.5 for k, v in model.state_dict().items()}
+    with torch.no_grad():
+        model(batches[0])
+        model.load_state_dict(state)
+        out = [model(x) for x in batches]
+    assert model.state_dict().keys() == state.keys()
+    try:
+        model.load_state_dict({k: v for k, v in state.items() if k != "head.weight"})
+        raise SystemExit("a missing weight was not noticed")
+    except RuntimeError as error:
+        assert "head.weight" in str(error)
+    """
+    )
+    found = run(tmp_path, code, ("int8_linear", {}))
+    assert 0 < distance(found.out, run(tmp_path, code).out) < 0.02
+    assert distance(found.out, plain) > 0.1
+
+
 @pytest.mark.parametrize("rows", [1, 40])
 def test_dynamic_int8_multiplies_integers(rows):
     from oomph.levers.int8_linear import QuantizedLinear

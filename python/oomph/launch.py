@@ -157,7 +157,21 @@ def main() -> int:
     levers.prepare(specifications)
     recorder: list[Any] = []
 
+    def measures_drift() -> None:
+        from oomph.drift import Drift
+
+        recorder.append(Drift(settings))
+        recorder[0].start()
+        if specifications:
+            from oomph.levers import Levers
+
+            recorder[0].levers = Levers(specifications)
+            recorder[0].levers.install()
+        recorder[0].watch()
+
     def torch_imported() -> None:
+        if settings.get("drift"):
+            return measures_drift()
         from oomph.recorder import Recorder
 
         if any(size is not None for size in settings.get("variant", {}).values()):

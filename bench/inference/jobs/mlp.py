@@ -26,7 +26,9 @@ class Block(nn.Module):
 torch.manual_seed(0)
 torch.set_default_dtype(getattr(torch, args.dtype))
 with torch.device("meta"):
-    model = nn.Sequential(nn.Linear(args.width, args.width), *(Block(args.width) for _ in range(args.depth)))
+    model = nn.Sequential(
+        nn.Linear(args.width, args.width), *(Block(args.width) for _ in range(args.depth))
+    )
 # Drawing billions of random numbers would take longer than all else.
 model = model.to_empty(device="cpu")
 for p in model.parameters():

@@ -13,7 +13,10 @@ class Residual(nn.Module):
         super().__init__()
         self.norm1, self.conv1 = nn.GroupNorm(32, inputs), nn.Conv2d(inputs, outputs, 3, padding=1)
         self.time = nn.Linear(time, outputs)
-        self.norm2, self.conv2 = nn.GroupNorm(32, outputs), nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.norm2, self.conv2 = (
+            nn.GroupNorm(32, outputs),
+            nn.Conv2d(outputs, outputs, 3, padding=1),
+        )
         self.skip = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x, t):
@@ -53,7 +56,11 @@ class UNet(nn.Module):
             if level < len(widths) - 1:
                 self.down.append(nn.Conv2d(w, w, 3, stride=2, padding=1))
                 skips.append(w)
-        self.middle1, self.attend, self.middle2 = Residual(last, last, time), Attention(last), Residual(last, last, time)
+        self.middle1, self.attend, self.middle2 = (
+            Residual(last, last, time),
+            Attention(last),
+            Residual(last, last, time),
+        )
         for level, w in reversed(list(enumerate(widths))):
             for _ in range(3):
                 self.up.append(nn.ModuleList([Residual(last + skips.pop(), w, time), Attention(w)]))
@@ -64,7 +71,9 @@ class UNet(nn.Module):
 
     def forward(self, x, t):
         half = self.width // 2
-        angles = t[:, None].float() * torch.exp(-math.log(10000) * torch.arange(half, device=x.device) / half)
+        angles = t[:, None].float() * torch.exp(
+            -math.log(10000) * torch.arange(half, device=x.device) / half
+        )
         t = self.time(torch.cat([angles.cos(), angles.sin()], dim=-1))
         h = self.stem(x)
         kept = [h]

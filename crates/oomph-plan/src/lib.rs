@@ -9,9 +9,9 @@
 pub mod by_hand;
 pub mod draft;
 mod file;
+pub mod inference;
 mod lever;
 mod levers;
-pub mod inference;
 pub mod model;
 pub mod play;
 pub mod search;

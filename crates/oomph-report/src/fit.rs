@@ -323,7 +323,10 @@ fn applied(out: &mut String, fit: &Fit, chosen: &Plan, width: usize) {
         && let Some(file) = &fit.plan_file
         && fit.inference
     {
-        let text = format!("not measured, as the virtual GPU computes nothing: oomph drift --plan {file} {}", fit.command);
+        let text = format!(
+            "not measured, as the virtual GPU computes nothing: oomph drift --plan {file} {}",
+            fit.command
+        );
         let _ = writeln!(out, "{}", line("drift", &text, width));
     }
     if let Some(file) = &fit.plan_file {

@@ -162,19 +162,47 @@ class QuantizedLinear(nn.Module):
     def __init__(self, linear: nn.Module, kind: str) -> None:
         """`linear` is an `nn.Linear` or a Hugging Face `Conv1D`; its weights are read where they are."""
         super().__init__()
-        weight = linear.weight.detach()
-        if _is_conv1d(linear):
-            weight = weight.t()
-        self.kind = kind
-        self.out_features, self.in_features = weight.shape
-        scale = weight.abs().amax(1).float().div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
-        q = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
-        for part in _parts(self.out_features, self.in_features * 4):
-            q[part] = (weight[part].float() / scale[part, None]).round_().clamp_(-127, 127)
-        self.register_buffer("q", q)
-        self.register_buffer("scale", scale)
+        self.kind, self.transposed = kind, _is_conv1d(linear)
+        # Not in state dictionaries: there the layer has a `weight`, as it had.
+        self.register_buffer("q", None, persistent=False)
+        self.register_buffer("scale", None, persistent=False)
+        self.round(linear.weight.detach())
+        self.out_features, self.in_features = self.q.shape
         self.bias = linear.bias
         self.train(linear.training)
+
+    def round(self, weight: torch.Tensor) -> None:
+        """Take `weight`, as the layer had it."""
+        if self.transposed:
+            weight = weight.t()
+        scale = weight.abs().amax(1).float().div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
+        q = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+        for part in _parts(weight.shape[0], weight.shape[1] * 4):
+            q[part] = (weight[part].float() / scale[part, None]).round_().clamp_(-127, 127)
+        self.q, self.scale = q, scale
+
+    def _load_from_state_dict(
+        self, state: Any, prefix: str, metadata: Any, strict: bool, missing: Any, *rest: Any
+    ) -> None:
+        """A script may load weights after the model has been moved, and so has been rounded."""
+        weight = state.get(f"{prefix}weight")
+        others = {key: value for key, value in state.items() if key != f"{prefix}weight"}
+        super()._load_from_state_dict(others, prefix, metadata, strict, missing, *rest)
+        if weight is None:
+            missing.append(f"{prefix}weight")
+        elif weight.shape != (self.q.shape[::-1] if self.transposed else self.q.shape):
+            raise ValueError(
+                f"{prefix}weight has the shape {tuple(weight.shape)}, and the layer's is {tuple(self.q.shape)}"
+            )
+        else:
+            device = self.q.device
+            self.round(weight.detach())
+            self.q, self.scale = self.q.to(device), self.scale.to(device)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        weight = self.weight
+        destination[f"{prefix}weight"] = weight.t() if self.transposed else weight
 
     def _apply(self, fn: Any, recurse: bool = True) -> QuantizedLinear:
         """Moves move the scales; casts leave them in fp32."""

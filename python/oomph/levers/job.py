@@ -133,14 +133,15 @@ class Job:
         torch.nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        self._meet(module)
+        self.meet(module)
         for callback in self.on_enter:
             callback(module, args, kwargs)
         for replace in self.on_arguments:
             args, kwargs = replace(module, args, kwargs) or (args, kwargs)
         return args, kwargs
 
-    def _meet(self, module: torch.nn.Module) -> None:
+    def meet(self, module: torch.nn.Module) -> None:
+        """An outermost module is about to be used, perhaps for the first time."""
         if module not in self.models:
             self.models.add(module)
             named = names(module)
@@ -195,7 +196,7 @@ class Job:
             @functools.wraps(original)
             def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
                 if isinstance(model, torch.nn.Module):
-                    job._meet(model)
+                    job.meet(model)
                 return original(model, *args, **kwargs)
 
             module.GenerationMixin.generate = generate

@@ -359,7 +359,9 @@ impl Args {
             let row = plan.clone();
             self.write(fitter, &row, result)?;
             if self.compile && result.inference {
-                result.plans.extend(fitter.compiled(&bases[0], &row.levers)?);
+                result
+                    .plans
+                    .extend(fitter.compiled(&bases[0], &row.levers)?);
             }
         } else {
             result.outcome = Outcome::NothingFits;
@@ -562,6 +564,13 @@ impl Fitter {
                 }
             }
         }
+        // What costs nothing and keeps results needs no alternative.
+        let enough = bases.iter().any(|base: &Base| {
+            search::predict(base, plain, &[], &self.options).used <= self.options.budget
+        });
+        if enough {
+            return Ok(bases);
+        }
         for step in inference::ladder(&plain.model, &self.options) {
             let mut taken = None;
             let mut failed = None;
@@ -619,12 +628,18 @@ impl Fitter {
         }
         let mut plan = search::predict(plain, plain, &[], &self.options);
         plan.levers = levers.iter().cloned().chain([compile]).collect();
-        plan.results = plan.levers.iter().map(Lever::results).max().unwrap_or(plan.results);
+        plan.results = plan
+            .levers
+            .iter()
+            .map(Lever::results)
+            .max()
+            .unwrap_or(plan.results);
         let mut found = self.verify(&plan, true)?;
         if let Some(plan) = &mut found {
             // Its predictions are the plain job's, and steps are not told apart in compiled code.
             plan.predicted = plan.peak;
-            plan.notes.push("the time of compiled models is not estimated".to_owned());
+            plan.notes
+                .push("the time of compiled models is not estimated".to_owned());
         }
         Ok(found)
     }

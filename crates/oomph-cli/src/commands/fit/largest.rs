@@ -34,10 +34,12 @@ pub(crate) fn batch(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Large
 
 /// The longest sequences.
 pub(crate) fn length(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
-    let now = bases.first().map_or(0, |base| match base.model.facts.length {
-        0 if !base.model.trains => base.model.facts.input.length,
-        length => length,
-    });
+    let now = bases
+        .first()
+        .map_or(0, |base| match base.model.facts.length {
+            0 if !base.model.trains => base.model.facts.input.length,
+            length => length,
+        });
     let mut largest = empty("length", now);
     if now == 0 {
         largest.notes.push(
