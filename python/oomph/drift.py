@@ -182,7 +182,8 @@ class Drift:
         if self.finished:
             return
         self.finished = True
-        layers = sorted(self.layers.values(), key=lambda layer: -layer["growth"])
+        grown = (layer for layer in self.layers.values() if layer["growth"] > 0)
+        layers = sorted(grown, key=lambda layer: -layer["growth"])
         result = dict(
             outcome=outcome,
             device=torch.cuda.get_device_name() if self.has_gpu else "CPU",

@@ -64,10 +64,11 @@ class Nothing:
         """As `torch.cuda.Stream` and `torch.cuda.Event` are made."""
 
     def __enter__(self) -> Nothing:
+        """Nothing changes inside."""
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        return None
+        """Nothing was changed."""
 
     def query(self) -> bool:
         """It is done."""

@@ -9,6 +9,7 @@ import torch
 from torch.nn.modules import module as nn_module
 
 from oomph.levers.base import Lever
+from oomph.levers.int8_linear import QuantizedLinear
 from oomph.levers.job import Backward, Job
 from oomph.levers.mixed_precision import DTYPES, HALF, full
 
@@ -106,19 +107,19 @@ class HalfWeights(Lever):
 
 def cast(root: torch.nn.Module, dtype: torch.dtype) -> bool:
     """Cast the floating parameters and buffers of `root` to `dtype`; whether there were any wider."""
-    # Their rounding moves every angle of long sequences.
-    frequencies = [
+    # Their rounding would move every angle of long sequences, or every weight of a row.
+    stays = [
         (module, name, buffer)
         for module in root.modules()
         for name, buffer in module._buffers.items()
-        if name.endswith("inv_freq") and buffer is not None
+        if buffer is not None and (name.endswith("inv_freq") or isinstance(module, QuantizedLinear))
     ]
-    kept = {id(buffer) for _, _, buffer in frequencies}
+    kept = {id(buffer) for _, _, buffer in stays}
     tensors = (*root.parameters(), *root.buffers())
     if not any(t.dtype in WIDE and id(t) not in kept and not t.is_meta for t in tensors):
         return False
     root._apply(lambda t: t.to(dtype) if t.dtype in WIDE else t)
-    for module, name, buffer in frequencies:
+    for module, name, buffer in stays:
         module._buffers[name] = buffer
     return True
 
