@@ -217,6 +217,24 @@ def test_rounded_layers_load_and_save_weights(tmp_path, plain):
     assert distance(found.out, plain) > 0.1
 
 
+def test_what_is_written_to_rounded_weights_counts(tmp_path):
+    code = (
+        NET
+        + """
+    with torch.no_grad():
+        model(batches[0])
+        nn.init.ones_(model.head.weight)
+        model.blocks[0].up.weight.data[0] = 3
+        model.blocks[1].up.weight.sum()
+        out = [model(x) for x in batches]
+    """
+    )
+    same = run(tmp_path, code).out
+    for more in ([], [("stream_weights", {"modules": BLOCKS})]):
+        found = run(tmp_path, code, ("int8_linear", {}), *more)
+        assert 0 < distance(found.out, same) < 0.02
+
+
 @pytest.mark.parametrize("rows", [1, 40])
 def test_dynamic_int8_multiplies_integers(rows):
     from oomph.levers.int8_linear import QuantizedLinear
@@ -265,7 +283,7 @@ def test_int8_leaves_tied_weights_and_attention_alone(tmp_path):
     """
     found = run(tmp_path, code, ("int8_linear", {}))
     assert found.levers["int8_linear"]["applied"] == 4
-    assert "1 layers share their weights" in found.levers["int8_linear"]["note"]
+    assert "share their weights with an embedding: 1" in found.levers["int8_linear"]["note"]
     assert distance(found.out, run(tmp_path, code).out) < 0.02
 
 

@@ -135,7 +135,7 @@ def toml(levers):
 
 def oomph(words, place):
     began = time.monotonic()
-    environment = dict(os.environ, OMP_NUM_THREADS="3", HF_HUB_OFFLINE="1")
+    environment = dict(os.environ, OMP_NUM_THREADS="2", HF_HUB_OFFLINE="1")
     try:
         done = subprocess.run(
             [sys.executable, "-m", "oomph", *map(str, words)],
@@ -178,14 +178,14 @@ def peak(name, plan, gpu):
         return result
 
 
-def peaks(gpu, real, only):
+def peaks(gpu, real, only, save):
     pairs = [
         (name, plan)
         for name, (_, _, known) in PEAKS.items()
         for plan in known
         if not only or name in only
     ]
-    with ThreadPoolExecutor(5) as virtual, ThreadPoolExecutor(3) as actual:
+    with ThreadPoolExecutor(9) as virtual, ThreadPoolExecutor(4) as actual:
         predicted = {pair: virtual.submit(peak, *pair, gpu) for pair in pairs}
         measured = {pair: actual.submit(peak, *pair, None) for pair in pairs} if real else {}
         rows = []
@@ -198,6 +198,7 @@ def peaks(gpu, real, only):
                     if a and b:
                         row[f"error_{kind}"] = a / b - 1
             rows.append(row)
+            save(rows)
             errors = "".join(f" {row[k]:+.4%}" for k in row if k.startswith("error_"))
             print(
                 pair[0],
@@ -372,7 +373,7 @@ def main():
         return stream_child()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out")
-    parser.add_argument("--only", default="stream,peaks,drift")
+    parser.add_argument("--only", default="stream,drift,peaks")
     parser.add_argument("--jobs", default="")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--virtual", action="store_true")
@@ -383,18 +384,21 @@ def main():
     result = dict(
         torch=torch.__version__, gpu=None if args.virtual else torch.cuda.get_device_name()
     )
+
+    def save(part, found):
+        result[part] = found
+        Path(args.out).write_text(json.dumps(result, indent=1))
+
     for part in args.only.split(","):
         began = time.monotonic()
         if part == "peaks":
-            result["peaks"] = peaks(
-                args.gpu, not args.virtual, args.jobs.split(",") if args.jobs else []
-            )
+            jobs = args.jobs.split(",") if args.jobs else []
+            peaks(args.gpu, not args.virtual, jobs, lambda rows: save("peaks", rows))
         elif part == "stream" and not args.virtual:
-            result["stream"] = streamed()
+            save("stream", streamed())
         elif part == "drift":
-            result["drift"] = drifts(args.at_once)
-        result[f"{part}_seconds"] = round(time.monotonic() - began, 1)
-        Path(args.out).write_text(json.dumps(result, indent=1))
+            save("drift", drifts(args.at_once))
+        save(f"{part}_seconds", round(time.monotonic() - began, 1))
 
 
 if __name__ == "__main__":

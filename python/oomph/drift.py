@@ -316,7 +316,9 @@ def _exp(value: float) -> float:
 def _sample(t: torch.Tensor, most: int) -> torch.Tensor:
     flat = t.detach().reshape(-1)
     if flat.numel() > most:
-        flat = flat[torch.linspace(0, flat.numel() - 1, most, device=flat.device).long()]
+        # In integers: floats of 32 bits do not hold the places of many values.
+        index = torch.arange(most, device=flat.device) * (flat.numel() - 1) // (most - 1)
+        flat = flat[index]
     # A copy of its own: what a model gave may be changed in place afterwards.
     return torch.empty(flat.shape, dtype=torch.float32).copy_(flat)
 

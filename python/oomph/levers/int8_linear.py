@@ -62,7 +62,7 @@ class Int8Linear(Lever):
     def _quantize(self, root: nn.Module) -> None:
         if any(p.is_meta for p in root.parameters()):
             return
-        count, self.tied = 0, self.tied + tied(root)
+        count, self.tied = 0, max(self.tied, tied(root))
         for layer in quantize(root, self.kind):
             count += 1
             self.before += 2 * layer.q.numel()
@@ -83,7 +83,7 @@ class Int8Linear(Lever):
             )
         if self.tied:
             self.add_note(
-                f"{self.tied} layers share their weights with an embedding and were left alone"
+                f"layers left alone that share their weights with an embedding: {self.tied}"
             )
 
     @classmethod
@@ -163,6 +163,9 @@ class QuantizedLinear(nn.Module):
         """`linear` is an `nn.Linear` or a Hugging Face `Conv1D`; its weights are read where they are."""
         super().__init__()
         self.kind, self.transposed = kind, _is_conv1d(linear)
+        self.dtype = linear.weight.dtype
+        self.lent: tuple[torch.Tensor, int] | None = None
+        """Wide weights that somebody asked for, and their version then."""
         # Not in state dictionaries: there the layer has a `weight`, as it had.
         self.register_buffer("q", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
@@ -195,18 +198,20 @@ class QuantizedLinear(nn.Module):
                 f"{prefix}weight has the shape {tuple(weight.shape)}, and the layer's is {tuple(self.q.shape)}"
             )
         else:
+            self.lent = None
             device = self.q.device
             self.round(weight.detach())
             self.q, self.scale = self.q.to(device), self.scale.to(device)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        weight = self.weight
-        destination[f"{prefix}weight"] = weight.t() if self.transposed else weight
+        destination[f"{prefix}weight"] = self.weight
 
     def _apply(self, fn: Any, recurse: bool = True) -> QuantizedLinear:
         """Moves move the scales; casts leave them in fp32."""
+        self.settle()
         scale = self.scale
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.q.device)).dtype
         super()._apply(fn, recurse)
         if self.scale.dtype != torch.float32:
             self.scale = scale.to(self.scale.device)
@@ -214,9 +219,24 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weights that are computed with, (outputs, inputs), for whoever looks."""
-        dtype = self.bias.dtype if self.bias is not None else torch.get_default_dtype()
-        return self.wide(slice(None), dtype)
+        """The weights that are computed with, as the layer had them; what is written to them is
+        rounded before they are used again."""
+        if self.lent is None:
+            wide = self.wide(slice(None), self.dtype)
+            wide = wide.t().contiguous() if self.transposed else wide
+            self.lent = wide, 0 if wide.is_inference() else wide._version
+        return self.lent[0]
+
+    def settle(self) -> None:
+        """Take over what was written to the weights that were lent."""
+        if self.lent is None:
+            return
+        (lent, version), self.lent = self.lent, None
+        if not lent.is_inference() and lent._version == version:
+            wide = self.wide(slice(None), self.dtype)
+            if torch.equal(lent, wide.t() if self.transposed else wide):
+                return
+        self.round(lent.detach())
 
     def wide(self, rows: slice, dtype: torch.dtype) -> torch.Tensor:
         """Rows of the weights in `dtype`: products in fp32, rounded once."""
@@ -224,6 +244,7 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x` is (…, inputs); the result (…, outputs) in its type."""
+        self.settle()
         if self.kind == "dynamic" and not (
             self.in_features % MULTIPLE or self.out_features % MULTIPLE
         ):

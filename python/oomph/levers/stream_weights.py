@@ -12,6 +12,7 @@ import torch
 
 from oomph.levers.base import Lever
 from oomph.levers.forward import Places, around_forward
+from oomph.levers.int8_linear import QuantizedLinear
 from oomph.levers.job import Backward, Job, names
 
 ALIGNMENT = 512
@@ -119,6 +120,7 @@ class StreamWeights(Lever):
             raise self.refuse(
                 f"{block.name} is called without a tensor, whose device would tell where"
             )
+        block.settle()
         if block.is_stale():
             block.pack()
         living = [other for ref in self.sequence if (other := ref()) is not None]
@@ -220,6 +222,13 @@ class Block:
             part = flat[offset // 4 : offset // 4 - (-like.nbytes // 4)].view(like.dtype)
             found.append(part[: like.numel()].view(like.shape))
         return found
+
+    def settle(self) -> None:
+        """Layers of 8 bits take over what was written to their weights (`int8_linear`)."""
+        for reference, _, _ in self.places:
+            part = reference()
+            if isinstance(part, QuantizedLinear):
+                part.settle()
 
     def is_stale(self) -> bool:
         """Whether the script replaced or cast the weights since they were packed."""
