@@ -58,6 +58,19 @@ def test_capacity_is_the_line(oomph):
     assert oomph(TRAIN, "--memory", str(need - (64 << 20)), args=["4096"]).status == 3
 
 
+def test_a_shape_that_was_not_meant_is_named(oomph):
+    """More than any GPU holds, so no run without a limit says how much is needed."""
+    run = oomph("""
+        import torch
+        a, b = torch.zeros(1 << 25, 1, device="cuda"), torch.zeros(1 << 25, device="cuda")
+        error = a - b
+    """)
+    assert run.status == 3
+    assert run.json["oom"]["requested_bytes"] == 1 << 52
+    assert "4096.0 TiB was asked for at once" in run.err + run.out
+    assert "a shape that was not meant" in run.err + run.out
+
+
 def test_steps_end_the_script_cleanly(oomph):
     run = oomph(
         TRAIN.replace('print("step", step)', 'print("step", step)\n') + "    print('not reached')\n",

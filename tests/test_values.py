@@ -48,6 +48,17 @@ assert torch.equal(a, b)
 """)  # fmt: skip
 
 
+def test_long_products_are_not_computed_and_half_ones_are(oomph):
+    """A CPU may multiply half precision hundreds of times slower than single: minutes a step."""
+    run = check(oomph, """
+a, b = torch.ones(2000, 1000).cuda().half(), torch.ones(1000, 2000).cuda().half()
+assert (a @ b)[0, 0].item() == 0.0 and (a[:64] @ b[:, :64])[0, 0].item() == 1000.0
+x, w = torch.ones(16, 64, 32, 32).cuda(), torch.ones(64, 64, 3, 3).cuda()
+assert torch.conv2d(x, w).max().item() == 0.0 and torch.conv2d(x[:1, :2], w[:, :2])[0, 0, 1, 1].item() == 18.0
+""")  # fmt: skip
+    assert any(a["kind"] == "value" for a in run.json["assumptions"])
+
+
 def test_unknown_values_are_said(oomph):
     run = check(oomph, """
 big = torch.randn(4096, 4096, device=cuda)

@@ -29,6 +29,10 @@ WIDE_LIMIT = 1 << 22
 """Elements of the largest floating tensor that is computed where it follows from known values only:
 boxes, anchors, time tables. It is never filled or drawn, so that weights cost no memory."""
 
+PRODUCT_LIMIT = 1 << 28
+"""Multiplications of the largest matrix product or convolution that is computed: some 10 ms of a
+CPU. Programs do not decide by what is longer, and it would take longer than the whole run."""
+
 INTEGRAL_BYTES = 64 << 20
 """Bytes of the largest integral tensor that is computed: a mask of 8192 x 8192 booleans."""
 
@@ -182,6 +186,12 @@ _NO_DATA = {
 }
 # Operators by which values leave the device.
 _READS = {"aten::_local_scalar_dense", "aten::_to_copy", "aten::copy_", "aten::equal"}
+
+# Matrix products and convolutions, and which argument says how long each of their sums is.
+_PRODUCTS = {
+    "aten::mm": 1, "aten::bmm": 1, "aten::addmm": 2, "aten::baddbmm": 2, "aten::_addmm_activation": 2,
+    "aten::convolution": 1, "aten::convolution_backward": 2,
+}  # fmt: skip
 
 # How an integral result that follows from unknown floats is filled.
 _ROUND_ROBIN, _PERMUTATION, _COMPARISON = "round robin", "permutation", "comparison"
@@ -480,6 +490,7 @@ class ValueLayer:
         if (
             all_computable
             and func not in self._refused
+            and _multiplications(op, args, outs) <= PRODUCT_LIMIT
             and self._compute(func, op, args, kwargs, out)
         ):
             if inherits:
@@ -510,6 +521,8 @@ class ValueLayer:
         """Run `func` on the CPU over the bytes of device memory; False if it cannot."""
         try:
             cpu_args = self._to_cpu(args)
+            if op.name in _PRODUCTS:
+                cpu_args = tuple(map(_widened, cpu_args))
             cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
             if op.random:
                 given = (*args, *kwargs.values())
@@ -827,6 +840,25 @@ _CHECKS = {
     "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex", "aten::linalg_lu_factor_ex",
     "aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_qr",
 }  # fmt: skip
+
+
+def _multiplications(op: _Op, args: tuple, outs: list[torch.Tensor]) -> int:
+    """How many numbers an operator multiplies, if it is a product."""
+    position = _PRODUCTS.get(op.name)
+    if position is None:
+        return 0
+    if "convolution" in op.name:
+        backward = op.name == "aten::convolution_backward"
+        of, each = args[0] if backward else outs[0], args[position][:1].numel()
+        return of.numel() * each * (2 if backward else 1)
+    return outs[0].numel() * args[position].shape[-2]
+
+
+def _widened(value):
+    """Half precision as single: a CPU without instructions for it multiplies hundreds of times slower."""
+    if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        return value.float()
+    return value
 
 
 def _parts_of_one(args: tuple) -> bool:

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use oomph_trace::{Action, PoolId, Problem, ProblemKind, Trace};
 
 use crate::config::Config;
-use crate::program::{NO_UNIT, Op, Program};
+use crate::program::{NO_UNIT, Op, PoolIndex, Program};
 use crate::replay::{self, Conflict};
 
 /// Pools that are inferred have this as the first half of their id, which PyTorch never gives out.
@@ -171,7 +171,8 @@ fn apply(program: &mut Program) {
     let units = &program.units;
     let pool = |unit: u32| units.get(unit as usize).map(|unit| unit.pool);
     for allocation in &mut program.allocations {
-        allocation.pool = pool(allocation.unit).unwrap_or(PoolId::DEFAULT);
+        let pool = pool(allocation.unit).unwrap_or(PoolId::DEFAULT);
+        allocation.pool = program.pools.intern(pool);
     }
     for event in &mut program.driver_events {
         event.pool = pool(event.unit).unwrap_or(PoolId::DEFAULT);
@@ -195,11 +196,11 @@ pub(crate) fn retire(program: &mut Program) {
     if !program.has_private_pools() {
         return;
     }
-    let mut last_use: Vec<(PoolId, usize)> = Vec::new();
+    let mut last_use: Vec<(PoolIndex, usize)> = Vec::new();
     for (at, op) in program.ops.iter().enumerate() {
         if let Op::Alloc(id) = *op
             && let Some(allocation) = program.allocations.get(id as usize)
-            && allocation.pool != PoolId::DEFAULT
+            && allocation.pool != PoolIndex::DEFAULT
         {
             match last_use
                 .iter_mut()
@@ -210,11 +211,11 @@ pub(crate) fn retire(program: &mut Program) {
             }
         }
     }
-    let mut retired: Vec<PoolId> = Vec::new();
+    let mut retired: Vec<PoolIndex> = Vec::new();
     let mut ops = Vec::with_capacity(program.ops.len());
     let mut at = 0;
     while let Some(&op) = program.ops.get(at) {
-        let run: Vec<PoolId> = program
+        let run: Vec<PoolIndex> = program
             .ops
             .get(at..)
             .unwrap_or(&[])
@@ -224,17 +225,17 @@ pub(crate) fn retire(program: &mut Program) {
                 _ => None,
             })
             .take_while(|event| matches!(event.action, Action::SegmentFree | Action::SegmentUnmap))
-            .map(|event| event.pool)
+            .map(|event| program.pools.intern(event.pool))
             .collect();
         if run.is_empty() {
             ops.push(op);
             at += 1;
             continue;
         }
-        let mut ended: Vec<PoolId> = run
+        let mut ended: Vec<PoolIndex> = run
             .iter()
             .copied()
-            .filter(|&pool| pool != PoolId::DEFAULT)
+            .filter(|&pool| pool != PoolIndex::DEFAULT)
             .filter(|pool| {
                 last_use
                     .iter()

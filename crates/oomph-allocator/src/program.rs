@@ -13,6 +13,51 @@ type AddrMap<V> = HashMap<u64, V, FxBuildHasher>;
 /// No row: before the history began, or after it ended.
 pub const NO_ROW: u32 = u32::MAX;
 
+/// A pool's number among a program's pools. Histories have tens of millions of allocations and
+/// steps, so they keep this and not a [`PoolId`] of sixteen bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolIndex(u32);
+
+impl PoolIndex {
+    /// The pool that everything without a capture or `MemPool` uses.
+    pub const DEFAULT: Self = Self(0);
+}
+
+/// The pools that a program knows.
+#[derive(Debug, Clone)]
+pub struct Pools {
+    ids: Vec<PoolId>,
+    known: HashMap<PoolId, PoolIndex, FxBuildHasher>,
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Self {
+            ids: vec![PoolId::DEFAULT],
+            known: HashMap::from_iter([(PoolId::DEFAULT, PoolIndex::DEFAULT)]),
+        }
+    }
+}
+
+impl Pools {
+    /// The number of a pool, a new one if need be.
+    pub fn intern(&mut self, id: PoolId) -> PoolIndex {
+        if id == PoolId::DEFAULT {
+            return PoolIndex::DEFAULT;
+        }
+        *self.known.entry(id).or_insert_with(|| {
+            self.ids.push(id);
+            PoolIndex(self.ids.len() as u32 - 1)
+        })
+    }
+
+    /// The pool of a number.
+    pub fn get(&self, index: PoolIndex) -> PoolId {
+        let found = self.ids.get(index.0 as usize);
+        found.copied().unwrap_or(PoolId::DEFAULT)
+    }
+}
+
 /// One allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
@@ -20,8 +65,8 @@ pub struct Allocation {
     pub requested: u64,
     /// On which stream.
     pub stream: u64,
-    /// In which pool.
-    pub pool: PoolId,
+    /// In which pool: one of [`Program::pools`].
+    pub pool: PoolIndex,
     /// Where it was, as recorded.
     pub addr: u64,
     /// The stack that made it, where recorded.
@@ -54,9 +99,9 @@ pub enum Op {
     /// The program gave back everything cached (`torch.cuda.empty_cache()`).
     EmptyCache,
     /// Nobody uses a private pool any more: a graph or a `MemPool` ended.
-    Retire(PoolId),
+    Retire(PoolIndex),
     /// What is free of a private pool was given back, and nothing else: a `MemPool` ended.
-    EmptyPrivatePool(PoolId),
+    EmptyPrivatePool(PoolIndex),
 }
 
 /// What the driver did.
@@ -107,6 +152,8 @@ pub struct Program {
     pub allocations: Vec<Allocation>,
     /// The steps.
     pub ops: Vec<Op>,
+    /// The pools that allocations and steps name.
+    pub pools: Pools,
     /// What the driver did.
     pub driver_events: Vec<DriverEvent>,
     /// The state at the beginning; empty for a complete history.
@@ -365,10 +412,11 @@ impl Program {
                 });
                 let size = size.min(room);
                 let id = self.allocations.len() as u32;
+                let pool = self.pools.intern(segment.pool);
                 self.allocations.push(Allocation {
                     requested: block.requested,
                     stream: block.stream,
-                    pool: segment.pool,
+                    pool,
                     addr,
                     stack: block.stack,
                     alloc_row: NO_ROW,
@@ -462,10 +510,11 @@ impl Program {
                 Action::Alloc | Action::Oom => {
                     let failed = action == Action::Oom;
                     let id = self.allocations.len() as u32;
+                    let pool = self.pools.intern(events.pool(row));
                     self.allocations.push(Allocation {
                         requested: size,
                         stream: events.stream(row).0,
-                        pool: events.pool(row),
+                        pool,
                         addr,
                         stack: events.stack(row),
                         alloc_row: row as u32,

@@ -5,7 +5,7 @@ use oomph_trace::{Action, PoolId};
 
 use crate::config::Config;
 use crate::driver::{AddressModel, Driver};
-use crate::program::{Allocation, DriverEvent, Op, Program};
+use crate::program::{DriverEvent, Op, Program};
 use crate::simulator::{BlockId, Simulator, Stats};
 
 /// Mismatches that are kept in full; the others are counted.
@@ -296,16 +296,19 @@ fn compare(
             Op::Driver(event) => simulator.driver_mut().end = event as usize + 1,
             Op::EmptyCache => {
                 let next = match program.ops.get(at + 1) {
-                    Some(&Op::Alloc(id)) => program.allocations.get(id as usize),
+                    Some(&Op::Alloc(id)) => Request::new(program, id),
                     _ => None,
                 };
-                if !next.is_some_and(|next| asked_for_it(&simulator, next)) {
+                if !next
+                    .as_ref()
+                    .is_some_and(|next| asked_for_it(&simulator, next))
+                {
                     settle(&mut simulator, None);
                 }
             }
-            Op::Retire(pool) => simulator.retire_pool(pool),
+            Op::Retire(pool) => simulator.retire_pool(program.pools.get(pool)),
             Op::EmptyPrivatePool(pool) => {
-                simulator.empty_private_pool(pool);
+                simulator.empty_private_pool(program.pools.get(pool));
             }
             Op::Free(allocation) => {
                 settle(&mut simulator, None);
@@ -314,10 +317,10 @@ fn compare(
                 }
             }
             Op::Alloc(id) | Op::Fail(id) => {
-                let Some(&allocation) = program.allocations.get(id as usize) else {
+                let Some(allocation) = Request::new(program, id) else {
                     continue;
                 };
-                let row = allocation.alloc_row;
+                let row = allocation.row;
                 simulator.driver_mut().row = row;
                 settle(&mut simulator, Some(&allocation));
                 let tape = simulator.driver_mut();
@@ -412,7 +415,32 @@ fn compare(
 /// Whether a request would be placed as recorded if the program had called `empty_cache()` before.
 /// With a split limit, free blocks of expandable segments can be too large to be used until pages
 /// of them are given back.
-fn fits_after_empty_cache(simulator: &Simulator<Tape>, next: &Allocation) -> bool {
+/// An allocation as the allocator is asked for it.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    requested: u64,
+    stream: u64,
+    pool: PoolId,
+    addr: u64,
+    row: u32,
+    failed: bool,
+}
+
+impl Request {
+    fn new(program: &Program, id: u32) -> Option<Self> {
+        let allocation = program.allocations.get(id as usize)?;
+        Some(Self {
+            requested: allocation.requested,
+            stream: allocation.stream,
+            pool: program.pools.get(allocation.pool),
+            addr: allocation.addr,
+            row: allocation.alloc_row,
+            failed: allocation.failed,
+        })
+    }
+}
+
+fn fits_after_empty_cache(simulator: &Simulator<Tape>, next: &Request) -> bool {
     if !limits_splits_of_expandable(simulator) || next.failed {
         return false;
     }
@@ -423,7 +451,7 @@ fn fits_after_empty_cache(simulator: &Simulator<Tape>, next: &Allocation) -> boo
 
 /// Whether memory was given back for a request that then needed no new page: what is free before
 /// the pages that are not mapped may be large enough for the one, and too large for the other.
-fn asked_for_it(simulator: &Simulator<Tape>, next: &Allocation) -> bool {
+fn asked_for_it(simulator: &Simulator<Tape>, next: &Request) -> bool {
     limits_splits_of_expandable(simulator)
         && !simulator.has_free_block(next.requested, next.stream, next.pool)
         && !fits_after_empty_cache(simulator, next)
@@ -436,7 +464,7 @@ fn limits_splits_of_expandable(simulator: &Simulator<Tape>) -> bool {
 
 /// Brings the simulation to where the record is before the next step: if the record gives memory
 /// back and the next request does not explain it, the program called `empty_cache()`.
-fn settle(simulator: &mut Simulator<Tape>, next: Option<&Allocation>) {
+fn settle(simulator: &mut Simulator<Tape>, next: Option<&Request>) {
     let tape = simulator.driver();
     if tape.next >= tape.end {
         return;
@@ -453,7 +481,7 @@ fn settle(simulator: &mut Simulator<Tape>, next: Option<&Allocation>) {
         all.sort_unstable();
         let everything = run == all;
         // In a private pool a request has only blocks of that pool given back, if any.
-        let may_flush = |next: &Allocation| {
+        let may_flush = |next: &Request| {
             next.pool == PoolId::DEFAULT
                 || !simulator.config().no_flush_in_private_pools
                 || pending
@@ -556,15 +584,15 @@ pub fn predict(program: &Program, config: &Config, device: Device) -> Predicted 
         match op {
             Op::Driver(_) => {}
             Op::EmptyCache => simulator.empty_cache(),
-            Op::Retire(pool) => simulator.retire_pool(pool),
-            Op::EmptyPrivatePool(pool) => simulator.empty_private_pool(pool),
+            Op::Retire(pool) => simulator.retire_pool(program.pools.get(pool)),
+            Op::EmptyPrivatePool(pool) => simulator.empty_private_pool(program.pools.get(pool)),
             Op::Free(allocation) => {
                 if let Some(block) = blocks.take(allocation) {
                     simulator.free(block);
                 }
             }
             Op::Alloc(id) | Op::Fail(id) => {
-                let Some(allocation) = program.allocations.get(id as usize) else {
+                let Some(allocation) = Request::new(program, id) else {
                     continue;
                 };
                 let result =
@@ -579,7 +607,7 @@ pub fn predict(program: &Program, config: &Config, device: Device) -> Predicted 
                     Err(_) => {
                         return Predicted {
                             stats: simulator.stats(),
-                            failed_row: Some(allocation.alloc_row),
+                            failed_row: Some(allocation.row),
                             failed_request: allocation.requested,
                             serves_failed_request: false,
                         };

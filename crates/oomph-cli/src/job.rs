@@ -123,13 +123,17 @@ impl Job {
                 .env("OOMPH_VGPU", &config);
             command.env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
             // What torch.compile decides by timing a virtual GPU must not reach a real one's cache,
-            // nor the other way round.
+            // nor the other way round; nor must what an older virtual GPU timed.
             if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
                 && let Some(cache) = cache_directory()
             {
                 command.env(
                     "TORCHINDUCTOR_CACHE_DIR",
-                    cache.join(format!("inductor-{}", spec.found.gpu.id)),
+                    cache.join(format!(
+                        "inductor-{}-{}",
+                        spec.found.gpu.id,
+                        env!("CARGO_PKG_VERSION")
+                    )),
                 );
             }
         }

@@ -4,7 +4,7 @@ use oomph_trace::Bytes;
 use oomph_trace::text::{MessageKind, OomMessage};
 
 use crate::MessageReport;
-use crate::causes::{Basis, Cause, Evidence, Fix};
+use crate::causes::{Basis, Cause, Evidence, Fix, huge_request};
 use crate::stacks::is_users_own;
 
 /// From this share of the reserved memory on, free pieces are more than ordinary loss.
@@ -122,8 +122,8 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
         MessageKind::Native | MessageKind::Async | MessageKind::Warning => native(message),
         MessageKind::MoreThanExbibyte => vec![simple(
             message,
-            "batch_too_large",
-            0.6,
+            "huge_request",
+            0.9,
             "more than an exbibyte was asked for: a size was computed wrongly (negative, or \
              multiplied twice)",
             "check the shapes at this line",
@@ -204,6 +204,20 @@ fn simple(
 fn native(message: &OomMessage) -> Vec<Cause> {
     let mut causes = Vec::new();
     let requested = message.requested.unwrap_or_default();
+    if let Some(total) = message.total
+        && requested > total
+        && let Some(asked) = request_evidence(message).pop()
+    {
+        let place = asked.stack.first().cloned();
+        let place = place.as_deref();
+        causes.push(huge_request::cause(
+            requested.0,
+            total.0,
+            true,
+            place,
+            asked,
+        ));
+    }
     if let (Some(total), Some(free)) = (message.total, message.free)
         && message.allowed.is_none()
     {

@@ -406,3 +406,28 @@ fn a_file_that_ends_early_is_not_taken_for_a_job_that_fitted() {
     let found = explain(&empty, &Options::default());
     assert!(found.verdict.contains("no history"), "{}", found.verdict);
 }
+
+/// A broadcast that nobody meant: x (n, 1) against y (n) is n × n.
+#[test]
+fn a_request_beyond_the_gpu_is_called_what_it_is() {
+    let message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1048576.00 GiB. \
+                   GPU 0 has a total capacity of 23.51 GiB of which 23.05 GiB is free. Of the \
+                   allocated memory 16.00 MiB is allocated by PyTorch, and 0 bytes is reserved by \
+                   PyTorch but unallocated.";
+    let messages = text::find(message);
+    let found = explain_messages(&messages).unwrap();
+    assert_eq!(found.cause.map(|c| c.id), Some("huge_request"));
+
+    let (mut trace, asked) = (trace("variants/vgg_batch.pickle.xz"), 1 << 50);
+    let mut events = oomph_trace::Events::default();
+    for mut event in trace.events.iter() {
+        if event.action == Action::Oom {
+            event.size = oomph_trace::Bytes(asked);
+        }
+        events.push(event);
+    }
+    trace.events = events;
+    let found = explain(&trace, &Options::default());
+    assert_eq!(found.cause.as_ref().map(|c| c.id), Some("huge_request"));
+    assert_eq!(found.peak.request_bytes, asked);
+}

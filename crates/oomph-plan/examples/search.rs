@@ -1,4 +1,4 @@
-//! Plans for a recorded run at parts of its peak, as predicted:
+//! Plans for a recorded run at parts of its peak, as predicted, and how long planning takes:
 //! `cargo run --release -p oomph-plan --example search -- oomph-report/train-1…`
 
 use std::path::Path;

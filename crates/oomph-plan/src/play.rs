@@ -26,6 +26,15 @@ pub struct Peak {
     pub retries: u64,
 }
 
+/// Events that playing `template` goes through.
+pub fn length(template: &Template) -> usize {
+    let parts = template.parts.clamp(1, PARTS) as usize;
+    template.setup.len()
+        + STEPS * parts * template.body.len()
+        + template.first_tail.len()
+        + (STEPS - 1) * template.tail.len()
+}
+
 /// Plays `template` with the allocator's settings `config` on `device`.
 pub fn play(template: &Template, config: &Config, device: Device) -> Peak {
     let driver = AddressModel::new(device.capacity).with_limit(device.limit);

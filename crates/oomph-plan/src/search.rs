@@ -12,7 +12,7 @@ use crate::levers::{
     optimizer_8bit, optimizer_on_cpu, optimizer_step, set_to_none, split_batch, step_in_backward,
 };
 use crate::model::Model;
-use crate::play::{Peak, play};
+use crate::play::{self, Peak, play};
 use crate::units::{self, Sequence};
 
 /// Events that a whole search may play: a second's worth.
@@ -247,7 +247,8 @@ pub fn search(bases: &[Base], options: &Options) -> Found {
         fitting: Vec::new(),
         least: None,
     };
-    let events = plain.model.events.max(1);
+    // What a play goes through follows from a step, not from how many were recorded.
+    let events = play::length(&plain.model.template).max(1);
     let mut plays = (PLAYED_EVENTS / events).clamp(*PLAYS.start(), *PLAYS.end());
     plays /= bases.len();
     // Where a run in mixed precision is at hand, rules about it are not needed.

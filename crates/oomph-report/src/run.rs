@@ -163,7 +163,8 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 paint(BAD, "✗"),
                 paint(BOLD, wrap(&place, columns.saturating_sub(INDENT), INDENT))
             );
-            let text = match summary.oom.as_ref().and_then(|oom| oom.short_bytes) {
+            let oom = summary.oom.as_ref();
+            let text = match oom.and_then(|oom| oom.short_bytes) {
                 Some(short) if short > 0 => {
                     format!(
                         "peak needed {needed} of {}: {} too much",
@@ -175,7 +176,18 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                     "without a limit the peak is {needed} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
                     bytes(capacity)
                 ),
-                None => format!("at least {needed} of {} was needed", bytes(capacity)),
+                // Without a run that knows no limit: what was held, and what was refused.
+                None => format!(
+                    "at least {} of {} was needed: {} was asked for at once",
+                    bytes(
+                        summary
+                            .peak
+                            .used_bytes
+                            .max(oom.map_or(0, |oom| oom.requested_bytes))
+                    ),
+                    bytes(capacity),
+                    bytes(oom.map_or(0, |oom| oom.requested_bytes)),
+                ),
             };
             let _ = writeln!(
                 out,

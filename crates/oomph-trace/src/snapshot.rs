@@ -17,6 +17,9 @@ use crate::units::{Bytes, DeviceAddr, PoolId, StreamId, TimeUs};
 const MAX_EVENTS: usize = u32::MAX as usize - 1;
 /// More than any device holds: 16 TiB. Sums of sizes stay far from 64 bits.
 const MAX_SIZE: u64 = 16 << 40;
+/// What a refused request may have asked for: a wrong shape asks for more than any device holds.
+/// Beyond this (1 EiB) the number does not matter any more.
+const MAX_REFUSED: u64 = 1 << 60;
 /// Problems of one kind that are told one by one before they are only counted.
 const MAX_TOLD: usize = 3;
 /// Action names that are remembered: PyTorch has ten, and a file of invented ones must not turn
@@ -250,11 +253,12 @@ impl Lowering {
             return None;
         }
         let mut event = Event::default();
+        let mut asked = Value::Int(0);
         for (key, value) in pairs(items) {
             match key {
                 ACTION => event.action = self.action(heap, string(value)),
                 ADDR | DEVICE_FREE => event.addr = DeviceAddr(unsigned(value)),
-                SIZE => event.size = size(value, &mut self.impossible_sizes),
+                SIZE => asked = value,
                 STREAM => event.stream = StreamId(unsigned(value)),
                 TIME_US => event.time = TimeUs(signed(value)),
                 FRAMES => event.stack = heap.stack(value),
@@ -269,6 +273,12 @@ impl Lowering {
                 _ => {}
             }
         }
+        event.size = match asked {
+            Value::Int(asked) if event.action == Action::Oom && asked >= 0 => {
+                Bytes(MAX_REFUSED.min(asked as u64))
+            }
+            asked => size(asked, &mut self.impossible_sizes),
+        };
         Some(Record::Event(self.events.push(event) as u32))
     }
 

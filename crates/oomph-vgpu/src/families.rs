@@ -22,6 +22,8 @@ pub enum Family {
     Rows { argument: usize, bytes: u8 },
     /// Compiled matrix products of Triton, whose depth is not known.
     MatrixTemplate,
+    /// PyTorch's copy of a tensor that is not dense: its strides lie in its second argument.
+    StridedCopy,
 }
 
 /// What the name of a concatenation says of its arguments.
@@ -41,6 +43,10 @@ pub struct Concatenation {
 const BYTES_PER_THREAD: f64 = 48.0;
 /// What an element of a concatenation costs unless it is moved with others, as bytes.
 const BYTES_PER_SINGLE_ELEMENT: f64 = 16.0;
+/// What an element costs that neighbouring threads do not read from neighbouring addresses: most of
+/// a sector of 32 bytes. Transposing 8192×50257 bf16 on an H200 while padding it took 2.6 ms
+/// (`pads` in `bench/gpu/results/h200_clock.json`, less the product and the filling).
+const BYTES_PER_SCATTERED_ELEMENT: f64 = 27.0;
 
 impl Family {
     /// The family of a kernel by its mangled name.
@@ -69,6 +75,11 @@ impl Family {
             Self::Rows { argument: 0, bytes }
         } else if TEMPLATES.iter().any(|prefix| name.starts_with(prefix)) {
             Self::MatrixTemplate
+        } else if name.contains("18elementwise_kernel")
+            && name.contains("gpu_kernel_impl_nocast")
+            && name.contains("direct_copy_kernel_cuda")
+        {
+            Self::StridedCopy
         } else {
             Self::Usual
         }
@@ -107,8 +118,39 @@ impl Family {
                 );
                 LAUNCH + WAVE.mul_f64(rates.waves(blocks))
             }
+            Self::StridedCopy if !arguments.is_null() => {
+                // SAFETY: the caller's contract.
+                let scattered = unsafe { scattered_elements(arguments) };
+                rates.moving(usual.max(scattered * BYTES_PER_SCATTERED_ELEMENT))
+            }
             _ => rates.moving(usual),
         }
+    }
+}
+
+/// Elements that a strided copy reads or writes one by one, or none.
+///
+/// # Safety
+/// `arguments` must be those of PyTorch's `elementwise_kernel` of one input.
+unsafe fn scattered_elements(arguments: *const *mut c_void) -> f64 {
+    /// `OffsetCalculator`: the number of dimensions, then for 25 of them a divider of three words,
+    /// then the strides in bytes of output and input.
+    const STRIDES: usize = 1 + 25 * 3;
+    const SECTOR: u32 = 32;
+    // SAFETY: the caller's contract; the calculator is the first that the kernel's function holds.
+    let (elements, dimensions, output, input) = unsafe {
+        let words = (*arguments.add(1)).cast::<u32>();
+        (
+            (*arguments).cast::<c_int>().read_unaligned(),
+            words.read_unaligned(),
+            words.add(STRIDES).read_unaligned(),
+            words.add(STRIDES + 1).read_unaligned(),
+        )
+    };
+    if (1..=25).contains(&dimensions) && output.max(input) >= SECTOR {
+        f64::from(elements.max(0))
+    } else {
+        0.0
     }
 }
 
@@ -214,6 +256,28 @@ mod tests {
             (0.8..1.25).contains(&(time.as_secs_f64() / measured)),
             "{time:?}"
         );
+    }
+
+    #[test]
+    fn a_transposing_copy_takes_longer_than_a_plain_one() {
+        let copy = Family::of(
+            "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseE",
+        );
+        assert_eq!(copy, Family::StridedCopy);
+        let (mut elements, mut calculator) = (8192 * 50_257_i32, vec![0_u32; 1 + 25 * 3 + 25 * 2]);
+        calculator[0] = 2;
+        let mut time = |output, input| {
+            (calculator[76], calculator[77]) = (output, input);
+            let arguments = [
+                (&raw mut elements).cast(),
+                calculator.as_mut_ptr().cast::<c_void>(),
+            ];
+            let blocks = 8192 * 50_257 / 512;
+            // SAFETY: the arguments are laid out as the kernel's.
+            unsafe { copy.time(&rates(), [blocks, 1, 1], 128.0, arguments.as_ptr()) }.as_secs_f64()
+        };
+        assert!((0.8..1.25).contains(&(time(2, 100_514) / 2.6e-3)));
+        assert!((0.7..1.4).contains(&(time(2, 2) / 0.9e-3)));
     }
 
     #[test]

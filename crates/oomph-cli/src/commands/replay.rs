@@ -177,6 +177,9 @@ impl Args {
             bail!("{path}: found a log; a snapshot or an oomph trace can be replayed");
         };
         if trace.events.is_empty() {
+            if let Some(problem) = problems.first() {
+                bail!("{path}: nothing could be read that could be replayed: {problem}");
+            }
             bail!(
                 "{path}: the snapshot has no history to replay, only the state at its end. \
                  Call torch.cuda.memory._record_memory_history(max_entries=sys.maxsize) before \

@@ -9,6 +9,7 @@ mod batch_too_large;
 mod checkpoint_on_gpu;
 mod fragmentation;
 mod graph_retained;
+pub(crate) mod huge_request;
 mod input_spike;
 mod kv_cache;
 mod logits;
@@ -252,10 +253,11 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
 
 /// Every cause that the facts support, the most likely first.
 pub fn assess(facts: &Facts) -> Vec<Cause> {
-    let checks: [fn(&Facts) -> Option<Cause>; 17] = [
+    let checks: [fn(&Facts) -> Option<Cause>; 18] = [
         other_process::check,
         outside_allocator::check,
         fragmentation::check,
+        huge_request::check,
         graph_retained::check,
         missing_no_grad::check,
         tensors_kept::check,

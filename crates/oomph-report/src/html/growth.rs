@@ -6,6 +6,7 @@ use oomph_trace::Category;
 use serde::Serialize;
 
 use super::history::{Block, Step};
+use super::lod::Change;
 
 /// Kinds of blocks that are listed.
 const LISTED: usize = 60;
@@ -46,14 +47,15 @@ pub(crate) struct KindLeft {
     pub steps: u32,
 }
 
-/// Sums up what the steps leave behind. `moments` is the last moment.
+/// Sums up what the steps leave behind. `changes` are the bytes alive at first and all changes in
+/// the order of moments, of which `moments` is the last.
 pub(crate) fn growth(
     blocks: &[Block],
+    changes: (i64, impl Iterator<Item = Change>),
     steps: &[Step],
     moments: u32,
     category: &dyn Fn(u32) -> Category,
 ) -> Growth {
-    let mut changes: Vec<(u32, i64)> = Vec::new();
     let place = |category: Category| {
         Category::ALL
             .iter()
@@ -71,10 +73,6 @@ pub(crate) fn growth(
         .collect();
     let mut kinds: HashMap<u32, (KindLeft, u32)> = HashMap::new();
     for block in blocks {
-        changes.push((block.start, block.bytes as i64));
-        if block.end <= moments {
-            changes.push((block.end, -(block.bytes as i64)));
-        }
         // A block that is there from moment m on was made by the event before it.
         let made = block.start;
         let at = steps.partition_point(|step| step.start < made);
@@ -110,22 +108,17 @@ pub(crate) fn growth(
             entry.steps += 1;
         }
     }
-    changes.sort_unstable_by_key(|&(moment, _)| moment);
-    let mut live = 0_i64;
-    let mut next = 0;
+    let (mut live, changes) = changes;
+    let mut changes = changes.peekable();
     for (step, result) in steps.iter().zip(&mut left) {
         let mut peak = 0;
-        while let Some(&(moment, _)) = changes.get(next)
-            && moment <= step.end
-        {
+        while let Some(first) = changes.next_if(|change| change.moment <= step.end) {
+            live += first.bytes;
             // All changes of a moment come together.
-            while let Some(&(same, bytes)) = changes.get(next)
-                && same == moment
-            {
-                live += bytes;
-                next += 1;
+            while let Some(change) = changes.next_if(|change| change.moment == first.moment) {
+                live += change.bytes;
             }
-            if moment >= step.start {
+            if first.moment >= step.start {
                 peak = peak.max(live);
             }
         }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use oomph_allocator::TorchVersion;
-use oomph_allocator::program::{NO_ROW, Op};
+use oomph_allocator::program::{Allocation, NO_ROW, Op};
 use oomph_explain::facts::Facts;
 use oomph_explain::stacks::is_users_own;
 use oomph_explain::{Options, steps};
@@ -51,48 +51,83 @@ pub(crate) struct Packed {
     pub detail: String,
 }
 
-/// Moments of the trace's rows.
+/// Moments of the trace's rows: how many events that matter came up to and with each. A bit a row
+/// and a count every 64 of them, as a history may have tens of millions.
 struct Clock {
-    first_row: usize,
-    /// Per row: how many events that matter came up to and with it.
-    moments: Vec<u32>,
+    rows: std::ops::Range<usize>,
+    matters: Vec<u64>,
+    /// Bits set before each word.
+    before: Vec<u32>,
 }
 
 impl Clock {
-    fn new(rows: &std::ops::Range<usize>, matters: &[bool]) -> Self {
-        let mut moment = 0;
-        let moments = matters
+    fn new(rows: std::ops::Range<usize>) -> Self {
+        Self {
+            matters: vec![0; rows.len().div_ceil(64)],
+            before: Vec::new(),
+            rows,
+        }
+    }
+
+    /// Makes a row a moment. Rows outside the history are none.
+    fn mark(&mut self, row: u32) {
+        if let Some(at) = (row as usize).checked_sub(self.rows.start)
+            && let Some(word) = self.matters.get_mut(at / 64)
+        {
+            *word |= 1 << (at % 64);
+        }
+    }
+
+    /// Counts, once all rows are marked.
+    fn wind(&mut self) {
+        let mut count = 0;
+        self.before = self
+            .matters
             .iter()
-            .map(|&matters| {
-                moment += u32::from(matters);
-                moment
+            .map(|word| {
+                let before = count;
+                count += word.count_ones();
+                before
             })
             .collect();
-        Self {
-            first_row: rows.start,
-            moments,
-        }
+    }
+
+    /// The rows that are moments.
+    fn marked(&self) -> impl Iterator<Item = usize> {
+        self.rows.clone().filter(|row| {
+            let at = row - self.rows.start;
+            self.matters
+                .get(at / 64)
+                .is_some_and(|word| word >> (at % 64) & 1 == 1)
+        })
     }
 
     /// The moment after a row.
     fn after(&self, row: usize) -> u32 {
-        row.checked_sub(self.first_row)
-            .and_then(|at| self.moments.get(at))
-            .or(self.moments.last())
-            .copied()
-            .unwrap_or(0)
+        let Some(at) = row.checked_sub(self.rows.start) else {
+            return self.last();
+        };
+        match (self.matters.get(at / 64), self.before.get(at / 64)) {
+            (Some(word), Some(before)) => {
+                before + (word & (u64::MAX >> (63 - at % 64))).count_ones()
+            }
+            _ => self.last(),
+        }
     }
 
     /// The moment before a row.
     fn before(&self, row: usize) -> u32 {
-        match row.checked_sub(self.first_row) {
+        match row.checked_sub(self.rows.start) {
             None | Some(0) => 0,
             Some(_) => self.after(row - 1),
         }
     }
 
     fn last(&self) -> u32 {
-        self.moments.last().copied().unwrap_or(0)
+        match (self.before.last(), self.matters.last()) {
+            (Some(before), Some(word)) => before + word.count_ones(),
+            _ => 0,
+        }
     }
 }
 
@@ -115,10 +150,10 @@ pub(crate) struct Block {
     pub start: u32,
     /// The first moment at which it is gone again; past the last moment if it stays.
     pub end: u32,
+    /// Number of its allocation.
+    allocation: u32,
     /// Bytes that it takes.
     pub bytes: u64,
-    requested: u64,
-    addr: u64,
 }
 
 /// A step in moments.
@@ -189,7 +224,7 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
             TorchVersion::parse(version)
         })
         .unwrap_or(TorchVersion::ASSUMED);
-    let facts = Facts::new(trace, options, device, version);
+    let mut facts = Facts::new(trace, options, device, version);
     let rows = trace.rows_of(device);
     let found_steps = steps::find(
         trace,
@@ -212,15 +247,7 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
     let mut kinds: Vec<Kind> = Vec::new();
     let mut known: HashMap<Kind, u32, rustc_hash::FxBuildHasher> = HashMap::default();
     let mut kind_of: Vec<u32> = Vec::with_capacity(facts.program.allocations.len());
-    let mut matters = vec![false; rows.len()];
-    let mut mark = |row: u32| {
-        if let Some(slot) = (row as usize)
-            .checked_sub(rows.start)
-            .and_then(|at| matters.get_mut(at))
-        {
-            *slot = true;
-        }
-    };
+    let mut clock = Clock::new(rows.clone());
     for allocation in &facts.program.allocations {
         let in_step = steps::step_of(&found_steps, allocation.alloc_row).is_some();
         let (category, phase) = facts.holds(allocation, in_step);
@@ -243,16 +270,16 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
         });
         kind_of.push(number);
         if allocation.failed {
-            mark(allocation.alloc_row);
+            clock.mark(allocation.alloc_row);
         } else if allocation.requested >= smallest {
-            mark(allocation.alloc_row);
-            mark(allocation.free_row);
+            clock.mark(allocation.alloc_row);
+            clock.mark(allocation.free_row);
         }
     }
     for event in &facts.program.driver_events {
-        mark(event.row);
+        clock.mark(event.row);
     }
-    let clock = Clock::new(&rows, &matters);
+    clock.wind();
     let moments = clock.last();
     let start_of = |row: u32| {
         if row == NO_ROW {
@@ -273,14 +300,14 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
         .allocations
         .iter()
         .zip(&kind_of)
-        .filter(|(allocation, _)| !allocation.failed)
-        .map(|(allocation, &kind)| Block {
+        .zip(0..)
+        .filter(|((allocation, _), _)| !allocation.failed)
+        .map(|((allocation, &kind), number)| Block {
             kind,
             start: start_of(allocation.alloc_row),
             end: end_of(allocation.free_row),
+            allocation: number,
             bytes: facts.config.round_size(allocation.requested),
-            requested: allocation.requested,
-            addr: allocation.addr,
         })
         .collect();
     // Ways of stacking.
@@ -314,33 +341,30 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
             base[widths.categories + widths.phases + usize::from(key.group)] += bytes;
         }
     }
-    let mut changes: Vec<Change> = Vec::with_capacity(facts.program.ops.len());
-    for op in &facts.program.ops {
+    // There may be tens of millions, so they are worked out each time that they are gone through.
+    let changes = facts.program.ops.iter().filter_map(|op| {
         let (id, grows) = match *op {
             Op::Alloc(id) => (id, true),
             Op::Free(id) => (id, false),
-            _ => continue,
+            _ => return None,
         };
-        let Some(allocation) = facts.program.allocations.get(id as usize) else {
-            continue;
-        };
+        let allocation = facts.program.allocations.get(id as usize)?;
         let bytes = facts.config.round_size(allocation.requested) as i64;
         let (row, bytes) = if grows {
             (allocation.alloc_row, bytes)
         } else {
             (allocation.free_row, -bytes)
         };
-        changes.push(Change {
+        Some(Change {
             moment: clock.after(row as usize),
             bytes,
             keys: key_of(kind_of.get(id as usize).copied().unwrap_or(0)),
-        });
-    }
+        })
+    });
     let reserved = reserved(&facts, &clock);
-    let levels = levels(moments, &base, &changes, &reserved, widths);
-    drop(changes);
+    let levels = levels(moments, &base, changes.clone(), &reserved, widths);
 
-    let times = times(trace, &rows, &matters);
+    let times = times(trace, &clock);
     let mut steps = numbered_steps(trace, &found_steps, &clock);
     if let Some(first) = steps.first_mut() {
         // The first step begins with its work, not with what was built before it.
@@ -357,12 +381,15 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
         }
     }
     let space = Space::new(&facts, &clock);
-    let grown = growth(&all, &steps, moments, &|kind| {
+    let before: i64 = base.iter().take(widths.categories).sum();
+    let grown = growth(&all, (before, changes), &steps, moments, &|kind| {
         kinds
             .get(kind as usize)
             .map_or(Category::Unknown, |kind| kind.category)
     });
 
+    // Nobody goes through the steps of the program again, and there may be tens of millions.
+    facts.program.ops = Vec::new();
     let phases = phase_runs(&all, &kinds);
     let failures = facts
         .program
@@ -406,6 +433,15 @@ impl Digest<'_> {
             overview: self.overview(redact),
             detail: self.detail(redact),
         }
+    }
+
+    fn allocation(&self, block: &Block) -> Option<&Allocation> {
+        let allocations = &self.facts.program.allocations;
+        allocations.get(block.allocation as usize)
+    }
+
+    fn requested(&self, block: &Block) -> u64 {
+        self.allocation(block).map_or(0, |of| of.requested)
     }
 
     /// The category of a kind.
@@ -550,7 +586,7 @@ impl Digest<'_> {
         let left_out = self
             .blocks
             .iter()
-            .filter(|block| block.requested < self.smallest)
+            .filter(|block| self.requested(block) < self.smallest)
             .count();
         let (trace, facts) = (self.history.trace, &self.facts);
         let rows = trace.rows_of(facts.program.device);
@@ -587,13 +623,17 @@ impl Digest<'_> {
         let mut blocks: Vec<&Block> = self
             .blocks
             .iter()
-            .filter(|block| block.requested >= self.smallest)
+            .filter(|block| self.requested(block) >= self.smallest)
             .collect();
         blocks.sort_by_key(|block| block.start);
         let mut detail = Columns::default();
         let column =
             |of: &dyn Fn(&Block) -> u64| blocks.iter().map(|block| of(block)).collect::<Vec<_>>();
-        let (sizes, size_of) = dictionary(&blocks);
+        let (sizes, size_of) = dictionary(
+            blocks
+                .iter()
+                .map(|block| (self.requested(block), block.bytes)),
+        );
         detail.differences("start", &column(&|block| u64::from(block.start)));
         // A life of 0 never ends.
         detail.plain(
@@ -610,7 +650,10 @@ impl Digest<'_> {
         detail.plain("kind", &column(&|block| u64::from(block.kind)));
         if let Some(space) = &self.space {
             // 0 is nowhere.
-            detail.plain("place", &column(&|block| space.place(block.addr)));
+            detail.plain(
+                "place",
+                &column(&|block| space.place(self.allocation(block).map_or(0, |of| of.addr))),
+            );
             space.pack(&mut detail);
         }
         if let Some(times) = &self.times {
@@ -756,19 +799,17 @@ fn reserved(facts: &Facts, clock: &Clock) -> Vec<(u32, u64)> {
 }
 
 /// The time of every moment in µs since the first; `None` where the recorder noted none.
-fn times(trace: &Trace, rows: &std::ops::Range<usize>, matters: &[bool]) -> Option<Vec<u64>> {
-    let first = trace.events.time(rows.start).0;
+fn times(trace: &Trace, clock: &Clock) -> Option<Vec<u64>> {
+    let first = trace.events.time(clock.rows.start).0;
     if first <= 0 {
         return None;
     }
     let mut times = vec![0];
     let mut last = 0;
-    for (row, &matters) in rows.clone().zip(matters) {
-        if matters {
-            // Threads may note their events a little out of order.
-            last = last.max((trace.events.time(row).0 - first).max(0) as u64);
-            times.push(last);
-        }
+    for row in clock.marked() {
+        // Threads may note their events a little out of order.
+        last = last.max((trace.events.time(row).0 - first).max(0) as u64);
+        times.push(last);
     }
     Some(times)
 }
@@ -814,14 +855,13 @@ fn phase_runs(blocks: &[Block], kinds: &[Kind]) -> Vec<(u32, u8)> {
 }
 
 /// (requested, taken) of each distinct size, and each block's number among them.
-fn dictionary(blocks: &[&Block]) -> (Vec<[u64; 2]>, Vec<u64>) {
+fn dictionary(blocks: impl Iterator<Item = (u64, u64)>) -> (Vec<[u64; 2]>, Vec<u64>) {
     let mut sizes = Vec::new();
     let mut known: HashMap<u64, u64, rustc_hash::FxBuildHasher> = HashMap::default();
     let numbers = blocks
-        .iter()
-        .map(|block| {
-            *known.entry(block.requested).or_insert_with(|| {
-                sizes.push([block.requested, block.bytes]);
+        .map(|(requested, taken)| {
+            *known.entry(requested).or_insert_with(|| {
+                sizes.push([requested, taken]);
                 sizes.len() as u64 - 1
             })
         })
@@ -854,16 +894,19 @@ impl Grouping {
                 })
         };
         let kind_names: Vec<String> = kinds.iter().map(name).collect();
-        let mut weights: HashMap<&str, u64> = HashMap::new();
+        // What is alive at the peak decides.
+        let mut of_kinds = vec![0_u64; kinds.len()];
         for block in blocks {
-            let Some(name) = kind_names.get(block.kind as usize) else {
-                continue;
-            };
-            let weight = weights.entry(name).or_default();
-            // What is alive at the peak decides; without that a name is still known.
-            if block.start <= peak && peak < block.end && !name.is_empty() {
+            if block.start <= peak
+                && peak < block.end
+                && let Some(weight) = of_kinds.get_mut(block.kind as usize)
+            {
                 *weight += block.bytes;
             }
+        }
+        let mut weights: HashMap<&str, u64> = HashMap::new();
+        for (name, weight) in kind_names.iter().zip(of_kinds) {
+            *weights.entry(name).or_default() += weight;
         }
         let mut ranked: Vec<(&str, u64)> = weights
             .into_iter()

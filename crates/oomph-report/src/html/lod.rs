@@ -89,7 +89,7 @@ const COARSEST: usize = 1024;
 pub fn levels(
     moments: u32,
     base: &[i64],
-    changes: &[Change],
+    changes: impl Iterator<Item = Change> + Clone,
     reserved: &[(u32, u64)],
     widths: Widths,
 ) -> Vec<Level> {
@@ -110,7 +110,7 @@ fn finest(
     span: u32,
     moments: u32,
     base: &[i64],
-    changes: &[Change],
+    changes: impl Iterator<Item = Change> + Clone,
     reserved: &[(u32, u64)],
     widths: Widths,
 ) -> Level {
@@ -131,7 +131,8 @@ fn finest(
     };
     let mut reached: Vec<(usize, usize)> = Vec::new();
     let mut index = 0;
-    while let Some(first) = changes.get(index) {
+    let mut coming = changes.clone().peekable();
+    while let Some(first) = coming.peek().copied() {
         let bucket = ((first.moment / span) as usize).min(buckets - 1);
         // What holds at a moment is known once all changes of the moment are made; a bucket's
         // first moment may itself bring a change.
@@ -140,9 +141,7 @@ fn finest(
         } else if bucket > 0 {
             enter(bucket - 1, total, index, &mut high, &mut low);
         }
-        while let Some(change) = changes.get(index)
-            && change.moment == first.moment
-        {
+        while let Some(change) = coming.next_if(|change| change.moment == first.moment) {
             total += change.bytes;
             index += 1;
         }
@@ -162,9 +161,10 @@ fn finest(
     let mut now = base.to_vec();
     now.resize(widths.total(), 0);
     let mut made = 0;
+    let mut changes = changes;
     for (bucket, &until) in at.iter().enumerate() {
-        for change in changes.get(made..until).unwrap_or(&[]) {
-            widths.apply(&mut now, change);
+        for change in changes.by_ref().take(until.saturating_sub(made)) {
+            widths.apply(&mut now, &change);
         }
         made = made.max(until);
         for (column, &bytes) in series.iter_mut().zip(&now) {
@@ -259,7 +259,7 @@ mod tests {
     fn check(moments: u32, base: &[i64], changes: &[Change]) {
         let every = every_moment(moments, base, changes);
         let total = |series: &[i64]| series.iter().take(WIDTHS.categories).sum::<i64>();
-        for level in levels(moments, base, changes, &[], WIDTHS) {
+        for level in levels(moments, base, changes.iter().copied(), &[], WIDTHS) {
             for (bucket, moments) in every.chunks(level.span as usize).enumerate() {
                 let high = moments.iter().map(|series| total(series)).max().unwrap();
                 let low = moments.iter().map(|series| total(series)).min().unwrap();
@@ -326,13 +326,19 @@ mod tests {
 
     #[test]
     fn reserved_holds_until_it_changes() {
-        let levels = levels(40, &[0; 6], &[], &[(3, 10), (8, 4), (30, 9)], WIDTHS);
+        let levels = levels(
+            40,
+            &[0; 6],
+            std::iter::empty(),
+            &[(3, 10), (8, 4), (30, 9)],
+            WIDTHS,
+        );
         assert_eq!(levels[0].reserved, [10, 4, 4, 9, 9, 9]);
     }
 
     #[test]
     fn long_histories_have_few_buckets() {
-        let levels = levels(5_000_000, &[0; 6], &[], &[], WIDTHS);
+        let levels = levels(5_000_000, &[0; 6], std::iter::empty(), &[], WIDTHS);
         let counts: Vec<usize> = levels.iter().map(|level| level.high.len()).collect();
         assert!(counts[0] <= FINEST as usize, "{counts:?}");
         assert!(*counts.last().unwrap() <= COARSEST, "{counts:?}");

@@ -10,6 +10,8 @@ use serde::Serialize;
 const BUDGET: usize = 1_500_000;
 /// Replays that the search for a setting's smallest memory takes, about.
 const BISECTION: usize = 13;
+/// Replays below which there is nothing to compare.
+const FEWEST: usize = 2;
 
 /// What one setting would have done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -36,6 +38,9 @@ pub fn what_if(
     version: TorchVersion,
     capacity: Option<u64>,
 ) -> Vec<WhatIf> {
+    if trace.rows_of(device).len() > BUDGET / FEWEST {
+        return Vec::new();
+    }
     let config = Config::from_settings(&trace.settings, version);
     let program = Program::new(trace, device, &config);
     if program.events == 0 || program.driver_events.is_empty() && program.initial.is_empty() {
@@ -48,7 +53,7 @@ pub fn what_if(
         ..Device::UNLIMITED
     });
     let replays = BUDGET / program.events;
-    if replays < 2 {
+    if replays < FEWEST {
         return Vec::new();
     }
     let bisects = replays >= (CANDIDATES.len() + 1) * BISECTION;

@@ -1,0 +1,146 @@
+//! The search on a recorded run: `fixtures/plan/tiny_gpt.py` on a virtual RTX 3060.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use oomph_allocator::Config;
+use oomph_plan::draft::Pace;
+
+use oomph_plan::model::Model;
+use oomph_plan::search::{Base, Found, Options, search};
+use oomph_plan::{Dtype, Lever, Results};
+use oomph_run::Record;
+use proptest::prelude::*;
+
+/// The run, and the most that its process used.
+static RUN: LazyLock<(Base, u64)> = LazyLock::new(|| {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt");
+    let record = Record::read(&place.join("record.json")).unwrap();
+    let (trace, problems) = oomph_trace::oomph_file::read(&place.join("trace.oomph")).unwrap();
+    assert!(problems.is_empty(), "{problems:?}");
+    let device = record.busiest().unwrap();
+    let model = Model::new(&trace, &record).unwrap();
+    let base = Base::new(
+        model,
+        Vec::new(),
+        device.peak_reserved_bytes,
+        &Config::default(),
+    );
+    (base, device.peak_used_bytes)
+});
+
+fn options(budget: u64) -> Options {
+    Options {
+        budget,
+        keep_results: false,
+        allow: None,
+        forbid: Vec::new(),
+        dtype: Dtype::Bf16,
+        config: Config::default(),
+        pace: Pace::default(),
+        lessons: Vec::new(),
+        failed: Vec::new(),
+    }
+}
+
+fn plans(options: &Options) -> Found {
+    search(std::slice::from_ref(&RUN.0), options)
+}
+
+/// The least cost among plans of at most this weak a promise.
+fn cost(found: &Found, results: Results) -> Option<f64> {
+    let kept = found.plans.iter().filter(|plan| plan.results <= results);
+    kept.map(oomph_plan::search::Plan::cost)
+        .min_by(f64::total_cmp)
+}
+
+const LEVERS: [&str; 6] = [
+    "checkpoint",
+    "offload_activations",
+    "mixed_precision",
+    "micro_batch",
+    "chunked_cross_entropy",
+    "allocator",
+];
+
+proptest! {
+    // A search plays millions of events.
+    #![proptest_config(ProptestConfig::with_cases(10))]
+
+    #[test]
+    fn more_memory_never_gives_a_worse_plan(
+        low in 0.15..1.05_f64,
+        more in 0.0..0.3_f64,
+        keep_results: bool,
+        forbidden in proptest::sample::subsequence(&LEVERS, 0..=2),
+    ) {
+        let used = RUN.1 as f64;
+        let asked = |share: f64| Options {
+            keep_results,
+            forbid: forbidden.iter().map(|name| (*name).to_owned()).collect(),
+            ..options((used * share) as u64)
+        };
+        let (little, much) = (plans(&asked(low)), plans(&asked(low + more)));
+        for found in [&little, &much] {
+            for plan in &found.plans {
+                prop_assert!(plan.levers.iter().all(|lever| !forbidden.contains(&lever.name())));
+                prop_assert!(!keep_results || plan.results <= Results::Rounding);
+            }
+        }
+        for results in [Results::Exact, Results::Rounding, Results::Numerics] {
+            if let Some(before) = cost(&little, results) {
+                let now = cost(&much, results);
+                prop_assert!(now.is_some_and(|now| now <= before + 1e-9), "{results:?}: {before} with less, {now:?} with more");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_plan_fits_its_budget_and_the_first_costs_least() {
+    let (_, used) = *RUN;
+    for share in [90, 60, 40, 30] {
+        let budget = used * share / 100;
+        let found = plans(&options(budget));
+        assert!(!found.plans.is_empty(), "{share} %: {:?}", found.least);
+        assert!(found.plans.iter().all(|plan| plan.used <= budget));
+        assert!(
+            found
+                .plans
+                .windows(2)
+                .all(|pair| pair[0].cost() <= pair[1].cost())
+        );
+    }
+    // Nothing fits: the least is named all the same.
+    let found = plans(&options(used / 100));
+    assert!(found.plans.is_empty() && found.least.is_some());
+}
+
+#[test]
+fn a_job_that_fits_is_left_alone() {
+    let found = plans(&options(RUN.1));
+    let first = found.plans.first().unwrap();
+    assert!(first.time_ratio <= 1.0, "{first:?}");
+    assert!(
+        cost(&found, Results::Exact).unwrap() <= 1.0,
+        "nothing to do costs nothing: {:?}",
+        found.plans
+    );
+    assert!(
+        !first
+            .levers
+            .iter()
+            .any(|lever| matches!(lever, Lever::OffloadActivations { .. }))
+    );
+}
+
+#[test]
+fn how_many_steps_were_recorded_does_not_narrow_the_search() {
+    let budget = RUN.1 / 2;
+    let mut long = RUN.0.clone();
+    long.model.events *= 30;
+    let found = search(std::slice::from_ref(&long), &options(budget));
+    assert_eq!(found.plans, plans(&options(budget)).plans);
+}
