@@ -220,7 +220,9 @@ fn find(
             Ended::Through(_) | Ended::OutOfMemory(_) => {
                 refused = refused.min(size);
                 // The need is beyond the budget by an unknown amount: a sample's worth, at least.
-                correction *= (need(size + 1) / need(size).max(1.0)).max(1.0);
+                // Where need grows with the square, a step of one is a step of nothing.
+                let least = if dimensions > 1 { 1.03 } else { 1.0 };
+                correction *= (need(size + 1) / need(size).max(1.0)).max(least);
                 correction = correction.max(fitter.workshop.budget as f64 / predicted.max(1.0));
             }
             Ended::Refused(_) | Ended::Failed { .. } => break,
