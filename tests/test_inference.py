@@ -143,16 +143,17 @@ def test_a_graph_that_nobody_needs_goes_first(tmp_path):
 
 
 def test_weights_that_do_not_fit_are_streamed_or_narrowed(tmp_path):
-    found = fit(tmp_path, QUIET, "--memory", "250MiB")
+    # Weights in fp32 take 256 MiB, and the context 119 MiB.
+    found = fit(tmp_path, QUIET, "--memory", "320MiB", "--forbid", "split_batch")
     assert found.status == 0, found.err + found.out
     plans = {plan["same_results"]: plan for plan in found.json["plans"] if plan["verified"]}
     chosen = found.json["plans"][found.json["chosen"]]
     assert "stream_weights" in names(chosen) and chosen["same_results"] in ("exact", "rounding")
-    assert chosen["peak"]["used_bytes"] <= 250 * 2**20 < WEIGHTS
+    assert chosen["peak"]["used_bytes"] <= 320 * 2**20 < WEIGHTS + (119 << 20)
     assert "half_weights" in names(plans["numerics"])
     offered = {name for plan in found.json["plans"] for name in names(plan)}
     assert not offered & set(TRAINING)
-    narrow = fit(tmp_path, QUIET, "--memory", "250MiB", "--allow", "half_weights,int8_linear")
+    narrow = fit(tmp_path, QUIET, "--memory", "320MiB", "--allow", "half_weights")
     assert narrow.status == 0, narrow.err + narrow.out
     assert "not measured" in narrow.out and "oomph drift --plan oomph-plan.toml" in narrow.out
 

@@ -10,6 +10,7 @@ over the link. drift: `oomph drift` of five models. Each run is a process of its
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -152,17 +153,21 @@ def toml(levers):
 def oomph(words, place):
     began = time.monotonic()
     environment = dict(os.environ, OMP_NUM_THREADS="2", HF_HUB_OFFLINE="1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "oomph", *map(str, words)],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "oomph", *map(str, words)],
-            cwd=place,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-        )
-        return done.returncode, (done.stdout + done.stderr)[-600:], time.monotonic() - began
+        text, _ = process.communicate(timeout=LIMIT)
+        return process.returncode, text[-600:], time.monotonic() - began
     except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # and the script that it runs
+        process.communicate()
         return 124, f"took more than {LIMIT} s", time.monotonic() - began
 
 
@@ -342,7 +347,7 @@ def streamed():
     return rows
 
 
-def drift(name, plan):
+def drift(name, plan, more=()):
     script, arguments = DRIFT[name]
     with tempfile.TemporaryDirectory() as place:
         place = Path(place)
@@ -356,6 +361,7 @@ def drift(name, plan):
             place / "drift.json",
             "--out",
             place / "run",
+            *more,
         ]
         status, text, seconds = oomph([*words, JOBS / f"{script}.py", *arguments], place)
         row = dict(model=name, plan=plan, status=status, seconds=round(seconds, 1))
@@ -375,14 +381,18 @@ def drift(name, plan):
         return row
 
 
-def drifts(at_once, only, plans):
+def drifts(at_once, only, plans, more, save):
+    pairs = [(name, plan) for name in DRIFT if not only or name in only for plan in plans]
+    rows = []
     with ThreadPoolExecutor(at_once) as pool:
-        return list(
-            pool.map(
-                lambda pair: drift(*pair),
-                [(name, plan) for name in DRIFT if not only or name in only for plan in plans],
-            )
-        )
+        for row in pool.map(lambda pair: drift(*pair, more), pairs):
+            rows.append(row)
+            save(rows)
+
+
+def processor():
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
 
 
 def main():
@@ -392,6 +402,7 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--only", default="stream,drift,peaks")
     parser.add_argument("--jobs", default="")
+    parser.add_argument("--cpu", action="store_true", help="drift on the CPU")
     parser.add_argument("--small", action="store_true", help="small batches for drift, for a CPU")
     parser.add_argument("--plans", default=",".join(DRIFT_PLANS), help="of drift")
     parser.add_argument("--gpu", default="h200")
@@ -401,7 +412,10 @@ def main():
     import torch
 
     result = dict(
-        torch=torch.__version__, gpu=None if args.virtual else torch.cuda.get_device_name()
+        torch=torch.__version__,
+        cpu=processor(),
+        cores=os.cpu_count(),
+        gpu=None if args.virtual else torch.cuda.get_device_name(),
     )
 
     if args.small:
@@ -419,7 +433,9 @@ def main():
         elif part == "stream" and not args.virtual:
             save("stream", streamed())
         elif part == "drift":
-            save("drift", drifts(args.at_once, jobs, args.plans.split(",")))
+            more = ["--cpu"] if args.cpu else []
+            plans = args.plans.split(",")
+            drifts(args.at_once, jobs, plans, more, lambda rows: save("drift", rows))
         save(f"{part}_seconds", round(time.monotonic() - began, 1))
 
 

@@ -35,7 +35,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     if share < DECISIVE || !(on_the_way || narrow.saturating_mul(3) >= wide) {
         return None;
     }
-    let place = user_line(facts, first.stack).map_or_else(String::new, |line| format!(" at {line}"));
+    let place =
+        user_line(facts, first.stack).map_or_else(String::new, |line| format!(" at {line}"));
     let mut evidence = vec![
         Evidence::of(wide, "weights in fp32 at the peak".to_owned()),
         Evidence::of(narrow, "the same in 16 bits, made on the GPU".to_owned())

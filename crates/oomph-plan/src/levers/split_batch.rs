@@ -42,6 +42,7 @@ pub(crate) fn apply(draft: &mut Draft<'_>, parts: u32) {
             tensor.bytes = tensor.bytes.div_ceil(parts);
         }
     }
+    draft.repeats *= parts as f64;
     let more = (parts - 1) as f64 * draft.body.launches;
     draft.body.launches += more;
     draft.body.busy += more * draft.pace().launch_ns;

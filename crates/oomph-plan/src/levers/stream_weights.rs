@@ -71,7 +71,8 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
             Some(*bytes as f64 * runs)
         })
         .sum();
-    let link = bytes / draft.pace().link_bytes_per_s * 1e9;
+    // Each part of a batch needs all of them.
+    let link = draft.repeats * bytes / draft.pace().link_bytes_per_s * 1e9;
     let computing = draft.body.time(draft.pace());
     draft.waits += (link - computing).max(0.0);
 }
