@@ -17,7 +17,9 @@ WARM, ROUNDS = 5, 60
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("oomph", nargs="?", default=os.path.join(os.path.dirname(sys.executable), "oomph"))
+    parser.add_argument(
+        "oomph", nargs="?", default=os.path.join(os.path.dirname(sys.executable), "oomph")
+    )
     parser.add_argument("--out")
     args = parser.parse_args()
     python = os.path.join(os.path.dirname(args.oomph), "python")
@@ -35,7 +37,11 @@ def main():
         python=platform.python_version(),
         rounds=ROUNDS,
         milliseconds={
-            name: dict(min=round(min(values), 1), median=round(statistics.median(values), 1), max=round(max(values), 1))
+            name: dict(
+                min=round(min(values), 1),
+                median=round(statistics.median(values), 1),
+                max=round(max(values), 1),
+            )
             for name, values in times.items()
         },
     )

@@ -1,4 +1,5 @@
 """Compiled modes and CUDA graphs with their private pools. Same interface and output as cases.py."""
+
 import json
 import os
 import sys
@@ -31,7 +32,9 @@ def captured_inference():
     def build():
         import torch
 
-        model = torch.nn.Sequential(*[layer for _ in range(6) for layer in (torch.nn.Linear(2048, 2048), torch.nn.GELU())]).cuda()
+        model = torch.nn.Sequential(
+            *[layer for _ in range(6) for layer in (torch.nn.Linear(2048, 2048), torch.nn.GELU())]
+        ).cuda()
         inputs, side = torch.randn(4096, 2048, device="cuda"), torch.cuda.Stream()
         with torch.no_grad():
             side.wait_stream(torch.cuda.current_stream())
@@ -64,8 +67,13 @@ def whole_step():
     def build():
         import torch
 
-        model = torch.nn.Sequential(*[layer for _ in range(6) for layer in (torch.nn.Linear(2048, 2048), torch.nn.GELU())]).cuda()
-        inputs, optimiser = torch.randn(4096, 2048, device="cuda"), torch.optim.AdamW(model.parameters(), capturable=True)
+        model = torch.nn.Sequential(
+            *[layer for _ in range(6) for layer in (torch.nn.Linear(2048, 2048), torch.nn.GELU())]
+        ).cuda()
+        inputs, optimiser = (
+            torch.randn(4096, 2048, device="cuda"),
+            torch.optim.AdamW(model.parameters(), capturable=True),
+        )
 
         def once():
             optimiser.zero_grad(set_to_none=True)
@@ -99,16 +107,27 @@ def graphed_callables():
     def build():
         import torch
 
-        parts = [torch.nn.Sequential(torch.nn.Linear(2048, 8192), torch.nn.ReLU(), torch.nn.Linear(8192, 2048)).cuda() for _ in range(3)]
+        parts = [
+            torch.nn.Sequential(
+                torch.nn.Linear(2048, 8192), torch.nn.ReLU(), torch.nn.Linear(8192, 2048)
+            ).cuda()
+            for _ in range(3)
+        ]
         sample = torch.randn(2048, 2048, device="cuda", requires_grad=True)
-        graphed = torch.cuda.make_graphed_callables(tuple(parts), tuple((sample.detach().clone().requires_grad_(),) for _ in parts))
+        graphed = torch.cuda.make_graphed_callables(
+            tuple(parts), tuple((sample.detach().clone().requires_grad_(),) for _ in parts)
+        )
 
         def step(batch):
             for part in graphed:
                 batch = part(batch)
             return batch.square().mean()
 
-        return torch.nn.ModuleList(parts), lambda: torch.randn(2048, 2048, device="cuda", requires_grad=True), step
+        return (
+            torch.nn.ModuleList(parts),
+            lambda: torch.randn(2048, 2048, device="cuda", requires_grad=True),
+            step,
+        )
 
     return dict(build=build, opt="sgd", amp=None)
 

@@ -21,7 +21,12 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
-FILES = {"cases": "h200.jsonl", "cases_more": "h200_more.jsonl", "cases_extra": "h200_extra.jsonl", "cases_fresh": "h200_fresh.jsonl"}
+FILES = {
+    "cases": "h200.jsonl",
+    "cases_more": "h200_more.jsonl",
+    "cases_extra": "h200_extra.jsonl",
+    "cases_fresh": "h200_fresh.jsonl",
+}
 
 
 def lines(name):
@@ -37,7 +42,21 @@ def run(module, case, extra=()):
         module = "cases"
     with tempfile.TemporaryDirectory() as place:
         out = os.path.join(place, "run.json")
-        command = [OOMPH, "run", "--gpu", "h200", "--quiet", "--no-measure", "--json", out, "--out", place + "/run", *extra, f"{module}.py", case]
+        command = [
+            OOMPH,
+            "run",
+            "--gpu",
+            "h200",
+            "--quiet",
+            "--no-measure",
+            "--json",
+            out,
+            "--out",
+            place + "/run",
+            *extra,
+            f"{module}.py",
+            case,
+        ]
         began = time.perf_counter()
         process = subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True)
         seconds = time.perf_counter() - began
@@ -78,25 +97,42 @@ def main():
                     peak=peak,
                 )
                 if case in serial:
-                    row["used"] = peak["used_bytes"] / (serial[case]["max_reserved"] + serial[case]["used_outside"]) - 1
+                    row["used"] = (
+                        peak["used_bytes"]
+                        / (serial[case]["max_reserved"] + serial[case]["used_outside"])
+                        - 1
+                    )
             if "peak" in peer.get(case, {}):
                 row["memtracker_allocated"] = peer[case]["peak"] / truth["max_allocated"] - 1
                 row["memtracker_reserved"] = peer[case]["peak"] / truth["max_reserved"] - 1
             if args.verdicts and module == "cases":
                 outside = serial.get(case, {}).get("used_outside", 804061184)
-                roomy, tight = int((truth["max_reserved"] + outside) * 1.05), int(truth["max_allocated"] * 0.949)
+                roomy, tight = (
+                    int((truth["max_reserved"] + outside) * 1.05),
+                    int(truth["max_allocated"] * 0.949),
+                )
                 row["fits_when_roomy"] = run(module, case, ["--memory", f"{roomy}"])[1] == 0
                 row["fails_when_tight"] = run(module, case, ["--memory", f"{tight}"])[1] == 3
             rows.append(row)
             show = lambda key: f"{row[key]:+9.4%}" if row.get(key) is not None else "        –"
-            print(f"{case:28} allocated {show('allocated')}  reserved {show('reserved')}  used {show('used')}  memtracker {show('memtracker_reserved')}  {row['seconds']:5.1f} s {row.get('failure', '')[-200:]}" + (f"  roomy {row['fits_when_roomy']} tight {row['fails_when_tight']}" if "fits_when_roomy" in row else ""), flush=True)
+            print(
+                f"{case:28} allocated {show('allocated')}  reserved {show('reserved')}  used {show('used')}  memtracker {show('memtracker_reserved')}  {row['seconds']:5.1f} s {row.get('failure', '')[-200:]}"
+                + (
+                    f"  roomy {row['fits_when_roomy']} tight {row['fails_when_tight']}"
+                    if "fits_when_roomy" in row
+                    else ""
+                ),
+                flush=True,
+            )
     print()
     for module in FILES:
         chosen = [row for row in rows if row["set"] == module]
         for key in ("allocated", "reserved", "used", "memtracker_allocated", "memtracker_reserved"):
             values = errors(chosen, key)
             if values:
-                print(f"{module:12} {key:21} median {statistics.median(values):.4%}  max {max(values):.4%}  ({len(values)} of {len(chosen)} jobs)")
+                print(
+                    f"{module:12} {key:21} median {statistics.median(values):.4%}  max {max(values):.4%}  ({len(values)} of {len(chosen)} jobs)"
+                )
     if args.out:
         result = dict(
             date=time.strftime("%Y-%m-%d"),

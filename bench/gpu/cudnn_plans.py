@@ -3,6 +3,7 @@
 `real` asks with a handle on the GPU; FILE is a device-property JSON, asked without a GPU.
 One line a convolution: the engines of its first plans with their work space, or the error.
 """
+
 import ctypes as C
 import json
 import os
@@ -40,7 +41,10 @@ def put(d, name, kind, values):
 
 def get(d, name, kind, values):
     n = C.c_int64()
-    ok(lib.cudnnBackendGetAttribute(d, name, kind, C.c_int64(len(values)), C.byref(n), values), f"get{name}")
+    ok(
+        lib.cudnnBackendGetAttribute(d, name, kind, C.c_int64(len(values)), C.byref(n), values),
+        f"get{name}",
+    )
     return n.value
 
 
@@ -51,11 +55,15 @@ def done(d):
 
 def tensor(uid, dims, dtype, last):
     strides, step = [0] * len(dims), 1
-    for axis in ([1, *range(len(dims) - 1, 1, -1), 0] if last else range(len(dims) - 1, -1, -1)):
+    for axis in [1, *range(len(dims) - 1, 1, -1), 0] if last else range(len(dims) - 1, -1, -1):
         strides[axis] = step
         step *= dims[axis]
     t = make(17)
-    put(t, 901, 1, I32(dtype)); put(t, 902, 3, I64(*dims)); put(t, 903, 3, I64(*strides)); put(t, 906, 3, I64(uid)); put(t, 900, 3, I64(16))
+    put(t, 901, 1, I32(dtype))
+    put(t, 902, 3, I64(*dims))
+    put(t, 903, 3, I64(*strides))
+    put(t, 906, 3, I64(uid))
+    put(t, 900, 3, I64(16))
     return done(t)
 
 
@@ -64,26 +72,52 @@ def plans(conv, handle, device, count):
     op, x, w, dtype, last, stride, pad, dilation, transposed, out_pad, groups = conv
     if transposed:  # a transposed convolution is the data gradient of one with the weight as given
         op = {"f": "d", "d": "f", "w": "w"}[op]
-        small = [(n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, s, p, d, k, o in zip(x[2:], stride, pad, dilation, w[2:], out_pad)]
+        small = [
+            (n - 1) * s - 2 * p + d * (k - 1) + o + 1
+            for n, s, p, d, k, o in zip(x[2:], stride, pad, dilation, w[2:], out_pad)
+        ]
         y, x = x, [x[0], w[1] * groups, *small]
     else:
-        y = [x[0], w[0], *[(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, s, p, d, k in zip(x[2:], stride, pad, dilation, w[2:])]]
+        y = [
+            x[0],
+            w[0],
+            *[
+                (n + 2 * p - d * (k - 1) - 1) // s + 1
+                for n, s, p, d, k in zip(x[2:], stride, pad, dilation, w[2:])
+            ],
+        ]
     kind = {"f": 10, "w": 11, "d": 12}[op]
     dt = DTYPES[dtype]
     tx, tw, ty = (tensor(i, dims, dt, last) for i, dims in ((120, x), (119, w), (121, y)))
     c = make(1)
-    put(c, 100, 1, I32(0)); put(c, 101, 7, I32(1)); put(c, 102, 3, I64(*dilation)); put(c, 103, 3, I64(*stride))
-    put(c, 104, 3, I64(*pad)); put(c, 105, 3, I64(*pad)); put(c, 106, 3, I64(len(stride))); done(c)
+    put(c, 100, 1, I32(0))
+    put(c, 101, 7, I32(1))
+    put(c, 102, 3, I64(*dilation))
+    put(c, 103, 3, I64(*stride))
+    put(c, 104, 3, I64(*pad))
+    put(c, 105, 3, I64(*pad))
+    put(c, 106, 3, I64(len(stride)))
+    done(c)
     o = make(kind)
     ids = {10: range(700, 706), 12: range(706, 712), 11: range(712, 718)}[kind]
     one, zero = F64(1.0), F64(0.0)
-    put(o, ids[0], 5, one); put(o, ids[1], 5, zero); put(o, ids[2], 15, PTR(c)); put(o, ids[3], 15, PTR(tw)); put(o, ids[4], 15, PTR(tx)); put(o, ids[5], 15, PTR(ty)); done(o)
+    put(o, ids[0], 5, one)
+    put(o, ids[1], 5, zero)
+    put(o, ids[2], 15, PTR(c))
+    put(o, ids[3], 15, PTR(tw))
+    put(o, ids[4], 15, PTR(tx))
+    put(o, ids[5], 15, PTR(ty))
+    done(o)
     g = make(15)
-    if handle is not None: put(g, 800, 0, PTR(handle))
-    put(g, 801, 15, PTR(o)); done(g)
+    if handle is not None:
+        put(g, 800, 0, PTR(handle))
+    put(g, 801, 15, PTR(o))
+    done(g)
     h = make(HEURISTICS)
-    put(h, 201, 15, PTR(g)); put(h, 200, 8, I32(0))
-    if device is not None: put(h, 204, 15, PTR(device))
+    put(h, 201, 15, PTR(g))
+    put(h, 200, 8, I32(0))
+    if device is not None:
+        put(h, 204, 15, PTR(device))
     done(h)
     configs = [make(3) for _ in range(40)]
     n = get(h, 202, 15, PTR(*configs))
@@ -92,11 +126,14 @@ def plans(conv, handle, device, count):
         engine = make(2)
         index = I64(-1)
         try:
-            get(config, 300, 15, PTR(engine)); get(engine, 1301, 3, index)
+            get(config, 300, 15, PTR(engine))
+            get(engine, 1301, 3, index)
             p = make(PLAN)
             put(p, 401, 15, PTR(config))
-            if handle is not None: put(p, 400, 0, PTR(handle))
-            if device is not None: put(p, 407, 15, PTR(device))
+            if handle is not None:
+                put(p, 400, 0, PTR(handle))
+            if device is not None:
+                put(p, 407, 15, PTR(device))
             done(p)
             size = I64(0)
             get(p, 402, 3, size)
@@ -118,11 +155,16 @@ def main():
     else:
         text = open(source, "rb").read().strip()
         device = make(DEVICE)
-        put(device, 2702, 24, (C.c_char * len(text)).from_buffer_copy(text)); done(device)
+        put(device, 2702, 24, (C.c_char * len(text)).from_buffer_copy(text))
+        done(device)
     with open(out, "w") as f:
-        for conv in json.load(open(os.path.join(os.path.dirname(__file__) or ".", "convolutions.json"))):
-            try: line = plans(conv, handle, device, 4)
-            except Refused as e: line = str(e)
+        for conv in json.load(
+            open(os.path.join(os.path.dirname(__file__) or ".", "convolutions.json"))
+        ):
+            try:
+                line = plans(conv, handle, device, 4)
+            except Refused as e:
+                line = str(e)
             print(json.dumps([conv, line]), file=f)
 
 

@@ -2,6 +2,7 @@
 
 Needs nothing but the driver: attributes, limits, and how many thread-block clusters of each size run at once.
 """
+
 import ctypes as C
 import json
 import sys
@@ -20,7 +21,13 @@ def ok(status, what):
 
 
 class Dims(C.Structure):
-    _fields_ = [("d", C.c_uint * 6), ("shared", C.c_uint), ("stream", C.c_void_p), ("attributes", C.c_void_p), ("count", C.c_uint)]
+    _fields_ = [
+        ("d", C.c_uint * 6),
+        ("shared", C.c_uint),
+        ("stream", C.c_void_p),
+        ("attributes", C.c_void_p),
+        ("count", C.c_uint),
+    ]
 
 
 class Attribute(C.Structure):
@@ -36,7 +43,16 @@ def main():
     name, value, size = C.create_string_buffer(99), C.c_int(), C.c_size_t()
     cu.cuDeviceGetName(name, 99, device)
     cu.cuDriverGetVersion(C.byref(value))
-    out = dict(name=name.value.decode(), driver=value.value, attributes={}, limits={}, function={}, clusters={}, occupancy={}, shared={})
+    out = dict(
+        name=name.value.decode(),
+        driver=value.value,
+        attributes={},
+        limits={},
+        function={},
+        clusters={},
+        occupancy={},
+        shared={},
+    )
     for which in range(1, 170):
         if cu.cuDeviceGetAttribute(C.byref(value), which, device) == 0:
             out["attributes"][which] = value.value
@@ -52,28 +68,45 @@ def main():
     ok(cu.cuFuncSetAttribute(function, 8, out["attributes"][97]), "shared")
     for blocks in (1, 2, 3, 4, 8, 16, 32):
         for threads in (1, 128, 256, 1024):
-            status = cu.cuOccupancyAvailableDynamicSMemPerBlock(C.byref(size), function, blocks, threads)
+            status = cu.cuOccupancyAvailableDynamicSMemPerBlock(
+                C.byref(size), function, blocks, threads
+            )
             out["shared"][f"{blocks}x{threads}"] = size.value if status == 0 else f"error {status}"
     cu.cuOccupancyAvailableDynamicSMemPerBlock(C.byref(size), function, 1, 1)
     most = size.value
     for threads in (1, 32, 64, 128, 256, 512, 1024):
         for shared in (0, 1 << 10, 48 << 10, 100 << 10, most):
-            cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(C.byref(value), function, threads, C.c_size_t(shared))
+            cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                C.byref(value), function, threads, C.c_size_t(shared)
+            )
             out["occupancy"][f"{threads}+{shared}"] = value.value
     for portable in (1, 0):
-        if not portable: ok(cu.cuFuncSetAttribute(function, 14, 1), "non-portable")
+        if not portable:
+            ok(cu.cuFuncSetAttribute(function, 14, 1), "non-portable")
         for shared in (most, 100 << 10, 0):
             for threads in (1, 128, 384, 1024):
                 for cluster in range(1, 33):
                     attribute = Attribute(4)
                     attribute.value[0:3] = [cluster, 1, 1]
-                    dims = Dims((C.c_uint * 6)(cluster, 1, 1, threads, 1, 1), shared, None, C.cast(C.byref(attribute), C.c_void_p), 1)
+                    dims = Dims(
+                        (C.c_uint * 6)(cluster, 1, 1, threads, 1, 1),
+                        shared,
+                        None,
+                        C.cast(C.byref(attribute), C.c_void_p),
+                        1,
+                    )
                     value.value = -1
-                    status = cu.cuOccupancyMaxActiveClusters(C.byref(value), function, C.byref(dims))
-                    out["clusters"][f"{'p' if portable else 'n'} {shared} {threads} {cluster}"] = value.value if status == 0 else f"error {status}"
+                    status = cu.cuOccupancyMaxActiveClusters(
+                        C.byref(value), function, C.byref(dims)
+                    )
+                    out["clusters"][f"{'p' if portable else 'n'} {shared} {threads} {cluster}"] = (
+                        value.value if status == 0 else f"error {status}"
+                    )
         dims = Dims((C.c_uint * 6)(64, 1, 1, 128, 1, 1), 0, None, None, 0)
         status = cu.cuOccupancyMaxPotentialClusterSize(C.byref(value), function, C.byref(dims))
-        out["clusters"][f"{'p' if portable else 'n'} largest"] = value.value if status == 0 else f"error {status}"
+        out["clusters"][f"{'p' if portable else 'n'} largest"] = (
+            value.value if status == 0 else f"error {status}"
+        )
     json.dump(out, open(sys.argv[1], "w"))
 
 

@@ -41,7 +41,9 @@ def llama(tiny):
     # Llama 1B with a fourth of the layers.
     size = dict(vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=6, num_attention_heads=32, num_key_value_heads=4)  # fmt: skip
     if tiny:
-        size.update(hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4)
+        size.update(
+            hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4
+        )
     config = transformers.LlamaConfig(max_position_embeddings=2048, use_cache=False, **size)
     model = transformers.LlamaForCausalLM(config).bfloat16()
     return model, text(4, 64 if tiny else 2048, config.vocab_size), None, "adamw"
@@ -117,9 +119,13 @@ def variants(model):
         "chunked_cross_entropy 8": ("chunked_cross_entropy", dict(chunks=8)),
     }
     adam = type(model).__name__ not in ("ResNet", "VisionTransformer")
-    vocabulary = type(model).__name__.endswith("LMHeadModel") or type(model).__name__.endswith("CausalLM")
+    vocabulary = type(model).__name__.endswith("LMHeadModel") or type(model).__name__.endswith(
+        "CausalLM"
+    )
     # What a job has no use for is left out; compiling an optimizer takes its time.
-    left_out = ([] if adam else ["optimizer_8bit"]) + ([] if vocabulary else ["chunked_cross_entropy 8"])
+    left_out = ([] if adam else ["optimizer_8bit"]) + (
+        [] if vocabulary else ["chunked_cross_entropy 8"]
+    )
     return {name: lever for name, lever in found.items() if name not in left_out}
 
 
@@ -321,7 +327,11 @@ def main():
     # CUDA begins in the processes of the variants, never in this one.
     began = time.time()
     result = dict(
-        gpu=subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.get_device_name(0))"], capture_output=True, text=True).stdout.strip(),  # fmt: skip
+        gpu=subprocess.run(
+            [sys.executable, "-c", "import torch; print(torch.cuda.get_device_name(0))"],
+            capture_output=True,
+            text=True,
+        ).stdout.strip(),  # fmt: skip
         machine=platform.processor() or platform.machine(),
         cpus=os.cpu_count(),
         torch=torch.__version__,
@@ -330,7 +340,9 @@ def main():
         rows=[],
     )
     if not result["gpu"]:
-        parser.error("torch finds no CUDA GPU; real times need one (oomph run --gpu h200 to try the script)")
+        parser.error(
+            "torch finds no CUDA GPU; real times need one (oomph run --gpu h200 to try the script)"
+        )
     for job in arguments.job:
         rows = measure(job, arguments.lever, arguments.tiny, arguments.rounds)
         result["rows"] += rows

@@ -31,7 +31,9 @@ def main():
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=10, help="steps a turn")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--bf16", action="store_true", help="under autocast: shorter steps, the harder case")
+    parser.add_argument(
+        "--bf16", action="store_true", help="under autocast: shorter steps, the harder case"
+    )
     parser.add_argument("--small", action="store_true", help="two layers, for a try without a GPU")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -96,7 +98,12 @@ def main():
     )  # fmt: skip
     with open(options.out, "w") as file:
         json.dump(result, file, indent=1)
-    print(json.dumps({k: result[k] for k in ("machine", "ms_per_step", "ratio_to_plain", "micro_batches")}, indent=1))
+    print(
+        json.dumps(
+            {k: result[k] for k in ("machine", "ms_per_step", "ratio_to_plain", "micro_batches")},
+            indent=1,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ def configurations(count=500):
         yield dict(
             kind=draw.choice(["LSTM", "LSTM", "GRU", "RNN"]),
             input=draw.choice([1, 10, 28, 64, 80, 100, 128, 200, 256, 300, 512]),
-            hidden=draw.choice([8, 16, 32, 50, 64, 64, 100, 128, 128, 200, 256, 256, 300, 384, 512, 650, 1024]),
+            hidden=draw.choice(
+                [8, 16, 32, 50, 64, 64, 100, 128, 128, 200, 256, 256, 300, 384, 512, 650, 1024]
+            ),
             batch=draw.choice([1, 4, 8, 16, 20, 32, 50, 64, 96, 128, 256]),
             steps=draw.choice([1, 5, 10, 20, 28, 35, 50, 64, 100, 200, 300]),
             layers=draw.choice([1, 1, 2, 2, 3]),
@@ -32,10 +34,19 @@ def configurations(count=500):
 def measure(torch, c):
     torch.cuda.empty_cache()
     dropout = c["dropout"] if c["layers"] > 1 else 0.0
-    m = getattr(torch.nn, c["kind"])(c["input"], c["hidden"], c["layers"], batch_first=True, bidirectional=c["bidirectional"], dropout=dropout)
+    m = getattr(torch.nn, c["kind"])(
+        c["input"],
+        c["hidden"],
+        c["layers"],
+        batch_first=True,
+        bidirectional=c["bidirectional"],
+        dropout=dropout,
+    )
     m = m.to("cuda", getattr(torch, c["dtype"]))
     m.train(c["train"])
-    x = torch.zeros(c["batch"], c["steps"], c["input"], device="cuda", dtype=getattr(torch, c["dtype"]))
+    x = torch.zeros(
+        c["batch"], c["steps"], c["input"], device="cuda", dtype=getattr(torch, c["dtype"])
+    )
     if c["packed"]:
         lengths = [max(1, c["steps"] - i) for i in range(c["batch"])]
         x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)

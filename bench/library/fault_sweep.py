@@ -40,7 +40,9 @@ OPTIMIZERS = {
 
 
 def weight(name):
-    return (lambda b: float((b["labels"] != -100).sum())) if WEIGHTS[name] == "labels" else "samples"
+    return (
+        (lambda b: float((b["labels"] != -100).sum())) if WEIGHTS[name] == "labels" else "samples"
+    )
 
 
 def build(case, device):
@@ -72,13 +74,22 @@ def by_hand(case, device, parts):
         size = len(next(iter(batch.values()))) if isinstance(batch, dict) else len(batch[0])
         edges = [i * size // k for i in range(k + 1)]
         pieces = [
-            {n: t[a:b] for n, t in batch.items()} if isinstance(batch, dict) else tuple(t[a:b] for t in batch)
+            {n: t[a:b] for n, t in batch.items()}
+            if isinstance(batch, dict)
+            else tuple(t[a:b] for t in batch)
             for a, b in zip(edges, edges[1:])
         ]
-        weights = [float(b - a) if count == "samples" else count(p) for p, a, b in zip(pieces, edges, edges[1:])]
+        weights = [
+            float(b - a) if count == "samples" else count(p)
+            for p, a, b in zip(pieces, edges, edges[1:])
+        ]
         optimizer.zero_grad()
         for piece, w in zip(pieces, weights):
-            piece = {n: t.to(device) for n, t in piece.items()} if isinstance(piece, dict) else tuple(t.to(device) for t in piece)
+            piece = (
+                {n: t.to(device) for n, t in piece.items()}
+                if isinstance(piece, dict)
+                else tuple(t.to(device) for t in piece)
+            )
             loss = loss_fn(model, piece)
             if k > 1:
                 loss = loss * (w / sum(weights))
@@ -174,7 +185,9 @@ def sweep(case, device, protect, machine, every, out):
             key = tuple(parts)
             if key not in references:
                 references[key] = by_hand(case, device, parts)
-            same = len(state) == len(references[key]) and all(map(torch.equal, state, references[key]))
+            same = len(state) == len(references[key]) and all(
+                map(torch.equal, state, references[key])
+            )
             outcome = "equal" if same else "DIFFERENT"
             record.update(parts=parts, survived=len(errors), operator=where)
         except (oomph.CannotFit, oomph.StateLost, oomph.Refused) as error:
@@ -195,8 +208,12 @@ def main():
     parser.add_argument("--out", default=os.devnull)
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--every", type=int, default=1, help="take every N-th position only")
-    parser.add_argument("--steps", nargs="*", type=int, default=[0, 2], help="in which step the fault comes")
-    parser.add_argument("--times", type=int, default=1, help="virtual GPU: how many requests in a row fail")
+    parser.add_argument(
+        "--steps", nargs="*", type=int, default=[0, 2], help="in which step the fault comes"
+    )
+    parser.add_argument(
+        "--times", type=int, default=1, help="virtual GPU: how many requests in a row fail"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -206,14 +223,31 @@ def main():
     bad = 0
     machine = OnCpu() if options.device == "cpu" else OnVirtualGpu(options.times)
     protect = "always" if options.device == "cpu" else "auto"
-    with open(options.out, "a") if options.out != os.devnull else contextlib.nullcontext(open(os.devnull, "w")) as out:
+    with (
+        open(options.out, "a")
+        if options.out != os.devnull
+        else contextlib.nullcontext(open(os.devnull, "w")) as out
+    ):
         for model in options.models:
-            for optimizer, clip, scaler in (("adamw", None, False), ("adamw_foreach", 0.5, False), ("sgd_momentum", 0.5, True)):
+            for optimizer, clip, scaler in (
+                ("adamw", None, False),
+                ("adamw_foreach", 0.5, False),
+                ("sgd_momentum", 0.5, True),
+            ):
                 for step in options.steps:
-                    case = dict(model=model, optimizer=optimizer, clip=clip, scaler=scaler, step=step)
+                    case = dict(
+                        model=model, optimizer=optimizer, clip=clip, scaler=scaler, step=step
+                    )
                     total, tally = sweep(case, options.device, protect, machine, options.every, out)
-                    bad += sum(n for what, n in tally.items() if what.isupper() or what.startswith(("DIFF", "FAIL")))
-                    print(f"{model:12} {optimizer:14} clip {clip!s:5} scaler {scaler!s:5} step {step}: {total:5} allocations, {dict(tally)}", flush=True)
+                    bad += sum(
+                        n
+                        for what, n in tally.items()
+                        if what.isupper() or what.startswith(("DIFF", "FAIL"))
+                    )
+                    print(
+                        f"{model:12} {optimizer:14} clip {clip!s:5} scaler {scaler!s:5} step {step}: {total:5} allocations, {dict(tally)}",
+                        flush=True,
+                    )
     print(f"{time.time() - began:.0f} s, torch {torch.__version__}; differing or failed: {bad}")
     return 1 if bad else 0
 

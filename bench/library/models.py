@@ -61,7 +61,9 @@ def transformer(device="cpu"):
         return {"ids": torch.randint(0, 61, (size, 10), generator=g), "labels": labels}
 
     def loss(model, part):
-        return nn.functional.cross_entropy(model(part["ids"]).flatten(0, 1), part["labels"].flatten())
+        return nn.functional.cross_entropy(
+            model(part["ids"]).flatten(0, 1), part["labels"].flatten()
+        )
 
     return model, batch, loss
 

@@ -34,7 +34,12 @@ class Gpt(nn.Module):
     def __init__(self, width=256, depth=12, vocabulary=8192):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.1, batch_first=True, norm_first=True) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width, 8, 4 * width, dropout=0.1, batch_first=True, norm_first=True
+            )
+            for _ in range(depth)
+        )
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, ids):
@@ -48,7 +53,9 @@ class Gpt(nn.Module):
 class Mlp(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(2048, 2048), nn.GELU()) for _ in range(8)))
+        self.layers = nn.Sequential(
+            *(nn.Sequential(nn.Linear(2048, 2048), nn.GELU()) for _ in range(8))
+        )
 
     def forward(self, x):
         return self.layers(x).pow(2).mean()
@@ -114,15 +121,25 @@ def true_largest(name):
 
 def find(name, tolerance):
     job = Job(name)
-    found = oomph.find_batch_size(job.step, job.batch, model=job.model, optimizer=job.optimizer, tolerance=tolerance)
+    found = oomph.find_batch_size(
+        job.step, job.batch, model=job.model, optimizer=job.optimizer, tolerance=tolerance
+    )
     search = [p for p in found.probes]
-    return dict(size=found.largest, recommended=found.recommended, attempts=len(search), failures=sum(not p.fits for p in search), wasted_steps=job.steps)
+    return dict(
+        size=found.largest,
+        recommended=found.recommended,
+        attempts=len(search),
+        failures=sum(not p.fits for p in search),
+        wasted_steps=job.steps,
+    )
 
 
 def train_step(name, true):
     """A batch of four times the largest: parts and retries until the size is settled."""
     job = Job(name)
-    step = oomph.TrainStep(job.model, job.optimizer, lambda model, part: model(part), coupled="warn", check_loss=False)
+    step = oomph.TrainStep(
+        job.model, job.optimizer, lambda model, part: model(part), coupled="warn", check_loss=False
+    )
     calls = []
     forward = job.model.forward
     job.model.forward = lambda *a: (calls.append(1), forward(*a))[1]
@@ -130,7 +147,14 @@ def train_step(name, true):
     for _ in range(6):
         parts.append(step(batch).micro_batches)
     useful = sum(parts)
-    return dict(size=-(-4 * true // parts[-1]), parts=parts, attempts=len(set(parts)) + step.failed_attempts, failures=step.failed_attempts, wasted_forwards=len(calls) - useful, wasted_steps=step.failed_attempts)
+    return dict(
+        size=-(-4 * true // parts[-1]),
+        parts=parts,
+        attempts=len(set(parts)) + step.failed_attempts,
+        failures=step.failed_attempts,
+        wasted_forwards=len(calls) - useful,
+        wasted_steps=step.failed_attempts,
+    )
 
 
 def accelerate_finder(name, **options):
@@ -149,7 +173,9 @@ def accelerate_finder(name, **options):
             steps[0] += job.steps
 
     train()
-    return dict(size=tried[-1], attempts=len(tried), failures=len(tried) - 1, wasted_steps=steps[0] - 3)
+    return dict(
+        size=tried[-1], attempts=len(tried), failures=len(tried) - 1, wasted_steps=steps[0] - 3
+    )
 
 
 def lightning_finder(name, mode):
@@ -180,9 +206,19 @@ def lightning_finder(name, mode):
             return torch.utils.data.DataLoader(data, batch_size=self.batch_size)
 
     module = Module()
-    trainer = lightning.Trainer(max_epochs=1, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = lightning.Trainer(
+        max_epochs=1,
+        accelerator="gpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
     with contextlib.redirect_stdout(io.StringIO()):
-        size = Tuner(trainer).scale_batch_size(module, mode=mode, steps_per_trial=3, init_val=2, max_trials=40)
+        size = Tuner(trainer).scale_batch_size(
+            module, mode=mode, steps_per_trial=3, init_val=2, max_trials=40
+        )
     return dict(size=size, attempts=len(tried), failures=None, wasted_steps=steps[0])
 
 

@@ -24,7 +24,9 @@ def waste(lengths, batches):
         padded += int(own.max()) * len(own)
         real += int(own.sum())
         largest = max(largest, int(own.max()) * len(own))
-    return dict(padding=round(1 - real / padded, 4), largest_batch_tokens=largest, batches=len(batches))
+    return dict(
+        padding=round(1 - real / padded, 4), largest_batch_tokens=largest, batches=len(batches)
+    )
 
 
 def main():
@@ -41,7 +43,9 @@ def main():
             sampler = oomph.MemoryBatchSampler(lengths, 32_768, rank=0, ranks=ranks)
             count = len(sampler)
             next(iter(sampler))
-            each.append((round(time.perf_counter() - began, 3), round(time.process_time() - cpu, 3)))
+            each.append(
+                (round(time.perf_counter() - began, 3), round(time.process_time() - cpu, 3))
+            )
         times[f"{ranks} ranks"] = dict(seconds_and_cpu_seconds=sorted(each), batches_a_rank=count)
     some = lengths[:200_000]
     memory = [np.array(b) for b in oomph.MemoryBatchSampler(some, 32_768)]

@@ -30,7 +30,9 @@ import oomph
 
 def job(rank):
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 2))
+    model = nn.Sequential(
+        nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 2)
+    )
     ddp = DistributedDataParallel(model)
     return ddp, torch.optim.AdamW(ddp.parameters(), lr=1e-2)
 
@@ -55,7 +57,9 @@ def worker(rank, options, file, queue):
         nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
         plain_optimizer.step()
     ddp, optimizer = job(rank)
-    train = oomph.TrainStep(ddp, optimizer, loss, max_norm=1.0, protect="always", grow_after=1, timeout=60)
+    train = oomph.TrainStep(
+        ddp, optimizer, loss, max_norm=1.0, protect="always", grow_after=1, timeout=60
+    )
     recovered = faults = 0
     began = time.time()
     for step in range(options.steps):
@@ -95,13 +99,22 @@ def main():
     hung = any(w.is_alive() for w in workers)
     for w in workers:
         w.kill()
-    results = [] if hung or any(w.exitcode for w in workers) else sorted((queue.get() for _ in workers), key=lambda r: r["rank"])
+    results = (
+        []
+        if hung or any(w.exitcode for w in workers)
+        else sorted((queue.get() for _ in workers), key=lambda r: r["rank"])
+    )
     for result in results:
         print(json.dumps(result))
     if options.out:
         with open(options.out, "w") as out:
             out.writelines(json.dumps(dict(r, torch=torch.__version__)) + "\n" for r in results)
-    fine = results and all(r["ranks_equal"] and r["steps"] == options.steps and r["largest_difference_from_plain"] < 1e-4 for r in results)
+    fine = results and all(
+        r["ranks_equal"]
+        and r["steps"] == options.steps
+        and r["largest_difference_from_plain"] < 1e-4
+        for r in results
+    )
     print("hung" if hung else "fine" if fine else "FAILED")
     return 0 if fine else 1
 

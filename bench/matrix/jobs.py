@@ -89,7 +89,9 @@ def interface():
     # Values that programs read are real.
     mask = torch.arange(100, device="cuda") % 3 == 0
     assert mask.sum().item() == 34 and mask.nonzero().shape == (34, 1)
-    assert torch.equal(torch.unique(torch.tensor([3, 1, 3], device="cuda")).cpu(), torch.tensor([1, 3]))
+    assert torch.equal(
+        torch.unique(torch.tensor([3, 1, 3], device="cuda")).cpu(), torch.tensor([1, 3])
+    )
     model = torch.nn.Linear(512, 512).cuda()
     optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cuda")
     for _ in range(3):

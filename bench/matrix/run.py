@@ -66,10 +66,15 @@ def interpreter(version):
     if os.sep in version:
         return version
     pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
-    candidates = [shutil.which(f"python{version}"), *sorted(glob.glob(f"{pyenv}/versions/{version}.*/bin/python"))]
+    candidates = [
+        shutil.which(f"python{version}"),
+        *sorted(glob.glob(f"{pyenv}/versions/{version}.*/bin/python")),
+    ]
     for path in filter(None, candidates):
         asked = subprocess.run(
-            [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True
+            [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
         )
         if asked.returncode == 0 and asked.stdout.strip() == version:
             return path
@@ -94,7 +99,9 @@ def install(python, torch, wheel, place):
 
 
 def symbols(path, which):
-    out = subprocess.run(["nm", "-D", which, path], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        ["nm", "-D", which, path], capture_output=True, text=True, check=True
+    ).stdout
     return {line.split()[-1].split("@")[0] for line in out.splitlines() if line.split()}
 
 
@@ -115,7 +122,11 @@ def run(place, job):
         command = [os.path.join(place, "bin", "oomph"), "run", "--gpu", "h200", "--unsupported", "--quiet", "--no-measure",
                    "--json", out, "--out", os.path.join(work, "run"), script, argument]  # fmt: skip
         began = time.perf_counter()
-        caches = dict(TORCHINDUCTOR_CACHE_DIR=work + "/inductor", TRITON_CACHE_DIR=work + "/triton", TORCHINDUCTOR_COMPILE_THREADS="1")
+        caches = dict(
+            TORCHINDUCTOR_CACHE_DIR=work + "/inductor",
+            TRITON_CACHE_DIR=work + "/triton",
+            TORCHINDUCTOR_COMPILE_THREADS="1",
+        )
         with open(os.path.join(work, "err"), "w+") as errors:
             process = subprocess.Popen(
                 command, cwd=os.path.join(ROOT, "bench", folder), stdout=subprocess.DEVNULL, stderr=errors,
@@ -134,7 +145,12 @@ def run(place, job):
             return dict(row, failure=said)
         with open(out) as file:
             found = json.load(file)
-        row.update(verdict=found["verdict"], steps=found["step_count"], peak=found["peak"], by_category=found["by_category"])
+        row.update(
+            verdict=found["verdict"],
+            steps=found["step_count"],
+            peak=found["peak"],
+            by_category=found["by_category"],
+        )
         row["modules"] = len(found["modules"])
         row["assumptions"] = sorted({f"{a['kind']}: {a['what']}" for a in found["assumptions"]})
         if found["verdict"] != "fits":
@@ -146,12 +162,16 @@ def pair(torch, python, wheel, leave, only):
     """All jobs on one torch and one Python."""
     path = interpreter(python)
     if path is None:
-        return dict(torch=torch, python=python, failure=f"no Python {python} on the PATH or under pyenv")
+        return dict(
+            torch=torch, python=python, failure=f"no Python {python} on the PATH or under pyenv"
+        )
     place = os.path.join(ENVIRONMENTS, f"torch-{torch}-python-{python}")
     try:
         own = install(path, torch, wheel, place)
         facts = "import torch, sys, site, json; print(json.dumps(dict(cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(), python_full=sys.version.split()[0], site=site.getsitepackages()[0])))"
-        row = json.loads(subprocess.run([own, "-c", facts], capture_output=True, text=True, check=True).stdout)
+        row = json.loads(
+            subprocess.run([own, "-c", facts], capture_output=True, text=True, check=True).stdout
+        )
         site = row.pop("site")
         row = dict(torch=torch, python=python, **row)
         row["functions"], row["missing"] = missing(site)
@@ -160,9 +180,17 @@ def pair(torch, python, wheel, leave, only):
             row["jobs"][job] = run(place, job)
             said = row["jobs"][job].get("failure", "").strip().splitlines()[-1:]
             keep(dict(row, date=datetime.date.today().isoformat()))
-            print(f"  {job:20} {row['jobs'][job].get('verdict', 'failed'):8} {row['jobs'][job].get('seconds')} s", *said, flush=True)
+            print(
+                f"  {job:20} {row['jobs'][job].get('verdict', 'failed'):8} {row['jobs'][job].get('seconds')} s",
+                *said,
+                flush=True,
+            )
     except subprocess.CalledProcessError as error:
-        return dict(torch=torch, python=python, failure=f"{' '.join(error.cmd[:6])}…: {error.stderr or error}")
+        return dict(
+            torch=torch,
+            python=python,
+            failure=f"{' '.join(error.cmd[:6])}…: {error.stderr or error}",
+        )
     finally:
         if not leave:
             shutil.rmtree(place, ignore_errors=True)
@@ -198,7 +226,11 @@ def problems(rows):
             same = first.setdefault((row["torch"], job), result)
             if result["peak"] != same["peak"] and job != "torch.compile":
                 found.append(f"{name}: {job} has other peaks than with another Python")
-            references = [("torch " + MEASURED, measured[0]["jobs"][job].get("peak"), CLOSE)] if measured and job in measured[0]["jobs"] else []
+            references = (
+                [("torch " + MEASURED, measured[0]["jobs"][job].get("peak"), CLOSE)]
+                if measured and job in measured[0]["jobs"]
+                else []
+            )
             if row["torch"] == MEASURED and JOBS[job][0] == "accuracy":
                 references.append(("the GPU", truth(JOBS[job][2]), EXACT))
             for against, reference, limits in references:
@@ -215,20 +247,34 @@ def version_key(text):
 
 def tables(rows):
     """The results as Markdown: what passed, and the peaks by version."""
-    lines = ["| torch | CUDA | cuDNN | Python | functions needed, missing | jobs passed | seconds |", "| --- | --- | --- | --- | ---: | ---: | ---: |"]
+    lines = [
+        "| torch | CUDA | cuDNN | Python | functions needed, missing | jobs passed | seconds |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: |",
+    ]
     for row in rows:
         if "failure" in row:
-            lines.append(f"| {row['torch']} | | | {row['python']} | | failed: {row['failure'][:80]} | |")
+            lines.append(
+                f"| {row['torch']} | | | {row['python']} | | failed: {row['failure'][:80]} | |"
+            )
             continue
-        passed = sum(result.get("verdict") == "fits" and result.get("status") == 0 for result in row["jobs"].values())
+        passed = sum(
+            result.get("verdict") == "fits" and result.get("status") == 0
+            for result in row["jobs"].values()
+        )
         seconds = sum(result.get("seconds", 0) for result in row["jobs"].values())
-        lines.append(f"| {row['torch']} | {row['cuda']} | {row['cudnn']} | {row['python_full']} | {row['functions']}, {len(row['missing'])} | {passed} of {len(JOBS)} | {seconds:.0f} |")
+        lines.append(
+            f"| {row['torch']} | {row['cuda']} | {row['cudnn']} | {row['python_full']} | {row['functions']}, {len(row['missing'])} | {passed} of {len(JOBS)} | {seconds:.0f} |"
+        )
     versions = {}
     for row in rows:
         if "jobs" in row:
             versions.setdefault(row["torch"], row)
     base = versions.get(MEASURED)
-    lines += ["", "| job | " + " | ".join(f"torch {version}" for version in versions) + " |", "| --- |" + " ---: |" * len(versions)]
+    lines += [
+        "",
+        "| job | " + " | ".join(f"torch {version}" for version in versions) + " |",
+        "| --- |" + " ---: |" * len(versions),
+    ]
     mib = lambda value: f"{value / 2**20:,.1f}"
     for job in JOBS:
         cells = []
@@ -240,7 +286,9 @@ def tables(rows):
             text = f"{mib(peak['allocated_bytes'])} / {mib(peak['reserved_bytes'])}"
             if base and row is not base and "peak" in base["jobs"].get(job, {}):
                 against = base["jobs"][job]["peak"]
-                text += " ({:+.1%} / {:+.1%})".format(*(peak[key] / against[key] - 1 for key in ("allocated_bytes", "reserved_bytes")))
+                text += " ({:+.1%} / {:+.1%})".format(
+                    *(peak[key] / against[key] - 1 for key in ("allocated_bytes", "reserved_bytes"))
+                )
             cells.append(text)
         lines.append(f"| {job} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -272,7 +320,11 @@ def keep(row):
     key = row["torch"], row["python"]
     for old in rows:
         if (old["torch"], old["python"]) == key and "jobs" in old and "jobs" in row:
-            row["jobs"] = {job: {**old["jobs"], **row["jobs"]}.get(job) for job in JOBS if job in {**old["jobs"], **row["jobs"]}}
+            row["jobs"] = {
+                job: {**old["jobs"], **row["jobs"]}.get(job)
+                for job in JOBS
+                if job in {**old["jobs"], **row["jobs"]}
+            }
     rows = [old for old in rows if (old["torch"], old["python"]) != key] + [row]
     rows.sort(key=lambda row: (version_key(row["torch"]), version_key(row["python"])))
     with open(RESULTS, "w") as file:
@@ -282,20 +334,26 @@ def keep(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--torch", nargs="*", default=["2.8.0", MEASURED, "newest"])
     parser.add_argument("--pythons", nargs="*", default=["3.10", "3.11", "3.12", "3.13"])
     parser.add_argument("--wheel", default=None, help="the oomph wheel; the one in dist/ otherwise")
     parser.add_argument("--jobs", nargs="*", choices=list(JOBS), help="only these")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
-    parser.add_argument("--report", action="store_true", help="only write the tables of the results that are there")
+    parser.add_argument(
+        "--report", action="store_true", help="only write the tables of the results that are there"
+    )
     args = parser.parse_args()
     if args.report:
         return report(results())
     wheels = [args.wheel] if args.wheel else glob.glob(os.path.join(ROOT, "dist", "*.whl"))
     if len(wheels) != 1:
         parser.error(f"one wheel is needed, {len(wheels)} are in dist/: run make build")
-    for torch in dict.fromkeys(newest() if version == "newest" else version for version in args.torch):
+    for torch in dict.fromkeys(
+        newest() if version == "newest" else version for version in args.torch
+    ):
         for python in args.pythons:
             print(f"torch {torch}, Python {python}", flush=True)
             row = pair(torch, python, os.path.abspath(wheels[0]), args.keep, args.jobs)

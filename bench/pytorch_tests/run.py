@@ -21,7 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CLASSES = ("TestCudaMallocAsync", "TestBlockStateAbsorption", "TestMemPool")
 MEMORY = re.compile(
-    r"mem|alloc|oom|snapshot|pool|cache|caching|expandable|pinned|garbage|fraction|hist|storage", re.I
+    r"mem|alloc|oom|snapshot|pool|cache|caching|expandable|pinned|garbage|fraction|hist|storage",
+    re.I,
 )
 PER_TEST_SECONDS = 60
 BEGIN, END = "<!-- table by run.py -->", "<!-- end of table -->"
@@ -52,7 +53,9 @@ def pytest(args, environment, options, timeout=None):
 def settings(args: argparse.Namespace, scratch: Path) -> tuple[Path, Path]:
     """The virtual GPU's library and settings, as `oomph run` writes them."""
     script = scratch / "look.py"
-    script.write_text("import os, torch\nprint('LIBRARY', os.environ['LD_PRELOAD'].split(':')[0])\n")
+    script.write_text(
+        "import os, torch\nprint('LIBRARY', os.environ['LD_PRELOAD'].split(':')[0])\n"
+    )
     out = subprocess.run(
         [args.oomph, "run", "--gpu", args.gpu, "--out", str(scratch / "out"), str(script)],
         capture_output=True, text=True, check=True,
@@ -127,7 +130,9 @@ def main() -> None:
             print(mode, dict(counts))
             for test, result in results[mode].items():
                 if result["outcome"] in ("failed", "crashed", "hung"):
-                    print("  ", test, result["outcome"], result["reason"][:300].replace("\n", " | "))
+                    print(
+                        "  ", test, result["outcome"], result["reason"][:300].replace("\n", " | ")
+                    )
     if not args.only:
         keep(args, results)
 
@@ -140,7 +145,10 @@ def keep(args: argparse.Namespace, results: dict) -> None:
     args.results.write_text(text + "\n")
     if args.real:
         return
-    lines = ["| segments | tests | passed | skipped | failed | crashed | hung |", "| --- |" + " ---: |" * 6]
+    lines = [
+        "| segments | tests | passed | skipped | failed | crashed | hung |",
+        "| --- |" + " ---: |" * 6,
+    ]
     for mode, rows in results.items():
         counts = Counter(row["outcome"] for row in rows.values())
         cells = [counts[kind] for kind in ("passed", "skipped", "failed", "crashed", "hung")]

@@ -7,10 +7,16 @@ from pathlib import Path
 
 def main() -> None:
     real, virtual = (
-        {row["name"]: row for line in Path(name).read_text().splitlines() if (row := json.loads(line))}
+        {
+            row["name"]: row
+            for line in Path(name).read_text().splitlines()
+            if (row := json.loads(line))
+        }
         for name in sys.argv[1:3]
     )
-    print("| script | allocated, real | virtual | reserved, real | virtual | used, real | virtual |")
+    print(
+        "| script | allocated, real | virtual | reserved, real | virtual | used, real | virtual |"
+    )
     print("| --- |" + " ---: |" * 6)
     for name in (name for name in real if name in virtual):
         cells = []

@@ -164,8 +164,13 @@ def coco(folder: Path) -> None:
                 corners = [x, y, x + w, y, x + w, y + h, x, y + h]
                 boxes.append(
                     dict(
-                        id=len(boxes), image_id=number, category_id=1 + which, bbox=[x, y, w, h],
-                        area=w * h, iscrowd=0, segmentation=[corners],
+                        id=len(boxes),
+                        image_id=number,
+                        category_id=1 + which,
+                        bbox=[x, y, w, h],
+                        area=w * h,
+                        iscrowd=0,
+                        segmentation=[corners],
                     )  # fmt: skip
                 )
         names = [dict(id=number, name=str(number)) for number in range(1, 91)]

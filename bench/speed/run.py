@@ -32,9 +32,13 @@ def measure(command):
     child = os.fork()
     if child == 0:
         # A process of its own, so that its children's peak is not mixed with other commands'.
-        process = subprocess.run(command, cwd=CASES, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = subprocess.run(
+            command, cwd=CASES, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
         usage = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-        os.write(writer, json.dumps([process.returncode, usage, process.stderr[-500:].decode()]).encode())
+        os.write(
+            writer, json.dumps([process.returncode, usage, process.stderr[-500:].decode()]).encode()
+        )
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as file:
@@ -46,7 +50,19 @@ def measure(command):
 
 
 def job(case, directory):
-    return [OOMPH, "run", "--gpu", "h200", "--steps", "3", "--quiet", "--out", directory, "cases.py", case]
+    return [
+        OOMPH,
+        "run",
+        "--gpu",
+        "h200",
+        "--steps",
+        "3",
+        "--quiet",
+        "--out",
+        directory,
+        "cases.py",
+        case,
+    ]
 
 
 def main():
@@ -76,8 +92,12 @@ def main():
         command=" ".join(["python bench/speed/run.py", *sys.argv[1:]]),
         python=platform.python_version(),
         median_seconds=medians,
-        ratio_to_imports={name: medians[name] / medians["imports"] for name in ("gpt2_b8", "resnet50_b32")},
-        resident_bytes=dict(imports=imported, llama1b_bf16_b4=resident, above_imports=resident - imported),
+        ratio_to_imports={
+            name: medians[name] / medians["imports"] for name in ("gpt2_b8", "resnet50_b32")
+        },
+        resident_bytes=dict(
+            imports=imported, llama1b_bf16_b4=resident, above_imports=resident - imported
+        ),
         seconds=seconds,
     )
     text = json.dumps(result, indent=1)

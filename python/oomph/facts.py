@@ -9,10 +9,14 @@ import torch
 from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 
-from oomph.variant import sequence_length
+from oomph.levers.job import on_import
+from oomph.variant import sequence_length, sizes
 
 _COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
 """Modules whose result for one sample depends on the others of its batch."""
+
+WIDE = torch.float32
+NARROW = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
@@ -28,7 +32,13 @@ class Facts:
         self._autocast = ""
         self._scaled = False
         self._clipped = False
-        self._backwards = 0
+        self.backwards = 0
+        self.graph = 0
+        """Passes with a graph, of a script that had not gone back so far."""
+        self._cache = False
+        self._cast_on_gpu = ""
+        self._loaded_on_gpu = 0
+        self._input: dict[str, int] = {}
         self._closure = False
         self._kept_gradients = False
         self._modules: list[dict[str, Any]] = []
@@ -45,6 +55,62 @@ class Facts:
         self._around(torch.Tensor, "backward", self._goes_back)
         self._around(torch.optim.Optimizer, "zero_grad", self._clears)
         optim.register_optimizer_step_pre_hook(self._steps)
+        on_import("transformers.cache_utils", self._watch_cache)
+        self._watch_loading()
+
+    def _watch_cache(self, module: Any) -> None:
+        self._around(module.DynamicLayer, "update", self._caches)
+
+    def _caches(self, args: Any, kwargs: Any) -> None:
+        self._cache = True
+
+    def _watch_loading(self) -> None:
+        """Weights that are on the GPU before they are what the model computes with."""
+        for name, dtype in (("half", torch.float16), ("bfloat16", torch.bfloat16)):
+            self._around(
+                torch.nn.Module,
+                name,
+                lambda args, kwargs, dtype=dtype: self._casts(args[0], dtype),
+            )
+        self._around(
+            torch.nn.Module,
+            "to",
+            lambda args, kwargs: self._casts(
+                args[0], torch._C._nn._parse_to(*args[1:], **kwargs)[1]
+            ),
+        )
+        self._around(torch.nn.Module, "load_state_dict", self._loads)
+        on_import(
+            "transformers.modeling_utils",
+            lambda module: self._around_bound(
+                module.PreTrainedModel, "from_pretrained", self._places
+            ),
+        )
+
+    def _casts(self, module: torch.nn.Module, dtype: torch.dtype | None) -> None:
+        if dtype in NARROW and any(p.is_cuda and p.dtype == WIDE for p in module.parameters()):
+            self._cast_on_gpu = NARROW[dtype]
+
+    def _loads(self, args: Any, kwargs: Any) -> None:
+        state = args[1] if len(args) > 1 else kwargs.get("state_dict", {})
+        on_gpu = [t for t in state.values() if isinstance(t, torch.Tensor) and t.is_cuda]
+        own = {t.data_ptr() for t in (*args[0].parameters(), *args[0].buffers())}
+        copies = sum(t.nbytes for t in on_gpu if t.data_ptr() not in own)
+        self._loaded_on_gpu = max(self._loaded_on_gpu, copies)
+
+    def _places(self, args: Any, kwargs: Any) -> None:
+        if "cuda" in str(kwargs.get("device_map", "")):
+            self._loaded_on_gpu = max(self._loaded_on_gpu, 1)
+
+    def _around_bound(self, owner: Any, name: str, note: Any) -> None:
+        original = vars(owner)[name].__func__
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            note(args, kwargs)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, classmethod(noted))
 
     def _around(self, owner: Any, name: str, note: Any) -> None:
         original = getattr(owner, name)
@@ -80,7 +146,7 @@ class Facts:
         self._scaled = self._scaled or args[0].is_enabled()
 
     def _goes_back(self, args: Any, kwargs: Any) -> None:
-        self._backwards += 1
+        self.backwards += 1
 
     def _clears(self, args: Any, kwargs: Any) -> None:
         if not (args[1] if len(args) > 1 else kwargs.get("set_to_none", True)):
@@ -116,6 +182,11 @@ class Facts:
                 )
             )
 
+    def called(self, args: tuple, kwargs: dict) -> None:
+        """An outermost module has run."""
+        if not self._input:
+            self._input = sizes((args, kwargs))
+
     def forward(self, root: torch.nn.Module) -> None:
         """An outermost module is about to run."""
         if not self._autocast and torch.is_autocast_enabled("cuda"):
@@ -132,10 +203,15 @@ class Facts:
             autocast=self._autocast,
             scaled=self._scaled,
             clipped=self._clipped,
-            backwards=self._backwards,
+            backwards=self.backwards,
             closure=self._closure,
             compiled=self.compiled,
             kept_gradients=self._kept_gradients,
+            graph=self.graph,
+            cache=self._cache,
+            cast_on_gpu=self._cast_on_gpu,
+            loaded_on_gpu=self._loaded_on_gpu,
+            input=self._input,
             benchmark=torch.backends.cudnn.benchmark,
             modules=self._modules,
             optimizers=list(self._optimizers.values()),

@@ -171,7 +171,21 @@ class Session:
         sys.meta_path.insert(0, _ImportWatcher(self._torch_imported))
         os._exit = self._exit_at_once  # type: ignore[assignment]
 
+    def _measures_drift(self) -> None:
+        from oomph.drift import Drift
+
+        self.recorder = Drift(self.settings)
+        self.recorder.start()
+        if self._specifications:
+            from oomph.levers import Levers
+
+            self.recorder.levers = Levers(self._specifications)
+            self.recorder.levers.install()
+        self.recorder.watch()
+
     def _torch_imported(self) -> None:
+        if self.settings.get("drift"):
+            return self._measures_drift()
         from oomph.recorder import Recorder
 
         settings = self.settings

@@ -25,6 +25,7 @@ from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
 from oomph.facts import Facts
+from oomph.levers.job import on_import
 from oomph.values import Assumptions, ValueLayer, base_pointer, user_line
 
 FORMAT = "oomph.record/1"
@@ -36,8 +37,9 @@ MAX_EVENTS = 4_000_000
 MARKED_STEPS = 6
 """Gradients and optimizer state are marked in the first steps; later ones are told by their stacks."""
 
-SETUP, FORWARD, BACKWARD, OPTIMIZER, INFERENCE = (
+SETUP, LOAD, FORWARD, BACKWARD, OPTIMIZER, INFERENCE = (
     "setup",
+    "load",
     "forward",
     "backward",
     "optimizer",
@@ -107,6 +109,10 @@ class Recorder:
         self._began = time.time()
         self._step = 0
         self._inferences = 0
+        self._with_graph = False
+        """Whether a pass with a graph has ended, of which a backward pass may yet come."""
+        self._generating = 0
+        self._loading = 0
         self._forwards = 0
         self._trains = False
         self._main_optimizer: int | None = None
@@ -155,9 +161,13 @@ class Recorder:
         self.layer.install()
         self._hooks = [
             nn_module.register_module_forward_pre_hook(self._enter_module),
-            nn_module.register_module_forward_hook(self._leave_module, always_call=True),
+            nn_module.register_module_forward_hook(
+                self._leave_module, with_kwargs=True, always_call=True
+            ),
         ]
         self._watch_optimizers()
+        self._watch_loading()
+        on_import("transformers.generation.utils", self._watch_generation)
         optim.register_optimizer_step_pre_hook(self._before_step)
         optim.register_optimizer_step_post_hook(self._after_step)
         self._watch_compile()
@@ -190,10 +200,55 @@ class Recorder:
 
         @functools.wraps(original)
         def initialize(optimizer, *args, **kwargs):
-            self._trains = True
+            self._trains = not self.settings.get("inference")
             original(optimizer, *args, **kwargs)
 
         optim.Optimizer.__init__ = initialize  # type: ignore[method-assign]
+
+    def _watch_loading(self) -> None:
+        """Weights that are read, moved or cast are what a job loads."""
+        self._around_loading(torch, "load")
+        for name in ("load_state_dict", "to", "cuda", "half", "bfloat16", "float"):
+            self._around_loading(torch.nn.Module, name)
+        on_import("safetensors.torch", lambda module: self._around_loading(module, "load_file"))
+        on_import(
+            "transformers.modeling_utils",
+            lambda module: self._around_loading(module.PreTrainedModel, "from_pretrained"),
+        )
+
+    def _around_loading(self, owner: Any, name: str) -> None:
+        bound = isinstance(vars(owner).get(name), classmethod)
+        original = vars(owner)[name].__func__ if bound else getattr(owner, name)
+
+        @functools.wraps(original)
+        def loads(*args: Any, **kwargs: Any) -> Any:
+            self._loading += 1
+            try:
+                if self._loading == 1 and threading.get_ident() == self._thread:
+                    # What is read from a file gets its memory without an operator.
+                    self._before_operator(name)
+                return original(*args, **kwargs)
+            finally:
+                self._loading -= 1
+
+        setattr(owner, name, classmethod(loads) if bound else loads)
+
+    def _watch_generation(self, module: Any) -> None:
+        """The tokens of one generation are one pass."""
+        original = module.GenerationMixin.generate
+
+        @functools.wraps(original)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            self._generating += 1
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._generating -= 1
+            if not self._generating and not self._trains:
+                self._passed()
+            return result
+
+        module.GenerationMixin.generate = generate
 
     def _watch_compile(self) -> None:
         """Hooks on modules would change what is compiled; they go when compilation is asked for."""
@@ -240,7 +295,9 @@ class Recorder:
             phase, module, call = OPTIMIZER, "", 0
         else:
             module, call = (modules[-1], self._calls[-1]) if modules else _NOWHERE
-            if not self._seen_forward:
+            if self._loading and not modules:
+                phase = LOAD
+            elif not self._seen_forward:
                 phase = SETUP
             elif _grad_enabled():
                 phase = FORWARD
@@ -290,6 +347,11 @@ class Recorder:
             self._names[id(module)] = name
         if not self._modules:
             self._seen_forward = True
+            if self._with_graph:
+                # Another pass, and none went back: it was one without an optimizer.
+                self._with_graph = False
+                if not self._facts.backwards:
+                    self._passed()
             self._facts.forward(module)
             self._say(FORWARD)
             self._mark(INPUT, ((t, "") for t in _cuda_tensors(args) if not t.requires_grad))
@@ -301,24 +363,36 @@ class Recorder:
             self._called.append([name, parent, _addresses(args), []])
         self._calls.append(call)
 
-    def _leave_module(self, module, args, output) -> None:
+    def _leave_module(self, module, args, kwargs, output) -> None:
         if not self._modules:
             return
         self._modules.pop()
         call = self._calls.pop()
         if call and output is not None:
             self._called[call][3] = _addresses(output)
-        if self._modules or output is None:  # without output: it raised
+        if self._modules:
+            return
+        self._facts.called(args, kwargs)
+        if output is None:  # it raised
             return
         self._forwards += 1
         if self._trains and _grad_enabled():
             self._say(BACKWARD)
-        if not self._trains and not _grad_enabled():
-            self._inferences += 1
-            self._boundary("inference", self._inferences)
-            self._tick(self._inferences)
-            if self.settings.get("steps") and self._inferences >= self.settings["steps"]:
-                raise StepsDone
+        if self._trains or self._generating:
+            return
+        if not _grad_enabled():
+            self._passed()
+        elif not self._facts.backwards:
+            self._facts.graph += 1
+            self._with_graph = True
+
+    def _passed(self) -> None:
+        """A pass of a job that infers is over: a forward pass, or a generation."""
+        self._inferences += 1
+        self._boundary("inference", self._inferences)
+        self._tick(self._inferences)
+        if self.settings.get("steps") and self._inferences >= self.settings["steps"]:
+            raise StepsDone
 
     def _learn(self, root) -> str:
         """Name a model's modules and mark its parameters."""
@@ -418,6 +492,8 @@ class Recorder:
             if node is not None
             else OPTIMIZER
             if self._in_optimizer
+            else LOAD
+            if self._loading and not self._modules
             else FORWARD
             if self._seen_forward
             else SETUP
@@ -479,6 +555,8 @@ class Recorder:
         used_cuda = torch.cuda.is_initialized()
         if not used_cuda and self.settings.get("several") and self.rank is None:
             return  # a helper of the script, no rank
+        if self._with_graph and not self._facts.backwards:
+            self._inferences += 1
         devices = []
         if used_cuda:
             oom = self._oom

@@ -304,7 +304,8 @@ class ValueLayer:
         self._keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(KEY))
         self._unknown: dict[int, bool] = {}  # storages of small tensors that nobody computed
         self._wide: set[int] = set()  # storages of wide floats that were computed
-        self._refused: set[Any] = set()
+        # A CPU multiplies integers one by one.
+        self._refused: set[Any] = {_aten._int_mm.default}
         # Results of collectives that run when their group ends: address, and where the memory begins.
         self._awaited: dict[int, int] = {}
         self._plain_types: dict[type, bool] = {}

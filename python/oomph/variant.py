@@ -1,11 +1,13 @@
 """A job made smaller or larger, to see what that would need: `oomph fit` asks for it, never a plan.
 
 What the script's data loaders yield is cut or repeated to another batch size or length, and the
-repeated blocks of its models are cut short. Results mean nothing then; memory does.
+repeated blocks of its models are cut short. Where a script that infers has no data loader, what its
+models are called with is. Results mean nothing then; memory does.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -13,28 +15,60 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.utils.data import dataloader
 
+from oomph.levers.job import on_import
+
 
 class Variant:
     """How the job differs; `None` leaves a size as it is."""
 
     def __init__(
-        self, batch: int | None = None, length: int | None = None, layers: float | None = None
+        self,
+        batch: int | None = None,
+        length: int | None = None,
+        layers: float | None = None,
+        height: int | None = None,
     ) -> None:
-        """`batch` samples, sequences of `length`, and the part `layers` of the repeated blocks."""
-        self.batch, self.length, self.layers = batch, length, layers
+        """`batch` samples, sequences of `length`, the part `layers` of the repeated blocks, images of
+        `height` rows (and as many columns more)."""
+        self.batch, self.length, self.layers, self.height = batch, length, layers, height
         self._known: set[int] = set()
+        self._inside = False
+        self._loaded = False
 
     def install(self) -> None:
         """Torch has just been imported."""
-        if self.batch is not None or self.length is not None:
+        if (self.batch, self.length, self.height) != (None, None, None):
             original = dataloader._BaseDataLoaderIter.__next__
 
             def resized(iterator: Any) -> Any:
+                self._loaded = True
                 return self._resize(original(iterator))
 
             dataloader._BaseDataLoaderIter.__next__ = resized
+            self._resize_calls(torch.nn.Module, "__call__")
+            on_import(
+                "transformers.generation.utils",
+                lambda module: self._resize_calls(module.GenerationMixin, "generate"),
+            )
         if self.layers is not None:
             nn_module.register_module_forward_pre_hook(self._cut)
+
+    def _resize_calls(self, owner: Any, name: str) -> None:
+        """The outermost calls of a script that infers without a data loader."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside or self._loaded:
+                return original(model, *args, **kwargs)
+            self._inside = True
+            try:
+                args, kwargs = self._resize((args, kwargs))
+                return original(model, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        setattr(owner, name, call)
 
     def _resize(self, batch: Any) -> Any:
         size = batch_size(batch)
@@ -46,6 +80,10 @@ class Variant:
                 value = _resized(value, 0, self.batch)
             if self.length is not None and is_sequence(value):
                 value = _resized(value, 1, self.length)
+            if self.height is not None and is_image(value):
+                height, width = value.shape[2:]
+                value = _resized(value, 2, self.height)
+                value = _resized(value, 3, max(1, round(width * self.height / height)))
             return value
 
         return _mapped(resize, batch)
@@ -88,6 +126,35 @@ def is_sequence(value: Any) -> bool:
         and not value.is_floating_point()
         and value.shape[1] > 1
     )
+
+
+def is_image(value: Any) -> bool:
+    """Whether `value` holds images: samples, channels, rows, columns."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dim() == 4
+        and value.is_floating_point()
+        and min(value.shape[2:]) > 1
+    )
+
+
+def sizes(arguments: Any) -> dict[str, int]:
+    """What of a model's arguments could be larger: `batch`, `length`, `height`; without those that
+    there are not."""
+    heights: list[int] = []
+
+    def note(value: Any) -> Any:
+        if is_image(value):
+            heights.append(value.shape[2])
+        return value
+
+    _mapped(note, arguments)
+    found = dict(
+        batch=batch_size(arguments),
+        length=sequence_length(arguments),
+        height=heights[0] if heights else 0,
+    )
+    return {name: size for name, size in found.items() if size}
 
 
 def sequence_length(batch: Any) -> int:

@@ -47,6 +47,8 @@ pub struct Job {
     pub unknown: String,
     pub unsupported: bool,
     pub to_stderr: bool,
+    /// Whether the script only infers, whatever it builds.
+    pub inference: bool,
     /// Whether a terminal shows where the script is.
     pub live: bool,
     /// How long the script may take before it is ended; `None` lets it take its time.
@@ -62,6 +64,9 @@ pub struct Variant {
     /// Length of each sequence of a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length: Option<u64>,
+    /// Rows of each image that a model is called with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub height: Option<u64>,
     /// The part of the repeated blocks that is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers: Option<f64>,
@@ -119,6 +124,7 @@ impl Job {
             "levers": self.levers,
             "variant": self.variant,
             "config": config,
+            "inference": self.inference,
         });
         let several = self.launches
             || self.rehearsed.is_none() && self.gpu.as_ref().is_some_and(|gpu| gpu.count > 1);

@@ -34,6 +34,8 @@ pub struct Workshop {
     pub unknown: String,
     /// Whether other versions of torch are taken.
     pub unsupported: bool,
+    /// Whether the script is taken to infer only.
+    pub inference: bool,
     /// Where runs leave their records.
     pub directory: PathBuf,
     /// Shows what is going on.
@@ -128,6 +130,7 @@ impl Workshop {
             unknown: self.unknown.clone(),
             unsupported: self.unsupported,
             to_stderr: false,
+            inference: self.inference,
             live: false,
             patience: self.patience,
         };

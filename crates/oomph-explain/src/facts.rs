@@ -353,7 +353,7 @@ fn category(
         return Category::Workspace;
     }
     match phase {
-        Phase::Setup => Category::Parameter,
+        Phase::Setup | Phase::Load => Category::Parameter,
         Phase::Optimizer => Category::OptimizerState,
         Phase::Backward => {
             if facts.accumulates_gradient() || parameters.contains_key(&allocation.requested) {

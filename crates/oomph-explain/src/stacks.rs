@@ -24,6 +24,7 @@ mod flag {
     pub(super) const INIT: u32 = 1 << 17;
     pub(super) const RECOMPUTE: u32 = 1 << 18;
     pub(super) const PLUMBING: u32 = 1 << 19;
+    pub(super) const CAST: u32 = 1 << 20;
 }
 
 /// What a stack gives away.
@@ -55,9 +56,14 @@ impl StackFacts {
         self.has(flag::ACCUMULATE)
     }
 
-    /// Under `torch.load`.
+    /// Under `torch.load` or safetensors' `load_file`.
     pub const fn loads_file(self) -> bool {
         self.has(flag::LOAD)
+    }
+
+    /// Under `module.half()` or `module.bfloat16()`.
+    pub const fn casts_module(self) -> bool {
+        self.has(flag::CAST)
     }
 
     /// Around the loss.
@@ -230,12 +236,14 @@ fn classify(file: &str, name: &str, python: bool) -> u32 {
                 "_call_impl" | "_wrapped_call_impl" | "_slow_forward" => {
                     flags |= flag::MODULE_CALL;
                 }
-                "_apply" | "to" | "cuda" | "half" | "float" | "bfloat16" | "convert"
-                | "to_empty" => flags |= flag::SETUP,
+                "half" | "bfloat16" => flags |= flag::SETUP | flag::CAST,
+                "_apply" | "to" | "cuda" | "float" | "convert" | "to_empty" => {
+                    flags |= flag::SETUP;
+                }
                 _ => {}
             }
         }
-        if path.ends_with("torch/serialization.py") {
+        if path.ends_with("torch/serialization.py") || path.ends_with("safetensors/torch.py") {
             flags |= flag::LOAD;
         }
         if path.ends_with("torch/utils/checkpoint.py") {

@@ -83,6 +83,8 @@ pub struct Draft<'a> {
     pub halved: bool,
     /// Nanoseconds that the GPU waits for the link to the host.
     pub waits: f64,
+    /// How often models run in place of once: parts of a batch.
+    pub repeats: f64,
     /// Memory outside the allocator.
     pub outside: u64,
     /// What the figures rest on.
@@ -100,6 +102,7 @@ impl<'a> Draft<'a> {
             tail: Load::default(),
             halved: false,
             waits: 0.0,
+            repeats: 1.0,
             outside: model.outside,
             assumptions: Vec::new(),
             pace,

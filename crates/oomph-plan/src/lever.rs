@@ -17,12 +17,31 @@ pub enum Results {
 }
 
 /// A floating-point type of fewer bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the types' own names")]
 pub enum Dtype {
+    #[default]
     Bf16,
     Fp16,
+}
+
+impl Dtype {
+    /// As plan files and `--json` have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+        }
+    }
+
+    /// PyTorch's name.
+    pub const fn torch(self) -> &'static str {
+        match self {
+            Self::Bf16 => "torch.bfloat16",
+            Self::Fp16 => "torch.float16",
+        }
+    }
 }
 
 /// A kernel of `scaled_dot_product_attention`.
@@ -43,6 +62,16 @@ pub enum OptimizerStep {
     Fused,
     /// One parameter after the other.
     SingleTensor,
+}
+
+/// How linear layers with weights of 8 bits multiply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Int8 {
+    /// The weights are made wide for the product.
+    WeightOnly,
+    /// The inputs are rounded to 8 bits too, and integers multiplied.
+    Dynamic,
 }
 
 /// One change. Modules are named as `oomph run` names them: the class of the outermost module,
@@ -116,7 +145,70 @@ pub enum Lever {
     Optimizer8bit {},
     /// The optimizer's state in host memory.
     OptimizerOnCpu {},
+    /// Inference without a graph.
+    InferenceMode {},
+    /// Inference with weights and activations in 16 bits.
+    HalfWeights {
+        /// The type.
+        dtype: Dtype,
+    },
+    /// Inference with the weights of linear layers in 8 bits.
+    Int8Linear {
+        /// How they multiply.
+        kind: Int8,
+    },
+    /// Inference with a part of the batch at a time.
+    SplitBatch {
+        /// How many parts.
+        parts: u32,
+    },
+    /// Generation with a cache of keys and values in few bits.
+    KvCache {
+        /// How many.
+        bits: u32,
+    },
+    /// Inference with modules' weights in host memory, brought ahead of their use.
+    StreamWeights {
+        /// The modules.
+        modules: Vec<String>,
+    },
+    /// Checkpoints are read into host memory, and models cast before they are moved.
+    LoadOnCpu {
+        /// The type to cast to.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        dtype: Option<Dtype>,
+    },
+    /// Models compiled by `torch.compile`.
+    Compile {},
 }
+
+/// Names of all levers, in the order in which they are applied and listed.
+pub const NAMES: [&str; 24] = [
+    "allocator",
+    "cudnn_benchmark",
+    "tf32",
+    "load_on_cpu",
+    "set_to_none",
+    "optimizer_step",
+    "no_grad_eval",
+    "inference_mode",
+    "inplace_activations",
+    "attention",
+    "chunked_cross_entropy",
+    "mixed_precision",
+    "half_weights",
+    "int8_linear",
+    "kv_cache",
+    "checkpoint",
+    "offload_activations",
+    "micro_batch",
+    "split_batch",
+    "step_in_backward",
+    "optimizer_8bit",
+    "optimizer_on_cpu",
+    "stream_weights",
+    "compile",
+];
 
 impl Lever {
     /// Its name, as in plan files and `--allow`.
@@ -138,6 +230,14 @@ impl Lever {
             Self::StepInBackward {} => "step_in_backward",
             Self::Optimizer8bit {} => "optimizer_8bit",
             Self::OptimizerOnCpu {} => "optimizer_on_cpu",
+            Self::InferenceMode {} => "inference_mode",
+            Self::HalfWeights { .. } => "half_weights",
+            Self::Int8Linear { .. } => "int8_linear",
+            Self::SplitBatch { .. } => "split_batch",
+            Self::KvCache { .. } => "kv_cache",
+            Self::StreamWeights { .. } => "stream_weights",
+            Self::LoadOnCpu { .. } => "load_on_cpu",
+            Self::Compile {} => "compile",
         }
     }
 
@@ -150,16 +250,24 @@ impl Lever {
             | Self::InplaceActivations { .. }
             | Self::Checkpoint { .. }
             | Self::OffloadActivations { .. }
+            | Self::InferenceMode {}
+            | Self::StreamWeights { .. }
+            | Self::LoadOnCpu { .. }
             | Self::StepInBackward {} => Results::Exact,
             Self::CudnnBenchmark { .. }
             | Self::OptimizerStep { .. }
             | Self::MicroBatch { .. }
             | Self::Attention { .. }
             | Self::ChunkedCrossEntropy { .. }
+            | Self::SplitBatch { .. }
+            | Self::Compile {}
             | Self::OptimizerOnCpu {} => Results::Rounding,
-            Self::Tf32 { .. } | Self::MixedPrecision { .. } | Self::Optimizer8bit {} => {
-                Results::Numerics
-            }
+            Self::Tf32 { .. }
+            | Self::MixedPrecision { .. }
+            | Self::HalfWeights { .. }
+            | Self::Int8Linear { .. }
+            | Self::KvCache { .. }
+            | Self::Optimizer8bit {} => Results::Numerics,
         }
     }
 }
@@ -200,6 +308,22 @@ impl fmt::Display for Lever {
             Self::StepInBackward {} => write!(out, "step inside backward"),
             Self::Optimizer8bit {} => write!(out, "8-bit optimizer state"),
             Self::OptimizerOnCpu {} => write!(out, "optimizer state on the CPU"),
+            Self::InferenceMode {} => write!(out, "no graph"),
+            Self::HalfWeights { dtype } => write!(out, "weights in {}", dtype.name()),
+            Self::Int8Linear { kind } => match kind {
+                Int8::WeightOnly => write!(out, "int8 weights"),
+                Int8::Dynamic => write!(out, "int8 weights and products"),
+            },
+            Self::SplitBatch { parts } => write!(out, "the batch in {parts} parts"),
+            Self::KvCache { bits } => write!(out, "{bits}-bit cache of keys and values"),
+            Self::StreamWeights { modules } => {
+                write!(out, "stream weights of {}", places(modules))
+            }
+            Self::LoadOnCpu { dtype } => match dtype {
+                Some(dtype) => write!(out, "load on the CPU, cast to {}", dtype.name()),
+                None => write!(out, "load on the CPU"),
+            },
+            Self::Compile {} => write!(out, "torch.compile"),
         }
     }
 }
@@ -236,6 +360,18 @@ fn places(modules: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_lever_has_its_place_in_the_order() {
+        for lever in [
+            Lever::InferenceMode {},
+            Lever::StreamWeights { modules: vec![] },
+            Lever::KvCache { bits: 8 },
+            Lever::OptimizerOnCpu {},
+        ] {
+            assert!(NAMES.contains(&lever.name()), "{}", lever.name());
+        }
+    }
 
     #[test]
     fn consecutive_modules_are_a_range() {

@@ -9,6 +9,7 @@
 pub mod by_hand;
 pub mod draft;
 mod file;
+pub mod inference;
 mod lever;
 mod levers;
 pub mod model;
@@ -17,4 +18,4 @@ pub mod search;
 pub mod units;
 
 pub use file::{FORMAT, Figures, Gpu, Job, PlanError, PlanFile, Versions};
-pub use lever::{Attention, Dtype, Lever, OptimizerStep, Results};
+pub use lever::{Attention, Dtype, Int8, Lever, NAMES, OptimizerStep, Results};

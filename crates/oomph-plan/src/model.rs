@@ -10,7 +10,7 @@ use std::ops::Range;
 use oomph_allocator::{Config, Op, Program};
 use oomph_run::record::{Facts, Module};
 use oomph_run::{Record, phase_named};
-use oomph_trace::{Category, Phase, Trace};
+use oomph_trace::{Category, Phase, StringId, Trace};
 
 /// Why a run cannot be planned for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +81,9 @@ pub struct Template {
     pub parts: u32,
     /// Samples in a batch; 0 if unknown.
     pub batch: u64,
+    /// Whether the body is all that the job does after its setup, and is played once: passes of a
+    /// job that infers need not be alike.
+    pub once: bool,
 }
 
 /// A call of a module in the steady step.
@@ -130,6 +133,8 @@ pub struct Model {
     pub modules: Vec<Module>,
     /// Sizes of parameters in bytes, by module.
     pub parameter_sizes: HashMap<String, Vec<u64>>,
+    /// The parameters among the template's tensors: module and number.
+    pub parameters: Vec<(String, u32)>,
     /// What the script is made of.
     pub facts: Facts,
     /// Samples in a batch; 0 if unknown.
@@ -160,6 +165,11 @@ impl Model {
     }
 }
 
+/// Whether a phase comes before the first step.
+fn is_setup(phase: &str) -> bool {
+    matches!(phase, "setup" | "load")
+}
+
 struct Builder<'a> {
     trace: &'a Trace,
     record: &'a Record,
@@ -186,8 +196,14 @@ impl<'a> Builder<'a> {
         if !program.is_complete() {
             return Err(ModelError::Incomplete);
         }
+        let trains = record.steps > 0;
         // The last step's end is the script's end, where everything goes: the one before is whole.
-        let steady = count.saturating_sub(2).min(1);
+        // What infers is one step, from its first pass to its end.
+        let steady = if trains {
+            count.saturating_sub(2).min(1)
+        } else {
+            0
+        };
         let mut builder = Self {
             trace,
             record,
@@ -215,13 +231,14 @@ impl<'a> Builder<'a> {
                     .chain(&record.facts.loaders)
                     .map(|loader| loader.batch_size)
                     .find(|&size| size > 0)
-                    .unwrap_or(0),
-                trains: record.steps > 0,
+                    .unwrap_or(if trains { 0 } else { record.facts.input.batch }),
+                trains,
                 outside: device.outside_bytes,
                 ..Model::default()
             },
         };
         builder.model.template.parts = 1;
+        builder.model.template.once = !trains;
         builder.model.template.batch = builder.model.batch;
         builder.model.events = builder.program.events;
         builder.steps = builder.find_steps();
@@ -242,10 +259,8 @@ impl<'a> Builder<'a> {
 
     /// A step begins with its first allocation, wherever that is.
     fn find_steps(&self) -> Steps {
-        // Passes without gradients are the steps of a job that never trains, but scopes count
-        // optimizer steps: there the calls of outermost modules tell.
+        // A job that never trains begins with its first call of a module.
         let mut current: Option<u32> = None;
-        let mut outermost: Option<u32> = None;
         let mut of = Vec::with_capacity(self.program.ops.len());
         for op in &self.program.ops {
             if let Op::Alloc(id) = *op
@@ -254,15 +269,11 @@ impl<'a> Builder<'a> {
                 && let Some(scope) = self.scope(number)
             {
                 if self.model.trains {
-                    if current.is_some() || scope.0 != "setup" {
+                    if current.is_some() || !is_setup(&scope.0) {
                         current = Some(current.unwrap_or(0).max(scope.3));
                     }
-                } else {
-                    let root = self.root_of(number);
-                    if root != 0 && outermost != Some(root) {
-                        outermost = Some(root);
-                        current = Some(current.map_or(0, |step| step + 1));
-                    }
+                } else if self.called(number) {
+                    current = Some(0);
                 }
             }
             of.push(current);
@@ -270,20 +281,11 @@ impl<'a> Builder<'a> {
         Steps { of }
     }
 
-    /// The outermost call around a scope.
-    fn root_of(&self, scope: u32) -> u32 {
-        let mut call = self
-            .record
-            .scope_calls
-            .get(scope as usize)
-            .copied()
-            .unwrap_or(0);
-        while let Some(parent) = self.record.calls.get(call as usize).map(|call| call.1)
-            && parent != 0
-        {
-            call = parent;
-        }
-        call
+    /// Whether a scope is inside a module's call.
+    fn called(&self, scope: u32) -> bool {
+        let module = self.scope(scope).map_or("", |scope| scope.1.as_str());
+        let phase = self.scope(scope).map_or("", |scope| scope.0.as_str());
+        !module.is_empty() && matches!(phase, "forward" | "inference")
     }
 
     fn rows_of(&self, step: u32) -> Range<usize> {
@@ -316,6 +318,7 @@ impl<'a> Builder<'a> {
             self.events(tail, first.start)
         };
         self.works();
+        self.parameters();
         self.places(steady);
         Ok(self.model)
     }
@@ -327,12 +330,29 @@ impl<'a> Builder<'a> {
         };
         for allocation in &self.program.allocations {
             let label = labels.get(allocation.alloc_row as usize);
-            if label.category == Category::Parameter {
+            // Those without an owner are copies, on their way to one.
+            if label.category == Category::Parameter && label.module != StringId::EMPTY {
                 self.model
                     .parameter_sizes
                     .entry(self.trace.strings.get(label.module).to_owned())
                     .or_default()
                     .push(allocation.requested);
+            }
+        }
+    }
+
+    /// Which of the template's tensors are parameters, and whose.
+    fn parameters(&mut self) {
+        let Some(labels) = &self.trace.labels else {
+            return;
+        };
+        for (allocation, number) in self.program.allocations.iter().zip(&self.numbers) {
+            let label = labels.get(allocation.alloc_row as usize);
+            if let Some(number) = number
+                && label.category == Category::Parameter
+            {
+                let owner = self.trace.strings.get(label.module).to_owned();
+                self.model.parameters.push((owner, *number));
             }
         }
     }
@@ -510,7 +530,9 @@ impl<'a> Builder<'a> {
         let (start_row, end_row) = (self.row_at(first.start), self.row_at(steady.end));
         let setup = self.allocs(0..first.start);
         for id in setup {
-            if let Some(allocation) = self.program.allocations.get(id as usize)
+            // What is played once goes when it went.
+            if self.model.trains
+                && let Some(allocation) = self.program.allocations.get(id as usize)
                 && (start_row..end_row).contains(&allocation.free_row)
                 && let Some(number) = self.number(id)
             {
@@ -578,7 +600,7 @@ impl<'a> Builder<'a> {
                     let Some(number) = self.numbers.get(id as usize).copied().flatten() else {
                         continue;
                     };
-                    if !older {
+                    if !older || !self.model.trains {
                         events.push(Event::Free(number));
                     } else if !self.is_setup(id) {
                         events.push(Event::FreePrevious(number));
@@ -602,24 +624,12 @@ impl<'a> Builder<'a> {
 
     /// The work of the steady step, and which calls belong to it.
     fn works(&mut self) {
-        let steady_root = self
-            .allocs(self.rows_of(self.steady))
-            .first()
-            .and_then(|&id| {
-                let allocation = self.program.allocations.get(id as usize)?;
-                Some(self.root_of(self.scope_of_row(allocation.alloc_row)?))
-            });
         let mut belongs = vec![false; self.model.calls.len()];
         for number in 0..self.record.scopes.len() as u32 {
             let Some((phase, _, _, step)) = self.scope(number).cloned() else {
                 continue;
             };
-            let is_steady = if self.model.trains {
-                step == self.steady && phase != "setup"
-            } else {
-                Some(self.root_of(number)) == steady_root
-            };
-            if !is_steady {
+            if is_setup(&phase) || self.model.trains && step != self.steady {
                 continue;
             }
             let call = self
@@ -657,7 +667,7 @@ impl<'a> Builder<'a> {
         }
         self.model.forward = vec![[0.0; 3]; self.model.calls.len()];
         for work in &self.model.work {
-            let mut around = if work.phase == Phase::Forward {
+            let mut around = if matches!(work.phase, Phase::Forward | Phase::Inference) {
                 work.call
             } else {
                 0

@@ -79,7 +79,7 @@ impl Player<'_> {
         let template = self.template;
         self.events(&template.setup);
         let parts = template.parts.clamp(1, PARTS);
-        for step in 0..STEPS {
+        for step in 0..if template.once { 1 } else { STEPS } {
             for part in 0..parts {
                 self.share = template.share();
                 self.round += 1;

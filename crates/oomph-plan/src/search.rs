@@ -6,10 +6,10 @@
 use oomph_allocator::{Config, Device};
 
 use crate::draft::{Draft, Pace};
-use crate::lever::{Dtype, Lever, Results};
+use crate::lever::{Dtype, Lever, NAMES, Results};
 use crate::levers::{
     allocator, attention, chunked_cross_entropy, inplace_activations, micro_batch, mixed_precision,
-    optimizer_8bit, optimizer_on_cpu, optimizer_step, set_to_none, step_in_backward,
+    optimizer_8bit, optimizer_on_cpu, optimizer_step, set_to_none, split_batch, step_in_backward,
 };
 use crate::model::Model;
 use crate::play::{self, Peak, play};
@@ -64,7 +64,8 @@ impl Base {
                     .unwrap_or(u64::MAX);
             }
         }
-        scaled.model.batch = scaled.model.batch * size / now;
+        let batch = u128::from(scaled.model.batch) * u128::from(size) / u128::from(now);
+        scaled.model.batch = batch.try_into().unwrap_or(u64::MAX);
         scaled.model.template.batch = scaled.model.batch;
         scaled
     }
@@ -112,7 +113,17 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
             found.push(("step_in_backward", "the optimizer steps with a closure"));
         }
     }
-    if facts.compiled {
+    if facts.compiled && !model.trains {
+        found.extend(
+            ["stream_weights", "split_batch", "int8_linear", "kv_cache"].map(|lever| {
+                (
+                    lever,
+                    "torch.compile is used: what it compiled is not taken apart; apply it before compiling",
+                )
+            }),
+        );
+    }
+    if facts.compiled && model.trains {
         for lever in [
             "checkpoint",
             "offload_activations",
@@ -134,7 +145,7 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
 }
 
 /// What may be done, and within what.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// What the process may use: the GPU's memory less the margin.
     pub budget: u64,
@@ -263,6 +274,7 @@ type Combination = Vec<Lever>;
 enum Treatment {
     Checkpoint,
     Offload,
+    Stream,
 }
 
 /// Looks for plans. `bases` are runs of the same job; the first is the plain one.
@@ -319,11 +331,12 @@ impl Searcher<'_> {
         let sequences: Vec<(Treatment, Sequence)> = [
             (Treatment::Checkpoint, units::to_checkpoint(&draft)),
             (Treatment::Offload, units::to_offload(&draft)),
+            (Treatment::Stream, units::to_stream(&base.model)),
         ]
         .into_iter()
         .filter(|(treatment, sequence)| {
             !sequence.is_empty()
-                && base.model.trains
+                && base.model.trains != (*treatment == Treatment::Stream)
                 && !base.model.facts.compiled
                 && self.options.permits(&treatment.lever(Vec::new()))
                 && !base
@@ -482,31 +495,14 @@ impl Treatment {
         match self {
             Self::Checkpoint => Lever::Checkpoint { modules },
             Self::Offload => Lever::OffloadActivations { modules },
+            Self::Stream => Lever::StreamWeights { modules },
         }
     }
 }
 
 /// Levers in the order in which they are applied and listed.
 fn order(mut levers: Vec<Lever>) -> Vec<Lever> {
-    const ORDER: [&str; 16] = [
-        "allocator",
-        "cudnn_benchmark",
-        "tf32",
-        "set_to_none",
-        "optimizer_step",
-        "no_grad_eval",
-        "inplace_activations",
-        "attention",
-        "chunked_cross_entropy",
-        "mixed_precision",
-        "checkpoint",
-        "offload_activations",
-        "micro_batch",
-        "step_in_backward",
-        "optimizer_8bit",
-        "optimizer_on_cpu",
-    ];
-    levers.sort_by_key(|lever| ORDER.iter().position(|name| *name == lever.name()));
+    levers.sort_by_key(|lever| NAMES.iter().position(|name| *name == lever.name()));
     levers
 }
 
@@ -553,6 +549,12 @@ impl Offers {
                     .collect(),
             );
         }
+        group(
+            split_batch::offered(model)
+                .into_iter()
+                .map(|parts| vec![Lever::SplitBatch { parts }])
+                .collect(),
+        );
         if precision && mixed_precision::offered(model) {
             group(vec![vec![Lever::MixedPrecision {
                 dtype: options.dtype,

@@ -160,6 +160,26 @@ pub fn to_offload(draft: &Draft<'_>) -> Sequence {
     }
 }
 
+/// The order in which streaming weights pays: the last blocks first. Their copies begin while the
+/// others compute.
+pub fn to_stream(model: &Model) -> Sequence {
+    let mut modules = repeated(model);
+    if modules.is_empty() {
+        // Without blocks: the layers with weights that are worth a copy.
+        let mut own: HashMap<&str, u64> = HashMap::new();
+        for (module, sizes) in &model.parameter_sizes {
+            *own.entry(module).or_default() += sizes.iter().sum::<u64>();
+        }
+        let layers = model.modules.iter().filter(|module| {
+            own.get(module.name.as_str()).copied().unwrap_or(0) >= LEAST_BYTES
+                && module.name.contains('.')
+        });
+        modules = layers.map(|module| module.name.clone()).collect();
+    }
+    modules.reverse();
+    Sequence { modules }
+}
+
 struct Unit {
     module: String,
     /// Bytes for a nanosecond, in steps.

@@ -108,7 +108,7 @@ pub struct Variant {
 /// The largest size that fits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Largest {
-    /// `batch` or `length`.
+    /// `batch`, `length` or `resolution`.
     pub of: String,
     /// What the script has.
     pub now: u64,
@@ -120,6 +120,8 @@ pub struct Largest {
     pub with_levers: Option<u64>,
     /// What that needs.
     pub with_levers_used_bytes: u64,
+    /// Time of one sample (token, pixel) at the largest plain size over that at the script's own size.
+    pub time_of_one: Option<f64>,
     /// Those levers.
     pub levers: Vec<Lever>,
     /// What the figures rest on.
@@ -137,6 +139,8 @@ pub struct Fit {
     pub script: Vec<String>,
     /// The GPU.
     pub gpu: Gpu,
+    /// Whether the job only infers.
+    pub inference: bool,
     /// What the job needs as it is.
     pub plain: Peak,
     /// Plans, the cheapest first.
@@ -340,6 +344,16 @@ fn applied(out: &mut String, fit: &Fit, chosen: &Plan, width: usize) {
     for note in &chosen.notes {
         let _ = writeln!(out, "{}", line("note", &paint(WARN, note), width));
     }
+    if chosen.same_results == Results::Numerics
+        && let Some(file) = &fit.plan_file
+        && fit.inference
+    {
+        let text = format!(
+            "not measured, as the virtual GPU computes nothing: oomph drift --plan {file} {}",
+            fit.command
+        );
+        let _ = writeln!(out, "{}", line("drift", &text, width));
+    }
     if let Some(file) = &fit.plan_file {
         let command = format!("oomph run --plan {file} {}", fit.command);
         let _ = writeln!(out, "{}", line("apply it", &paint(ACCENT, command), width));
@@ -413,11 +427,16 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
 
 fn largest(out: &mut String, largest: &Largest, width: usize) {
     let text = match largest.plain {
-        Some(size) => format!(
-            "{size} (now {}), needs {}",
-            largest.now,
-            bytes(largest.plain_used_bytes)
-        ),
+        Some(size) => {
+            let pace = largest.time_of_one.map_or_else(String::new, |ratio| {
+                format!("; each at {ratio:.2}× of its time now (estimate)")
+            });
+            format!(
+                "{size} (now {}), needs {}{pace}",
+                largest.now,
+                bytes(largest.plain_used_bytes)
+            )
+        }
         None => format!("none fits as it is (now {})", largest.now),
     };
     let title = format!("max {}", largest.of);

@@ -1,5 +1,6 @@
 //! How results are shown: terminal, JSON, HTML.
 
+pub mod drift;
 pub mod explanation;
 pub mod export;
 pub mod finding;

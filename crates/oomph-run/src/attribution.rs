@@ -127,6 +127,7 @@ impl ScopeIds {
 pub fn phase_named(name: &str) -> Phase {
     match name {
         "setup" => Phase::Setup,
+        "load" => Phase::Load,
         "forward" => Phase::Forward,
         "backward" => Phase::Backward,
         "optimizer" => Phase::Optimizer,
@@ -282,6 +283,8 @@ fn by_scope(trace: &Trace, ids: &ScopeIds, life: Life, scope: Label) -> Category
     match scope.phase {
         Phase::Forward | Phase::Inference => Category::Activation,
         Phase::Backward | Phase::Optimizer => Category::Temporary,
+        // Copies of weights that are no model's own.
+        Phase::Load => Category::Parameter,
         _ => Category::Unknown,
     }
 }

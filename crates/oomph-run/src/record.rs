@@ -139,10 +139,33 @@ pub struct Facts {
     pub kept_gradients: bool,
     /// `torch.backends.cudnn.benchmark`.
     pub benchmark: bool,
+    /// Passes with a graph, of a script that had not gone back so far.
+    pub graph: u32,
+    /// Whether a cache of keys and values was filled (Hugging Face's growing one).
+    pub cache: bool,
+    /// The 16-bit type that a model in fp32 was cast to while it was on the GPU; empty without.
+    pub cast_on_gpu: String,
+    /// Bytes of a state dictionary that was on the GPU beside the model that it was loaded into; 1
+    /// where a model was loaded straight to the GPU.
+    pub loaded_on_gpu: u64,
+    /// What could be larger in the arguments of the first model that was called.
+    pub input: Input,
     /// The modules of all models.
     pub modules: Vec<Module>,
     /// The optimizers that stepped.
     pub optimizers: Vec<Optimizer>,
+}
+
+/// Sizes of a model's arguments; 0 where there is none.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub struct Input {
+    /// Samples.
+    pub batch: u64,
+    /// Tokens of a sequence of integers.
+    pub length: u64,
+    /// Rows of an image.
+    pub height: u64,
 }
 
 /// A data loader.

@@ -79,7 +79,7 @@ pub enum Phase {
     /// Nobody knows.
     #[default]
     Unknown,
-    /// Building the model, loading weights.
+    /// Building the model.
     Setup,
     /// Forward with a graph.
     Forward,
@@ -89,13 +89,16 @@ pub enum Phase {
     Optimizer,
     /// Forward without a graph, or evaluation.
     Inference,
+    /// Weights are read from a file, moved to the GPU, or cast there.
+    Load,
 }
 
 impl Phase {
     /// All phases, in the order of a step.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Unknown,
         Self::Setup,
+        Self::Load,
         Self::Forward,
         Self::Backward,
         Self::Optimizer,
@@ -115,6 +118,7 @@ impl Phase {
         match self {
             Self::Unknown => "unknown",
             Self::Setup => "setup",
+            Self::Load => "load",
             Self::Forward => "forward",
             Self::Backward => "backward",
             Self::Optimizer => "optimizer step",

@@ -53,6 +53,14 @@ class Job:
         `defaults` are there; what its own class adds is not)."""
         self.on_enter: list[Callable[[torch.nn.Module, tuple, dict], None]] = []
         """Called before each forward of an outermost module with its arguments."""
+        self.on_arguments: list[
+            Callable[[torch.nn.Module, tuple, dict], tuple[tuple, dict] | None]
+        ] = []
+        """Called before each forward of an outermost module, after `on_enter`; a result other than
+        None replaces its arguments."""
+        self.on_move: list[Callable[[torch.nn.Module, torch.device], None]] = []
+        """Called before a module is moved to a GPU (`module.to(device)`, `module.cuda()`; not for its
+        parts), while its parameters are still where they were."""
         self.on_leave: list[Callable[[torch.nn.Module, Any], Any]] = []
         """Called after each forward of an outermost module with its output (None if it raised), in
         the reverse order; a result other than None replaces the output."""
@@ -82,6 +90,7 @@ class Job:
         self.clip_limit: Any = None
         """The norm or value that the clipping in progress allows; infinity only asks for the norm."""
         self._inside = False
+        self._moving = False
         self._stepping: set[int] = set()
 
     # ---- watching ----
@@ -97,6 +106,9 @@ class Job:
         self._watch_scaler()
         if self.around_loader:
             self._watch_loaders()
+        if self.on_move:
+            self._watch_moves()
+            self._watch_generation()
 
     def _watch_calls(self) -> None:
         """The call itself is watched: hooks get no keyword arguments, and change what is compiled."""
@@ -111,7 +123,7 @@ class Job:
             job._inside = True
             output = None
             try:
-                job._enter(module, args, kwargs)
+                args, kwargs = job._enter(module, args, kwargs)
                 output = original(module, *args, **kwargs)
             finally:
                 job._inside = False
@@ -120,14 +132,21 @@ class Job:
 
         torch.nn.Module.__call__ = call  # type: ignore[method-assign]
 
-    def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+    def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        self.meet(module)
+        for callback in self.on_enter:
+            callback(module, args, kwargs)
+        for replace in self.on_arguments:
+            args, kwargs = replace(module, args, kwargs) or (args, kwargs)
+        return args, kwargs
+
+    def meet(self, module: torch.nn.Module) -> None:
+        """An outermost module is about to be used, perhaps for the first time."""
         if module not in self.models:
             self.models.add(module)
             named = names(module)
             for callback in self.on_model:
                 callback(module, named)
-        for callback in self.on_enter:
-            callback(module, args, kwargs)
 
     def _leave(self, module: torch.nn.Module, output: Any) -> Any:
         for callback in reversed(self.on_leave):
@@ -135,6 +154,54 @@ class Job:
             if result is not None:
                 output = result
         return output
+
+    def _watch_moves(self) -> None:
+        kind, job = torch.nn.Module, self
+        to, cuda = kind.to, kind.cuda
+
+        def move(module: torch.nn.Module, device: torch.device | None) -> bool:
+            """Whether the callbacks were called."""
+            if device is None or device.type != "cuda" or job._moving:
+                return False
+            job._moving = True
+            for callback in job.on_move:
+                callback(module, device)
+            return True
+
+        @functools.wraps(to)
+        def to_device(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            outermost = move(module, torch._C._nn._parse_to(*args, **kwargs)[0])
+            try:
+                return to(module, *args, **kwargs)
+            finally:
+                job._moving = job._moving and not outermost
+
+        @functools.wraps(cuda)
+        def to_cuda(module: torch.nn.Module, device: Any = None) -> Any:
+            outermost = move(module, torch.device("cuda"))
+            try:
+                return cuda(module, device)
+            finally:
+                job._moving = job._moving and not outermost
+
+        kind.to, kind.cuda = to_device, to_cuda  # type: ignore[method-assign]
+
+    def _watch_generation(self) -> None:
+        """Hugging Face's `generate` reads a model's types and devices before it calls the model."""
+        job = self
+
+        def watched(module: Any) -> None:
+            original = module.GenerationMixin.generate
+
+            @functools.wraps(original)
+            def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
+                if isinstance(model, torch.nn.Module):
+                    job.meet(model)
+                return original(model, *args, **kwargs)
+
+            module.GenerationMixin.generate = generate
+
+        on_import("transformers.generation.utils", watched)
 
     def _watch_optimizers(self) -> None:
         original = optim.Optimizer.__init__

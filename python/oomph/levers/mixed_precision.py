@@ -95,7 +95,7 @@ class MixedPrecision(Lever):
             return None
         self.context.__exit__(None, None, None)
         self.context = None
-        return _full(output)
+        return full(output)
 
     # ---- scaling ----
 
@@ -183,17 +183,17 @@ class MixedPrecision(Lever):
         )
 
 
-def _full(value: Any) -> Any:
+def full(value: Any) -> Any:
     """`value` with its tensors of 16 bits in fp32."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype in HALF else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_full(item) for item in value))
+        return type(value)(*(full(item) for item in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(_full(item) for item in value)
+        return type(value)(full(item) for item in value)
     if isinstance(value, MutableMapping):
         for key, item in list(value.items()):
-            value[key] = _full(item)
+            value[key] = full(item)
     return value
 
 

@@ -13,7 +13,7 @@ use oomph_gpus::Gpu;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
 use oomph_plan::search::{self, Base, Found, Options};
-use oomph_plan::{Dtype, FORMAT, Figures, Lever, PlanFile, Results, Versions};
+use oomph_plan::{Dtype, FORMAT, Figures, Lever, NAMES, PlanFile, Results, Versions, inference};
 use oomph_report::fit::{self, Alternative, Fit, Outcome, Peak, Plan, Rejected, fit_report};
 use oomph_report::terminal::width;
 use oomph_run::Verdict;
@@ -26,26 +26,6 @@ use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, page, stdout};
 
 mod largest;
 mod smaller;
-
-/// Names of levers, as in plan files.
-const LEVERS: [&str; 16] = [
-    "allocator",
-    "cudnn_benchmark",
-    "tf32",
-    "set_to_none",
-    "optimizer_step",
-    "no_grad_eval",
-    "inplace_activations",
-    "micro_batch",
-    "mixed_precision",
-    "attention",
-    "chunked_cross_entropy",
-    "checkpoint",
-    "offload_activations",
-    "step_in_backward",
-    "optimizer_8bit",
-    "optimizer_on_cpu",
-];
 
 /// Arguments of `oomph fit`.
 #[derive(Debug, clap::Args)]
@@ -89,7 +69,19 @@ pub struct Args {
     #[arg(long)]
     max_length: bool,
 
-    /// Optimizer steps of each run; two show the optimizer's state, three a rhythm
+    /// Also find the largest images that fit
+    #[arg(long)]
+    max_resolution: bool,
+
+    /// Take the script for one that only infers, although it makes an optimizer
+    #[arg(long)]
+    inference: bool,
+
+    /// For a job that infers, also try the plan with models compiled by torch.compile
+    #[arg(long)]
+    compile: bool,
+
+    /// Optimizer steps of each run (passes, if it infers); two show the optimizer's state, three a rhythm
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
     steps: u32,
 
@@ -147,10 +139,10 @@ impl Args {
     /// Finds the cheapest plan, verifies it and writes it.
     pub fn run(self) -> anyhow::Result<i32> {
         for name in self.allow.iter().chain(&self.forbid) {
-            if !LEVERS.contains(&name.as_str()) {
+            if !NAMES.contains(&name.as_str()) {
                 bail!(
                     "there is no lever {name}. The levers are {}",
-                    LEVERS.join(", ")
+                    NAMES.join(", ")
                 );
             }
         }
@@ -183,6 +175,7 @@ impl Args {
                 steps: self.steps,
                 unknown: self.unknown.clone(),
                 unsupported: self.unsupported,
+                inference: self.inference,
                 directory,
                 progress: Progress::new(self.quiet),
                 patience: None,
@@ -233,6 +226,9 @@ impl Args {
                 return Ok(EXIT_SCRIPT_FAILED);
             }
         };
+        if self.inference && plain.record.facts.backwards > 0 {
+            bail!("--inference, but the script calls backward: plan for it without that option");
+        }
         let mut result = Self::result(&fitter, &plain, gpu, margin);
         self.find(&mut fitter, &plain, &mut result)?;
         result.rejected = fitter.rejected;
@@ -288,6 +284,7 @@ impl Args {
                 memory_bytes: fitter.workshop.total,
                 margin_bytes: margin,
             },
+            inference: false,
             plain: plain.peak(),
             plans: Vec::new(),
             chosen: None,
@@ -317,7 +314,8 @@ impl Args {
     /// Everything after the plain run.
     fn find(&self, fitter: &mut Fitter, plain: &Run, result: &mut Fit) -> anyhow::Result<()> {
         let fits = plain.peak().used_bytes <= fitter.workshop.budget;
-        if fits && !self.max_batch && !self.max_length {
+        let sizes = self.max_batch || self.max_length || self.max_resolution;
+        if fits && !sizes && !self.compile {
             return Ok(());
         }
         let started = Instant::now();
@@ -332,16 +330,26 @@ impl Args {
         fitter.planning += started.elapsed().as_secs_f64();
         fitter.plain_time = plain.step_time(&fitter.options.pace).unwrap_or_default();
         fitter.say_what_is_left_out(&base.model);
+        result.inference = !base.model.trains;
+        let mut bases = vec![base];
+        if result.inference && (sizes || !fits) {
+            bases.extend(fitter.probe_inference(&bases[0])?);
+        }
         if self.max_batch {
-            result.largest.push(largest::batch(fitter, &base)?);
+            result.largest.push(largest::batch(fitter, &bases)?);
         }
         if self.max_length {
-            result.largest.push(largest::length(fitter, &base)?);
+            result.largest.push(largest::length(fitter, &bases)?);
+        }
+        if self.max_resolution {
+            result.largest.push(largest::resolution(fitter, &bases)?);
         }
         if fits {
+            if self.compile && result.inference {
+                result.plans.extend(fitter.compiled(&bases[0], &[])?);
+            }
             return Ok(());
         }
-        let mut bases = vec![base];
         if let Some(probed) = fitter.probe_precision(&bases[0])? {
             bases.push(probed);
         }
@@ -353,6 +361,11 @@ impl Args {
             result.why = why(plan);
             let row = plan.clone();
             self.write(fitter, &row, result)?;
+            if self.compile && result.inference {
+                result
+                    .plans
+                    .extend(fitter.compiled(&bases[0], &row.levers)?);
+            }
         } else {
             result.outcome = Outcome::NothingFits;
             smaller::advise(fitter, &bases, result)?;
@@ -543,6 +556,106 @@ impl Fitter {
                 Ok(None)
             }
         }
+    }
+
+    /// A job that infers, run with what is tried on it: each run on top of the one before.
+    fn probe_inference(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
+        let mut bases = Vec::new();
+        let mut on = inference::free(&plain.model, &self.options);
+        while !on.is_empty() {
+            match self.probe(&on)? {
+                Ok(base) => {
+                    bases.push(base);
+                    break;
+                }
+                Err((name, why)) => {
+                    self.reject(&name, &why);
+                    let before = on.len();
+                    on.retain(|lever| lever.name() != name);
+                    if on.len() == before {
+                        on.clear();
+                    }
+                }
+            }
+        }
+        // What costs nothing and keeps results needs no alternative.
+        let enough = bases.iter().any(|base: &Base| {
+            search::predict(base, plain, &[], &self.options).used <= self.options.budget
+        });
+        if enough {
+            return Ok(bases);
+        }
+        for step in inference::ladder(&plain.model, &self.options) {
+            let mut taken = None;
+            let mut failed = None;
+            for lever in step {
+                let levers: Vec<Lever> = on.iter().cloned().chain([lever]).collect();
+                match self.probe(&levers)? {
+                    Ok(base) => {
+                        bases.push(base);
+                        taken.get_or_insert(levers);
+                    }
+                    Err(why) => failed = Some(why),
+                }
+            }
+            match (taken, failed) {
+                (Some(levers), _) => on = levers,
+                (None, Some((name, why))) => self.reject(&name, &why),
+                (None, None) => {}
+            }
+        }
+        Ok(bases)
+    }
+
+    /// The job with `levers` and without a limit; else the lever that failed, and why.
+    fn probe(&mut self, levers: &[Lever]) -> anyhow::Result<Result<Base, (String, String)>> {
+        let words: Vec<String> = levers.iter().map(ToString::to_string).collect();
+        let names: Vec<&str> = levers.iter().map(Lever::name).collect();
+        let last = names.last().copied().unwrap_or_default().to_owned();
+        let ended = self.workshop.run(
+            &format!("probe-{}", self.workshop.runs),
+            &format!("running it with {}, without a limit", words.join(", ")),
+            levers,
+            Variant::default(),
+            None,
+        )?;
+        Ok(match ended {
+            Ended::Through(run) => match Self::inert(&run) {
+                Some(inert) => Err(inert),
+                None => self
+                    .base(&run, levers.to_vec())
+                    .map_err(|error| (last, error.to_string())),
+            },
+            Ended::OutOfMemory(_) => Err((last, "it ran out of memory with it".to_owned())),
+            Ended::Refused(why) | Ended::Failed { why, .. } => {
+                let named = names.iter().find(|name| why.contains(*name));
+                Err((named.map_or(last, |name| (*name).to_owned()), why))
+            }
+        })
+    }
+
+    /// The job with `levers` and compiled models, as a run measures it.
+    fn compiled(&mut self, plain: &Base, levers: &[Lever]) -> anyhow::Result<Option<Plan>> {
+        let compile = Lever::Compile {};
+        if !self.options.permits(&compile) || plain.model.facts.compiled {
+            return Ok(None);
+        }
+        let mut plan = search::predict(plain, plain, &[], &self.options);
+        plan.levers = levers.iter().cloned().chain([compile]).collect();
+        plan.results = plan
+            .levers
+            .iter()
+            .map(Lever::results)
+            .max()
+            .unwrap_or(plan.results);
+        let mut found = self.verify(&plan, true)?;
+        if let Some(plan) = &mut found {
+            // Its predictions are the plain job's, and steps are not told apart in compiled code.
+            plan.predicted = plan.peak;
+            plan.notes
+                .push("the time of compiled models is not estimated".to_owned());
+        }
+        Ok(found)
     }
 
     /// A lever that had no effect, and why.

@@ -2,6 +2,7 @@
 //! an `Err` is wrong usage or unreadable input and becomes exit status 2.
 
 mod diff;
+mod drift;
 mod estimate;
 mod explain;
 mod fit;
@@ -18,6 +19,8 @@ pub enum Command {
     Run(Box<run::Args>),
     /// Find the cheapest change that makes a script fit into a GPU, and prove it
     Fit(Box<fit::Args>),
+    /// What a plan changes in a script's results, measured by running it with and without the plan
+    Drift(drift::Args),
     /// What a model file needs and which GPUs would hold it, without any framework
     Estimate(estimate::Args),
     /// Say why memory ran out: from a snapshot, a log or a message
@@ -40,6 +43,7 @@ impl Command {
         match self {
             Self::Run(args) => args.run(),
             Self::Fit(args) => args.run(),
+            Self::Drift(args) => args.run(),
             Self::Estimate(args) => args.run(),
             Self::Explain(args) => args.run(),
             Self::Diff(args) => args.run(),

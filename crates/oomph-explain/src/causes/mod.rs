@@ -6,6 +6,7 @@
 
 mod attention_scores;
 mod batch_too_large;
+mod cast_on_gpu;
 mod checkpoint_on_gpu;
 mod fragmentation;
 mod graph_retained;
@@ -253,7 +254,7 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
 
 /// Every cause that the facts support, the most likely first.
 pub fn assess(facts: &Facts) -> Vec<Cause> {
-    let checks: [fn(&Facts) -> Option<Cause>; 18] = [
+    let checks: [fn(&Facts) -> Option<Cause>; 19] = [
         other_process::check,
         outside_allocator::check,
         fragmentation::check,
@@ -264,6 +265,7 @@ pub fn assess(facts: &Facts) -> Vec<Cause> {
         kv_cache::check,
         stale_model::check,
         checkpoint_on_gpu::check,
+        cast_on_gpu::check,
         input_spike::check,
         optimizer_state::check,
         logits::check,

@@ -8,7 +8,7 @@ mod diff;
 mod places;
 mod script;
 
-use crate::lever::{Dtype, Lever, OptimizerStep};
+use crate::lever::{Dtype, Int8, Lever, OptimizerStep};
 use places::Places;
 use script::{Edit, Script};
 
@@ -138,6 +138,15 @@ fn place(
         Lever::CudnnBenchmark { enabled } => {
             flag(places, "torch.backends.cudnn.benchmark", *enabled)
         }
+        Lever::LoadOnCpu { dtype: None } => load_on_cpu(script),
+        Lever::InferenceMode {} => {
+            // From here on; a context around the loop would need its lines to move.
+            let at = places.after_imports?;
+            script.lines.contains(&"import torch").then(|| {
+                let line = "torch.set_grad_enabled(False)".to_owned();
+                vec![Edit::insert(at, vec![line])]
+            })
+        }
         Lever::Tf32 { enabled } => flag(places, "torch.backends.cuda.matmul.allow_tf32", *enabled),
         // Placed in the training loop, by `Places::training`.
         Lever::MixedPrecision { dtype: Dtype::Bf16 } | Lever::MicroBatch { .. } => Some(Vec::new()),
@@ -151,6 +160,18 @@ fn flag(places: &Places, name: &str, enabled: bool) -> Option<Vec<Edit>> {
         places.after_imports?,
         vec![format!("{name} = {value}")],
     )])
+}
+
+/// Checkpoints to the CPU, where the script says to which device.
+fn load_on_cpu(script: &Script<'_>) -> Option<Vec<Edit>> {
+    let places = ["\"cuda\"", "'cuda'", "\"cuda:0\"", "'cuda:0'", "device"];
+    let edits: Vec<Edit> = places
+        .iter()
+        .flat_map(|place| {
+            script.replace_all(&format!("map_location={place}"), "map_location=\"cpu\"")
+        })
+        .collect();
+    (!edits.is_empty()).then_some(edits)
 }
 
 /// Where a change goes and how it looks, in words.
@@ -200,6 +221,35 @@ fn snippet(lever: &Lever) -> String {
         Lever::StepInBackward {} => "after the model is made, one optimizer for each parameter:\noptimizers = {p: Optimizer([p], …) for p in model.parameters()}\ndef step(p):\n    optimizers[p].step()\n    optimizers[p].zero_grad()\nfor p in model.parameters():\n    p.register_post_accumulate_grad_hook(step)".to_owned(),
         Lever::Optimizer8bit {} => "where the optimizer is made (pip install torchao):\nfrom torchao.optim import AdamW8bit\noptimizer = AdamW8bit(model.parameters(), …)".to_owned(),
         Lever::OptimizerOnCpu {} => "where the optimizer is made (pip install torchao):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)".to_owned(),
+        Lever::InferenceMode {} => "around the loop that infers:\nwith torch.inference_mode():".to_owned(),
+        Lever::HalfWeights { dtype } => format!(
+            "where the model is made, before it goes to the GPU:\nmodel = model.to({0})\nand for what it is called with:\noutputs = model(inputs.to({0}))",
+            dtype.torch()
+        ),
+        Lever::Int8Linear { kind } => {
+            let config = match kind {
+                Int8::WeightOnly => "Int8WeightOnlyConfig",
+                Int8::Dynamic => "Int8DynamicActivationInt8WeightConfig",
+            };
+            format!("where the model is made, before it goes to the GPU (pip install torchao):\nfrom torchao.quantization import quantize_, {config}\nquantize_(model, {config}())")
+        }
+        Lever::SplitBatch { parts } => format!(
+            "where the model is called:\noutputs = torch.cat([model(part) for part in inputs.chunk({parts})])"
+        ),
+        Lever::KvCache { bits } => format!(
+            "where tokens are generated (pip install hqq):\nfrom transformers import QuantizedCache\ncache = QuantizedCache(backend=\"hqq\", config=model.config, nbits={bits})\nmodel.generate(**inputs, past_key_values=cache)"
+        ),
+        Lever::StreamWeights { modules } => format!(
+            "instead of moving these modules to the GPU (pip install accelerate; it copies without overlap):\nfrom accelerate import cpu_offload\nfor name in names:\n    cpu_offload(model.get_submodule(name), execution_device=\"cuda\")\n{}",
+            modules.join("\n")
+        ),
+        Lever::LoadOnCpu { dtype } => {
+            let cast = dtype.map_or_else(String::new, |dtype| {
+                format!("\nmodel = model.to({}).cuda()", dtype.torch())
+            });
+            format!("where weights are read:\nstate = torch.load(path, map_location=\"cpu\", mmap=True)\nmodel.load_state_dict(state){cast}")
+        }
+        Lever::Compile {} => "once the model is on the GPU:\nmodel.compile()".to_owned(),
         Lever::CudnnBenchmark { enabled } => {
             format!("after the imports:\ntorch.backends.cudnn.benchmark = {}", if *enabled { "True" } else { "False" })
         }

@@ -26,7 +26,10 @@ pub(crate) fn apply(draft: &mut Draft<'_>) {
         let tensors = &draft.template.tensors;
         let largest = tensors
             .iter()
-            .filter(|tensor| tensor.op == plain as u32 && tensor.phase == Phase::Forward)
+            .filter(|tensor| {
+                tensor.op == plain as u32
+                    && matches!(tensor.phase, Phase::Forward | Phase::Inference)
+            })
             .map(|tensor| tensor.bytes)
             .max()
             .unwrap_or(0);

@@ -18,7 +18,9 @@ pub(crate) mod optimizer_8bit;
 pub(crate) mod optimizer_on_cpu;
 pub(crate) mod optimizer_step;
 pub(crate) mod set_to_none;
+pub(crate) mod split_batch;
 pub(crate) mod step_in_backward;
+pub(crate) mod stream_weights;
 
 use crate::draft::Draft;
 use crate::lever::Lever;
@@ -39,7 +41,17 @@ pub fn apply(draft: &mut Draft<'_>, lever: &Lever) {
         Lever::StepInBackward {} => step_in_backward::apply(draft),
         Lever::Optimizer8bit {} => optimizer_8bit::apply(draft),
         Lever::OptimizerOnCpu {} => optimizer_on_cpu::apply(draft),
-        // They change times, or what happens outside of training steps: a run shows it.
-        Lever::CudnnBenchmark { .. } | Lever::Tf32 { .. } | Lever::NoGradEval {} => {}
+        Lever::SplitBatch { parts } => split_batch::apply(draft, *parts),
+        Lever::StreamWeights { modules } => stream_weights::apply(draft, modules),
+        // They change times, or what happens outside of training steps, or a run shows what they do.
+        Lever::CudnnBenchmark { .. }
+        | Lever::Tf32 { .. }
+        | Lever::NoGradEval {}
+        | Lever::InferenceMode {}
+        | Lever::HalfWeights { .. }
+        | Lever::Int8Linear { .. }
+        | Lever::KvCache { .. }
+        | Lever::LoadOnCpu { .. }
+        | Lever::Compile {} => {}
     }
 }

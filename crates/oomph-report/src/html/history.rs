@@ -369,9 +369,9 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
     if let Some(first) = steps.first_mut() {
         // The first step begins with its work, not with what was built before it.
         let built = |block: &&Block| {
-            kinds
-                .get(block.kind as usize)
-                .is_none_or(|kind| matches!(kind.phase, Phase::Setup | Phase::Unknown))
+            kinds.get(block.kind as usize).is_none_or(|kind| {
+                matches!(kind.phase, Phase::Setup | Phase::Load | Phase::Unknown)
+            })
         };
         if let Some(work) = all.iter().find(|block| !built(block))
             && first.start < work.start

@@ -14,8 +14,8 @@ const RUNS: u32 = 4;
 const MOST: u64 = 4096;
 
 /// The largest batch.
-pub(crate) fn batch(fitter: &mut Fitter, base: &Base) -> anyhow::Result<Largest> {
-    let now = base.model.batch;
+pub(crate) fn batch(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
+    let now = bases.first().map_or(0, |base| base.model.batch);
     let mut largest = empty("batch", now);
     if now == 0 {
         largest.notes.push(
@@ -28,13 +28,18 @@ pub(crate) fn batch(fitter: &mut Fitter, base: &Base) -> anyhow::Result<Largest>
         batch: Some(size),
         ..Variant::default()
     };
-    fill(fitter, base, &mut largest, &variant)?;
+    fill(fitter, bases, &mut largest, 1, &variant)?;
     Ok(largest)
 }
 
 /// The longest sequences.
-pub(crate) fn length(fitter: &mut Fitter, base: &Base) -> anyhow::Result<Largest> {
-    let now = base.model.facts.length;
+pub(crate) fn length(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
+    let now = bases
+        .first()
+        .map_or(0, |base| match base.model.facts.length {
+            0 if !base.model.trains => base.model.facts.input.length,
+            length => length,
+        });
     let mut largest = empty("length", now);
     if now == 0 {
         largest.notes.push(
@@ -50,7 +55,31 @@ pub(crate) fn length(fitter: &mut Fitter, base: &Base) -> anyhow::Result<Largest
         length: Some(size),
         ..Variant::default()
     };
-    fill(fitter, base, &mut largest, &variant)?;
+    fill(fitter, bases, &mut largest, 1, &variant)?;
+    Ok(largest)
+}
+
+/// The largest images.
+pub(crate) fn resolution(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
+    let infers = bases.first().filter(|base| !base.model.trains);
+    let now = infers.map_or(0, |base| base.model.facts.input.height);
+    let mut largest = empty("resolution", now);
+    if now == 0 {
+        largest.notes.push(
+            "no model is called with images (samples, channels, rows, columns), or the job trains"
+                .to_owned(),
+        );
+        return Ok(largest);
+    }
+    largest.notes.push(
+        "rows of an image, and as many columns more; whether the model takes other sizes than its own only a run tells"
+            .to_owned(),
+    );
+    let variant = |size| Variant {
+        height: Some(size),
+        ..Variant::default()
+    };
+    fill(fitter, bases, &mut largest, 2, &variant)?;
     Ok(largest)
 }
 
@@ -62,6 +91,7 @@ fn empty(of: &str, now: u64) -> Largest {
         plain_used_bytes: 0,
         with_levers: None,
         with_levers_used_bytes: 0,
+        time_of_one: None,
         levers: Vec::new(),
         notes: Vec::new(),
     }
@@ -69,57 +99,77 @@ fn empty(of: &str, now: u64) -> Largest {
 
 fn fill(
     fitter: &mut Fitter,
-    base: &Base,
+    bases: &[Base],
     largest: &mut Largest,
+    dimensions: u32,
     variant: &dyn Fn(u64) -> Variant,
 ) -> anyhow::Result<()> {
-    if let Some((size, used)) = find(fitter, base, largest.now, &[], variant)? {
-        largest.plain = Some(size);
-        largest.plain_used_bytes = used;
+    let Some(base) = bases.first() else {
+        return Ok(());
+    };
+    let now = largest.now;
+    if let Some(found) = find(fitter, base, (now, dimensions), &[], variant)? {
+        largest.plain = Some(found.size);
+        largest.plain_used_bytes = found.used;
+        let more = (found.size as f64 / now.max(1) as f64).powi(dimensions as i32);
+        largest.time_of_one = found
+            .time
+            .filter(|_| fitter.plain_time > 0.0)
+            .map(|time| time / fitter.plain_time / more);
     }
-    // Micro-batches would make any batch fit: they are no answer to this question.
+    // Parts of a batch would make any batch fit: they are no answer to this question.
     let options = Options {
         forbid: fitter
             .options
             .forbid
             .iter()
             .cloned()
-            .chain(["micro_batch".to_owned()])
+            .chain(["micro_batch".to_owned(), "split_batch".to_owned()])
             .collect(),
         keep_results: true,
         budget: 0,
         ..fitter.options.clone()
     };
-    let levers = search::search(std::slice::from_ref(base), &options)
+    let levers = search::search(bases, &options)
         .least
         .map(|plan| plan.levers)
         .unwrap_or_default();
     if levers.is_empty() {
         return Ok(());
     }
-    if let Some((size, used)) = find(fitter, base, largest.now, &levers, variant)? {
-        largest.with_levers = Some(size);
-        largest.with_levers_used_bytes = used;
+    if let Some(found) = find(fitter, base, (now, dimensions), &levers, variant)? {
+        largest.with_levers = Some(found.size);
+        largest.with_levers_used_bytes = found.used;
         largest.levers = levers;
     }
     Ok(())
 }
 
-/// The largest size with `levers` that a run confirms, and what it needs.
+/// A size that a run confirmed.
+struct Confirmed {
+    size: u64,
+    /// Bytes.
+    used: u64,
+    /// Nanoseconds of its step.
+    time: Option<f64>,
+}
+
+/// The largest size with `levers` that a run confirms, and what it needs. What flows through the
+/// model grows with the power `dimensions` of the size.
 fn find(
     fitter: &mut Fitter,
     base: &Base,
-    now: u64,
+    (now, dimensions): (u64, u32),
     levers: &[Lever],
     variant: &dyn Fn(u64) -> Variant,
-) -> anyhow::Result<Option<(u64, u64)>> {
+) -> anyhow::Result<Option<Confirmed>> {
     let mut correction = 1.0;
-    let mut confirmed: Option<(u64, u64)> = None;
+    let mut confirmed: Option<Confirmed> = None;
     let mut refused = u64::MAX;
     for _ in 0..RUNS {
         let budget = fitter.workshop.budget as f64 / correction;
         let need = |size: u64| {
-            let scaled = base.scaled(size, now);
+            let scaled = base.scaled(size.saturating_pow(dimensions), now.pow(dimensions));
             search::predict(&scaled, base, levers, &fitter.options).used as f64
         };
         // The largest size that the model says fits.
@@ -137,7 +187,7 @@ fn find(
             }
         }
         let mut size = low.min(refused.saturating_sub(1));
-        if let Some((known, _)) = confirmed
+        if let Some(known) = confirmed.as_ref().map(|confirmed| confirmed.size)
             && size <= known
         {
             // One more is the only question left.
@@ -161,12 +211,18 @@ fn find(
             Ended::Through(run) if run.peak().used_bytes <= fitter.workshop.budget => {
                 let used = run.peak().used_bytes;
                 correction = used as f64 / predicted.max(1.0);
-                confirmed = Some((size, used));
+                confirmed = Some(Confirmed {
+                    size,
+                    used,
+                    time: run.step_time(&fitter.options.pace),
+                });
             }
             Ended::Through(_) | Ended::OutOfMemory(_) => {
                 refused = refused.min(size);
                 // The need is beyond the budget by an unknown amount: a sample's worth, at least.
-                correction *= (need(size + 1) / need(size).max(1.0)).max(1.0);
+                // Where need grows with the square, a step of one is a step of nothing.
+                let least = if dimensions > 1 { 1.03 } else { 1.0 };
+                correction *= (need(size + 1) / need(size).max(1.0)).max(least);
                 correction = correction.max(fitter.workshop.budget as f64 / predicted.max(1.0));
             }
             Ended::Refused(_) | Ended::Failed { .. } => break,

@@ -1,0 +1,298 @@
+//! `oomph drift`: what a plan changes in the results of a script, measured on a real device.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anstream::eprintln;
+use anyhow::{Context as _, bail};
+use oomph_plan::{Lever, PlanFile, Results};
+use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};
+use oomph_report::terminal::width;
+
+use crate::job::free_directory;
+use crate::progress::Progress;
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, host, json, stdout};
+
+/// Arguments of `oomph drift`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  oomph drift --plan oomph-plan.toml infer.py                 the first four calls of its models\n  oomph drift --plan oomph-plan.toml --max-drift 0.02 infer.py  refuse a plan above 2 %\n  oomph drift --plan oomph-plan.toml --cpu infer.py           where the plain job does not fit the GPU\n\nBoth runs draw the same random numbers. Without a GPU, a script that says \"cuda\" computes on the\nCPU; a virtual GPU computes nothing, so that there drift is not measured.\n\nExit status: 0 measured, within --max-drift; 1 the script failed; 2 wrong usage, or the plan's levers\nhad no effect; 3 more than --max-drift."
+)]
+pub struct Args {
+    /// The plan whose drift is asked for
+    #[arg(long, value_name = "FILE")]
+    plan: PathBuf,
+
+    /// Refuse a plan whose largest relative error is more than this, such as 0.02
+    #[arg(long, value_name = "ERROR")]
+    max_drift: Option<f64>,
+
+    /// Calls of models to compare
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    calls: u32,
+
+    /// Compute on the CPU although there is a GPU
+    #[arg(long)]
+    cpu: bool,
+
+    /// A virtual GPU, on which drift is not measured
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
+
+    /// Where to keep what the runs print [default: oomph-report/SCRIPT-N]
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+
+    /// Write the result as JSON to FILE, or to stdout for `-`
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Run a module, as `python -m` does
+    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "command")]
+    module: Vec<OsString>,
+
+    /// The script and its arguments
+    #[arg(
+        value_name = "SCRIPT",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    command: Vec<OsString>,
+}
+
+/// Levers that a CPU does not show: other kernels of the GPU.
+const GPU_ONLY: [&str; 4] = ["tf32", "cudnn_benchmark", "attention", "allocator"];
+
+impl Args {
+    /// Runs the script twice and compares.
+    pub fn run(self) -> anyhow::Result<i32> {
+        if let Some(limit) = self.max_drift
+            && !(limit >= 0.0 && limit.is_finite())
+        {
+            bail!("--max-drift {limit}: expected a relative error of 0 or more, such as 0.02");
+        }
+        let text = fs::read_to_string(&self.plan)
+            .with_context(|| format!("cannot read the plan {}", self.plan.display()))?;
+        let plan = PlanFile::parse(&text).with_context(|| self.plan.display().to_string())?;
+        let words = self.words()?;
+        for warning in plan.mismatches(
+            &super::run::this_job(&words),
+            &oomph_plan::Gpu::default(),
+            &oomph_plan::Versions::default(),
+        ) {
+            eprintln!("warning: {warning}");
+        }
+        let mut drift = Drift {
+            format: FORMAT,
+            plan: self.plan.display().to_string(),
+            levers: plan.levers.clone(),
+            same_results: plan.levers.iter().map(Lever::results).max(),
+            max_drift: self.max_drift,
+            measured: None,
+            exceeded: false,
+            why_not: None,
+        };
+        if let Some(gpu) = &self.gpu {
+            oomph_gpus::parse_spec(gpu)?;
+            drift.why_not = Some("a virtual GPU computes nothing: leave out --gpu".to_owned());
+            self.print(&drift)?;
+            return Ok(if self.max_drift.is_some() {
+                EXIT_USAGE
+            } else {
+                EXIT_OK
+            });
+        }
+        let directory = match &self.out {
+            Some(directory) => directory.clone(),
+            None => free_directory(&words, false)?,
+        };
+        let progress = Progress::new(self.quiet);
+        for (planned, what) in [
+            (false, "running it plain"),
+            (true, "running it with the plan"),
+        ] {
+            let levers = if planned { &plan.levers[..] } else { &[] };
+            let measured = {
+                let _shown = progress.begin(what);
+                self.attempt(&words, &directory, levers, planned)?
+            };
+            match measured.outcome.kind.as_str() {
+                "refused" => {
+                    let why = measured.outcome.message.unwrap_or_default();
+                    eprintln!("error: {why}");
+                    return Ok(EXIT_USAGE);
+                }
+                _ if measured.outcome.status != 0 => {
+                    let log = log_of(&directory, planned);
+                    std::eprint!("{}", fs::read_to_string(log).unwrap_or_default());
+                    let hint = if measured.notes.iter().any(|note| note == "out of memory") {
+                        ": the plain job does not fit this GPU; --cpu computes on the CPU"
+                    } else {
+                        ""
+                    };
+                    eprintln!("oomph: the script failed, {what}{hint}");
+                    return Ok(EXIT_SCRIPT_FAILED);
+                }
+                _ => {}
+            }
+            if planned {
+                drift.measured = Some(measured);
+            }
+        }
+        self.judge(&mut drift);
+        self.print(&drift)?;
+        if drift.measured.is_none() {
+            return Ok(EXIT_USAGE);
+        }
+        Ok(if drift.exceeded {
+            EXIT_FINDINGS
+        } else {
+            EXIT_OK
+        })
+    }
+
+    /// Whether what was measured is the plan's drift, and whether it is too much.
+    fn judge(&self, drift: &mut Drift) {
+        let Some(measured) = &drift.measured else {
+            return;
+        };
+        let changes = |name: &str| {
+            drift
+                .levers
+                .iter()
+                .any(|lever| lever.name() == name && lever.results() == Results::Numerics)
+        };
+        let idle: Vec<&str> = measured
+            .levers
+            .iter()
+            .filter(|lever| changes(&lever.name))
+            .filter(|lever| {
+                lever.applied == 0 || !measured.on_gpu && GPU_ONLY.contains(&&*lever.name)
+            })
+            .map(|lever| lever.name.as_str())
+            .collect();
+        if !idle.is_empty() {
+            drift.why_not = Some(format!(
+                "{} had no effect in this run{}",
+                idle.join(", "),
+                if measured.on_gpu { "" } else { " on the CPU" }
+            ));
+        } else if measured.outputs.is_empty() {
+            drift.why_not = Some(if measured.calls == 0 {
+                "no model with parameters was called".to_owned()
+            } else {
+                "no output of a model could be compared".to_owned()
+            });
+        }
+        if drift.why_not.is_some() {
+            drift.measured = None;
+            return;
+        }
+        drift.exceeded = self
+            .max_drift
+            .is_some_and(|limit| measured.largest_error() > limit);
+    }
+
+    fn words(&self) -> anyhow::Result<Vec<OsString>> {
+        if !self.module.is_empty() {
+            return Ok(std::iter::once(OsString::from("-m"))
+                .chain(self.module.iter().cloned())
+                .collect());
+        }
+        match self.command.first() {
+            None => {
+                bail!(
+                    "no script was given. Usage: oomph drift --plan FILE [options] script.py args…"
+                )
+            }
+            Some(script) if !Path::new(script).is_file() => {
+                bail!(
+                    "{}: no such file. Give a Python script, or a module with -m",
+                    script.to_string_lossy()
+                )
+            }
+            Some(_) => Ok(self.command.clone()),
+        }
+    }
+
+    /// One run of the script.
+    fn attempt(
+        &self,
+        words: &[OsString],
+        directory: &Path,
+        levers: &[Lever],
+        planned: bool,
+    ) -> anyhow::Result<Measured> {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        let directory = fs::canonicalize(directory)
+            .with_context(|| format!("cannot use {}", directory.display()))?;
+        let result = directory.join(if planned {
+            "planned.json"
+        } else {
+            "plain.json"
+        });
+        let _ = fs::remove_file(&result);
+        let settings = serde_json::json!({
+            "directory": directory,
+            "virtual": false,
+            "unsupported": true,
+            "levers": levers,
+            "drift": { "planned": planned, "calls": self.calls },
+        });
+        let path = directory.join("settings.json");
+        fs::write(&path, settings.to_string()).context("cannot write the settings of the run")?;
+        let log_path = log_of(&directory, planned);
+        let log = fs::File::create(&log_path)
+            .with_context(|| format!("cannot write {}", log_path.display()))?;
+        let again = log.try_clone().context("cannot write the log")?;
+        let host = host::get()?;
+        let mut command = Command::new(&host.python);
+        command
+            .arg("-m")
+            .arg("oomph.launch")
+            .args(words)
+            .env("OOMPH_RUN", &path)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(again);
+        if self.cpu {
+            command.env("CUDA_VISIBLE_DEVICES", "");
+        }
+        let status = command
+            .status()
+            .with_context(|| format!("cannot start {}", host.python.display()))?;
+        let Ok(text) = fs::read_to_string(&result) else {
+            if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
+                bail!("{reason}");
+            }
+            bail!(
+                "the script ended ({status}) without importing torch, or was killed; see {}",
+                log_path.display()
+            );
+        };
+        let measured = serde_json::from_str(&text)
+            .with_context(|| format!("cannot read {}", result.display()))?;
+        Ok(measured)
+    }
+
+    fn print(&self, drift: &Drift) -> anyhow::Result<()> {
+        if let Some(target) = &self.json {
+            json::write(target, drift)?;
+        }
+        if !self.quiet && !self.json.as_deref().is_some_and(json::is_stdout) {
+            stdout(&drift_report(drift, width()))?;
+        }
+        Ok(())
+    }
+}
+
+fn log_of(directory: &Path, planned: bool) -> PathBuf {
+    directory.join(if planned { "planned.log" } else { "plain.log" })
+}

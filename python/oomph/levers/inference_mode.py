@@ -1,0 +1,62 @@
+"""No graph in a job that only infers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from oomph.levers.base import Lever
+from oomph.levers.job import Backward, Job
+
+
+class InferenceMode(Lever):
+    """`torch.inference_mode()` from the first call of a model on.
+
+    Needs: a script that never calls `backward`. Changes: nothing is saved for a backward pass, so that
+    activations go as soon as they have been used. Results: exact. A script that calls `backward` after
+    all is stopped, as it would lack the graph.
+
+    The mode stays on between calls: what a model gave may then be changed in place, as without it.
+    """
+
+    name = "inference_mode"
+    order = 5
+
+    def __init__(self) -> None:
+        """No parameters."""
+        super().__init__()
+        self.note = "no model was called with gradients on"
+        self._contexts: list[Any] = []
+
+    def install(self, job: Job) -> None:
+        """Before each call of an outermost module."""
+        job.on_enter.append(self._enter)
+        job.on_backward.append(self._backward)
+
+    def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        if torch.is_inference_mode_enabled() and self._contexts and not torch.is_grad_enabled():
+            self.applied += 1
+        elif torch.is_grad_enabled():
+            # Also where the script left a context of its own, which turned gradients on again.
+            context = torch.inference_mode()
+            context.__enter__()
+            self._contexts.append(context)
+            self.applied += 1
+            self.note = None
+
+    def _backward(self, call: Backward) -> None:
+        if self.applied:
+            raise self.refuse(
+                "it calls backward, which needs the graph. Plan for it as a training job: oomph fit "
+                "without --inference",
+                self.by_hand(),
+            )
+
+    @classmethod
+    def by_hand(cls) -> str:
+        """A context around the loop."""
+        return "with torch.inference_mode():\n    for batch in loader:\n        outputs = model(batch)\n"
+
+
+LEVER = InferenceMode

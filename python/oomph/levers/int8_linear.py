@@ -1,0 +1,296 @@
+"""Linear layers with weights of 8 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from oomph.levers.base import Lever
+from oomph.levers.job import Backward, Job
+
+KINDS = ("weight_only", "dynamic")
+
+LEAST = 256
+"""Inputs of a layer below which its scales (4 bytes an output) are more than 1 % of its bf16 weights."""
+
+AT_ONCE = 64 << 20
+"""Bytes of weights (or, for `dynamic`, of sums) that are in their wide form at a time."""
+
+ROWS = 17
+"""Rows that CUDA's product of 8-bit integers needs at least."""
+
+MULTIPLE = 8
+"""Of which its dimensions have to be multiples."""
+
+
+class Int8Linear(Lever):
+    """Weights of linear layers are kept in 8 bits, with a scale for each output.
+
+    Needs: models that only infer, with `nn.Linear` (or GPT-2's `Conv1D`) layers of 256 inputs or more.
+    Changes: their weights take half of what they take in 16 bits. `weight_only` computes the product
+    in the inputs' type with weights that are made wide for it, 64 MiB at a time: as accurate as the
+    rounding of the weights allows, and slower where the product is limited by computing. `dynamic`
+    rounds the inputs to 8 bits as well, with a scale for each row, and multiplies integers, which GPUs
+    do fast. Results: other numerics (`oomph drift` measures them).
+
+    Left alone: weights that something else uses too (an embedding tied to the head), and attention
+    that reads its layers' weights itself (`nn.MultiheadAttention`).
+    """
+
+    name = "int8_linear"
+    order = 30  # before the cast to 16 bits: rounded once
+
+    def __init__(self, kind: str = "weight_only") -> None:
+        """`kind`: `weight_only` or `dynamic`."""
+        super().__init__()
+        if kind not in KINDS:
+            raise self.refuse(f"kind is {kind!r}; expected one of {', '.join(KINDS)}")
+        self.kind = kind
+        self.note = f"no linear layers of {LEAST} inputs or more were found"
+        self.before = self.after = 0
+        self.tied = 0
+
+    def install(self, job: Job) -> None:
+        """Where a model moves to the GPU, or is first called."""
+        job.on_move.append(lambda module, device: self._quantize(module))
+        job.on_model.append(lambda root, named: self._quantize(root))
+        job.on_backward.append(self._backward)
+
+    def _quantize(self, root: nn.Module) -> None:
+        if any(p.is_meta for p in root.parameters()):
+            return
+        count, self.tied = 0, max(self.tied, tied(root))
+        for layer in quantize(root, self.kind):
+            count += 1
+            self.before += 2 * layer.q.numel()
+            self.after += layer.q.nbytes + layer.scale.nbytes
+        if count:
+            self.applied += count
+            self.note = None
+
+    def _backward(self, call: Backward) -> None:
+        if self.applied:
+            raise self.refuse("it calls backward, and weights of 8 bits cannot be trained")
+
+    def finish(self) -> None:
+        """Say how much smaller the weights are."""
+        if self.before:
+            self.add_note(
+                f"weights of linear layers: {self.after / self.before:.3f} of their bytes in bf16"
+            )
+        if self.tied:
+            self.add_note(
+                f"layers left alone that share their weights with an embedding: {self.tied}"
+            )
+
+    @classmethod
+    def by_hand(cls, kind: str = "weight_only") -> str:
+        """torchao's function."""
+        config = {
+            "weight_only": "Int8WeightOnlyConfig",
+            "dynamic": "Int8DynamicActivationInt8WeightConfig",
+        }[kind]
+        return (
+            f"from torchao.quantization import quantize_, {config}\n"
+            f"quantize_(model, {config}())  # before model.cuda()\n"
+        )
+
+
+def quantize(root: nn.Module, kind: str) -> list[QuantizedLinear]:
+    """Replace the layers of `root` that can be; returns what was put in their places."""
+    shared = _elsewhere(root)
+    made: dict[int, QuantizedLinear] = {}
+    layers = []
+    for parent in list(root.modules()):
+        if isinstance(parent, nn.TransformerEncoderLayer):
+            # Its fused path reads the weights itself.
+            torch.backends.mha.set_fastpath_enabled(False)
+        for name, child in list(parent._modules.items()):
+            if child is None or not _fits(child) or id(child.weight) in shared:
+                continue
+            layer = made.get(id(child))
+            if layer is None:
+                layer = made[id(child)] = QuantizedLinear(child, kind)
+                layers.append(layer)
+            parent._modules[name] = layer
+    return layers
+
+
+def tied(root: nn.Module) -> int:
+    """Linear layers of `root` that would be replaced if nothing else used their weights."""
+    shared = _elsewhere(root)
+    return sum(_fits(m) and id(m.weight) in shared for m in root.modules())
+
+
+def _elsewhere(root: nn.Module) -> set[int]:
+    """Parameters of modules that are no linear layers, or of several."""
+    owners: dict[int, int] = {}
+    for module in root.modules():
+        for p in module._parameters.values():
+            if p is not None:
+                owners[id(p)] = owners.get(id(p), 0) + (1 if _is_linear(module) else 2)
+    return {number for number, count in owners.items() if count > 1}
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    """Hugging Face's linear layer with a transposed weight."""
+    kind = type(module)
+    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return type(module) is nn.Linear or _is_conv1d(module)
+
+
+def _fits(module: nn.Module) -> bool:
+    if not _is_linear(module):
+        return False
+    weight = module.weight
+    if type(weight) not in (torch.Tensor, nn.Parameter) or not weight.is_floating_point():
+        return False
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return False  # somebody else changed it already
+    return weight.shape[0 if _is_conv1d(module) else 1] >= LEAST
+
+
+class QuantizedLinear(nn.Module):
+    """`inputs @ (q * scale).T + bias`, with `q` (outputs, inputs) in int8 and `scale` (outputs) in fp32."""
+
+    def __init__(self, linear: nn.Module, kind: str) -> None:
+        """`linear` is an `nn.Linear` or a Hugging Face `Conv1D`; its weights are read where they are."""
+        super().__init__()
+        self.kind, self.transposed = kind, _is_conv1d(linear)
+        self.dtype = linear.weight.dtype
+        self.lent: tuple[torch.Tensor, int] | None = None
+        """Wide weights that somebody asked for, and their version then."""
+        # Not in state dictionaries: there the layer has a `weight`, as it had.
+        self.register_buffer("q", None, persistent=False)
+        self.register_buffer("scale", None, persistent=False)
+        self.round(linear.weight.detach())
+        self.out_features, self.in_features = self.q.shape
+        self.bias = linear.bias
+        self.train(linear.training)
+
+    def round(self, weight: torch.Tensor) -> None:
+        """Take `weight`, as the layer had it."""
+        if self.transposed:
+            weight = weight.t()
+        scale = weight.abs().amax(1).float().div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
+        q = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+        for part in _parts(weight.shape[0], weight.shape[1] * 4):
+            q[part] = (weight[part].float() / scale[part, None]).round_().clamp_(-127, 127)
+        self.q, self.scale = q, scale
+
+    def _load_from_state_dict(
+        self, state: Any, prefix: str, metadata: Any, strict: bool, missing: Any, *rest: Any
+    ) -> None:
+        """A script may load weights after the model has been moved, and so has been rounded."""
+        weight = state.get(f"{prefix}weight")
+        others = {key: value for key, value in state.items() if key != f"{prefix}weight"}
+        super()._load_from_state_dict(others, prefix, metadata, strict, missing, *rest)
+        if weight is None:
+            missing.append(f"{prefix}weight")
+        elif weight.shape != (self.q.shape[::-1] if self.transposed else self.q.shape):
+            raise ValueError(
+                f"{prefix}weight has the shape {tuple(weight.shape)}, and the layer's is {tuple(self.q.shape)}"
+            )
+        else:
+            self.lent = None
+            device = self.q.device
+            self.round(weight.detach())
+            self.q, self.scale = self.q.to(device), self.scale.to(device)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight"] = self.weight
+
+    def _apply(self, fn: Any, recurse: bool = True) -> QuantizedLinear:
+        """Moves move the scales; casts leave them in fp32."""
+        self.settle()
+        scale = self.scale
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.q.device)).dtype
+        super()._apply(fn, recurse)
+        if self.scale.dtype != torch.float32:
+            self.scale = scale.to(self.scale.device)
+        return self
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weights that are computed with, as the layer had them; what is written to them is
+        rounded before they are used again."""
+        if self.lent is None:
+            wide = self.wide(slice(None), self.dtype)
+            wide = wide.t().contiguous() if self.transposed else wide
+            self.lent = wide, 0 if wide.is_inference() else wide._version
+        return self.lent[0]
+
+    def settle(self) -> None:
+        """Take over what was written to the weights that were lent."""
+        if self.lent is None:
+            return
+        (lent, version), self.lent = self.lent, None
+        if not lent.is_inference() and lent._version == version:
+            wide = self.wide(slice(None), self.dtype)
+            if torch.equal(lent, wide.t() if self.transposed else wide):
+                return
+        self.round(lent.detach())
+
+    def wide(self, rows: slice, dtype: torch.dtype) -> torch.Tensor:
+        """Rows of the weights in `dtype`: products in fp32, rounded once."""
+        return self.q[rows].to(dtype).mul_(self.scale[rows, None])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` is (…, inputs); the result (…, outputs) in its type."""
+        self.settle()
+        if self.kind == "dynamic" and not (
+            self.in_features % MULTIPLE or self.out_features % MULTIPLE
+        ):
+            return self._integers(x)
+        parts = _parts(self.out_features, self.in_features * x.element_size())
+        if len(parts) == 1:
+            return functional.linear(x, self.wide(slice(None), x.dtype), self.bias)
+        out = None
+        for part in parts:
+            bias = None if self.bias is None else self.bias[part]
+            piece = functional.linear(x, self.wide(part, x.dtype), bias)
+            if out is None:
+                # Of the product's type, which autocast decides.
+                out = piece.new_empty((*piece.shape[:-1], self.out_features))
+            out[..., part] = piece
+        return out
+
+    def _integers(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.in_features)
+        out = rows.new_empty((rows.shape[0], self.out_features))
+        for part in _parts(rows.shape[0], self.out_features * 4):
+            piece = rows[part]
+            scale = piece.abs().amax(1, keepdim=True).float().div_(127)
+            scale.clamp_(min=torch.finfo(torch.float32).tiny)
+            q = (piece / scale).round_().clamp_(-127, 127).to(torch.int8)
+            count = q.shape[0]
+            if count < ROWS:
+                q = functional.pad(q, (0, 0, 0, ROWS - count))
+            sums = torch._int_mm(q, self.q.t())[:count]
+            product = sums.float().mul_(scale).mul_(self.scale)
+            out[part] = product if self.bias is None else product.add_(self.bias)
+        return out.reshape(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        """As `nn.Linear` prints itself."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, {self.kind}"
+        )
+
+
+def _parts(count: int, each: int) -> list[slice]:
+    """`count` rows of `each` bytes in parts of about `AT_ONCE`, all alike but the last."""
+    pieces = max(1, -(-count * each // AT_ONCE))
+    size = max(1, -(-count // pieces))
+    return [slice(begin, min(begin + size, count)) for begin in range(0, count, size)]
+
+
+LEVER = Int8Linear

@@ -1,0 +1,372 @@
+"""Weights of chosen modules wait in pinned host memory, and are there for their forward only."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from oomph.levers.base import Lever
+from oomph.levers.forward import Places, around_forward
+from oomph.levers.int8_linear import QuantizedLinear
+from oomph.levers.job import Backward, Job, names
+
+ALIGNMENT = 512
+"""Where tensors begin in a module's memory, as PyTorch's allocator aligns them."""
+
+SMALLEST = 4 << 10
+"""Bytes below which a tensor stays on the GPU."""
+
+SLOTS = 2
+"""Modules whose weights are on the GPU at a time: the one that runs, and the next."""
+
+
+class StreamWeights(Lever):
+    """Weights live in pinned host memory and are copied to the GPU ahead of their module's forward.
+
+    Needs: models that only infer, and host memory for the weights, up to twice (PyTorch rounds pinned
+    memory to powers of two). Changes: the GPU holds the weights of two of the modules, whatever their
+    number; while one runs, the next one's are copied on a stream of their own. Results: bitwise the
+    same. Its time is the weights' bytes over the link's bandwidth, as far as computing does not hide
+    it: the larger the batch, the less it costs.
+
+    A module's weights are one piece of memory, and one copy. Weights that other modules use too stay on
+    the GPU, as does the model's first parameter, which scripts ask for their device. Weights that the
+    script writes to between calls are brought again, unless it does so through `.data`.
+    """
+
+    name = "stream_weights"
+    order = 60  # after what changes the weights
+
+    def __init__(self, modules: list[str]) -> None:
+        """`modules`: names as in the plan file."""
+        super().__init__()
+        if not modules:
+            raise self.refuse("it names no modules")
+        self.places = Places(modules)
+        self.modules = modules
+        self.blocks: weakref.WeakKeyDictionary[torch.nn.Module, Block] = weakref.WeakKeyDictionary()
+        """By the module that runs."""
+        self.owners: weakref.WeakKeyDictionary[torch.nn.Module, Block] = weakref.WeakKeyDictionary()
+        """By the parts of those modules."""
+        self.sequence: list[weakref.ref[Block]] = []
+        self.used: set[str] = set()
+        self.bytes = 0
+        self.stage: Stage | None = None
+        self.note = "none of the modules was called"
+
+    def install(self, job: Job) -> None:
+        """Where a model moves to the GPU, or is first called."""
+        job.on_move.append(self._move)
+        job.on_model.append(self._model)
+        job.on_backward.append(self._backward)
+        original, lever = torch.nn.Module._apply, self
+
+        @functools.wraps(original)
+        def apply(module: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+            block = lever.owners.get(module) if job._moving else None
+            if block is None:
+                return original(module, fn, recurse)
+            for child in module.children() if recurse else ():
+                child._apply(fn)
+            with block.hidden(module):
+                return original(module, fn, recurse=False)
+
+        torch.nn.Module._apply = apply  # type: ignore[method-assign]
+
+    def _move(self, root: torch.nn.Module, device: torch.device) -> None:
+        """Before `root` goes to the GPU: the modules' weights will not."""
+        self._take(root, matching(root, self.modules))
+
+    def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
+        self._take(root, self.places.take(named))
+
+    def _take(self, root: torch.nn.Module, found: dict[str, torch.nn.Module]) -> None:
+        if not found or any(p.is_meta for p in root.parameters()):
+            return
+        stays = _shared(root)
+        first = next(root.parameters(), None)
+        if first is not None:
+            stays.add(id(first))
+        for name, module in found.items():
+            if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
+                raise self.refuse(
+                    f"{name} holds a recurrent layer, whose weights cuDNN keeps in one piece"
+                )
+            if module in self.owners:
+                continue
+            block = Block(module, name, stays)
+            if not block.places:
+                continue
+            self.blocks[module] = block
+            self.owners.update({part: block for part in module.modules()})
+            self.sequence.append(weakref.ref(block))
+            around_forward(module, self._around, self.order)
+
+    def _around(
+        self, module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+    ) -> Any:
+        block = self.blocks.get(module)
+        if block is None:
+            return forward(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            raise self.refuse(f"{block.name} is compiled, which binds its weights to their place")
+        device = _device_of((args, kwargs))
+        if device is None:
+            raise self.refuse(
+                f"{block.name} is called without a tensor, whose device would tell where"
+            )
+        block.settle()
+        if block.is_stale():
+            block.pack()
+        living = [other for ref in self.sequence if (other := ref()) is not None]
+        if self.stage is None or self.stage.device != device or self.stage.largest < block.bytes:
+            if self.stage is not None:
+                self.stage.settle()
+            self.stage = Stage(device, max(other.bytes for other in living))
+        # As the plan lists them, round and round.
+        following = living[(living.index(block) + 1) % len(living)]
+        self.stage.enter(block, following)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self.stage.leave(block)
+            if block.name not in self.used:
+                self.used.add(block.name)
+                self.bytes += block.bytes
+
+    def _backward(self, call: Backward) -> None:
+        if self.used:
+            raise self.refuse("it calls backward, and weights that left have no gradients")
+
+    def finish(self) -> None:
+        """Count the modules that were streamed."""
+        self.applied = len(self.used)
+        if self.applied:
+            self.note = None
+            self.add_note(f"{self.bytes / 2**20:.0f} MiB of weights wait in host memory")
+        if problem := self.places.problem():
+            self.add_note(problem)
+
+    @classmethod
+    def by_hand(cls, modules: list[str]) -> str:
+        """accelerate's offloading: the same memory, but the GPU waits for each copy."""
+        return (
+            "from accelerate import cpu_offload\n"
+            "for name in [" + ", ".join(repr(name.partition(".")[2]) for name in modules) + "]:\n"
+            '    cpu_offload(model.get_submodule(name), execution_device="cuda")\n'
+            "# cpu_offload copies without overlap; the lever copies the next module while one runs\n"
+        )
+
+
+class Block:
+    """One module's weights, in one piece of host memory."""
+
+    def __init__(self, module: torch.nn.Module, name: str, stays: set[int]) -> None:
+        """`stays`: ids of tensors that stay where they are."""
+        self.name = name
+        self.places: list[tuple[weakref.ref[torch.nn.Module], str, str]] = []
+        """Where the tensors are: module, `_parameters` or `_buffers`, name."""
+        for part in module.modules():
+            for kind in ("_parameters", "_buffers"):
+                for key, tensor in getattr(part, kind).items():
+                    if (
+                        tensor is not None
+                        and id(tensor) not in stays
+                        and tensor.nbytes >= SMALLEST
+                        and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+                    ):
+                        self.places.append((weakref.ref(part), kind, key))
+        if self.places:
+            self.pack()
+
+    def slots(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """The dictionaries that hold the tensors, and their names there."""
+        for reference, kind, key in self.places:
+            yield getattr(reference(), kind), key
+
+    def tensors(self) -> list[torch.Tensor]:
+        """As they are now."""
+        return [held[key] for held, key in self.slots()]
+
+    def put(self, tensors: list[torch.Tensor]) -> None:
+        """Let the modules compute with these."""
+        for (held, key), tensor in zip(self.slots(), tensors, strict=True):
+            held[key] = tensor
+
+    def pack(self) -> None:
+        """Put the weights into one piece of pinned memory, from wherever they are."""
+        self.home, self.offsets, self.bytes = self.tensors(), [], 0
+        for tensor in self.home:
+            self.offsets.append(self.bytes)
+            self.bytes += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+        # An inference mode that happens to be on must not get into what stays.
+        with torch.inference_mode(False), torch.no_grad():
+            # As floats: the virtual GPU computes what is integral.
+            self.flat = torch.empty(
+                self.bytes // 4, dtype=torch.float32, pin_memory=torch.cuda.is_available()
+            )
+            for tensor, view in zip(self.home, self.views(self.flat), strict=True):
+                view.copy_(tensor)
+                # The parameter stays the same object: whoever holds it finds it on the CPU.
+                tensor.data = view
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The weights in `flat`, which has their bytes."""
+        found = []
+        for offset, like in zip(self.offsets, self.home, strict=True):
+            part = flat[offset // 4 : offset // 4 - (-like.nbytes // 4)].view(like.dtype)
+            found.append(part[: like.numel()].view(like.shape))
+        return found
+
+    def settle(self) -> None:
+        """Layers of 8 bits take over what was written to their weights (`int8_linear`)."""
+        for reference, _, _ in self.places:
+            part = reference()
+            if isinstance(part, QuantizedLinear):
+                part.settle()
+
+    def is_stale(self) -> bool:
+        """Whether the script replaced or cast the weights since they were packed."""
+        pointer = self.flat.data_ptr()
+        return any(
+            tensor is not home or tensor.data_ptr() != pointer + offset
+            for tensor, home, offset in zip(self.tensors(), self.home, self.offsets, strict=True)
+        )
+
+    def version(self) -> tuple[int, ...]:
+        """Changes whenever the weights are written to, but through `.data`."""
+        own = (0 if tensor.is_inference() else tensor._version for tensor in self.home)
+        return (self.flat.data_ptr(), *own)
+
+    @contextlib.contextmanager
+    def hidden(self, module: torch.nn.Module) -> Iterator[None]:
+        """Without those of the weights that are `module`'s own."""
+        mine = [(getattr(module, kind), key) for ref, kind, key in self.places if ref() is module]
+        held = [tensors[key] for tensors, key in mine]
+        for tensors, key in mine:
+            tensors[key] = None
+        try:
+            yield
+        finally:
+            for (tensors, key), tensor in zip(mine, held, strict=True):
+                tensors[key] = tensor
+
+
+class Stage:
+    """The GPU's side: memory for the weights of two modules, and a stream to bring them."""
+
+    def __init__(self, device: torch.device, largest: int) -> None:
+        """`largest`: bytes of the largest module."""
+        self.device = device
+        self.largest = largest
+        # Not of an inference mode that happens to be on: the next call may be outside of it.
+        with torch.inference_mode(False):
+            self.slots = [
+                torch.empty(largest // 4, dtype=torch.float32, device=device) for _ in range(SLOTS)
+            ]
+        cuda = device.type == "cuda"
+        self.stream = torch.cuda.Stream(device) if cuda else None
+        self.holds: list[Block | None] = [None] * SLOTS
+        self.versions: list[Any] = [None] * SLOTS
+        self.came: list[Any] = [None] * SLOTS
+        self.done: list[Any] = [None] * SLOTS
+        self.running: list[int] = []
+        if cuda:
+            # The slots' memory may have been another tensor's, which kernels still use.
+            self.stream.wait_stream(torch.cuda.current_stream(device))
+
+    def enter(self, block: Block, following: Block) -> None:
+        """Make the weights of `block` be there, and begin to bring those of `following`."""
+        if block in self.holds:
+            slot = self.holds.index(block)
+            if self.versions[slot] != block.version():
+                self.holds[slot] = None  # written to since it was brought
+        if block not in self.holds:
+            self._bring(block)
+        slot = self.holds.index(block)
+        self.running.append(slot)
+        if self.stream is not None:
+            torch.cuda.current_stream(self.device).wait_event(self.came[slot])
+        block.put(block.views(self.slots[slot]))
+        if following not in self.holds and len(self.running) < SLOTS and not following.is_stale():
+            self._bring(following)
+
+    def leave(self, block: Block) -> None:
+        """The weights of `block` are no longer needed."""
+        slot = self.running.pop()
+        block.put(block.home)
+        if self.stream is not None:
+            self.done[slot] = torch.cuda.current_stream(self.device).record_event()
+
+    def settle(self) -> None:
+        """The slots' memory may go: nothing is being copied into it."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+    def _bring(self, block: Block) -> None:
+        free = [slot for slot in range(SLOTS) if slot not in self.running]
+        slot = min(free, key=lambda slot: self.holds[slot] is not None)
+        target = self.slots[slot][: block.bytes // 4]
+        self.holds[slot], self.versions[slot] = block, block.version()
+        with torch.no_grad():
+            if self.stream is None:
+                target.copy_(block.flat)
+                return
+            if self.done[slot] is not None:
+                self.stream.wait_event(self.done[slot])
+            with torch.cuda.stream(self.stream):
+                target.copy_(block.flat, non_blocking=True)
+                self.came[slot] = self.stream.record_event()
+
+
+def matching(root: torch.nn.Module, modules: list[str]) -> dict[str, torch.nn.Module]:
+    """The modules of `root` that a plan names by the model that is called, which `root` need not be:
+    it may be a part of that model, or hold it."""
+    named, own = names(root), dict(root.named_modules())
+    found = {}
+    for name in modules:
+        title, _, path = name.partition(".")
+        steps = path.split(".")
+        tails = [".".join(steps[index:]) for index in range(1, len(steps) - 1)]
+        holders = [
+            above
+            for above, module in own.items()
+            if above and type(module).__name__ == title and f"{above}.{path}" in own
+        ]
+        if name in named:
+            found[name] = named[name]
+        elif len(holders) == 1:
+            found[name] = own[f"{holders[0]}.{path}"]
+        elif tail := next((tail for tail in tails if tail in own), ""):
+            found[name] = own[tail]
+    return found
+
+
+def _shared(root: torch.nn.Module) -> set[int]:
+    """Tensors that several modules of `root` use."""
+    count: dict[int, int] = {}
+    for module in root.modules():
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None:
+                count[id(tensor)] = count.get(id(tensor), 0) + 1
+    return {number for number, uses in count.items() if uses > 1}
+
+
+def _device_of(value: Any) -> torch.device | None:
+    """The device of the first tensor in nested arguments."""
+    if isinstance(value, torch.Tensor):
+        return value.device
+    items = value.values() if isinstance(value, dict) else value
+    if isinstance(value, (dict, list, tuple)):
+        for item in items:
+            if (device := _device_of(item)) is not None:
+                return device
+    return None
+
+
+LEVER = StreamWeights
