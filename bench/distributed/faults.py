@@ -3,6 +3,7 @@
 N runs (50 unless given) over kinds of faults, jobs (plain, DDP, FSDP2), 2 to 4 ranks and culprits.
 """
 import argparse, json, os, re, subprocess, sys, tempfile, time
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
@@ -45,17 +46,22 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("count", nargs="?", type=int, default=50)
     parser.add_argument("--out")
+    parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
     options = parser.parse_args()
     rows = []
-    for case in cases(options.count):
-        rows.append(run(case))
-        r = rows[-1]
+    for r in ThreadPoolExecutor(options.at_once).map(run, cases(options.count)):
+        rows.append(r)
+        write(options, rows)
         print("good" if r["good"] else "BAD ", r["kind"], r["job"], f"{r['ranks']} ranks, culprit {r['culprit']}, named {r['named']}, {r['seconds']} s, status {r['status']}: {r['what'][:150]}", flush=True)
-    good = sum(r["good"] for r in rows)
-    print(good, "of", len(rows))
+    print(sum(r["good"] for r in rows), "of", len(rows))
+
+
+def write(options, rows):
+    # After each run, so that what was measured stays when time runs out.
     if options.out:
+        command = f"python bench/distributed/faults.py --at-once {options.at_once} {options.count}"
         with open(options.out, "w") as file:
-            json.dump(dict(date=time.strftime("%Y-%m-%d"), command=f"python bench/distributed/faults.py {options.count}", good=good, runs=len(rows), cases=rows), file, indent=1)
+            json.dump(dict(date=time.strftime("%Y-%m-%d"), command=command, good=sum(r["good"] for r in rows), runs=len(rows), cases=rows), file, indent=1)
             file.write("\n")
 
 

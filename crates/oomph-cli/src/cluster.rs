@@ -21,7 +21,7 @@ use crate::job::{Attempt, read_trace};
 use crate::json;
 
 /// How long a rank may do nothing while others wait for it, unless the user says otherwise.
-pub const PATIENCE_SECONDS: u64 = 15;
+pub const PATIENCE_SECONDS: u64 = 12;
 /// What the ranks found when they met.
 const FAILURE: &str = "failure.txt";
 
@@ -181,7 +181,7 @@ impl Hall {
     /// Ends what is still running a while after the ranks found that they cannot go on.
     pub fn watch(&mut self) {
         const LOOK: Duration = Duration::from_millis(200);
-        const GRACE: Duration = Duration::from_secs(10);
+        const GRACE: Duration = Duration::from_secs(8);
         let (path, over) = (self.directory.join(FAILURE), self.over.clone());
         self.watch = Some(std::thread::spawn(move || {
             let mut since = None;

@@ -88,7 +88,7 @@ pub fn get() -> Option<&'static Board> {
             Some(Board {
                 directory,
                 file,
-                patience: Duration::from_millis(config.number("ranks.patience_ms", 20_000)),
+                patience: Duration::from_millis(config.number("ranks.patience_ms", 12_000)),
             })
         })
         .as_ref()
