@@ -188,7 +188,7 @@ def test_loading_is_part_of_the_job(tmp_path):
 
 
 def test_why_loading_ran_out_of_memory(tmp_path):
-    code = LOAD.replace('"cuda")', '"cpu")')
+    code = LOAD.replace('map_location="cuda"', 'map_location="cpu"')
     plain = run(tmp_path, code).json
     # The weights in fp32, and the first of them in 16 bits.
     assert plain["peak_phase"] == "load" and plain["by_category"]["parameters"] > WEIGHTS
@@ -228,6 +228,32 @@ def test_what_a_model_is_called_with_is_resized():
     (image,), others = Variant(batch=6, length=9, height=64)._resize(given)
     assert image.shape == (6, 3, 64, 32)
     assert others["tokens"].shape == (6, 9) and others["k"] == 2
+
+
+def test_a_module_that_raises_is_left(tmp_path):
+    code = """
+        import torch
+        from torch import nn
+        class Fails(nn.Module):
+            def forward(self, x):
+                raise ValueError("no")
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fails, self.layer = Fails(), nn.Linear(1024, 1024)
+            def forward(self, x):
+                try:
+                    self.fails(x)
+                except ValueError:
+                    return self.layer(x)
+        model = Net().cuda()
+        with torch.no_grad():
+            for _ in range(3):
+                y = model(torch.randn(8192, 1024).cuda())
+    """
+    found = run(tmp_path, code).json
+    assert found["step_count"] == 3
+    assert [m["name"] for m in found["modules"] if "fails" in m["name"]] == []
 
 
 def test_a_job_that_goes_back_does_not_infer(tmp_path):
