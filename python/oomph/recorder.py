@@ -363,7 +363,9 @@ class Recorder:
             self._called.append([name, parent, _addresses(args), []])
         self._calls.append(call)
 
-    def _leave_module(self, module, args, kwargs, output) -> None:
+    def _leave_module(self, module, args, *rest) -> None:
+        # PyTorch leaves the keyword arguments out where the module raised.
+        kwargs, output = rest if len(rest) == 2 else ({}, *rest)
         if not self._modules:
             return
         self._modules.pop()
