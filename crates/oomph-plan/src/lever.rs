@@ -99,6 +99,11 @@ pub enum Lever {
         /// How many parts.
         chunks: u32,
     },
+    /// Results of cheap modules are computed again in the backward pass.
+    Recompute {
+        /// Whose results are not kept.
+        modules: Vec<String>,
+    },
     /// The inside of modules is computed again in the backward pass.
     Checkpoint {
         /// Whose inside is not kept.
@@ -133,6 +138,7 @@ impl Lever {
             Self::MixedPrecision { .. } => "mixed_precision",
             Self::Attention { .. } => "attention",
             Self::ChunkedCrossEntropy { .. } => "chunked_cross_entropy",
+            Self::Recompute { .. } => "recompute",
             Self::Checkpoint { .. } => "checkpoint",
             Self::OffloadActivations { .. } => "offload_activations",
             Self::StepInBackward {} => "step_in_backward",
@@ -148,6 +154,7 @@ impl Lever {
             | Self::SetToNone {}
             | Self::NoGradEval {}
             | Self::InplaceActivations { .. }
+            | Self::Recompute { .. }
             | Self::Checkpoint { .. }
             | Self::OffloadActivations { .. }
             | Self::StepInBackward {} => Results::Exact,
@@ -193,6 +200,7 @@ impl fmt::Display for Lever {
             Self::ChunkedCrossEntropy { chunks } => {
                 write!(out, "cross-entropy in {chunks} chunks")
             }
+            Self::Recompute { modules } => write!(out, "recompute {}", places(modules)),
             Self::Checkpoint { modules } => write!(out, "checkpoint {}", places(modules)),
             Self::OffloadActivations { modules } => {
                 write!(out, "offload activations of {}", places(modules))

@@ -9,7 +9,7 @@ use crate::draft::{Draft, Pace};
 use crate::lever::{Dtype, Lever, Results};
 use crate::levers::{
     allocator, attention, chunked_cross_entropy, inplace_activations, micro_batch, mixed_precision,
-    optimizer_8bit, optimizer_on_cpu, optimizer_step, set_to_none, step_in_backward,
+    optimizer_8bit, optimizer_on_cpu, optimizer_step, recompute, set_to_none, step_in_backward,
 };
 use crate::model::Model;
 use crate::play::{self, Peak, play};
@@ -116,6 +116,7 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
         for lever in [
             "checkpoint",
             "offload_activations",
+            "recompute",
             "micro_batch",
             "mixed_precision",
         ] {
@@ -345,8 +346,19 @@ impl Searcher<'_> {
         sequence: &Sequence,
         count: usize,
     ) -> Plan {
+        let blocks = sequence.prefix(&base.model, count);
         let mut levers = combination.clone();
-        levers.push(treatment.lever(sequence.prefix(&base.model, count)));
+        // What lies inside of those blocks is theirs.
+        levers.retain_mut(|lever| match lever {
+            Lever::Recompute { modules } => {
+                modules.retain(|name| {
+                    !units::ancestors(name).any(|above| blocks.iter().any(|block| block == above))
+                });
+                !modules.is_empty()
+            }
+            _ => true,
+        });
+        levers.push(treatment.lever(blocks));
         self.evaluate(base, &levers)
     }
 
@@ -456,7 +468,7 @@ impl Treatment {
 
 /// Levers in the order in which they are applied and listed.
 fn order(mut levers: Vec<Lever>) -> Vec<Lever> {
-    const ORDER: [&str; 16] = [
+    const ORDER: [&str; 17] = [
         "allocator",
         "cudnn_benchmark",
         "tf32",
@@ -469,6 +481,7 @@ fn order(mut levers: Vec<Lever>) -> Vec<Lever> {
         "mixed_precision",
         "checkpoint",
         "offload_activations",
+        "recompute",
         "micro_batch",
         "step_in_backward",
         "optimizer_8bit",
@@ -534,6 +547,14 @@ impl Offers {
         let inplace = inplace_activations::modules(model);
         if !inplace.is_empty() && model.trains {
             group(vec![vec![Lever::InplaceActivations { modules: inplace }]]);
+        }
+        if model.trains && !model.facts.compiled {
+            let choices = recompute::offered(model).into_iter();
+            group(
+                choices
+                    .map(|modules| vec![Lever::Recompute { modules }])
+                    .collect(),
+            );
         }
         if set_to_none::offered(model) {
             group(vec![vec![Lever::SetToNone {}]]);

@@ -19,6 +19,8 @@ from oomph.levers.job import Job
 Node = Any
 """A node of the autograd graph (`torch.autograd.graph.Node`)."""
 
+AccumulateGrad = torch._C._functions.AccumulateGrad
+
 BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
 NORMS = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.RMSNorm)
 """Autocast computes them in fp32, and they then save a copy of their input."""
@@ -62,15 +64,61 @@ SAVED: dict[str, dict[str, int | None]] = {
 }
 """What nodes save of their arguments, by the number of the edge; None is their own result."""
 
-RESHAPES = {
-    "ViewBackward0",
-    "UnsafeViewBackward0",
-    "ReshapeAliasBackward0",
-    "SqueezeBackward0",
-    "SqueezeBackward1",
-    "UnsqueezeBackward0",
+DATA = {
+    "AddmmBackward0": 1,
+    "LinearBackward0": 0,
+    "ConvolutionBackward0": 0,
+    "CudnnBatchNormBackward0": 0,
+    "NativeBatchNormBackward0": 0,
+    "NativeLayerNormBackward0": 0,
+    "NativeGroupNormBackward0": 0,
+    "FusedRmsNormBackward0": 0,
 }
-SAME = {"CloneBackward0", "AliasBackward0"}
+"""The edge that activations come by, where the others lead to parameters. What comes by the others all
+the same is not looked at, so that it is kept."""
+
+
+def _signed(dim: int) -> int:
+    """Autograd keeps -1 as an unsigned number."""
+    return dim - (1 << 64) if dim >= 1 << 63 else dim
+
+
+def _same(tensor: torch.Tensor, node: Node) -> torch.Tensor:
+    return tensor
+
+
+def _reshape(tensor: torch.Tensor, node: Node) -> torch.Tensor:
+    return tensor.reshape(node._input_metadata[0].shape)
+
+
+def _cast(tensor: torch.Tensor, node: Node) -> torch.Tensor:
+    made = node._input_metadata[0]
+    return tensor.to(made.device, made.dtype)
+
+
+def _transpose(tensor: torch.Tensor, node: Node) -> torch.Tensor:
+    return tensor.transpose(_signed(node._saved_dim0), _signed(node._saved_dim1))
+
+
+def _permute(tensor: torch.Tensor, node: Node) -> torch.Tensor:
+    return tensor.permute([_signed(dim) for dim in node._saved_dims])
+
+
+STEPS: dict[str, Callable[[torch.Tensor, Node], torch.Tensor]] = {
+    "ToCopyBackward0": _cast,
+    "ViewBackward0": _reshape,
+    "UnsafeViewBackward0": _reshape,
+    "ReshapeAliasBackward0": _reshape,
+    "SqueezeBackward0": _reshape,
+    "SqueezeBackward1": _reshape,
+    "UnsqueezeBackward0": _reshape,
+    "TBackward0": lambda tensor, node: tensor.t(),
+    "TransposeBackward0": _transpose,
+    "PermuteBackward0": _permute,
+    "CloneBackward0": _same,
+    "AliasBackward0": _same,
+}
+"""Nodes of one input that cast it or view all of it, and what they do."""
 
 
 class Recompute(Lever):
@@ -112,7 +160,7 @@ class Recompute(Lever):
     def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
         for name, module in self.places.take(named).items():
             refuse_compiled(self, name, named)
-            around_forward(module, self._around(name), self.order)
+            around_forward(module, self._around(_Place(self, name, module)), self.order)
 
     def _enter(self, root: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         self.graph = _Graph(_tensors((args, kwargs))) if torch.is_grad_enabled() else None
@@ -126,23 +174,23 @@ class Recompute(Lever):
     def _after_backward(self) -> None:
         self.backwards += 1
 
-    def _around(self, name: str) -> Callable[..., Any]:
+    def _around(self, place: _Place) -> Callable[..., Any]:
         def around(
             module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
         ) -> Any:
             if not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
             if torch.compiler.is_compiling():
-                refuse_in_compiled(self, name)
+                refuse_in_compiled(self, place.name)
             graph = self.graph
             # In a backward pass somebody else computes this module again.
             if graph is None or torch._C._current_graph_task_id() != -1:
                 return forward(*args, **kwargs)
-            why = _unsuited(module, args, kwargs)
+            why = place.unsuited or _unsuited(args, kwargs)
             if why is not None:
-                self._keep(why, name)
+                self._keep(why, place.name)
                 return forward(*args, **kwargs)
-            return self._call(graph, name, module, forward, args[0])
+            return self._call(graph, place, forward, args[0])
 
         return around
 
@@ -152,32 +200,26 @@ class Recompute(Lever):
             names.append(name)
 
     def _call(
-        self,
-        graph: _Graph,
-        name: str,
-        module: torch.nn.Module,
-        forward: Callable[..., Any],
-        x: torch.Tensor,
+        self, graph: _Graph, place: _Place, forward: Callable[..., Any], x: torch.Tensor
     ) -> Any:
+        node, inplace = x.grad_fn, bool(getattr(place.module, "inplace", False))
         # Whatever this input was made of has saved what it saves.
-        graph.settle(x.grad_fn)
-        producer, inplace = x.grad_fn, bool(getattr(module, "inplace", False))
+        graph.settle(node)
         source = graph.origin(x)
         if source is None:
             if inplace:
-                self._keep("they write over an input that nobody computes again", name)
+                self._keep("they write over an input that nobody computes again", place.name)
                 return forward(x)
-            source = _Given(name, x)
+            source = _Given(place.name, x)
         version = x._version
-        kind = _Operator if _is_operator(module, x) else _Composite
-        call = kind(self, name, module, forward, x, source)
+        call = (_Operator if place.is_operator(x) else _Composite)(place, forward, x, source)
         output = call.first(x)
-        if not isinstance(output, torch.Tensor) or output.grad_fn in (None, producer):
+        if not isinstance(output, torch.Tensor) or output.grad_fn in (None, node):
             return output
         if not inplace and x._version != version:
-            raise self.refuse(f"{name} changes its input in place. Leave it out of the plan")
-        self.called.add(name)
-        graph.results[output.grad_fn] = call
+            raise self.refuse(f"{place.name} changes its input in place. Leave it out of the plan")
+        self.called.add(place.name)
+        graph.results[output.grad_fn._sequence_nr()] = call
         call.watch(output)
         return output
 
@@ -216,7 +258,50 @@ class Recompute(Lever):
         )
 
 
-def _unsuited(module: torch.nn.Module, args: tuple, kwargs: dict) -> str | None:
+class _Place:
+    """A chosen module, and what holds for all of its calls."""
+
+    def __init__(self, lever: Recompute, name: str, module: torch.nn.Module) -> None:
+        self.lever, self.name, self.module = lever, name, module
+        self.parts = list(module.modules())
+        self.unsuited: str | None = None
+        if isinstance(module, torch.nn.modules.batchnorm._NormBase) and not isinstance(
+            module, BATCH_NORMS
+        ):
+            self.unsuited = f"{type(module).__name__} has statistics of its own kind"
+        elif any(isinstance(part, torch.nn.modules.dropout._DropoutNd) for part in self.parts):
+            self.unsuited = "they draw random numbers"
+        kind = next(
+            (k for k in (*OPERATORS, *_hugging_face_conv1d()) if isinstance(module, k)), None
+        )
+        self.is_one_operator = (
+            kind is not None
+            and "forward" not in vars(module)
+            and _original(type(module).forward) is _original(kind.forward)
+        )
+        self.is_norm = isinstance(module, NORMS)
+        self.is_batch_norm = isinstance(module, BATCH_NORMS)
+        # Asking all generators takes longer than such a module.
+        made_by = type(module).__module__
+        self.is_pure = made_by.startswith("transformers.") and (
+            "activations" in made_by or type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
+        )
+
+    def is_operator(self, x: torch.Tensor) -> bool:
+        """Whether nothing is saved inside but `x`, the result and small things."""
+        casts = self.is_norm and x.dtype != torch.float32
+        return self.is_one_operator and not (casts and torch.is_autocast_enabled(x.device.type))
+
+    def versions(self) -> list[int]:
+        """They tell whether parameters have changed."""
+        return [p._version for m in self.parts for p in m._parameters.values() if p is not None]
+
+
+def _original(function: Any) -> Any:
+    return getattr(function, "__wrapped__", function)
+
+
+def _unsuited(args: tuple, kwargs: dict) -> str | None:
     """Why this call is not computed again; None if it may be."""
     if len(args) != 1 or kwargs or not isinstance(args[0], torch.Tensor):
         return "they take other arguments than one tensor"
@@ -224,27 +309,7 @@ def _unsuited(module: torch.nn.Module, args: tuple, kwargs: dict) -> str | None:
         return "hooks on saved tensors are off"
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         return "what they save is another's: they are checkpointed, offloaded or inside of such a module"
-    if isinstance(module, torch.nn.modules.batchnorm._NormBase) and not isinstance(
-        module, BATCH_NORMS
-    ):
-        return f"{type(module).__name__} has statistics of its own kind"
-    if any(isinstance(part, torch.nn.modules.dropout._DropoutNd) for part in module.modules()):
-        return "they draw random numbers"
     return None
-
-
-def _is_operator(module: torch.nn.Module, x: torch.Tensor) -> bool:
-    kind = next((kind for kind in OPERATORS if isinstance(module, kind)), None)
-    if kind is None:
-        return isinstance(module, _hugging_face_conv1d())
-    if "forward" in vars(module):
-        return False
-    if getattr(type(module).forward, "__wrapped__", type(module).forward) is not getattr(
-        kind.forward, "__wrapped__", kind.forward
-    ):
-        return False
-    casts = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float32
-    return not (casts and isinstance(module, NORMS))
 
 
 def _hugging_face_conv1d() -> tuple:
@@ -306,7 +371,7 @@ class _Producer:
 class _Recipe:
     """A tensor that follows from a producer's value by casts and views."""
 
-    def __init__(self, producer: _Producer, steps: tuple, tensor: torch.Tensor) -> None:
+    def __init__(self, producer: _Producer, steps: list[Node], tensor: torch.Tensor) -> None:
         self.producer, self.steps = producer, steps
         self.shape, self.stride = tensor.shape, tensor.stride()
 
@@ -317,8 +382,8 @@ class _Recipe:
         """In the layout that it had."""
         with torch.no_grad():
             tensor = self.producer.take()
-            for step in self.steps:
-                tensor = step(tensor)
+            for node in reversed(self.steps):
+                tensor = STEPS[node.name()](tensor, node)
             if tensor.stride() != self.stride:
                 tensor = torch.empty_strided(
                     self.shape, self.stride, dtype=tensor.dtype, device=tensor.device
@@ -331,18 +396,16 @@ class _Call(_Producer):
 
     def __init__(
         self,
-        lever: Recompute,
-        name: str,
-        module: torch.nn.Module,
+        place: _Place,
         forward: Callable[..., Any],
         x: torch.Tensor,
         source: _Given | _Recipe,
     ) -> None:
-        self.lever, self.name, self.module, self.forward = lever, name, module, forward
-        self.source, self.device = source, x.device.type
+        self.place, self.forward, self.source = place, forward, source
+        self.device = x.device.type
         self.autocast = torch.is_autocast_enabled(self.device)
         self.dtype = torch.get_autocast_dtype(self.device) if self.autocast else None
-        self.fixed = self._versions()
+        self.fixed = place.versions()
         self.output: weakref.ref[torch.Tensor] | None = None
         self.version = 0
 
@@ -363,57 +426,61 @@ class _Call(_Producer):
             self.source.expect()
         super().expect()
 
-    def _versions(self) -> list[int]:
-        return [p._version for p in self.module.parameters()]
-
     def begin(self) -> torch.Tensor:
         """The module's input, when everything is as it was."""
-        if self._versions() != self.fixed:
+        place = self.place
+        if place.versions() != self.fixed:
             raise RuntimeError(
-                f"parameters of {self.name} were changed between its forward and its backward pass, so "
+                f"parameters of {place.name} were changed between its forward and its backward pass, so "
                 "that it cannot be computed again as it was (oomph recompute)"
             )
-        self.lever.recomputed.add(self.name)
+        place.lever.recomputed.add(place.name)
         return self.source.value()
 
     def precision(self) -> Any:
         """Autocast as it was."""
         if not self.autocast and not torch.is_autocast_enabled(self.device):
-            return contextlib.nullcontext()
+            return _NOTHING
         return torch.autocast(
             self.device, dtype=self.dtype, enabled=self.autocast, cache_enabled=False
         )
+
+
+_NOTHING = contextlib.nullcontext()
 
 
 class _Operator(_Call):
     """A module of one operator: what it saves, others treat as theirs."""
 
     def first(self, x: torch.Tensor) -> Any:
-        module = self.module
-        self.batch_norm = isinstance(module, BATCH_NORMS) and (
-            module.training or module.running_mean is None
-        )
-        self.inplace = bool(getattr(module, "inplace", False))
+        module = self.place.module
+        self.batch_norm = False
+        if self.place.is_batch_norm:
+            self.batch_norm = module.training or module.running_mean is None
+            self.statistics = [
+                buffer._version for buffer in module._buffers.values() if buffer is not None
+            ]
         return self.forward(x)
 
     def compute(self) -> torch.Tensor:
+        module = self.place.module
         with torch.no_grad(), self.precision():
             x = self.begin()
             if self.batch_norm:
                 # Without the running statistics, which do not enter the result.
-                module = self.module
                 return torch.nn.functional.batch_norm(
                     x, None, None, module.weight, module.bias, True, 0.0, module.eps
                 )
-            if self.inplace and self.source.producer.cached is not None:
+            if self.place.is_batch_norm:
+                now = [buffer._version for buffer in module._buffers.values() if buffer is not None]
+                if module.training or now != self.statistics:
+                    raise RuntimeError(
+                        f"the statistics of {self.place.name} were changed between its forward and its "
+                        "backward pass, so that it cannot be computed again (oomph recompute)"
+                    )
+            if getattr(module, "inplace", False) and self.source.producer.cached is not None:
                 x = x.clone()
             return self.forward(x)
-
-    def _versions(self) -> list[int]:
-        versions = super()._versions()
-        if isinstance(self.module, BATCH_NORMS) and not self.module.training:
-            versions += [buffer._version for buffer in self.module.buffers()]
-        return versions
 
 
 class _Composite(_Call):
@@ -421,18 +488,20 @@ class _Composite(_Call):
 
     def first(self, x: torch.Tensor) -> Any:
         self.requires_grad = x.requires_grad
-        self.parts = list(self.module.modules())
+        self.parts = self.place.parts
         self.modes = [part.training for part in self.parts]
-        self.random = None if _is_pure(self.module) else _RandomStates()
+        self.random = None if self.place.is_pure or self.place.is_norm else _RandomStates()
         self.count = 0
         self.inner: list[torch.Tensor | None] = []
         self.source.expect()
-        buffers = [(buffer, buffer._version) for buffer in self.module.buffers()]
+        buffers = [
+            (b, b._version) for part in self.parts for b in part._buffers.values() if b is not None
+        ]
         with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
             output = self.forward(x)
         if any(buffer._version != version for buffer, version in buffers):
-            raise self.lever.refuse(
-                f"{self.name} changes its buffers. Leave it out of the plan, or checkpoint it"
+            raise self.place.lever.refuse(
+                f"{self.place.name} changes its buffers. Leave it out of the plan, or checkpoint it"
             )
         if self.random is not None:
             self.random.keep_if_drawn()
@@ -471,7 +540,7 @@ class _Composite(_Call):
                 self._set_modes(outer)
         if len(inner) != self.count:
             raise RuntimeError(
-                f"{self.name} saved {self.count} tensors for the backward pass and {len(inner)} when it "
+                f"{self.place.name} saved {self.count} tensors for the backward pass and {len(inner)} when it "
                 "was computed again: leave it out of the plan (oomph recompute)"
             )
         self.inner = inner
@@ -481,15 +550,6 @@ class _Composite(_Call):
         for part, mode in zip(self.parts, modes, strict=True):
             if part.training != mode:
                 part.training = mode
-
-
-def _is_pure(module: torch.nn.Module) -> bool:
-    """Known to draw no random numbers: asking all generators takes longer than the module."""
-    kind = type(module)
-    return isinstance(module, OPERATORS) or (
-        kind.__module__.startswith("transformers.")
-        and ("activations" in kind.__module__ or kind.__name__.endswith(("RMSNorm", "LayerNorm")))
-    )
 
 
 def _lost(_: None) -> torch.Tensor:
@@ -514,10 +574,12 @@ class _Product(_Producer):
 class _Graph:
     """The autograd graph of one forward pass of a model, as far as it is built."""
 
+    # Nodes by their sequence numbers: many objects that stay would wake Python's garbage collector.
+
     def __init__(self, inputs: list[torch.Tensor]) -> None:
-        self.results: dict[Node, _Producer] = {}
-        self.seen: set[Node] = {t.grad_fn for t in inputs if t.grad_fn is not None}
-        self.replaced: dict[Node, dict[str, _Recipe]] = {}
+        self.results: dict[int, _Producer] = {}
+        self.seen = {t.grad_fn._sequence_nr() for t in inputs if t.grad_fn is not None}
+        self.replaced: dict[int, dict[str, _Recipe]] = {}
 
     def settle(self, node: Node | None) -> None:
         """Let `node` and what is before it keep recipes in place of results that can be computed again."""
@@ -527,10 +589,17 @@ class _Graph:
             node, is_done = waiting.pop()
             if is_done:
                 self._replace(node)
-            elif node is not None and node not in self.seen:
-                self.seen.add(node)
+                continue
+            if node is None or type(node) is AccumulateGrad or node._sequence_nr() in self.seen:
+                continue
+            self.seen.add(node._sequence_nr())
+            name = node.name()
+            if name in SAVED:
                 waiting.append((node, True))
-                waiting.extend([(before, False) for before, _ in node.next_functions])
+            data = DATA.get(name)
+            edges = node.next_functions
+            for before, _ in edges if data is None else edges[data : data + 1]:
+                waiting.append((before, False))
 
     def origin(self, tensor: torch.Tensor) -> _Recipe | None:
         """How to compute `tensor` again; None if it cannot be."""
@@ -540,8 +609,8 @@ class _Graph:
     def _replace(self, node: Node) -> None:
         for saved, edge in SAVED.get(node.name(), {}).items():
             if edge is None:
-                producer = self.results.get(node)
-                found = (producer, ()) if producer is not None else None
+                producer = self.results.get(node._sequence_nr())
+                found = (producer, []) if producer is not None else None
             else:
                 found = self._trace(*node.next_functions[edge])
             raw = getattr(node, f"_raw_saved_{saved}", None)
@@ -562,78 +631,49 @@ class _Graph:
                 continue
             if made:
                 made[0].expect()
-                self.replaced.setdefault(node, {})[saved] = made[0]
+                self.replaced.setdefault(node._sequence_nr(), {})[saved] = made[0]
 
-    def _trace(self, node: Node | None, number: int) -> tuple[_Producer, tuple] | None:
+    def _trace(self, node: Node | None, number: int) -> tuple[_Producer, list[Node]] | None:
         """The producer of output `number` of a node, and the casts and views in between."""
-        steps: list[Callable] = []
+        steps: list[Node] = []
         while node is not None:
-            producer = self.results.get(node) or self._product(node)
+            number_of_node = node._sequence_nr()
+            producer = self.results.get(number_of_node)
+            if producer is None and number_of_node in self.replaced:
+                producer = self._product(node)
             if producer is not None:
                 if number or (isinstance(producer, _Call) and not producer.is_as_made()):
                     return None
-                return producer, tuple(reversed(steps))
-            step = _step(node)
-            if step is None:
+                return producer, steps
+            if node.name() not in STEPS:
                 return None
-            steps.append(step)
+            steps.append(node)
             node, number = node.next_functions[0]
         return None
 
     def _product(self, node: Node) -> _Product | None:
         if node.name() != "MulBackward0":
             return None
-        replaced = self.replaced.get(node)
-        if not replaced:
-            return None
+        replaced = self.replaced[node._sequence_nr()]
         for saved in ("self", "other"):
             if saved not in replaced and getattr(node, f"_saved_{saved}") is None:
                 return None
         for recipe in replaced.values():
             recipe.expect()
-        product = self.results[node] = _Product(node)
+        product = self.results[node._sequence_nr()] = _Product(node)
         return product
 
 
-def _recipe(found: tuple[_Producer, tuple], tensor: torch.Tensor) -> _Recipe | None:
-    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+def _recipe(found: tuple[_Producer, list[Node]], tensor: torch.Tensor) -> _Recipe | None:
+    if any(
+        stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    ):
         return None
     return _Recipe(*found, tensor)
 
 
 def _unpack(saved: Any) -> torch.Tensor:
     return saved.value() if isinstance(saved, _Recipe) else saved
-
-
-def _step(node: Node) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What a node of one input does to it, if that is a cast or a view of all of it."""
-    name = node.name()
-    if name in SAME:
-        return _same
-    if name == "TBackward0":
-        return torch.t
-    if name == "TransposeBackward0":
-        first, second = _signed(node._saved_dim0), _signed(node._saved_dim1)
-        return lambda tensor: tensor.transpose(first, second)
-    if name == "PermuteBackward0":
-        order = [_signed(dim) for dim in node._saved_dims]
-        return lambda tensor: tensor.permute(order)
-    if name in RESHAPES:
-        (made,) = node._input_metadata
-        return lambda tensor: tensor.reshape(made.shape)
-    if name == "ToCopyBackward0":
-        (made,) = node._input_metadata
-        return lambda tensor: tensor.to(made.device, made.dtype)
-    return None
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _signed(dim: int) -> int:
-    """Autograd keeps -1 as an unsigned number."""
-    return dim - (1 << 64) if dim >= 1 << 63 else dim
 
 
 LEVER = Recompute

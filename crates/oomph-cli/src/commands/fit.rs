@@ -27,7 +27,7 @@ mod largest;
 mod smaller;
 
 /// Names of levers, as in plan files.
-const LEVERS: [&str; 16] = [
+const LEVERS: [&str; 17] = [
     "allocator",
     "cudnn_benchmark",
     "tf32",
@@ -39,6 +39,7 @@ const LEVERS: [&str; 16] = [
     "mixed_precision",
     "attention",
     "chunked_cross_entropy",
+    "recompute",
     "checkpoint",
     "offload_activations",
     "step_in_backward",
