@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use oomph_trace::{Category, Phase};
 
-use crate::draft::{Draft, Load};
+use crate::draft::{Draft, Load, Pace};
 use crate::levers::blocks::{self, Edits};
 use crate::model::{Event, Model};
 
@@ -85,13 +85,8 @@ pub(crate) fn offered(model: &Model) -> Vec<Vec<String>> {
     // Those of which something goes.
     let everything: Vec<String> =
         in_order(model, |name| cheap.contains(name) || wide.contains(name));
-    let used: HashSet<u32> = find(
-        &Draft::new(model, crate::draft::Pace::default()),
-        &everything,
-    )
-    .into_iter()
-    .map(|dropped| dropped.call)
-    .collect();
+    let found = find(&Draft::new(model, Pace::default()), &everything);
+    let used = found.again();
     let useful: HashSet<&str> = used
         .iter()
         .filter_map(|&call| model.calls.get(call as usize))
@@ -132,9 +127,27 @@ struct Dropped {
     users: Vec<u32>,
 }
 
+/// What the lever changes.
+#[derive(Default)]
+struct Found {
+    dropped: Vec<Dropped>,
+    /// Arguments of modules of several operators that nobody saved before, and their calls.
+    held: Vec<(u32, u32)>,
+    /// Calls whose result is such an argument, and that are computed again instead.
+    through: Vec<u32>,
+}
+
+impl Found {
+    /// The calls that are computed again.
+    fn again(&self) -> HashSet<u32> {
+        let dropped = self.dropped.iter().map(|one| one.call);
+        dropped.chain(self.through.iter().copied()).collect()
+    }
+}
+
 /// Applies the lever.
 pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
-    let dropped = find(draft, modules);
+    let found = find(draft, modules);
     let body = &draft.template.body;
     // Where each call begins to allocate in the backward pass, and ends to in the forward pass.
     let mut backward: HashMap<u32, usize> = HashMap::default();
@@ -142,6 +155,8 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     let mut begins: Vec<usize> = Vec::new();
     let mut made: HashMap<u32, usize> = HashMap::default();
     let mut freed: HashMap<u32, usize> = HashMap::default();
+    // Where each call ends to in the backward pass.
+    let mut done: HashMap<u32, usize> = HashMap::default();
     let mut start = body.len();
     let mut inside = 0;
     for (at, event) in body.iter().enumerate() {
@@ -155,6 +170,7 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
                     Phase::Backward => {
                         start = start.min(at);
                         backward.entry(tensor.call).or_insert(at);
+                        done.insert(tensor.call, at + 1);
                     }
                     _ => {
                         forward.insert(tensor.call, at);
@@ -175,8 +191,7 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
         }
     }
     let mut edits = Edits::default();
-    let mut again: HashSet<u32> = HashSet::default();
-    for one in &dropped {
+    for one in &found.dropped {
         let (Some(&made), Some(&freed)) = (made.get(&one.number), freed.get(&one.number)) else {
             continue;
         };
@@ -196,9 +211,16 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
         edits.insert(gone, Event::Free(one.number));
         edits.insert(needed, Event::Alloc(copy));
         edits.replace(freed, Event::Free(copy));
-        again.insert(one.call);
     }
-    let mut again: Vec<u32> = again.into_iter().collect();
+    for &(number, call) in &found.held {
+        if let (Some(&freed), Some(&done)) = (freed.get(&number), done.get(&call))
+            && freed < done
+        {
+            edits.drop(freed);
+            edits.insert(done, Event::Free(number));
+        }
+    }
+    let mut again: Vec<u32> = found.again().into_iter().collect();
     again.sort_unstable();
     for call in again {
         let mut load = draft.forward_load(call);
@@ -212,13 +234,19 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
 }
 
 /// What is no longer saved when the results of `modules` are computed again.
-fn find(draft: &Draft<'_>, modules: &[String]) -> Vec<Dropped> {
+fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
     let (model, template) = (draft.model, &draft.template);
     let chosen: HashSet<&str> = modules.iter().map(String::as_str).collect();
     let is_chosen = |call: u32| {
         let call = model.calls.get(call as usize);
         call.is_some_and(|call| chosen.contains(call.module.as_str()))
     };
+    let inplace: HashSet<&str> = model
+        .modules
+        .iter()
+        .filter(|module| module.inplace == Some(true))
+        .map(|module| module.name.as_str())
+        .collect();
     // Who is given a tensor, and who hands out what it was given.
     let mut users: HashMap<u32, Vec<u32>> = HashMap::default();
     let mut overwritten: HashSet<u32> = HashSet::default();
@@ -227,7 +255,10 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Vec<Dropped> {
         let number = number as u32;
         for &input in &call.inputs {
             users.entry(input).or_default().push(number);
-            if call.outputs.contains(&input) && !is_chosen(number) {
+            if call.outputs.contains(&input)
+                && !is_chosen(number)
+                && inplace.contains(call.module.as_str())
+            {
                 overwritten.insert(input);
             }
         }
@@ -261,7 +292,27 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Vec<Dropped> {
         let tensor = template.tensors.get(number as usize);
         tensor.map_or(0, |tensor| tensor.bytes)
     };
-    let mut found = Vec::new();
+    // Calls with operators of their own that work in place (`out += identity`): what they hand out
+    // is no longer what a module in them made.
+    let in_place: HashSet<u32> = model
+        .work
+        .iter()
+        .filter(|work| work.phase == Phase::Forward)
+        .filter(|work| {
+            let op = model.ops.get(work.op as usize);
+            op.is_some_and(|op| op.ends_with('_'))
+        })
+        .map(|work| work.call)
+        .collect();
+    let changed_around = |number: u32, call: u32| {
+        let around = model.calls.get(call as usize).map_or(0, |call| call.parent);
+        in_place.contains(&around)
+            && model
+                .calls
+                .get(around as usize)
+                .is_some_and(|around| around.outputs.contains(&number))
+    };
+    let mut found = Found::default();
     for event in &template.body {
         let Event::Alloc(number) = *event else {
             continue;
@@ -284,7 +335,8 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Vec<Dropped> {
             |&&other: &&u32| bytes(other) == tensor.bytes || bytes(other) == 2 * tensor.bytes;
         let source = if is_chosen(tensor.call) {
             // Its result, or what it keeps inside.
-            (!overwritten.contains(&number)).then_some((tensor.call, number))
+            (!overwritten.contains(&number) && !changed_around(number, tensor.call))
+                .then_some((tensor.call, number))
         } else if matches!(op, "aten::_to_copy" | "aten::clone") {
             let results_given = given.get(&tensor.call).into_iter().flatten();
             let result = results_given.into_iter().find(same_size).copied();
@@ -301,11 +353,41 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Vec<Dropped> {
             // A call that hands its argument on has blocks around it that do not use it themselves.
             by.retain(|&user| !is_chosen(user) || user != call);
             by.push(tensor.call);
-            found.push(Dropped {
+            // Modules that work on it in place do so again.
+            found.through.extend(by.iter().copied().filter(|&user| {
+                let call = model.calls.get(user as usize);
+                is_chosen(user) && call.is_some_and(|call| call.outputs.contains(&number))
+            }));
+            found.dropped.push(Dropped {
                 number,
                 call,
                 users: by,
             });
+        }
+    }
+    let mut several: Vec<u32> = found
+        .dropped
+        .iter()
+        .filter(|one| {
+            let call = model.calls.get(one.call as usize);
+            call.is_some_and(|call| !call.outputs.contains(&one.number))
+                && template
+                    .tensors
+                    .get(one.number as usize)
+                    .is_some_and(|tensor| tensor.call == one.call)
+        })
+        .map(|one| one.call)
+        .collect();
+    several.dedup();
+    for number in several {
+        let Some(call) = model.calls.get(number as usize) else {
+            continue;
+        };
+        for &input in call.inputs.iter().filter(|input| !waits(**input)) {
+            match results.get(&input) {
+                Some(&before) => found.through.push(before),
+                None => found.held.push((input, number)),
+            }
         }
     }
     found
