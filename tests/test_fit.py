@@ -42,6 +42,20 @@ TRAIN = """
         optimizer.step()
 """
 
+# Little flows through it: the most is needed by the optimizer's step.
+WIDE = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(6))).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x, y in DataLoader(TensorDataset(torch.randn(64, 4096), torch.randn(64, 4096)), batch_size=16):
+        loss = nn.functional.mse_loss(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
 
 class Fit:
     """What a run of `oomph fit` gave."""
@@ -121,22 +135,13 @@ def test_a_plan_is_found_verified_written_and_holds(tmp_path, plain):
 
 
 @pytest.mark.parametrize(
-    "lever",
-    [
-        "checkpoint",
-        "micro_batch",
-        "mixed_precision",
-        pytest.param(
-            "optimizer_step",
-            marks=pytest.mark.xfail(reason="its small saving is not found near the budget"),
-        ),
-    ],
+    "lever", ["checkpoint", "micro_batch", "mixed_precision", "optimizer_step"]
 )
 def test_by_hand_needs_what_was_planned(tmp_path, plain, lever):
-    share = 97 if lever == "optimizer_step" else 75
-    found = fit(
-        tmp_path, TRAIN, "--memory", plain["used_bytes"] * share // 100, "--margin", "0%", "--allow", lever
-    )  # fmt: skip
+    script, memory = TRAIN, plain["used_bytes"] * 75 // 100
+    if lever == "optimizer_step":
+        script, memory = WIDE, "1.75GiB"
+    found = fit(tmp_path, script, "--memory", memory, "--margin", "0%", "--allow", lever)
     assert found.status == 0, found.err + found.out
     assert found.levers == [lever]
     for check in (["git", "apply", "--check"], ["git", "apply"]):

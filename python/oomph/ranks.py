@@ -115,7 +115,12 @@ class Ranks:
         if self._group is None:
             return status, parts
         self._message[0], self._message[1] = status, parts
-        dist.all_reduce(self._message, op=dist.ReduceOp.MAX, group=self._group)
+        try:
+            dist.all_reduce(self._message, op=dist.ReduceOp.MAX, group=self._group)
+        except RuntimeError as error:  # its process has ended, or it does not answer
+            raise PeerFailed(
+                f"another rank is gone; this rank's state is as before the step ({error})"
+            ) from error
         worst, most = self._message.tolist()
         if worst == GONE and status != GONE:
             raise PeerFailed(
@@ -164,5 +169,5 @@ class Ranks:
         """Tell the others, at their next agreement, that this rank cannot go on."""
         if self._group is not None:
             # They may have come to their end already.
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(PeerFailed):
                 self.agree(GONE, 0)

@@ -300,10 +300,13 @@ def measure_sample_cost(
         telling = [point for point in points if point[2] > 1.2 * floor]
         cost = _fit(telling if len(telling) > 2 else points)
         budget = prober.gauge.usable() * (1 - MARGIN)
-        # The allocator's holes follow no line: try the largest batch that the budget allows.
+        # The allocator's holes follow no line: what is promised is the largest batch that was tried.
         for _ in range(VERIFICATIONS):
             number = int((budget - cost.base) / (cost.batch(1, longest) - cost.base))
-            if number < 2 or measure(number, longest):
+            if number < 2:
+                break
+            if measure(number, longest):
+                budget = cost.batch(number, longest)
                 break
             budget *= 1 - MARGIN
     finally:

@@ -23,6 +23,7 @@ mod flag {
     pub(super) const BENCHMARK: u32 = 1 << 16;
     pub(super) const INIT: u32 = 1 << 17;
     pub(super) const RECOMPUTE: u32 = 1 << 18;
+    pub(super) const PLUMBING: u32 = 1 << 19;
 }
 
 /// What a stack gives away.
@@ -33,7 +34,7 @@ pub struct StackFacts {
     pub phase: Phase,
     /// The innermost frame of the user's own code.
     pub user: Option<Frame>,
-    /// The innermost Python frame.
+    /// The innermost Python frame that does more than pass a call on.
     pub python: Option<Frame>,
     /// Whether the memory is a library's scratch space.
     pub is_workspace: bool,
@@ -127,7 +128,9 @@ impl Stacks {
                 let mut after_allocate = false;
                 for &member in members {
                     let flags = flags_of(member);
-                    if flags & flag::PYTHON != 0 && facts.python.is_none() {
+                    if flags & (flag::PYTHON | flag::PLUMBING) == flag::PYTHON
+                        && facts.python.is_none()
+                    {
                         facts.python = Some(trace.stacks.frame(member));
                     }
                     if flags & flag::USER != 0 && facts.user.is_none() {
@@ -188,12 +191,34 @@ pub fn is_users_own(file: &str) -> bool {
     !LIBRARIES.iter().any(|part| file.contains(part))
 }
 
+/// Whether a frame only passes a call on: every stack is full of them, and none says anything.
+pub fn is_plumbing(file: &str, function: &str) -> bool {
+    const FUNCTIONS: [(&str, &str); 8] = [
+        ("torch/nn/modules/module.py", "_wrapped_call_impl"),
+        ("torch/nn/modules/module.py", "_call_impl"),
+        ("torch/nn/modules/module.py", "inner"),
+        ("torch/nn/modules/module.py", "_slow_forward"),
+        ("torch/_ops.py", "__call__"),
+        ("torch/_jit_internal.py", "fn"),
+        ("torch/utils/_contextlib.py", "decorate_context"),
+        ("torch/optim/optimizer.py", "wrapper"),
+    ];
+    (function == "_use_grad" && file.contains("torch/optim/"))
+        || file == "<frozen runpy>"
+        || file.contains("-packages/oomph/")
+        || FUNCTIONS
+            .iter()
+            .any(|&(end, name)| function == name && file.ends_with(end))
+}
+
 fn classify(file: &str, name: &str, python: bool) -> u32 {
     let mut flags = 0;
     if python {
         flags |= flag::PYTHON;
         if is_users_own(file) {
             flags |= flag::USER;
+        } else if is_plumbing(file, name) {
+            flags |= flag::PLUMBING;
         }
         let path = file.replace('\\', "/");
         let in_optimizer_file = path.contains("/optim/") || path.contains("/optimizers/");

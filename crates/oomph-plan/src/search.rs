@@ -158,6 +158,39 @@ pub struct Options {
 }
 
 impl Options {
+    /// What runs of plans with the same levers taught; else of the most alike.
+    pub fn lesson(&self, levers: &[Lever]) -> Factors {
+        let names: Vec<&str> = levers.iter().map(Lever::name).collect();
+        let alike = self
+            .lessons
+            .iter()
+            .filter(|lesson| lesson.levers.iter().all(|name| names.contains(name)));
+        // Of equally many levers the newest.
+        alike.max_by_key(|lesson| lesson.levers.len()).map_or(
+            Factors {
+                memory: 1.0,
+                time: 1.0,
+            },
+            |lesson| lesson.factors,
+        )
+    }
+
+    /// Learns from a run of a plan: it used so many bytes and took so many times the plain step.
+    pub fn learn(&mut self, plan: &Plan, used: u64, time_ratio: Option<f64>) {
+        // The prediction had what was known before in it.
+        let known = self.lesson(&plan.levers);
+        let levers: Vec<&'static str> = plan.levers.iter().map(Lever::name).collect();
+        self.lessons.retain(|lesson| lesson.levers != levers);
+        let time = time_ratio.map_or(1.0, |ratio| ratio / plan.time_ratio.max(1e-9));
+        self.lessons.push(Lesson {
+            levers,
+            factors: Factors {
+                memory: known.memory * used as f64 / plan.used.max(1) as f64,
+                time: known.time * time,
+            },
+        });
+    }
+
     /// Whether a lever may be used.
     pub fn permits(&self, lever: &Lever) -> bool {
         let name = lever.name();
@@ -174,8 +207,17 @@ impl Options {
 pub struct Lesson {
     /// The names of its levers.
     pub levers: Vec<&'static str>,
-    /// Measured use over the predicted one.
-    pub factor: f64,
+    /// What was measured over what the model alone predicts.
+    pub factors: Factors,
+}
+
+/// By how much a model is wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Factors {
+    /// In memory.
+    pub memory: f64,
+    /// In time.
+    pub time: f64,
 }
 
 /// A plan, as predicted.
@@ -375,7 +417,8 @@ impl Searcher<'_> {
         }
         let peak = play(&draft.template, &config, Device::UNLIMITED);
         let all: Vec<Lever> = order(base.applied.iter().chain(levers).cloned().collect());
-        let factor = base.correction * self.lesson(&all);
+        let learned = self.options.lesson(&all);
+        let factor = base.correction * learned.memory;
         let Peak {
             allocated,
             reserved,
@@ -392,21 +435,10 @@ impl Searcher<'_> {
             allocated: scale(allocated),
             reserved: scale(reserved),
             used: scale(reserved) + draft.outside,
-            time_ratio: draft.time() / self.plain_time.max(1.0),
+            time_ratio: learned.time * draft.time() / self.plain_time.max(1.0),
             results,
             assumptions: draft.assumptions.clone(),
         }
-    }
-
-    /// What runs of plans with the same levers taught; else of the most alike.
-    fn lesson(&self, levers: &[Lever]) -> f64 {
-        let names: Vec<&str> = levers.iter().map(Lever::name).collect();
-        self.options
-            .lessons
-            .iter()
-            .rev()
-            .find(|lesson| lesson.levers.iter().all(|name| names.contains(name)))
-            .map_or(1.0, |lesson| lesson.factor)
     }
 
     fn fits(&self, plan: &Plan) -> bool {

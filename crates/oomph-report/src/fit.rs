@@ -171,8 +171,30 @@ pub struct Fit {
     pub patch_file: Option<(String, usize)>,
     /// The script as it was given, for the command that applies the plan.
     pub command: String,
+    /// Where the page was written.
+    pub report: Option<String>,
     /// Versions.
     pub versions: BTreeMap<&'static str, String>,
+}
+
+impl Fit {
+    /// The plans as the page shows them; where nothing fits, the one of least memory.
+    pub fn rows(&self) -> Vec<crate::html::Plan> {
+        self.plans
+            .iter()
+            .chain(self.least.iter().filter(|_| self.plans.is_empty()))
+            .enumerate()
+            .map(|(number, plan)| crate::html::Plan {
+                levers: plan.what.clone(),
+                planned_peak: plan.predicted.used_bytes,
+                measured_peak: plan.verified.then_some(plan.peak.used_bytes),
+                time_ratio: Some(plan.time_ratio),
+                same_results: results(plan.same_results).to_owned(),
+                verified: plan.verified,
+                chosen: self.chosen == Some(number),
+            })
+            .collect()
+    }
 }
 
 const INDENT: usize = 2;
@@ -199,6 +221,9 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
     }
     if fit.outcome == Outcome::NothingFits {
         nothing(&mut out, fit, width);
+    }
+    if let Some(page) = &fit.report {
+        let _ = writeln!(out, "{}", line("report", page, width));
     }
     for largest in &fit.largest {
         self::largest(&mut out, largest, width);
@@ -333,12 +358,15 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         } else {
             "predicted"
         };
-        let text = format!(
-            "{} with {} ({how}, {:.2}× the time)",
-            bytes(least.peak.used_bytes),
-            least.what,
-            least.time_ratio
-        );
+        let peak = bytes(least.peak.used_bytes);
+        let text = if least.levers.is_empty() {
+            format!("{peak} as it is: no lever that may be used makes it less")
+        } else {
+            format!(
+                "{peak} with {} ({how}, {:.2}× the time)",
+                least.what, least.time_ratio
+            )
+        };
         let _ = writeln!(out, "{}", line("least", &text, width));
     }
     if !fit.held_by.is_empty() {

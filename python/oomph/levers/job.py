@@ -284,10 +284,14 @@ class Job:
             kinds += kind.__subclasses__()
             if "__iter__" in vars(kind):
                 kind.__iter__ = watched(kind.__iter__)  # type: ignore[method-assign]
-        define = DataLoader.__init_subclass__.__func__
+        own = vars(DataLoader).get("__init_subclass__")
 
         def defined(cls: type, **kwargs: Any) -> None:
-            define(cls, **kwargs)
+            # What is inherited is a method of C from Python 3.12 on, which has no `__func__`.
+            if own is not None:
+                own.__func__(cls, **kwargs)
+            else:
+                super(DataLoader, cls).__init_subclass__(**kwargs)
             if "__iter__" in vars(cls):
                 cls.__iter__ = watched(cls.__iter__)  # type: ignore[attr-defined]
 

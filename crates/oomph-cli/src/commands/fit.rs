@@ -12,16 +12,17 @@ use oomph_allocator::Config;
 use oomph_gpus::Gpu;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
-use oomph_plan::search::{self, Base, Found, Lesson, Options};
+use oomph_plan::search::{self, Base, Found, Options};
 use oomph_plan::{Dtype, FORMAT, Figures, Lever, PlanFile, Results, Versions};
 use oomph_report::fit::{self, Alternative, Fit, Outcome, Peak, Plan, Rejected, fit_report};
 use oomph_report::terminal::width;
+use oomph_run::Verdict;
 
 use crate::commands::run::this_job;
 use crate::job::{Variant, free_directory};
 use crate::planning::{Ended, Run, Workshop};
 use crate::progress::Progress;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, stdout};
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, page, stdout};
 
 mod largest;
 mod smaller;
@@ -239,6 +240,7 @@ impl Args {
         result.runs = fitter.workshop.runs;
         result.run_seconds = fitter.workshop.seconds;
         result.planning_seconds = fitter.planning;
+        result.report = page(&plain, &result)?;
         self.print(&result)?;
         Ok(match result.outcome {
             Outcome::AlreadyFits | Outcome::Fits => EXIT_OK,
@@ -308,6 +310,7 @@ impl Args {
             planning_seconds: 0.0,
             plan_file: None,
             patch_file: None,
+            report: None,
             versions: plain.summary.versions.clone(),
         }
     }
@@ -412,6 +415,17 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Writes the page: the job as it is, which was measured without a limit, and the plans beside it.
+fn page(plain: &Run, result: &Fit) -> anyhow::Result<Option<String>> {
+    let mut summary = plain.summary.clone();
+    if plain.peak().used_bytes > result.gpu.memory_bytes {
+        summary.verdict = Verdict::OutOfMemory;
+    }
+    json::write(&plain.directory.join("summary.json"), &summary)?;
+    let page = page::after_run(&plain.directory, result.rows());
+    Ok(page.map(|page| page.display().to_string()))
 }
 
 /// Why a plan was chosen.
@@ -565,7 +579,7 @@ impl Fitter {
                 let known = verified
                     .iter()
                     .filter(|plan| !keeps || plan.same_results <= Results::Rounding)
-                    .map(|plan| plan.predicted_time_ratio)
+                    .map(|plan| plan.time_ratio)
                     .fold(f64::INFINITY, f64::min);
                 if best.time_ratio > known - WORTH || self.verifications >= MOST_VERIFICATIONS {
                     break;
@@ -577,6 +591,18 @@ impl Fitter {
                 found = self.search(bases);
             }
         }
+        // What plans were seen to need makes those like them look too large, perhaps wrongly: nothing
+        // is given up before the plan of least memory was tried on this GPU.
+        if verified.is_empty()
+            && let Some(least) = &found.least
+            && !self.options.failed.contains(&least.levers)
+        {
+            match self.verify(least, true)? {
+                Some(plan) => verified.push(plan),
+                None => self.options.failed.push(least.levers.clone()),
+            }
+            found = self.search(bases);
+        }
         verified.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
         let keeps = |plan: &Plan| plan.same_results <= Results::Rounding;
         let chosen =
@@ -584,24 +610,27 @@ impl Fitter {
                 .iter()
                 .position(keeps)
                 .or(if verified.is_empty() { None } else { Some(0) });
-        // What is slower than the chosen one and promises no more is no choice.
         let choice = chosen.and_then(|index| verified.get(index)).cloned();
-        let mut plans: Vec<Plan> = verified
-            .into_iter()
-            .filter(|plan| {
-                choice.as_ref().is_none_or(|choice| {
-                    plan.levers == choice.levers
-                        || plan.time_ratio < choice.time_ratio
-                        || plan.same_results < choice.same_results
-                        || plan.peak.used_bytes < choice.peak.used_bytes
-                })
-            })
-            .collect();
+        // What another plan beats in everything is no choice.
+        let beaten = |plan: &Plan, by: &Plan| {
+            by.levers != plan.levers
+                && by.time_ratio <= plan.time_ratio
+                && by.same_results <= plan.same_results
+                && by.peak.used_bytes <= plan.peak.used_bytes
+        };
+        let mut plans = verified.clone();
+        plans.retain(|plan| {
+            choice
+                .as_ref()
+                .is_some_and(|choice| choice.levers == plan.levers)
+                || !verified.iter().any(|by| beaten(plan, by))
+        });
         if !plans.is_empty() {
             for other in &found.plans {
+                let other = predicted(other);
                 let shown = plans.iter().any(|plan| plan.levers == other.levers);
-                if !shown {
-                    plans.push(predicted(other));
+                if !shown && !plans.iter().any(|by| beaten(&other, by)) {
+                    plans.push(other);
                 }
             }
         }
@@ -623,6 +652,12 @@ impl Fitter {
 
     /// Runs a plan, at the capacity less the margin if `limited`. `None` if it does not hold; what
     /// the run taught is kept.
+    /// The time of a run's step against the plain job's.
+    fn time_ratio(&self, run: &Run) -> Option<f64> {
+        let time = run.step_time(&self.options.pace)?;
+        (self.plain_time > 0.0).then(|| time / self.plain_time)
+    }
+
     pub(crate) fn verify(
         &mut self,
         plan: &search::Plan,
@@ -650,7 +685,9 @@ impl Fitter {
                 match again {
                     // Even a plan whose peak would do may have failed for want of one large piece.
                     Ended::Through(run) => {
-                        self.learn(plan, run.peak().used_bytes.max(self.workshop.budget + 1));
+                        let used = run.peak().used_bytes.max(self.workshop.budget + 1);
+                        let time = self.time_ratio(&run);
+                        self.options.learn(plan, used, time);
                     }
                     Ended::Failed { why, .. } | Ended::Refused(why) => {
                         self.reject_newest(plan, &why);
@@ -675,11 +712,11 @@ impl Fitter {
             self.reject(&lever, &why);
             return Ok(None);
         }
+        let time_ratio = self.time_ratio(&run);
+        self.options.learn(plan, run.peak().used_bytes, time_ratio);
         if run.peak().used_bytes > self.workshop.budget && limited {
-            self.learn(plan, run.peak().used_bytes);
             return Ok(None);
         }
-        self.learn(plan, run.peak().used_bytes);
         self.held = run
             .summary
             .by_category
@@ -689,10 +726,8 @@ impl Fitter {
         let mut verified = predicted(plan);
         verified.peak = run.peak();
         verified.verified = limited;
-        if let Some(time) = run.step_time(&self.options.pace)
-            && self.plain_time > 0.0
-        {
-            verified.time_ratio = time / self.plain_time;
+        if let Some(ratio) = time_ratio {
+            verified.time_ratio = ratio;
         }
         verified
             .notes
@@ -720,21 +755,6 @@ impl Fitter {
         if let Some(name) = suspect {
             self.reject(name, &format!("the script failed with it: {why}"));
         }
-    }
-
-    fn learn(&mut self, plan: &search::Plan, used: u64) {
-        let levers: Vec<&'static str> = plan.levers.iter().map(Lever::name).collect();
-        let known = self
-            .options
-            .lessons
-            .iter()
-            .position(|lesson| lesson.levers == levers)
-            .map_or(1.0, |at| self.options.lessons.remove(at).factor);
-        // The prediction had the older lesson in it.
-        self.options.lessons.push(Lesson {
-            levers,
-            factor: known * used as f64 / plan.used.max(1) as f64,
-        });
     }
 }
 

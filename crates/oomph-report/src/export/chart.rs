@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use oomph_explain::stacks::is_plumbing;
 use oomph_trace::{Category, FrameId};
 
 use super::picture::{Anchor, Colour, Picture, fit, width_of};
 use crate::html::Page;
-use crate::html::history::{Digest, is_plumbing};
+use crate::html::history::Digest;
 use crate::html::redact::Redactor;
 use crate::terminal::bytes;
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_allocator::TorchVersion;
 use oomph_allocator::program::{Allocation, NO_ROW, Op};
 use oomph_explain::facts::Facts;
-use oomph_explain::stacks::is_users_own;
+use oomph_explain::stacks::{is_plumbing, is_users_own};
 use oomph_explain::{Options, steps};
 use oomph_trace::{Action, Category, FrameId, Phase, StackId, StringId, Trace};
 use serde_json::{Value, json};
@@ -1087,26 +1087,6 @@ impl Tree {
         }
         node
     }
-}
-
-/// Whether a frame only passes a call on: every stack is full of them, and none says anything.
-pub(crate) fn is_plumbing(file: &str, function: &str) -> bool {
-    const FUNCTIONS: [(&str, &str); 8] = [
-        ("torch/nn/modules/module.py", "_wrapped_call_impl"),
-        ("torch/nn/modules/module.py", "_call_impl"),
-        ("torch/nn/modules/module.py", "inner"),
-        ("torch/nn/modules/module.py", "_slow_forward"),
-        ("torch/_ops.py", "__call__"),
-        ("torch/_jit_internal.py", "fn"),
-        ("torch/utils/_contextlib.py", "decorate_context"),
-        ("torch/optim/optimizer.py", "wrapper"),
-    ];
-    (function == "_use_grad" && file.contains("torch/optim/"))
-        || file == "<frozen runpy>"
-        || file.contains("-packages/oomph/")
-        || FUNCTIONS
-            .iter()
-            .any(|&(end, name)| function == name && file.ends_with(end))
 }
 
 /// `[file, function, line, kind]` of each frame; kind is 2 for the user's own code, 3 for what only
