@@ -219,7 +219,7 @@ class Recompute(Lever):
         if not inplace and x._version != version:
             raise self.refuse(f"{place.name} changes its input in place. Leave it out of the plan")
         self.called.add(place.name)
-        graph.results[output.grad_fn._sequence_nr()] = call
+        graph.add(output.grad_fn, call)
         call.watch(output)
         return output
 
@@ -571,35 +571,61 @@ class _Product(_Producer):
 # ---- who saved what ----
 
 
+_KINDS: dict[type, tuple[bool, int | None]] = {}
+"""Of nodes by their type: whether they are in `SAVED`, and their edge in `DATA`."""
+
+
 class _Graph:
     """The autograd graph of one forward pass of a model, as far as it is built."""
 
     # Nodes by their sequence numbers: many objects that stay would wake Python's garbage collector.
 
     def __init__(self, inputs: list[torch.Tensor]) -> None:
-        self.results: dict[int, _Producer] = {}
+        self._results: dict[int, tuple[Node, _Producer]] = {}
         self.seen = {t.grad_fn._sequence_nr() for t in inputs if t.grad_fn is not None}
-        self.replaced: dict[int, dict[str, _Recipe]] = {}
+        self._factors: dict[int, tuple[Node, dict[str, _Recipe]]] = {}
+
+    def add(self, node: Node, producer: _Producer) -> None:
+        """What `node` made can be computed again."""
+        self._results[node._sequence_nr()] = node, producer
+
+    def producer(self, node: Node) -> _Producer | None:
+        """Of what `node` made."""
+        number = node._sequence_nr()
+        known, producer = self._results.get(number, (None, None))
+        if known is node:  # each thread counts for itself
+            return producer
+        known, factors = self._factors.get(number, (None, None))
+        return self._product(node, factors) if known is node else None
 
     def settle(self, node: Node | None) -> None:
         """Let `node` and what is before it keep recipes in place of results that can be computed again."""
         # What is before a node comes first: products are known when somebody has saved them.
-        waiting = [(node, False)]
+        waiting: list[tuple[Node, bool]] = [(node, False)] if node is not None else []
+        seen = self.seen
         while waiting:
             node, is_done = waiting.pop()
             if is_done:
                 self._replace(node)
                 continue
-            if node is None or type(node) is AccumulateGrad or node._sequence_nr() in self.seen:
+            number = node._sequence_nr()
+            if number in seen:
                 continue
-            self.seen.add(node._sequence_nr())
-            name = node.name()
-            if name in SAVED:
+            seen.add(number)
+            # Asking a node for its name takes longer than all the rest.
+            known = _KINDS.get(type(node))
+            if known is None:
+                name = node.name()
+                known = _KINDS[type(node)] = name in SAVED, DATA.get(name)
+            saves, data = known
+            if saves:
                 waiting.append((node, True))
-            data = DATA.get(name)
             edges = node.next_functions
-            for before, _ in edges if data is None else edges[data : data + 1]:
-                waiting.append((before, False))
+            if data is not None:
+                edges = edges[data : data + 1]
+            for before, _ in edges:
+                if before is not None and type(before) is not AccumulateGrad:
+                    waiting.append((before, False))
 
     def origin(self, tensor: torch.Tensor) -> _Recipe | None:
         """How to compute `tensor` again; None if it cannot be."""
@@ -609,7 +635,7 @@ class _Graph:
     def _replace(self, node: Node) -> None:
         for saved, edge in SAVED.get(node.name(), {}).items():
             if edge is None:
-                producer = self.results.get(node._sequence_nr())
+                producer = self.producer(node)
                 found = (producer, []) if producer is not None else None
             else:
                 found = self._trace(*node.next_functions[edge])
@@ -631,16 +657,15 @@ class _Graph:
                 continue
             if made:
                 made[0].expect()
-                self.replaced.setdefault(node._sequence_nr(), {})[saved] = made[0]
+                if node.name() == "MulBackward0":
+                    entry = self._factors.setdefault(node._sequence_nr(), (node, {}))
+                    entry[1][saved] = made[0]
 
     def _trace(self, node: Node | None, number: int) -> tuple[_Producer, list[Node]] | None:
         """The producer of output `number` of a node, and the casts and views in between."""
         steps: list[Node] = []
         while node is not None:
-            number_of_node = node._sequence_nr()
-            producer = self.results.get(number_of_node)
-            if producer is None and number_of_node in self.replaced:
-                producer = self._product(node)
+            producer = self.producer(node)
             if producer is not None:
                 if number or (isinstance(producer, _Call) and not producer.is_as_made()):
                     return None
@@ -651,16 +676,15 @@ class _Graph:
             node, number = node.next_functions[0]
         return None
 
-    def _product(self, node: Node) -> _Product | None:
-        if node.name() != "MulBackward0":
-            return None
-        replaced = self.replaced[node._sequence_nr()]
+    def _product(self, node: Node, factors: dict[str, _Recipe]) -> _Product | None:
+        """Of a node that multiplies element by element, where `factors` of it are computed again."""
         for saved in ("self", "other"):
-            if saved not in replaced and getattr(node, f"_saved_{saved}") is None:
+            if saved not in factors and getattr(node, f"_saved_{saved}") is None:
                 return None
-        for recipe in replaced.values():
+        for recipe in factors.values():
             recipe.expect()
-        product = self.results[node._sequence_nr()] = _Product(node)
+        product = _Product(node)
+        self.add(node, product)
         return product
 
 

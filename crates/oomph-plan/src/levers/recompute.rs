@@ -166,22 +166,19 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
                 let Some(tensor) = draft.template.tensors.get(number as usize) else {
                     continue;
                 };
-                match tensor.phase {
-                    Phase::Backward => {
-                        start = start.min(at);
-                        backward.entry(tensor.call).or_insert(at);
-                        done.insert(tensor.call, at + 1);
+                if tensor.phase == Phase::Backward {
+                    start = start.min(at);
+                    backward.entry(tensor.call).or_insert(at);
+                    done.insert(tensor.call, at + 1);
+                } else {
+                    forward.insert(tensor.call, at);
+                    let name = draft.model.calls.get(tensor.call as usize);
+                    if tensor.call != inside
+                        && name.is_some_and(|call| modules.contains(&call.module))
+                    {
+                        begins.push(at);
                     }
-                    _ => {
-                        forward.insert(tensor.call, at);
-                        let name = draft.model.calls.get(tensor.call as usize);
-                        if tensor.call != inside
-                            && name.is_some_and(|call| modules.contains(&call.module))
-                        {
-                            begins.push(at);
-                        }
-                        inside = tensor.call;
-                    }
+                    inside = tensor.call;
                 }
             }
             Event::Free(number) => {
@@ -241,7 +238,7 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
         let call = model.calls.get(call as usize);
         call.is_some_and(|call| chosen.contains(call.module.as_str()))
     };
-    let inplace: HashSet<&str> = model
+    let overwriting: HashSet<&str> = model
         .modules
         .iter()
         .filter(|module| module.inplace == Some(true))
@@ -257,7 +254,7 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
             users.entry(input).or_default().push(number);
             if call.outputs.contains(&input)
                 && !is_chosen(number)
-                && inplace.contains(call.module.as_str())
+                && overwriting.contains(call.module.as_str())
             {
                 overwritten.insert(input);
             }
@@ -294,7 +291,7 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
     };
     // Calls with operators of their own that work in place (`out += identity`): what they hand out
     // is no longer what a module in them made.
-    let in_place: HashSet<u32> = model
+    let changing: HashSet<u32> = model
         .work
         .iter()
         .filter(|work| work.phase == Phase::Forward)
@@ -306,7 +303,7 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
         .collect();
     let changed_around = |number: u32, call: u32| {
         let around = model.calls.get(call as usize).map_or(0, |call| call.parent);
-        in_place.contains(&around)
+        changing.contains(&around)
             && model
                 .calls
                 .get(around as usize)
