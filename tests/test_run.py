@@ -147,7 +147,6 @@ def test_wrong_usage_says_what_to_do(tmp_path):
         (["run", "--gpu", "rtx-4090", "--memory", "lots", str(script)], "lots"),
         (["run", "--gpu", "rtx-4090"], "no script"),
         (["run", "--memory", "8GiB", str(script)], "--gpu"),
-        (["run", "--gpu", "rtx-4090", "torchrun", "x.py"], "torchrun"),
         (["run", "--gpu", "rtx-4090", "--steps", "0", str(script)], "--steps"),
     ]
     for words, expected in cases:

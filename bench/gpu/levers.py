@@ -25,6 +25,7 @@ from datetime import datetime, timezone
 import torch
 
 from oomph.levers import Levers, blocks
+from oomph.levers.job import names
 
 
 def gpt2(tiny):
@@ -35,11 +36,11 @@ def gpt2(tiny):
     return model, text(8, 64 if tiny else 1024, model.config.vocab_size), torch.bfloat16, "adamw"
 
 
-def llama(tiny):
+def llama(tiny, layers=6):
     import transformers
 
-    # Llama 1B with a fourth of the layers.
-    size = dict(vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=6, num_attention_heads=32, num_key_value_heads=4)  # fmt: skip
+    # Llama 1B, with a fourth of the layers where memory between variants is short.
+    size = dict(vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=4)  # fmt: skip
     if tiny:
         size.update(
             hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4
@@ -70,7 +71,13 @@ def resnet50(tiny):
     return torchvision.models.resnet50(), images(4 if tiny else 64), None, "sgd"
 
 
-JOBS = dict(gpt2=gpt2, resnet50=resnet50, vit_b_16=vit, bert_base=bert, llama1b_6_layers=llama)
+def whole_llama(tiny):
+    return llama(tiny, 22)
+
+
+JOBS = dict(gpt2=gpt2, resnet50=resnet50, vit_b_16=vit, bert_base=bert, llama1b_6_layers=llama, llama1b=whole_llama)  # fmt: skip
+NOT_COMPARED = ["llama1b"]
+"""Gradients of a billion parameters on the CPU take longer than the measurement."""
 
 
 def hugging_face(model, batch):
@@ -101,6 +108,33 @@ def share(modules, part):
     return [modules[int(i * len(modules) / count)] for i in range(count)]
 
 
+CHEAP = ("LayerNorm", "LlamaRMSNorm", "BatchNorm2d", "ReLU", "GELU", "GELUActivation", "NewGELUActivation", "SiLU", "SiLUActivation")  # fmt: skip
+"""Classes of modules that take little time for the bytes of their results."""
+WIDE = (".c_fc", ".intermediate.dense", ".mlp.0", ".gate_proj", ".up_proj", ".conv3", ".downsample.0")
+"""Products whose results are wider than what they are made of, by the ends of their names."""
+CHECKPOINTED = dict(GPT2LMHeadModel=8, BertForSequenceClassification=1, VisionTransformer=1, LlamaForCausalLM=0, ResNet=1)  # fmt: skip
+"""How many blocks are checkpointed, beside recomputation in the others, until half of the peak's
+activations are gone; found with `oomph run --gpu h200`."""
+
+
+def cheap(model, wide):
+    """Modules for `recompute`, with or without products."""
+    # What is added to another tensor is saved by nobody.
+    return [
+        name
+        for name, module in names(model).items()
+        if (type(module).__name__ in CHEAP and not name.endswith((".bn3", ".downsample.1")))
+        or (wide and name.endswith(WIDE))
+    ]
+
+
+def half(model):
+    """Recomputation everywhere but in the first blocks, which are checkpointed."""
+    first = repeated(model)[: CHECKPOINTED[type(model).__name__]]
+    rest = [name for name in cheap(model, True) if not name.startswith(tuple(f"{block}." for block in first))]  # fmt: skip
+    return [("recompute", dict(modules=rest))] + ([("checkpoint", dict(modules=first))] if first else [])
+
+
 def variants(model):
     """`{name: (lever, parameters)}`; functions of the modules that repeat."""
     every = repeated(model)
@@ -109,6 +143,13 @@ def variants(model):
         "plain again": None,
         "checkpoint every block": ("checkpoint", dict(modules=every)),
         "checkpoint half of the blocks": ("checkpoint", dict(modules=share(every, 0.5))),
+        "recompute": ("recompute", dict(modules=cheap(model, False))),
+        "recompute with products": ("recompute", dict(modules=cheap(model, True))),
+        "half of the activations": half(model),
+        "recompute, chunked_cross_entropy 8": [
+            ("recompute", dict(modules=cheap(model, False))),
+            ("chunked_cross_entropy", dict(chunks=8)),
+        ],
         "offload 25 %": ("offload_activations", dict(modules=share(every, 0.25))),
         "offload 50 %": ("offload_activations", dict(modules=share(every, 0.5))),
         "offload 100 %": ("offload_activations", dict(modules=every)),
@@ -123,9 +164,7 @@ def variants(model):
         "CausalLM"
     )
     # What a job has no use for is left out; compiling an optimizer takes its time.
-    left_out = ([] if adam else ["optimizer_8bit"]) + (
-        [] if vocabulary else ["chunked_cross_entropy 8"]
-    )
+    left_out = ([] if adam else ["optimizer_8bit"]) + ([] if vocabulary else ["chunked_cross_entropy 8", "recompute, chunked_cross_entropy 8"])  # fmt: skip
     return {name: lever for name, lever in found.items() if name not in left_out}
 
 
@@ -179,8 +218,9 @@ class Variant:
 
     def setup(self):
         self.levers = None
-        if isinstance(self.lever, tuple):
-            self.levers = Levers([dict(name=self.lever[0], **self.lever[1])])
+        if self.lever not in (None, "save_on_cpu"):
+            chosen = [self.lever] if isinstance(self.lever, tuple) else self.lever
+            self.levers = Levers([dict(name=name, **parameters) for name, parameters in chosen])
             self.levers.install()
         torch.manual_seed(0)
         with torch.device("cuda"):
@@ -196,6 +236,7 @@ class Variant:
         saving = torch.autograd.graph.save_on_cpu(pin_memory=True) if self.lever == "save_on_cpu" else contextlib.nullcontext()  # fmt: skip
         with torch.autocast("cuda", torch.bfloat16, enabled=self.autocast is not None), saving:
             loss = self.loss(self.model, self.batch)
+        self.after_forward = torch.cuda.memory_allocated()
         loss.backward()
         return loss.detach()
 
@@ -239,6 +280,7 @@ class Variant:
             peak_allocated_bytes=torch.cuda.max_memory_allocated(),
             peak_reserved_bytes=torch.cuda.max_memory_reserved(),
             held_between_steps_bytes=held,
+            saved_for_backward_bytes=self.after_forward - held,
         )
         self.rest()
         return result
@@ -261,7 +303,10 @@ class Variant:
         torch.cuda.empty_cache()
 
     def report(self):
-        return self.levers.report()[0] if self.levers else None
+        if not self.levers:
+            return None
+        reports = self.levers.report()
+        return reports[0] if len(reports) == 1 else dict(levers=reports)
 
 
 def distance(a, b):
@@ -288,7 +333,8 @@ def measure(job, only, tiny, rounds):
             if kind != "answer":
                 variant.row[kind] = answer
         for variant in running:
-            variant.row.update(variant.ask("first") or {})
+            if job not in NOT_COMPARED:
+                variant.row.update(variant.ask("first") or {})
             variant.row.update(variant.ask("peak") or {})
         for _ in range(rounds):
             for variant in running:
@@ -313,6 +359,7 @@ def measure(job, only, tiny, rounds):
             row["saved_bytes"] = plain["peak_allocated_bytes"] - row["peak_allocated_bytes"]
             activations = plain["peak_allocated_bytes"] - plain["held_between_steps_bytes"]
             row["saved_share_of_activations"] = row["saved_bytes"] / activations
+            row["saved_share_for_backward"] = 1 - row["saved_for_backward_bytes"] / plain["saved_for_backward_bytes"]  # fmt: skip
     return rows
 
 
@@ -356,7 +403,7 @@ def main():
                 near = row.get("difference") or dict(loss=0, gradients=0)
                 text = (
                     f"{row['step_s'] * 1e3:8.1f} ms {row['time_ratio']:6.3f}x  peak {row['peak_allocated_bytes'] / 2**20:7.0f} MiB  "
-                    f"{row['saved_share_of_activations']:6.1%} of activations  loss {near['loss']:.1e}  gradients {near['gradients']}"
+                    f"{row['saved_share_of_activations']:6.1%} of activations ({row['saved_share_for_backward']:6.1%} after the forward pass)  loss {near['loss']:.1e}  gradients {near['gradients']}"
                 )
             else:
                 text = row.get("refused") or row.get("failure") or "the plain job failed"

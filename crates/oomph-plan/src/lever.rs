@@ -128,6 +128,11 @@ pub enum Lever {
         /// How many parts.
         chunks: u32,
     },
+    /// Results of cheap modules are computed again in the backward pass.
+    Recompute {
+        /// Whose results are not kept.
+        modules: Vec<String>,
+    },
     /// The inside of modules is computed again in the backward pass.
     Checkpoint {
         /// Whose inside is not kept.
@@ -183,7 +188,7 @@ pub enum Lever {
 }
 
 /// Names of all levers, in the order in which they are applied and listed.
-pub const NAMES: [&str; 24] = [
+pub const NAMES: [&str; 25] = [
     "allocator",
     "cudnn_benchmark",
     "tf32",
@@ -201,6 +206,7 @@ pub const NAMES: [&str; 24] = [
     "kv_cache",
     "checkpoint",
     "offload_activations",
+    "recompute",
     "micro_batch",
     "split_batch",
     "step_in_backward",
@@ -225,6 +231,7 @@ impl Lever {
             Self::MixedPrecision { .. } => "mixed_precision",
             Self::Attention { .. } => "attention",
             Self::ChunkedCrossEntropy { .. } => "chunked_cross_entropy",
+            Self::Recompute { .. } => "recompute",
             Self::Checkpoint { .. } => "checkpoint",
             Self::OffloadActivations { .. } => "offload_activations",
             Self::StepInBackward {} => "step_in_backward",
@@ -248,6 +255,7 @@ impl Lever {
             | Self::SetToNone {}
             | Self::NoGradEval {}
             | Self::InplaceActivations { .. }
+            | Self::Recompute { .. }
             | Self::Checkpoint { .. }
             | Self::OffloadActivations { .. }
             | Self::InferenceMode {}
@@ -301,6 +309,7 @@ impl fmt::Display for Lever {
             Self::ChunkedCrossEntropy { chunks } => {
                 write!(out, "cross-entropy in {chunks} chunks")
             }
+            Self::Recompute { modules } => write!(out, "recompute {}", places(modules)),
             Self::Checkpoint { modules } => write!(out, "checkpoint {}", places(modules)),
             Self::OffloadActivations { modules } => {
                 write!(out, "offload activations of {}", places(modules))

@@ -9,7 +9,8 @@ use crate::draft::{Draft, Pace};
 use crate::lever::{Dtype, Lever, NAMES, Results};
 use crate::levers::{
     allocator, attention, chunked_cross_entropy, inplace_activations, micro_batch, mixed_precision,
-    optimizer_8bit, optimizer_on_cpu, optimizer_step, set_to_none, split_batch, step_in_backward,
+    optimizer_8bit, optimizer_on_cpu, optimizer_step, recompute, set_to_none, split_batch,
+    step_in_backward,
 };
 use crate::model::Model;
 use crate::play::{self, Peak, play};
@@ -127,6 +128,7 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
         for lever in [
             "checkpoint",
             "offload_activations",
+            "recompute",
             "micro_batch",
             "mixed_precision",
         ] {
@@ -400,8 +402,19 @@ impl Searcher<'_> {
         sequence: &Sequence,
         count: usize,
     ) -> Plan {
+        let blocks = sequence.prefix(&base.model, count);
         let mut levers = combination.clone();
-        levers.push(treatment.lever(sequence.prefix(&base.model, count)));
+        // What lies inside of those blocks is theirs.
+        levers.retain_mut(|lever| match lever {
+            Lever::Recompute { modules } => {
+                modules.retain(|name| {
+                    !units::ancestors(name).any(|above| blocks.iter().any(|block| block == above))
+                });
+                !modules.is_empty()
+            }
+            _ => true,
+        });
+        levers.push(treatment.lever(blocks));
         self.evaluate(base, &levers)
     }
 
@@ -568,6 +581,20 @@ impl Offers {
         let inplace = inplace_activations::modules(model);
         if !inplace.is_empty() && model.trains {
             group(vec![vec![Lever::InplaceActivations { modules: inplace }]]);
+        }
+        // On request only: on an H200 its first version cost up to twice the time that is predicted,
+        // as its work on the host is not in the model (`bench/gpu/results/h200_recompute.json`).
+        let asked_for = |name: &str| {
+            let allowed = options.allow.as_ref();
+            allowed.is_some_and(|allowed| allowed.iter().any(|other| other == name))
+        };
+        if model.trains && !model.facts.compiled && asked_for("recompute") {
+            let choices = recompute::offered(model).into_iter();
+            group(
+                choices
+                    .map(|modules| vec![Lever::Recompute { modules }])
+                    .collect(),
+            );
         }
         if set_to_none::offered(model) {
             group(vec![vec![Lever::SetToNone {}]]);

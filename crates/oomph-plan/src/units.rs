@@ -55,7 +55,7 @@ impl Sequence {
 }
 
 /// The names around a module's.
-fn ancestors(module: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn ancestors(module: &str) -> impl Iterator<Item = &str> {
     let mut rest = module;
     std::iter::from_fn(move || {
         rest = rest.rsplit_once('.')?.0;

@@ -56,8 +56,9 @@ fn cost(found: &Found, results: Results) -> Option<f64> {
         .min_by(f64::total_cmp)
 }
 
-const LEVERS: [&str; 6] = [
+const LEVERS: [&str; 7] = [
     "checkpoint",
+    "recompute",
     "offload_activations",
     "mixed_precision",
     "micro_batch",
@@ -143,4 +144,44 @@ fn how_many_steps_were_recorded_does_not_narrow_the_search() {
     long.model.events *= 30;
     let found = search(std::slice::from_ref(&long), &options(budget));
     assert_eq!(found.plans, plans(&options(budget)).plans);
+}
+
+#[test]
+fn recomputation_saves_memory_for_time_and_leaves_checkpointed_blocks_alone() {
+    let only = |names: &[&str], budget| {
+        plans(&Options {
+            allow: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+            ..options(budget)
+        })
+    };
+    let found = only(&["recompute"], RUN.1 / 100);
+    let least = found.least.unwrap();
+    assert!(
+        matches!(&least.levers[..], [Lever::Recompute { modules }] if !modules.is_empty()),
+        "{least:?}"
+    );
+    assert!(least.used < RUN.1 && least.time_ratio > 1.0 && least.results == Results::Exact);
+    // With blocks checkpointed as well, no module is named twice over.
+    let found = only(&["recompute", "checkpoint"], RUN.1);
+    let both = found
+        .plans
+        .iter()
+        .chain(&found.least)
+        .filter(|plan| plan.levers.len() == 2);
+    for plan in both {
+        let [
+            Lever::Checkpoint { modules: blocks },
+            Lever::Recompute { modules },
+        ] = &plan.levers[..]
+        else {
+            panic!("{plan:?}");
+        };
+        for module in modules {
+            assert!(
+                !blocks
+                    .iter()
+                    .any(|block| module.starts_with(&format!("{block}.")))
+            );
+        }
+    }
 }

@@ -628,8 +628,8 @@ impl Fitter {
             },
             Ended::OutOfMemory(_) => Err((last, "it ran out of memory with it".to_owned())),
             Ended::Refused(why) | Ended::Failed { why, .. } => {
-                let named = names.iter().find(|name| why.contains(*name));
-                Err((named.map_or(last, |name| (*name).to_owned()), why))
+                let known = names.iter().find(|name| why.contains(*name));
+                Err((known.map_or(last, |name| (*name).to_owned()), why))
             }
         })
     }
@@ -640,15 +640,15 @@ impl Fitter {
         if !self.options.permits(&compile) || plain.model.facts.compiled {
             return Ok(None);
         }
-        let mut plan = search::predict(plain, plain, &[], &self.options);
-        plan.levers = levers.iter().cloned().chain([compile]).collect();
-        plan.results = plan
+        let mut wanted = search::predict(plain, plain, &[], &self.options);
+        wanted.levers = levers.iter().cloned().chain([compile]).collect();
+        wanted.results = wanted
             .levers
             .iter()
             .map(Lever::results)
             .max()
-            .unwrap_or(plan.results);
-        let mut found = self.verify(&plan, true)?;
+            .unwrap_or(wanted.results);
+        let mut found = self.verify(&wanted, true)?;
         if let Some(plan) = &mut found {
             // Its predictions are the plain job's, and steps are not told apart in compiled code.
             plan.predicted = plan.peak;

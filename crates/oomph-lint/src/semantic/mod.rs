@@ -211,6 +211,10 @@ pub(crate) struct Backward<'a> {
 
 /// A function or method.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub(crate) struct Func<'a> {
     pub(crate) node: &'a StmtFunctionDef,
     pub(crate) class: Option<ClassId>,

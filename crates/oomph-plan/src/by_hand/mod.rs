@@ -197,6 +197,10 @@ fn snippet(lever: &Lever) -> String {
             };
             format!("{how}\n{}", modules.join("\n"))
         }
+        Lever::Recompute { modules } => format!(
+            "around the call of the blocks that hold these modules, where all but products, convolutions and attention is computed again:\nfrom torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts\naten = torch.ops.aten\nkept = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default, aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default]\ny = checkpoint(block, x, use_reentrant=False, context_fn=functools.partial(create_selective_checkpoint_contexts, kept))\n{}",
+            modules.join("\n")
+        ),
         Lever::InplaceActivations { modules } => {
             format!("give these modules inplace=True:\n{}", modules.join("\n"))
         }

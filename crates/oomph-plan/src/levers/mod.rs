@@ -17,6 +17,7 @@ pub(crate) mod offload_activations;
 pub(crate) mod optimizer_8bit;
 pub(crate) mod optimizer_on_cpu;
 pub(crate) mod optimizer_step;
+pub(crate) mod recompute;
 pub(crate) mod set_to_none;
 pub(crate) mod split_batch;
 pub(crate) mod step_in_backward;
@@ -36,6 +37,7 @@ pub fn apply(draft: &mut Draft<'_>, lever: &Lever) {
         Lever::MixedPrecision { .. } => mixed_precision::apply(draft),
         Lever::Attention { .. } => attention::apply(draft),
         Lever::ChunkedCrossEntropy { chunks } => chunked_cross_entropy::apply(draft, *chunks),
+        Lever::Recompute { modules } => recompute::apply(draft, modules),
         Lever::Checkpoint { modules } => checkpoint::apply(draft, modules),
         Lever::OffloadActivations { modules } => offload_activations::apply(draft, modules),
         Lever::StepInBackward {} => step_in_backward::apply(draft),

@@ -1,0 +1,391 @@
+//! `recompute`: results of cheap modules are computed again in the backward pass.
+//!
+//! Offered for normalisations and activation functions whose results somebody saves, and, as a
+//! second choice, for the products too that widen what such a module is given. Memory: a result,
+//! the casts of it that its consumers save, and what the module saves inside are freed when the
+//! next such module is called, and come back when the first consumer's backward pass needs them.
+//! Time: the forward of those modules once more, and the host's work for each call. Results: exact.
+
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
+
+use oomph_trace::{Category, Phase};
+
+use crate::draft::{Draft, Load, Pace};
+use crate::levers::blocks::{self, Edits};
+use crate::model::{Event, Model};
+
+/// Classes of modules whose forward reads and writes little more than their result.
+const CHEAP: [&str; 18] = [
+    "LayerNorm",
+    "RMSNorm",
+    "LlamaRMSNorm",
+    "MistralRMSNorm",
+    "Qwen2RMSNorm",
+    "Qwen3RMSNorm",
+    "GroupNorm",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "ReLU",
+    "GELU",
+    "SiLU",
+    "Mish",
+    "GELUActivation",
+    "NewGELUActivation",
+    "SiLUActivation",
+    "QuickGELUActivation",
+];
+/// Products, by class.
+const PRODUCTS: [&str; 5] = ["Linear", "Conv1D", "Conv1d", "Conv2d", "Conv3d"];
+/// A product widens what it is given by this much at least, to be worth its time.
+const WIDER: u64 = 2;
+/// Less is not worth a call from Python.
+const LEAST_BYTES: u64 = 256 << 10;
+/// What a call costs the host beside its launches, in launches: following the graph in the forward
+/// pass and coming back in the backward pass takes about 50 µs.
+const HOST_LAUNCHES: f64 = 4.0;
+
+/// The modules that it could be applied to: the cheap ones, and those with the products before them.
+pub(crate) fn offered(model: &Model) -> Vec<Vec<String>> {
+    let kinds: HashMap<&str, &str> = model
+        .modules
+        .iter()
+        .map(|module| (module.name.as_str(), module.kind.as_str()))
+        .collect();
+    let kind = |name: &str| kinds.get(name).copied().unwrap_or("");
+    let is_cheap = |name: &str| CHEAP.contains(&kind(name));
+    let bytes = |number: &u32| {
+        let tensor = model.template.tensors.get(*number as usize);
+        tensor.map_or(0, |tensor| tensor.bytes)
+    };
+    let mut cheap: HashSet<&str> = HashSet::default();
+    let mut wide: HashSet<&str> = HashSet::default();
+    let into_cheap: HashSet<u32> = model
+        .calls
+        .iter()
+        .filter(|call| is_cheap(&call.module))
+        .flat_map(|call| call.inputs.iter().copied())
+        .collect();
+    for call in &model.calls {
+        let (&[input], &[output]) = (&call.inputs[..], &call.outputs[..]) else {
+            continue;
+        };
+        if bytes(&output) < LEAST_BYTES {
+            continue;
+        }
+        if is_cheap(&call.module) {
+            cheap.insert(&call.module);
+        } else if PRODUCTS.contains(&kind(&call.module))
+            && into_cheap.contains(&output)
+            && bytes(&output) >= WIDER * bytes(&input)
+        {
+            wide.insert(&call.module);
+        }
+    }
+    // Those of which something goes.
+    let everything: Vec<String> =
+        in_order(model, |name| cheap.contains(name) || wide.contains(name));
+    let found = find(&Draft::new(model, Pace::default()), &everything);
+    let used = found.again();
+    let useful: HashSet<&str> = used
+        .iter()
+        .filter_map(|&call| model.calls.get(call as usize))
+        .map(|call| call.module.as_str())
+        .collect();
+    let first = in_order(model, |name| cheap.contains(name) && useful.contains(name));
+    let second = in_order(model, |name| {
+        (cheap.contains(name) || wide.contains(name)) && useful.contains(name)
+    });
+    let mut choices = Vec::new();
+    if !first.is_empty() {
+        choices.push(first);
+    }
+    if !second.is_empty() && choices.first() != Some(&second) {
+        choices.push(second);
+    }
+    choices
+}
+
+/// Names of called modules that are wanted, in the order of the calls.
+fn in_order(model: &Model, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut seen = HashSet::default();
+    model
+        .calls
+        .iter()
+        .map(|call| call.module.as_str())
+        .filter(|name| wanted(name) && seen.insert(*name))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A saved tensor that is computed again.
+struct Dropped {
+    number: u32,
+    /// The call of the chosen module that it follows from.
+    call: u32,
+    /// The calls that use it, whose backward passes need it.
+    users: Vec<u32>,
+}
+
+/// What the lever changes.
+#[derive(Default)]
+struct Found {
+    dropped: Vec<Dropped>,
+    /// Arguments of modules of several operators that nobody saved before, and their calls.
+    held: Vec<(u32, u32)>,
+    /// Calls whose result is such an argument, and that are computed again instead.
+    through: Vec<u32>,
+}
+
+impl Found {
+    /// The calls that are computed again.
+    fn again(&self) -> HashSet<u32> {
+        let dropped = self.dropped.iter().map(|one| one.call);
+        dropped.chain(self.through.iter().copied()).collect()
+    }
+}
+
+/// Applies the lever.
+pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
+    let found = find(draft, modules);
+    let body = &draft.template.body;
+    // Where each call begins to allocate in the backward pass, and ends to in the forward pass.
+    let mut backward: HashMap<u32, usize> = HashMap::default();
+    let mut forward: HashMap<u32, usize> = HashMap::default();
+    let mut begins: Vec<usize> = Vec::new();
+    let mut made: HashMap<u32, usize> = HashMap::default();
+    let mut freed: HashMap<u32, usize> = HashMap::default();
+    // Where each call ends to in the backward pass.
+    let mut done: HashMap<u32, usize> = HashMap::default();
+    let mut start = body.len();
+    let mut inside = 0;
+    for (at, event) in body.iter().enumerate() {
+        match *event {
+            Event::Alloc(number) => {
+                made.insert(number, at);
+                let Some(tensor) = draft.template.tensors.get(number as usize) else {
+                    continue;
+                };
+                if tensor.phase == Phase::Backward {
+                    start = start.min(at);
+                    backward.entry(tensor.call).or_insert(at);
+                    done.insert(tensor.call, at + 1);
+                } else {
+                    forward.insert(tensor.call, at);
+                    let name = draft.model.calls.get(tensor.call as usize);
+                    if tensor.call != inside
+                        && name.is_some_and(|call| modules.contains(&call.module))
+                    {
+                        begins.push(at);
+                    }
+                    inside = tensor.call;
+                }
+            }
+            Event::Free(number) => {
+                freed.insert(number, at);
+            }
+            Event::FreePrevious(_) | Event::EmptyCache => {}
+        }
+    }
+    let mut edits = Edits::default();
+    for one in &found.dropped {
+        let (Some(&made), Some(&freed)) = (made.get(&one.number), freed.get(&one.number)) else {
+            continue;
+        };
+        let used = one.users.iter().filter_map(|call| forward.get(call));
+        let last = used.copied().max().unwrap_or(made).max(made);
+        let next = begins.partition_point(|&begin| begin <= last);
+        let gone = begins.get(next).copied().unwrap_or(start).min(start);
+        let needed = one.users.iter().filter_map(|call| backward.get(call));
+        let needed = needed
+            .copied()
+            .min()
+            .unwrap_or(freed)
+            .clamp(start.min(freed), freed);
+        let Some(copy) = blocks::again(&mut draft.template, one.number) else {
+            continue;
+        };
+        edits.insert(gone, Event::Free(one.number));
+        edits.insert(needed, Event::Alloc(copy));
+        edits.replace(freed, Event::Free(copy));
+    }
+    for &(number, call) in &found.held {
+        if let (Some(&freed), Some(&done)) = (freed.get(&number), done.get(&call))
+            && freed < done
+        {
+            edits.drop(freed);
+            edits.insert(done, Event::Free(number));
+        }
+    }
+    let mut again: Vec<u32> = found.again().into_iter().collect();
+    again.sort_unstable();
+    for call in again {
+        let mut load = draft.forward_load(call);
+        load.add(Load {
+            busy: 0.0,
+            launches: HOST_LAUNCHES,
+        });
+        draft.body.add(load);
+    }
+    draft.template.body = edits.apply(&draft.template.body);
+}
+
+/// What is no longer saved when the results of `modules` are computed again.
+fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
+    let (model, template) = (draft.model, &draft.template);
+    let chosen: HashSet<&str> = modules.iter().map(String::as_str).collect();
+    let is_chosen = |call: u32| {
+        let call = model.calls.get(call as usize);
+        call.is_some_and(|call| chosen.contains(call.module.as_str()))
+    };
+    let overwriting: HashSet<&str> = model
+        .modules
+        .iter()
+        .filter(|module| module.inplace == Some(true))
+        .map(|module| module.name.as_str())
+        .collect();
+    // Who is given a tensor, and who hands out what it was given.
+    let mut users: HashMap<u32, Vec<u32>> = HashMap::default();
+    let mut overwritten: HashSet<u32> = HashSet::default();
+    let mut results: HashMap<u32, u32> = HashMap::default();
+    for (number, call) in model.calls.iter().enumerate().skip(1) {
+        let number = number as u32;
+        for &input in &call.inputs {
+            users.entry(input).or_default().push(number);
+            if call.outputs.contains(&input)
+                && !is_chosen(number)
+                && overwriting.contains(call.module.as_str())
+            {
+                overwritten.insert(input);
+            }
+        }
+        if is_chosen(number) {
+            for &output in &call.outputs {
+                // In place, the tensor was made by the module before.
+                results.entry(output).or_insert(number);
+            }
+        }
+    }
+    let (_, positions) = blocks::find(draft, &[]);
+    let waits = |number: u32| {
+        positions
+            .frees
+            .get(&number)
+            .is_some_and(|&at| at >= positions.backward)
+    };
+    // The result that a cast or a copy inside of a call was made of.
+    let mut given: HashMap<u32, Vec<u32>> = HashMap::default();
+    // Results of chosen modules, by the call around them: a product with one follows from it.
+    let mut factors: HashMap<u32, Vec<u32>> = HashMap::default();
+    for (&result, &call) in &results {
+        for &user in users.get(&result).into_iter().flatten() {
+            given.entry(user).or_default().push(result);
+        }
+        if let Some(around) = model.calls.get(call as usize) {
+            factors.entry(around.parent).or_default().push(result);
+        }
+    }
+    let bytes = |number: u32| {
+        let tensor = template.tensors.get(number as usize);
+        tensor.map_or(0, |tensor| tensor.bytes)
+    };
+    // Calls with operators of their own that work in place (`out += identity`): what they hand out
+    // is no longer what a module in them made.
+    let changing: HashSet<u32> = model
+        .work
+        .iter()
+        .filter(|work| work.phase == Phase::Forward)
+        .filter(|work| {
+            let op = model.ops.get(work.op as usize);
+            op.is_some_and(|op| op.ends_with('_'))
+        })
+        .map(|work| work.call)
+        .collect();
+    let changed_around = |number: u32, call: u32| {
+        let around = model.calls.get(call as usize).map_or(0, |call| call.parent);
+        changing.contains(&around)
+            && model
+                .calls
+                .get(around as usize)
+                .is_some_and(|around| around.outputs.contains(&number))
+    };
+    let mut found = Found::default();
+    for event in &template.body {
+        let Event::Alloc(number) = *event else {
+            continue;
+        };
+        let Some(tensor) = template.tensors.get(number as usize) else {
+            continue;
+        };
+        if tensor.phase != Phase::Forward
+            || !waits(number)
+            || tensor.bytes < LEAST_BYTES
+            || !matches!(
+                tensor.category,
+                Category::Activation | Category::Temporary | Category::Unknown
+            )
+        {
+            continue;
+        }
+        let op = model.op(tensor);
+        let same_size =
+            |&&other: &&u32| bytes(other) == tensor.bytes || bytes(other) == 2 * tensor.bytes;
+        let source = if is_chosen(tensor.call) {
+            // Its result, or what it keeps inside.
+            (!overwritten.contains(&number) && !changed_around(number, tensor.call))
+                .then_some((tensor.call, number))
+        } else if matches!(op, "aten::_to_copy" | "aten::clone") {
+            let results_given = given.get(&tensor.call).into_iter().flatten();
+            let result = results_given.into_iter().find(same_size).copied();
+            result.and_then(|result| Some((*results.get(&result)?, number)))
+        } else if op == "aten::mul" {
+            let inside = factors.get(&tensor.call).into_iter().flatten();
+            let factor = inside.into_iter().find(same_size).copied();
+            factor.and_then(|factor| Some((*results.get(&factor)?, number)))
+        } else {
+            None
+        };
+        if let Some((call, number)) = source {
+            let mut by = users.get(&number).cloned().unwrap_or_default();
+            // A call that hands its argument on has blocks around it that do not use it themselves.
+            by.retain(|&user| !is_chosen(user) || user != call);
+            by.push(tensor.call);
+            // Modules that work on it in place do so again.
+            found.through.extend(by.iter().copied().filter(|&user| {
+                let call = model.calls.get(user as usize);
+                is_chosen(user) && call.is_some_and(|call| call.outputs.contains(&number))
+            }));
+            found.dropped.push(Dropped {
+                number,
+                call,
+                users: by,
+            });
+        }
+    }
+    let mut several: Vec<u32> = found
+        .dropped
+        .iter()
+        .filter(|one| {
+            let call = model.calls.get(one.call as usize);
+            call.is_some_and(|call| !call.outputs.contains(&one.number))
+                && template
+                    .tensors
+                    .get(one.number as usize)
+                    .is_some_and(|tensor| tensor.call == one.call)
+        })
+        .map(|one| one.call)
+        .collect();
+    several.dedup();
+    for number in several {
+        let Some(call) = model.calls.get(number as usize) else {
+            continue;
+        };
+        for &input in call.inputs.iter().filter(|input| !waits(**input)) {
+            match results.get(&input) {
+                Some(&before) => found.through.push(before),
+                None => found.held.push((input, number)),
+            }
+        }
+    }
+    found
+}
