@@ -21,6 +21,10 @@ use crate::live::{self, Inherits};
 
 /// What to run, and on what.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent settings of a run"
+)]
 pub struct Job {
     pub host: &'static Host,
     /// `script args…` or `-m module args…`.

@@ -628,19 +628,19 @@ impl Fitter {
             },
             Ended::OutOfMemory(_) => Err((last, "it ran out of memory with it".to_owned())),
             Ended::Refused(why) | Ended::Failed { why, .. } => {
-                let named = names.iter().find(|name| why.contains(*name));
-                Err((named.map_or(last, |name| (*name).to_owned()), why))
+                let blamed = names.iter().find(|name| why.contains(*name));
+                Err((blamed.map_or(last, |name| (*name).to_owned()), why))
             }
         })
     }
 
     /// The job with `levers` and compiled models, as a run measures it.
-    fn compiled(&mut self, plain: &Base, levers: &[Lever]) -> anyhow::Result<Option<Plan>> {
+    fn compiled(&mut self, base: &Base, levers: &[Lever]) -> anyhow::Result<Option<Plan>> {
         let compile = Lever::Compile {};
-        if !self.options.permits(&compile) || plain.model.facts.compiled {
+        if !self.options.permits(&compile) || base.model.facts.compiled {
             return Ok(None);
         }
-        let mut plan = search::predict(plain, plain, &[], &self.options);
+        let mut plan = search::predict(base, base, &[], &self.options);
         plan.levers = levers.iter().cloned().chain([compile]).collect();
         plan.results = plan
             .levers
