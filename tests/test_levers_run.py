@@ -157,3 +157,28 @@ def test_wrong_plans_say_why(oomph, tmp_path):
         run = oomph("import torch", "--plan", plan(tmp_path, *levers))
         assert run.status == 2 and words in run.err and "Traceback" not in run.err, run.err
     assert "cannot read the plan" in oomph("import torch", "--plan", "absent.toml").err
+
+
+def test_the_recorder_does_not_look_at_logits_that_wait(oomph, tmp_path):
+    """What computes when it is first looked at stays uncomputed: the whole logits are 512 MiB."""
+    script = """
+        import torch
+        from torch import nn
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.head = nn.Linear(64, 64), nn.Linear(64, 32768, bias=False)
+            def forward(self, x):
+                return self.head(self.body(x))
+        model = Model().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            x = torch.randn(4096, 64, device="cuda")
+            y = torch.randint(0, 32768, (4096,), device="cuda")
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step(); optimizer.zero_grad()
+    """
+    run = oomph(script, "--plan", plan(tmp_path, ("chunked_cross_entropy", {"chunks": 8})))
+    assert run.status == 0, run.err
+    assert run.json["levers"] == [{"name": "chunked_cross_entropy", "applied": 2, "note": None}]
+    assert peak(run) < 400 << 20

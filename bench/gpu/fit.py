@@ -170,6 +170,7 @@ def main() -> None:
     parser.add_argument("--plans", type=Path, default=FIT / "results" / "h200_virtual.jsonl")
     parser.add_argument("--most", type=float, default=450, help="seconds after which no run begins")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--no-baselines", action="store_true")
     parser.add_argument("--virtual", help="run on the virtual GPU of this name instead")
     args = parser.parse_args()
     began = time.time()
@@ -196,7 +197,7 @@ def main() -> None:
             if job not in plain:
                 plain[job] = run(settings, args.virtual, 120)
                 note(dict(job=job, kind="plain", measured=plain[job], planned=row["plain"]))
-                for baseline in () if args.tiny else ("checkpoint_all", "save_on_cpu"):
+                for baseline in () if args.tiny or args.no_baselines else ("checkpoint_all", "save_on_cpu"):
                     result = run(dict(settings, baseline=baseline), args.virtual, 120)
                     note(
                         dict(

@@ -441,11 +441,9 @@ class Recorder:
         """Note that the memory of `tensors` (pairs of tensor and owner) holds `kind` from now on."""
         now = _now()
         for t, owner in tensors:
-            try:
-                if t.is_cuda:
-                    self._marks.append((kind, now, base_pointer(t), owner))
-            except (RuntimeError, NotImplementedError):
-                continue  # a tensor without storage of its own: a wrapper or a fake
+            address = _address(t) if t.is_cuda else None
+            if address is not None:
+                self._marks.append((kind, now, address, owner))
 
     def _mark_gradients(self) -> None:
         pairs = []
@@ -684,11 +682,20 @@ def _cuda_tensors(value: Any):
 
 def _addresses(value: Any) -> list[int]:
     """Where the memory of the CUDA tensors in `value` begins."""
-    found = []
-    for t in _cuda_tensors(value):
-        with contextlib.suppress(RuntimeError, NotImplementedError):
-            found.append(base_pointer(t))
-    return found
+    found = map(_address, _cuda_tensors(value))
+    return [address for address in found if address is not None]
+
+
+def _address(t: torch.Tensor) -> int | None:
+    """Where the memory of a tensor begins; None where it has no storage: a wrapper or a fake.
+
+    Classes of tensors that compute when they are first looked at must not take this for a look.
+    """
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return base_pointer(t)
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 def _main_thread_line(thread: int) -> str:
