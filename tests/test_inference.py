@@ -192,17 +192,9 @@ def test_why_loading_ran_out_of_memory(tmp_path):
     plain = run(tmp_path, code).json
     # The weights in fp32, and the first of them in 16 bits.
     assert plain["peak_phase"] == "load" and plain["by_category"]["parameters"] > WEIGHTS
-    needed = plain["peak"]["used_bytes"]
-    words = [
-        "run",
-        "--gpu",
-        "rtx-3060",
-        "--memory",
-        needed * 9 // 10,
-        "--no-measure",
-        "--out",
-        "run",
-    ]
+    needed = plain["peak"]["allocated_bytes"] + plain["by_category"]["cuda_context"]
+    memory = needed - (4 << 20)
+    words = ["run", "--gpu", "rtx-3060", "--memory", memory, "--no-measure", "--out", "run"]
     done = Done(tmp_path, [*words, "-q", "script.py"], code)
     assert done.status == 3, done.err
     found = json.loads((tmp_path / "run" / "explanation.json").read_text())

@@ -270,6 +270,10 @@ fn by_scope(trace: &Trace, ids: &ScopeIds, life: Life, scope: Label) -> Category
     if scratch && ends && CUBLAS_WORKSPACES.contains(&size) {
         return Category::Workspace;
     }
+    // Copies of weights that are no model's own: read, moved, cast.
+    if scope.phase == Phase::Load {
+        return Category::Parameter;
+    }
     // Freed under the same operator that took it: scratch memory, or an intermediate.
     let passing = !ends
         && (life.alloc..life.free).all(|row| ids.get(trace, row) == ids.get(trace, life.alloc));
@@ -283,8 +287,6 @@ fn by_scope(trace: &Trace, ids: &ScopeIds, life: Life, scope: Label) -> Category
     match scope.phase {
         Phase::Forward | Phase::Inference => Category::Activation,
         Phase::Backward | Phase::Optimizer => Category::Temporary,
-        // Copies of weights that are no model's own.
-        Phase::Load => Category::Parameter,
         _ => Category::Unknown,
     }
 }

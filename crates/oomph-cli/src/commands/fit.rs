@@ -628,27 +628,27 @@ impl Fitter {
             },
             Ended::OutOfMemory(_) => Err((last, "it ran out of memory with it".to_owned())),
             Ended::Refused(why) | Ended::Failed { why, .. } => {
-                let known = names.iter().find(|name| why.contains(*name));
-                Err((known.map_or(last, |name| (*name).to_owned()), why))
+                let blamed = names.iter().find(|name| why.contains(*name));
+                Err((blamed.map_or(last, |name| (*name).to_owned()), why))
             }
         })
     }
 
     /// The job with `levers` and compiled models, as a run measures it.
-    fn compiled(&mut self, plain: &Base, levers: &[Lever]) -> anyhow::Result<Option<Plan>> {
+    fn compiled(&mut self, base: &Base, levers: &[Lever]) -> anyhow::Result<Option<Plan>> {
         let compile = Lever::Compile {};
-        if !self.options.permits(&compile) || plain.model.facts.compiled {
+        if !self.options.permits(&compile) || base.model.facts.compiled {
             return Ok(None);
         }
-        let mut wanted = search::predict(plain, plain, &[], &self.options);
-        wanted.levers = levers.iter().cloned().chain([compile]).collect();
-        wanted.results = wanted
+        let mut plan = search::predict(base, base, &[], &self.options);
+        plan.levers = levers.iter().cloned().chain([compile]).collect();
+        plan.results = plan
             .levers
             .iter()
             .map(Lever::results)
             .max()
-            .unwrap_or(wanted.results);
-        let mut found = self.verify(&wanted, true)?;
+            .unwrap_or(plan.results);
+        let mut found = self.verify(&plan, true)?;
         if let Some(plan) = &mut found {
             // Its predictions are the plain job's, and steps are not told apart in compiled code.
             plan.predicted = plan.peak;
