@@ -132,6 +132,12 @@ def test_a_plan_is_found_verified_written_and_holds(tmp_path, plain):
     assert done.returncode == 0, done.stderr
     again = json.loads((tmp_path / "again.json").read_text())["peak"]
     assert again["used_bytes"] == pytest.approx(chosen["peak"]["used_bytes"], rel=0.01)
+    # The page can be made again, plans and all.
+    page = tmp_path / found.json["report"]
+    written = page.read_bytes()
+    page.unlink()
+    assert command(tmp_path, "report", page.parent).returncode == 0
+    assert page.read_bytes() == written
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ use serde_json::Value;
 
 /// The page's name in a run's directory.
 pub const NAME: &str = "index.html";
+/// The plans that `oomph fit` found for a run, beside it.
+pub const PLANS: &str = "plans.json";
 
 /// A run as its directory keeps it.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub struct Run {
     explanation: Option<Value>,
     /// The run's own history, and that of the same job without a limit.
     traces: Vec<(&'static str, Trace)>,
+    /// Plans to make it fit, where `oomph fit` looked for them.
+    plans: Vec<Plan>,
 }
 
 impl Run {
@@ -38,6 +42,12 @@ impl Run {
             )
         })?;
         let explanation = read_json(&directory.join("explanation.json"))?;
+        let plans = match read_json(&directory.join(PLANS))? {
+            Some(plans) => serde_json::from_value(plans).with_context(|| {
+                format!("{}: these are no plans", directory.join(PLANS).display())
+            })?,
+            None => Vec::new(),
+        };
         let unlimited = directory.join("unlimited/trace.oomph");
         let has_both = unlimited.is_file();
         let mut traces = Vec::new();
@@ -57,6 +67,7 @@ impl Run {
             summary,
             explanation,
             traces,
+            plans,
         })
     }
 
@@ -66,8 +77,8 @@ impl Run {
     }
 
     /// The page, with the plans that were tried, if any were.
-    pub fn page(&self, plans: Vec<Plan>, redact: bool) -> Page<'_> {
-        let kind = if plans.is_empty() {
+    pub fn page(&self, redact: bool) -> Page<'_> {
+        let kind = if self.plans.is_empty() {
             Kind::Run
         } else {
             Kind::Fit
@@ -82,7 +93,7 @@ impl Run {
             ..Options::default()
         };
         let mut page = Page::new(kind, file_name(Path::new(script)));
-        page.plans = plans;
+        page.plans.clone_from(&self.plans);
         page.redact = redact;
         page.summary = Some(self.summary.clone());
         page.explanation.clone_from(&self.explanation);
@@ -104,17 +115,17 @@ impl Run {
     }
 
     /// Writes the page into the run's directory and returns its path.
-    pub fn write(&self, plans: Vec<Plan>) -> anyhow::Result<PathBuf> {
+    pub fn write(&self) -> anyhow::Result<PathBuf> {
         let path = self.directory.join(NAME);
-        write(&path, &self.page(plans, false))?;
+        write(&path, &self.page(false))?;
         Ok(path)
     }
 }
 
 /// Writes the page of a run that has just ended. The run is worth more than its page: what goes
 /// wrong is said, and no error.
-pub fn after_run(directory: &Path, plans: Vec<Plan>) -> Option<PathBuf> {
-    match Run::read(directory).and_then(|run| run.write(plans)) {
+pub fn after_run(directory: &Path) -> Option<PathBuf> {
+    match Run::read(directory).and_then(|run| run.write()) {
         Ok(path) => Some(path),
         Err(error) => {
             anstream::eprintln!("oomph: the report could not be written: {error:#}");

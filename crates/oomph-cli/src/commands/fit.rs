@@ -436,7 +436,8 @@ fn page(plain: &Run, result: &Fit) -> anyhow::Result<Option<String>> {
         summary.verdict = Verdict::OutOfMemory;
     }
     json::write(&plain.directory.join("summary.json"), &summary)?;
-    let page = page::after_run(&plain.directory, result.rows());
+    json::write(&plain.directory.join(page::PLANS), &result.rows())?;
+    let page = page::after_run(&plain.directory);
     Ok(page.map(|page| page.display().to_string()))
 }
 

@@ -50,7 +50,7 @@ impl Args {
         }
         if Run::is(&self.input) {
             let run = Run::read(&self.input)?;
-            let page = run.page(Vec::new(), self.redact);
+            let page = run.page(self.redact);
             self.write(&page, &self.input.join(page::NAME))?;
         } else {
             let trace = page::read_trace(&self.input)?;

@@ -478,7 +478,7 @@ impl Args {
         if let Some(explained) = failed {
             json::write(&directory.join("explanation.json"), explained)?;
         }
-        let report = page::after_run(directory, Vec::new());
+        let report = page::after_run(directory);
         if let Some(target) = &self.json {
             json::write(target, &result)?;
         }

@@ -14,7 +14,7 @@ pub mod payload;
 pub mod redact;
 pub mod what_if;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use history::History;
@@ -43,7 +43,7 @@ pub enum Kind {
 }
 
 /// A way to make a job fit.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The levers, as text: `micro-batch 8 × 2`.
     pub levers: String,
