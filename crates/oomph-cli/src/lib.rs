@@ -14,6 +14,7 @@ mod live;
 mod page;
 mod planning;
 mod progress;
+mod script;
 mod table;
 
 use std::ffi::OsString;

@@ -13,6 +13,7 @@ use oomph_report::terminal::width;
 
 use crate::job::free_directory;
 use crate::progress::Progress;
+use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, host, json, stdout};
 
 /// Arguments of `oomph drift`.
@@ -53,17 +54,8 @@ pub struct Args {
     #[arg(short, long)]
     quiet: bool,
 
-    /// Run a module, as `python -m` does
-    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "command")]
-    module: Vec<OsString>,
-
-    /// The script and its arguments
-    #[arg(
-        value_name = "SCRIPT",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    script: Script,
 }
 
 /// Levers that a CPU does not show: other kernels of the GPU.
@@ -80,7 +72,9 @@ impl Args {
         let text = fs::read_to_string(&self.plan)
             .with_context(|| format!("cannot read the plan {}", self.plan.display()))?;
         let plan = PlanFile::parse(&text).with_context(|| self.plan.display().to_string())?;
-        let words = self.words()?;
+        let words = self
+            .script
+            .of_python("oomph drift --plan FILE [options] script.py args…")?;
         for warning in plan.mismatches(
             &super::run::this_job(&words),
             &oomph_plan::Gpu::default(),
@@ -197,28 +191,6 @@ impl Args {
         drift.exceeded = self
             .max_drift
             .is_some_and(|limit| measured.largest_error() > limit);
-    }
-
-    fn words(&self) -> anyhow::Result<Vec<OsString>> {
-        if !self.module.is_empty() {
-            return Ok(std::iter::once(OsString::from("-m"))
-                .chain(self.module.iter().cloned())
-                .collect());
-        }
-        match self.command.first() {
-            None => {
-                bail!(
-                    "no script was given. Usage: oomph drift --plan FILE [options] script.py args…"
-                )
-            }
-            Some(script) if !Path::new(script).is_file() => {
-                bail!(
-                    "{}: no such file. Give a Python script, or a module with -m",
-                    script.to_string_lossy()
-                )
-            }
-            Some(_) => Ok(self.command.clone()),
-        }
     }
 
     /// One run of the script.

@@ -22,6 +22,7 @@ use crate::commands::run::this_job;
 use crate::job::{Variant, free_directory};
 use crate::planning::{Ended, Run, Workshop};
 use crate::progress::Progress;
+use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, page, stdout};
 
 mod largest;
@@ -117,17 +118,8 @@ pub struct Args {
     #[arg(long)]
     unsupported: bool,
 
-    /// Run a module, as `python -m` does
-    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "command")]
-    module: Vec<OsString>,
-
-    /// The script and its arguments
-    #[arg(
-        value_name = "SCRIPT",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    script: Script,
 }
 
 /// More runs of plans than this are not made: a plan that is not right by then will not be.
@@ -244,26 +236,17 @@ impl Args {
     }
 
     fn words(&self) -> anyhow::Result<Vec<OsString>> {
-        if !self.module.is_empty() {
-            return Ok(std::iter::once(OsString::from("-m"))
-                .chain(self.module.iter().cloned())
-                .collect());
+        if let Some(first) = self.script.words().first()
+            && let launcher = first.to_string_lossy()
+            && ["torchrun", "accelerate", "python", "python3"].contains(&&*launcher)
+            && !Path::new(first).is_file()
+        {
+            bail!(
+                "{launcher} starts processes of its own, which oomph fit does not follow. Give it the script: oomph fit --gpu NAME train.py args…"
+            );
         }
-        match self.command.first() {
-            None => {
-                bail!("no script was given. Usage: oomph fit --gpu NAME [options] script.py args…")
-            }
-            Some(script) if !Path::new(script).is_file() => {
-                let script = script.to_string_lossy();
-                if ["torchrun", "accelerate", "python", "python3"].contains(&&*script) {
-                    bail!(
-                        "{script} starts processes of its own, which oomph fit does not follow. Give it the script: oomph fit --gpu NAME train.py args…"
-                    );
-                }
-                bail!("{script}: no such file. Give a Python script, or a module with -m")
-            }
-            Some(_) => Ok(self.command.clone()),
-        }
+        self.script
+            .of_python("oomph fit --gpu NAME [options] script.py args…")
     }
 
     fn result(fitter: &Fitter, plain: &Run, gpu: &Gpu, margin: u64) -> Fit {

@@ -26,6 +26,7 @@ use crate::cluster::{self, Words};
 use crate::host;
 use crate::job::{Attempt, Job, Rehearsed, Variant, free_directory};
 use crate::page;
+use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
 
 /// GPUs of a host of a cluster, where the user does not say.
@@ -103,17 +104,8 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = cluster::PATIENCE_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,
 
-    /// Run a module, as `python -m` does
-    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "command")]
-    module: Vec<OsString>,
-
-    /// The script and its arguments
-    #[arg(
-        value_name = "SCRIPT",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    script: Script,
 }
 
 impl Args {
@@ -193,13 +185,7 @@ impl Args {
 
     fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
-        let mut words = self.command.clone();
-        if !self.module.is_empty() {
-            words = std::iter::once(OsString::from("-m"))
-                .chain(self.module.iter().cloned())
-                .collect();
-        }
-        let (words, launches) = match cluster::words(words, host)? {
+        let (words, launches) = match cluster::words(self.script.words(), host)? {
             Words::Script(words) => (words, false),
             Words::Launcher(words) => (words, true),
         };
