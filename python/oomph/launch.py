@@ -205,11 +205,7 @@ class Session:
             )
         recorder.start()
         self.recorder = recorder
-        if self._specifications:
-            from oomph.levers import Levers
-
-            recorder.levers = Levers(self._specifications)
-            recorder.levers.install()
+        # Before levers, which may make a process group.
         if settings.get("rehearsal"):
             from oomph.rehearsal import install
 
@@ -218,6 +214,11 @@ class Session:
             from oomph.cluster import watch_ranks
 
             watch_ranks(recorder)
+        if self._specifications:
+            from oomph.levers import Levers
+
+            recorder.levers = Levers(self._specifications)
+            recorder.levers.install()
 
     def _exit_at_once(self, status: int) -> None:
         if self.recorder and os.getpid() == self.recorder.process:

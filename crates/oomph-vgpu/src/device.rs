@@ -103,6 +103,9 @@ pub struct Device {
 pub struct Machine {
     pub config: Config,
     pub properties: Properties,
+    /// How many GPUs the machine has, seen by this process or not.
+    pub count: u32,
+    /// Those that this process sees; the memory of each knows which of all it is.
     pub devices: Vec<Device>,
     pub costs: ContextCosts,
     /// How fast it computes and copies.
@@ -123,9 +126,12 @@ pub fn machine() -> &'static Machine {
         let properties = Properties::new(&config);
         let total = properties.total_bytes;
         let limit = config.number("memory.limit_bytes", total);
-        let devices = (0..config.number("count", 1))
+        let count = config.number("count", 1) as u32;
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let devices = visible_of(visible.as_deref(), count)
+            .into_iter()
             .map(|index| {
-                let mut memory = DeviceMemory::new(index as u32, total, limit);
+                let mut memory = DeviceMemory::new(index, total, limit);
                 memory.others = config.number("memory.other_processes_bytes", 0);
                 Device {
                     memory: Mutex::new(memory),
@@ -142,12 +148,43 @@ pub fn machine() -> &'static Machine {
         Machine {
             config,
             properties,
+            count,
             devices,
             costs,
             rates,
             copy_limit,
         }
     })
+}
+
+/// Which of `count` GPUs `CUDA_VISIBLE_DEVICES` shows, in its order: numbers, up to the first that is
+/// none of a GPU, or that comes twice. All without the variable.
+fn visible_of(variable: Option<&str>, count: u32) -> Vec<u32> {
+    let Some(text) = variable else {
+        return (0..count).collect();
+    };
+    let mut found: Vec<u32> = Vec::new();
+    for word in text.split(',') {
+        let named = (0..count).find(|&index| {
+            let whole = u128::from_be_bytes(crate::driver::uuid(index as i32));
+            let name = word.trim().strip_prefix("GPU-").map(|hex| hex.replace('-', ""));
+            word.trim().parse() == Ok(index)
+                || name.is_some_and(|hex| u128::from_str_radix(&hex, 16) == Ok(whole))
+        });
+        match named {
+            Some(index) if !found.contains(&index) => found.push(index),
+            _ => break,
+        }
+    }
+    found
+}
+
+/// Which of the machine's GPUs the process's device `ordinal` is.
+pub fn physical(ordinal: i32) -> i32 {
+    usize::try_from(ordinal)
+        .ok()
+        .and_then(|index| machine().devices.get(index))
+        .map_or(ordinal, |device| device.memory.lock().index() as i32)
 }
 
 unsafe extern "C" fn mark_forked() {
@@ -195,4 +232,22 @@ pub fn owner(addr: u64) -> Option<(u32, &'static Device)> {
     (0u32..)
         .zip(&machine().devices)
         .find(|(_, device)| device.memory.lock().owns(addr))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visible_devices_are_those_of_the_variable() {
+        assert_eq!(visible_of(None, 3), [0, 1, 2]);
+        assert_eq!(visible_of(Some("2,0"), 3), [2, 0]);
+        assert_eq!(visible_of(Some("1, 7, 0"), 3), [1]);
+        assert_eq!(visible_of(Some("1,1"), 3), [1]);
+        assert_eq!(visible_of(Some(""), 3), Vec::<u32>::new());
+        assert_eq!(visible_of(Some("-1"), 3), Vec::<u32>::new());
+        let hex = format!("{:032x}", u128::from_be_bytes(crate::driver::uuid(2)));
+        let name = format!("GPU-{}-{}", &hex[..8], &hex[8..]);
+        assert_eq!(visible_of(Some(&name), 3), [2]);
+    }
 }

@@ -352,11 +352,11 @@ export! {
         SUCCESS
     }
     fn cuDeviceGetUuid(out: *mut [u8; 16], device: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, uuid(device)) };
+        unsafe { put(out, uuid(device::physical(device))) };
         SUCCESS
     }
     fn cuDeviceGetUuid_v2(out: *mut [u8; 16], device: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, uuid(device)) };
+        unsafe { put(out, uuid(device::physical(device))) };
         SUCCESS
     }
     fn cuDeviceTotalMem_v2(out: *mut usize, _device: c_int) -> Status, or UNKNOWN; {
@@ -365,7 +365,7 @@ export! {
     }
     fn cuDeviceGetAttribute(out: *mut c_int, which: c_int, device: c_int) -> Status, or UNKNOWN; {
         const PCI_BUS: c_int = 33;
-        let value = if which == PCI_BUS { pci_address(device)[1] } else { attribute(which) };
+        let value = if which == PCI_BUS { pci_address(device::physical(device))[1] } else { attribute(which) };
         unsafe { put(out, value) };
         SUCCESS
     }

@@ -263,6 +263,11 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
+    /// Which GPU of the machine it is of.
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Memory of GPU `index`: `total` bytes, of which `limit` can be had.
     pub fn new(index: u32, total: u64, limit: u64) -> Self {
         Self {

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use crate::device::machine;
+use crate::device::{self, machine};
 use crate::{driver, export, put};
 
 pub type Return = c_int;
@@ -15,7 +15,7 @@ const UNKNOWN: Return = 999;
 /// Device handles are the index plus one.
 fn index(handle: u64) -> Option<usize> {
     let index = usize::try_from(handle.checked_sub(1)?).ok()?;
-    (index < machine().devices.len()).then_some(index)
+    (index < machine().count as usize).then_some(index)
 }
 
 unsafe fn put_text(out: *mut c_char, room: c_uint, text: &str) -> Return {
@@ -52,18 +52,18 @@ export! {
         unsafe { crate::runtime::cudaDriverGetVersion(version) }
     }
     fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Return, or UNKNOWN; {
-        unsafe { put(count, machine().devices.len() as c_uint) };
+        unsafe { put(count, machine().count as c_uint) };
         SUCCESS
     }
     fn nvmlDeviceGetHandleByIndex_v2(which: c_uint, out: *mut u64) -> Return, or UNKNOWN; {
-        if which as usize >= machine().devices.len() {
+        if which >= machine().count {
             return INVALID_ARGUMENT;
         }
         unsafe { put(out, u64::from(which) + 1) };
         SUCCESS
     }
     fn nvmlDeviceGetHandleByPciBusId_v2(_bus: *const c_char, out: *mut u64) -> Return, or UNKNOWN; {
-        unsafe { put(out, u64::from(crate::device::current()) + 1) };
+        unsafe { put(out, device::physical(device::current() as c_int) as u64 + 1) };
         SUCCESS
     }
     fn nvmlDeviceGetHandleByUUID(_uuid: *const c_char, out: *mut u64) -> Return, or UNKNOWN; {
@@ -80,9 +80,16 @@ export! {
         unsafe { put_text(out, room, &machine().properties.name) }
     }
     fn nvmlDeviceGetMemoryInfo(handle: u64, out: *mut Memory) -> Return, or UNKNOWN; {
-        let Some(device) = index(handle).and_then(|index| machine().devices.get(index)) else { return INVALID_ARGUMENT };
-        let memory = device.memory.lock();
-        unsafe { put(out, Memory { total: memory.total, free: memory.free(), used: memory.used() }) };
+        let Some(which) = index(handle) else { return INVALID_ARGUMENT };
+        // Those that CUDA_VISIBLE_DEVICES hides are there all the same, as far as this process knows unused.
+        let seen = machine().devices.iter().map(|device| device.memory.lock()).find(|memory| memory.index() as usize == which);
+        let total = machine().properties.total_bytes;
+        let memory = seen.map_or(Memory { total, free: total, used: 0 }, |memory| Memory {
+            total: memory.total,
+            free: memory.free(),
+            used: memory.used(),
+        });
+        unsafe { put(out, memory) };
         SUCCESS
     }
     fn nvmlDeviceGetComputeRunningProcesses(_handle: u64, count: *mut c_uint, _list: *mut u8) -> Return, or UNKNOWN; {

@@ -203,7 +203,7 @@ export! {
         SUCCESS
     }
     fn cudaDeviceGetPCIBusId(text: *mut c_char, len: c_int, index: c_int) -> Error, or UNKNOWN; {
-        let id = format!("00000000:{:02X}:00.0\0", index + 1);
+        let id = format!("00000000:{:02X}:00.0\0", device::physical(index) + 1);
         let len = usize::try_from(len).unwrap_or(0).min(id.len());
         if text.is_null() || len == 0 {
             return fail(INVALID_VALUE);
@@ -266,7 +266,7 @@ macro_rules! device_prop {
                 for (to, &byte) in prop.name.iter_mut().take(255).zip(from.name.as_bytes()) {
                     *to = byte as c_char;
                 }
-                prop.uuid = driver::uuid(index);
+                prop.uuid = driver::uuid(device::physical(index));
                 prop.totalGlobalMem = from.total_bytes as usize;
                 prop.sharedMemPerBlock = from.shared_per_block as usize;
                 prop.regsPerBlock = from.registers_per_block;
@@ -285,7 +285,7 @@ macro_rules! device_prop {
                 prop.surfaceAlignment = 512;
                 prop.concurrentKernels = 1;
                 prop.ECCEnabled = from.ecc;
-                prop.pciBusID = index + 1;
+                prop.pciBusID = device::physical(index) + 1;
                 prop.asyncEngineCount = from.copy_engines;
                 prop.unifiedAddressing = 1;
                 prop.memoryBusWidth = from.memory_bus_bits;

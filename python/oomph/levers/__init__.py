@@ -20,6 +20,12 @@ def prepare(specifications: list[dict[str, Any]]) -> None:
             variable = new if new in os.environ else "PYTORCH_CUDA_ALLOC_CONF"
             settings = [os.environ.get(variable, ""), specification["conf"]]
             os.environ[variable] = ",".join(s for s in settings if s)
+        if specification["name"] == "shard" and os.environ.get("LOCAL_RANK", "").isdigit():
+            # A script for one GPU says "cuda:0": that is each rank's own.
+            seen = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
+            local = int(os.environ["LOCAL_RANK"])
+            if not seen or local < len(seen):
+                os.environ["CUDA_VISIBLE_DEVICES"] = seen[local] if seen else str(local)
 
 
 class Levers:
@@ -36,6 +42,7 @@ class Levers:
             name = parameters.pop("name")
             module = importlib.import_module(f"oomph.levers.{name}")
             self.levers.append(module.LEVER(**parameters))
+        self.job.levers = self.levers
 
     def install(self) -> None:
         """Torch has just been imported; the script goes on after this."""

@@ -80,6 +80,8 @@ class Job:
         """Around `unscale_`, `step`, `update` of a `GradScaler`, with the method's name and the scaler."""
         self.around_loader: list[Callable[[DataLoader, Any], Any]] = []
         """Given a DataLoader and a fresh iterator over it, returns the iterator that the script gets."""
+        self.levers: list[Any] = []
+        """The levers of the plan, for those that must know of each other."""
         # Weak: whoever watches must not keep alive.
         self.models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """The outermost modules that were called."""

@@ -1,0 +1,541 @@
+"""A script for one GPU on several: each takes a part of every batch, and of the model."""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections import Counter
+from typing import Any
+
+import torch
+
+from oomph.levers import alone, shares
+from oomph.levers.base import Lever
+from oomph.levers.forward import Places
+from oomph.levers.job import Backward, Job, Proceed, on_import
+from oomph.levers.losses import Inseparable, coupled
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
+
+
+class Shard(Lever):
+    """Ranks that `torchrun` starts train together what the script trains alone.
+
+    Needs: a loop over a DataLoader of its own, and one rank a GPU. Changes: each rank computes its
+    part of each batch, so that the global batch stays as it is. With `shards` 1 each holds the whole
+    model and gradients are averaged (DistributedDataParallel); otherwise `shards` ranks hold a part
+    each of parameters, gradients and optimizer state (FSDP2's `fully_shard`), and as many groups as
+    are left over are replicas of each other. Results: the same to rounding, with `dtype` other
+    numerics. Each rank's loss counts for its part of the batch's samples (of its targets, where some
+    are ignored); after `backward` the script sees the loss of the whole batch. Batch normalisation
+    becomes `SyncBatchNorm`. Random layers draw other numbers on each rank.
+
+    Batches that are not trained on (evaluation) are not shared out: every rank computes them whole.
+    The first rank prints, logs and saves, whole tensors as one GPU would.
+
+    Refused by name: scripts that are distributed already, frameworks that bring their own means
+    (Hugging Face's Trainer, Lightning, accelerate), loops without a DataLoader, losses that compare
+    samples, LBFGS, parameters outside of the model.
+    """
+
+    name = "shard"
+    order = 15
+
+    def __init__(
+        self,
+        gpus: int,
+        shards: int = 1,
+        modules: list[str] | None = None,
+        reshard: bool = True,
+        dtype: str | None = None,
+        offload: bool = False,
+        unused: bool = False,
+    ) -> None:
+        """`gpus` ranks; `shards` of them hold the model together. `modules` are the blocks that are
+        gathered one at a time; `reshard` drops them again after their forward pass. `dtype` is what
+        they are gathered and computed in; `offload` keeps all parts in host memory, where the
+        optimizer steps. `unused`: some parameters get no gradient in some steps."""
+        super().__init__()
+        if gpus < 1 or shards < 1 or gpus % shards:
+            raise self.refuse(f"{gpus} GPUs cannot be divided into groups of {shards}")
+        if dtype is not None and dtype not in DTYPES:
+            raise self.refuse(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+        self.world, self.shards = gpus, shards
+        self.modules, self.reshard = list(modules or []), reshard
+        self.dtype = DTYPES[dtype] if dtype else None
+        self.offload, self.unused = offload, unused
+        self.rank = 0
+        self.share: shares.Share | None = None
+        """What of the batch that the script is working on this rank has; None if all of it."""
+        self.taken = 0
+        """Batches that were shared out."""
+        self.outputs: list[Any] = []
+        self.checked = False
+        self.factors: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """The losses of the backward pass in progress, and what each counts for."""
+        self.wrapped: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self.replicas: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+        self.became: dict[int, tuple[Any, torch.nn.Parameter]] = {}
+        """For each parameter that was dealt out, by its id: itself (weakly), what replaced it."""
+        self.mesh: Any = None
+        self.micro_batch: Any = None
+
+    # ---- start ----
+
+    def install(self, job: Job) -> None:
+        """Meet the other ranks, and step in wherever one process is not like several."""
+        self.job = job
+        self.micro_batch = next((l for l in job.levers if l.name == "micro_batch"), None)
+        self._start()
+        shares.install(self)
+        job.on_move.append(self._move)
+        job.on_model.append(self._model)
+        job.on_optimizer.append(self._optimizer)
+        job.on_leave.append(self._leave)
+        job.on_backward.append(self._backward)
+        job.after_backward.append(self._after_backward)
+        job.around_clip.append(self._clip)
+        job.around_step.append(self._step)
+        self._refuse_others()
+        _same_is_swapped()
+
+    def _start(self) -> None:
+        import torch.distributed as dist
+
+        ranks = int(os.environ.get("WORLD_SIZE", 1))
+        if ranks != self.world or "RANK" not in os.environ:
+            raise self.refuse(
+                f"it was planned for {self.world} ranks, one a GPU; there "
+                f"{'is' if ranks == 1 else 'are'} {ranks}",
+                f"oomph run --plan oomph-plan.toml -- torchrun --nproc-per-node {self.world} SCRIPT\n",
+            )
+        cuda = torch.cuda.is_available()
+        self.device_type = "cuda" if cuda else "cpu"
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+        self.rank = dist.get_rank()
+        first = [torch.initial_seed()]
+        dist.broadcast_object_list(first, device=torch.device("cpu"))
+        alone.install(self.rank, first[0])
+
+        def again(*args: Any, **kwargs: Any) -> None:
+            raise self.refuse(
+                "it is distributed already (init_process_group). Run it as it is: "
+                "oomph run --gpu NAME:N -- torchrun --nproc-per-node N SCRIPT"
+            )
+
+        for module in (dist, dist.distributed_c10d):
+            module.init_process_group = again  # type: ignore[attr-defined]
+
+    def _refuse_others(self) -> None:
+        def refused(module: Any, kind: str, method: str, what: str, by_hand: str) -> None:
+            def instead(*args: Any, **kwargs: Any) -> None:
+                raise self.refuse(f"{what} brings its own means for several GPUs", by_hand)
+
+            setattr(getattr(module, kind), method, instead)
+
+        def on(name: str, *how: str) -> None:
+            on_import(name, lambda module: refused(module, *how))
+
+        count = self.world
+        hugging = f"TrainingArguments(…, fsdp=['full_shard', 'auto_wrap'], per_device_train_batch_size=old // {count})"
+        if self.shards == 1:
+            hugging = f"TrainingArguments(…, per_device_train_batch_size=old // {count})"
+        torchrun = f"torchrun --nproc-per-node {count} SCRIPT\n"
+        on("transformers.trainer", "Trainer", "__init__", "Hugging Face's Trainer", f"{hugging}\n{torchrun}")  # fmt: skip
+        strategy = "ddp" if self.shards == 1 else "fsdp"
+        for package in ("lightning.pytorch", "pytorch_lightning"):
+            on(f"{package}.trainer.trainer", "Trainer", "__init__", "Lightning", f"Trainer(…, devices={count}, strategy='{strategy}')  # batch_size=old // {count}\n")  # fmt: skip
+        on("accelerate.accelerator", "Accelerator", "__init__", "accelerate", f"accelerate launch --num_processes {count} SCRIPT  # batch_size=old // {count}\n")  # fmt: skip
+
+        # One process sees one GPU: nothing is left for DataParallel to do.
+        original = torch.nn.DataParallel.__init__
+
+        @functools.wraps(original)
+        def initialize(module: Any, inner: Any, *args: Any, **kwargs: Any) -> None:
+            self.add_note("torch.nn.DataParallel is replaced by one process a GPU")
+            original(module, inner)
+
+        torch.nn.DataParallel.__init__ = initialize  # type: ignore[method-assign]
+
+    # ---- the model ----
+
+    def _move(self, module: torch.nn.Module, device: torch.device) -> None:
+        """A model that is dealt out before it is moved never lies whole on one GPU."""
+        if self.shards == 1 or not self.modules:
+            return
+        named = _names(module)
+        if all(name in named for name in self.modules) and _dtypes(module):
+            self._shard(module, named)
+
+    def _model(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
+        if module in self.wrapped or not any(True for _ in module.parameters()):
+            return
+        if all(m in self.wrapped for m in module.modules() if any(True for _ in m.parameters(False))):
+            return
+        self._check_model(module)
+        if self.shards == 1:
+            if any(p.requires_grad for p in module.parameters()):
+                self._replicate(module)
+        else:
+            self._shard(module, named)
+
+    def _check_model(self, module: torch.nn.Module) -> None:
+        for name, part in module.named_modules():
+            if isinstance(part, BATCH_NORMS) and not isinstance(
+                part, (torch.nn.SyncBatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
+            ):
+                if self.device_type != "cuda":
+                    raise self.refuse(
+                        f"batch normalization ({name}) takes its statistics from the whole batch, and "
+                        "SyncBatchNorm, which does so over ranks, needs a GPU"
+                    )
+                # In place: whoever holds the layer keeps it, and it computes over all ranks.
+                _synchronize(part)
+                self.add_note("batch normalization takes its statistics from all ranks (SyncBatchNorm)")
+
+    def _replicate(self, module: torch.nn.Module) -> None:
+        """DistributedDataParallel around the model, which the script goes on to call by itself."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        ddp = DistributedDataParallel(
+            module, gradient_as_bucket_view=True, find_unused_parameters=self.unused
+        )
+        self.replicas[module] = ddp
+        # As torch.distributed._composable.replicate does; weakly, so that a copy of the module is one.
+        reference = weakref.ref(ddp)
+
+        def before(module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
+            ddp = reference()
+            return None if ddp is None or ddp.module is not module else ddp._pre_forward(*args, **kwargs)
+
+        def after(module: torch.nn.Module, args: tuple, output: Any) -> Any:
+            ddp = reference()
+            return None if ddp is None or ddp.module is not module else ddp._post_forward(output)
+
+        module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        module.register_forward_hook(after)
+        self.wrapped.update(module.modules())
+        self.applied += 1
+
+    def _shard(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard  # fmt: skip
+
+        self._check_model(module)
+        places = Places(self.modules)
+        blocks = places.take(named)
+        before = dict(module.named_parameters(remove_duplicate=False))
+        _check_alike(self, before)
+        for name, block in list(blocks.items()):
+            if _shares_parameters(block, before):
+                del blocks[name]
+                self.add_note(f"{name} shares parameters with other modules: it is not gathered by itself")
+        options: dict[str, Any] = dict(
+            mesh=self._mesh(),
+            offload_policy=CPUOffloadPolicy() if self.offload else OffloadPolicy(),
+            reshard_after_forward=self.reshard,
+        )
+        lowered = MixedPrecisionPolicy(
+            param_dtype=self.dtype, reduce_dtype=torch.float32 if self.dtype else None
+        )
+        full = MixedPrecisionPolicy(
+            param_dtype=self.dtype,
+            reduce_dtype=lowered.reduce_dtype,
+            output_dtype=torch.float32 if self.dtype else None,
+        )
+        for block in blocks.values():
+            _keeping_its_name(block, lambda m: fully_shard(m, mp_policy=lowered, **options))
+        # The outermost is gathered first and last: it stays between its forward and its backward.
+        options["reshard_after_forward"] = None if self.reshard else False
+        _keeping_its_name(module, lambda m: fully_shard(m, mp_policy=full, **options))
+        self.wrapped.update(module.modules())
+        after = dict(module.named_parameters(remove_duplicate=False))
+        for name, old in before.items():
+            if after[name] is not old:
+                self.became[id(old)] = (weakref.ref(old), after[name])
+        for optimizer in self.job.optimizers:
+            self._refer(optimizer)
+        self.applied += 1 + len(blocks)
+
+    def _mesh(self) -> Any:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        if self.mesh is None:
+            if self.device_type == "cuda":
+                torch.cuda.set_device(0)  # else the mesh takes LOCAL_RANK for it
+            if self.shards == self.world:
+                self.mesh = init_device_mesh(self.device_type, (self.world,))
+            else:
+                self.mesh = init_device_mesh(
+                    self.device_type,
+                    (self.world // self.shards, self.shards),
+                    mesh_dim_names=("replicas", "shards"),
+                )
+        return self.mesh
+
+    # ---- optimizers ----
+
+    def _replacement(self, p: Any) -> Any:
+        reference, new = self.became.get(id(p), (None, None))
+        return new if reference is not None and reference() is p else p
+
+    def _refer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer steps the parts in place of the whole parameters."""
+        for group in optimizer.param_groups:
+            for index, p in enumerate(group["params"]):
+                new = self._replacement(p)
+                if new is not p:
+                    group["params"][index] = new
+                    if p in optimizer.state:
+                        optimizer.state[new] = optimizer.state.pop(p)
+        alone.deal_state(optimizer)
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if isinstance(optimizer, torch.optim.LBFGS) and self.shards > 1:
+            raise self.refuse("LBFGS takes all parameters as one vector, which no rank has")
+        if self.became:
+            self._refer(optimizer)
+
+    def _step(self, optimizer: torch.optim.Optimizer, proceed: Proceed) -> Any:
+        if not self.taken:
+            raise self.refuse(
+                "it trains on batches that no DataLoader of its own yielded, so that there is nothing to "
+                "share out",
+                self.how(),
+            )
+        known = {id(p) for m in self.wrapped for p in m.parameters(False)}
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and id(p) not in known:
+                    raise self.refuse(
+                        f"the optimizer trains a parameter of shape {tuple(p.shape)} that belongs to no "
+                        "module which was called, whose gradient nobody averages. Make it a part of the "
+                        "model"
+                    )
+        return proceed()
+
+    def _clip(self, parameters: list[torch.Tensor], proceed: Proceed) -> Any:
+        # The list is the clipping's own: what was dealt out since the script made its list is replaced.
+        parameters[:] = [self._replacement(p) for p in parameters]
+        norm = proceed()
+        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    # ---- batches ----
+
+    def trains(self) -> bool:
+        """Whether the batches that the script asks for now are ones to train on."""
+        if not torch.is_grad_enabled():
+            return False
+        trained = {id(p) for o in self.job.optimizers for g in o.param_groups for p in g["params"]}
+        if not trained:
+            return False
+        models = [m for m in self.job.models if any(id(p) in trained for p in m.parameters())]
+        return not models or any(m.training for m in models)
+
+    def take(self, share: shares.Share | None) -> None:
+        """The script gets its part of the next batch."""
+        self.share = share
+        self.outputs = []
+        if share is not None:
+            if not self.taken and self.device_type == "cuda":
+                # Dropout draws other numbers for other samples.
+                torch.cuda.manual_seed(torch.initial_seed() + self.rank)
+            self.taken += 1
+
+    def check_batch(self, share: shares.Share) -> None:
+        """Say what unequal parts mean; refuse batches that leave ranks without work for good."""
+        if share.whole < self.world and not self.taken:
+            raise self.refuse(
+                f"its batches have {share.whole} samples, fewer than the {self.world} ranks. Use at most "
+                f"{share.whole} GPUs, or a larger batch"
+            )
+        if share.whole % self.world:
+            self.add_note(
+                f"batches of {share.whole} are not divisible by {self.world}: some ranks compute a sample "
+                "more, and each counts for what it has"
+            )
+
+    def _leave(self, module: torch.nn.Module, output: Any) -> None:
+        if self.share is not None and torch.is_grad_enabled():
+            self.outputs += [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
+
+    def _backward(self, call: Backward) -> None:
+        share, outputs, self.outputs = self.share, self.outputs, []
+        self.factors = []
+        if share is None:
+            return
+        for index, tensor in enumerate(call.tensors):
+            if call.gradients[index] is not None and tensor.numel() != 1:
+                raise self.refuse(
+                    "backward starts from a tensor with gradients of the script's own, whose share in "
+                    "the batch is not known"
+                )
+            try:
+                if not self.checked and (why := coupled(tensor, max(1, share.size))):
+                    raise Inseparable(why)
+                factor = shares.weigh(self, tensor, share, outputs)
+            except Inseparable as error:
+                raise self.refuse(
+                    f"the loss of a batch is not that of its parts: {error}", self.how()
+                ) from None
+            if tensor.numel() == 1 and tensor.is_floating_point():
+                self.factors.append((tensor, factor))
+        self.checked = True
+
+    @torch.no_grad()
+    def _after_backward(self) -> None:
+        """What the script reads of its loss from here on is that of the whole batch."""
+        import torch.distributed as dist
+
+        for loss, factor in self.factors:
+            part = loss.detach().to(torch.float32) * factor.reshape(loss.shape) / self.world
+            part = torch.where(factor.reshape(loss.shape) == 0, torch.zeros_like(part), part)
+            dist.all_reduce(part)
+            loss.data.copy_(part)
+        self.factors = []
+
+    # ---- words ----
+
+    def finish(self) -> None:
+        """Say what was left as it is."""
+        if not self.applied:
+            self.add_note("no model with parameters was called")
+        elif not self.taken:
+            self.add_note("no training batch came from a DataLoader")
+
+    def how(self) -> str:
+        """This plan by hand."""
+        dtype = next((name for name, value in DTYPES.items() if value is self.dtype), None)
+        return self.by_hand(
+            gpus=self.world, shards=self.shards, modules=self.modules, reshard=self.reshard,
+            dtype=dtype, offload=self.offload, unused=self.unused,
+        )  # fmt: skip
+
+    @classmethod
+    def by_hand(
+        cls,
+        gpus: int = 2,
+        shards: int = 1,
+        modules: list[str] | None = None,
+        reshard: bool = True,
+        dtype: str | None = None,
+        offload: bool = False,
+        unused: bool = False,
+    ) -> str:
+        """A process group, the wrapping, a sampler."""
+        lines = [
+            f"# start it with: torchrun --nproc-per-node {gpus} SCRIPT",
+            'rank = int(os.environ["LOCAL_RANK"])',
+            "torch.cuda.set_device(rank)",
+            'torch.distributed.init_process_group("nccl")',
+        ]
+        if shards == 1:
+            extra = ", find_unused_parameters=True" if unused else ""
+            lines.append(
+                f"model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank]{extra})"
+            )
+        else:
+            paths = [name.partition(".")[2] for name in modules or []]
+            arguments = ["mesh=mesh"]
+            if not reshard:
+                arguments.append("reshard_after_forward=False")
+            if dtype:
+                arguments.append(
+                    f"mp_policy=MixedPrecisionPolicy(param_dtype={DTYPES[dtype]}, reduce_dtype=torch.float32)"
+                )
+            if offload:
+                arguments.append("offload_policy=CPUOffloadPolicy()")
+            shape = f"({gpus},)" if shards == gpus else f"({gpus // shards}, {shards})"
+            lines += [
+                "from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard",
+                f'mesh = torch.distributed.device_mesh.init_device_mesh("cuda", {shape})',
+                f"options = dict({', '.join(arguments)})",
+                f"for name in {paths!r}:",
+                "    fully_shard(model.get_submodule(name), **options)",
+                "fully_shard(model, **options)  # then make the optimizer",
+            ]
+        lines += [
+            "sampler = torch.utils.data.distributed.DistributedSampler(dataset)",
+            f"loader = DataLoader(dataset, batch_size=batch_size // {gpus}, sampler=sampler)",
+            "if rank == 0:  # around what prints and saves",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _names(root: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    from oomph.levers.job import names
+
+    return names(root)
+
+
+def _dtypes(module: torch.nn.Module) -> bool:
+    """Whether there is anything to deal out: parameters with contents."""
+    return any(p.device.type != "meta" for p in module.parameters())
+
+
+def _keeping_its_name(module: torch.nn.Module, wrap: Any) -> None:
+    """`fully_shard` derives a class `FSDPName`; reports and plans know the module by its own."""
+    name = type(module).__name__
+    wrap(module)
+    type(module).__name__ = type(module).__qualname__ = name
+
+
+def _shares_parameters(block: torch.nn.Module, everything: dict[str, Any]) -> bool:
+    """Whether a parameter of the block is one of a module outside of it, too."""
+    inside = Counter(id(p) for _, p in block.named_parameters(remove_duplicate=False))
+    all_of_them = Counter(id(p) for p in everything.values())
+    return any(all_of_them[key] > count for key, count in inside.items())
+
+
+def _check_alike(lever: Shard, parameters: dict[str, Any]) -> None:
+    """Ranks that would deal out different weights are told apart by a few of their elements."""
+    import torch.distributed as dist
+
+    sample = [
+        p.detach().reshape(-1)[[0, p.numel() // 2, -1]].to("cpu", torch.float32)
+        for p in parameters.values()
+        if p.numel() and p.device.type == "cpu"
+    ]
+    if not sample:
+        return
+    own = torch.cat(sample).nan_to_num()
+    least, most = own.clone(), own.clone()
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    if not torch.equal(least, most):
+        raise lever.refuse(
+            "its ranks built models of different weights: something other than torch, random and NumPy "
+            "draws them. Seed it, or load the weights from a file"
+        )
+
+
+def _synchronize(layer: Any) -> None:
+    """Make a batch normalization one over all ranks."""
+    like = torch.nn.SyncBatchNorm(
+        layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats
+    )
+    layer.__class__ = type(like)
+    layer.process_group = None
+
+
+def _same_is_swapped() -> None:
+    """`module.to(device)` of what is there already swaps each part with itself, which PyTorch refuses
+    where somebody holds a weak reference."""
+    original = torch.utils.swap_tensors
+
+    @functools.wraps(original)
+    def swap(a: torch.Tensor, b: torch.Tensor) -> None:
+        if a is not b:
+            original(a, b)
+
+    torch.utils.swap_tensors = swap
+
+
+def _tensors(value: Any, depth: int = 0) -> Any:
+    from oomph.levers.micro_batch import _tensors as inside
+
+    return inside(value, depth)
+
+
+LEVER = Shard
