@@ -185,10 +185,52 @@ pub enum Lever {
     },
     /// Models compiled by `torch.compile`.
     Compile {},
+    /// Several GPUs train together, each with its part of every batch.
+    Shard {
+        /// How many, one rank each.
+        gpus: u32,
+        /// How many of them hold the model together: 1 is data parallelism, all of them full
+        /// sharding, less are groups that are replicas of each other.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        shards: u32,
+        /// The blocks whose parameters are gathered one at a time.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        modules: Vec<String>,
+        /// Whether they are dropped again after their forward pass.
+        #[serde(default = "yes", skip_serializing_if = "is_yes")]
+        reshard: bool,
+        /// What parameters are gathered and computed in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dtype: Option<Dtype>,
+        /// Whether parameters, gradients and optimizer state lie in host memory.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        offload: bool,
+        /// Whether some parameters get no gradient in some steps.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unused: bool,
+    },
+}
+
+const fn one() -> u32 {
+    1
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_one(number: &u32) -> bool {
+    *number == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 /// Names of all levers, in the order in which they are applied and listed.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 26] = [
     "allocator",
     "cudnn_benchmark",
     "tf32",
@@ -214,6 +256,7 @@ pub const NAMES: [&str; 25] = [
     "optimizer_on_cpu",
     "stream_weights",
     "compile",
+    "shard",
 ];
 
 impl Lever {
@@ -245,6 +288,7 @@ impl Lever {
             Self::StreamWeights { .. } => "stream_weights",
             Self::LoadOnCpu { .. } => "load_on_cpu",
             Self::Compile {} => "compile",
+            Self::Shard { .. } => "shard",
         }
     }
 
@@ -269,12 +313,14 @@ impl Lever {
             | Self::ChunkedCrossEntropy { .. }
             | Self::SplitBatch { .. }
             | Self::Compile {}
+            | Self::Shard { dtype: None, .. }
             | Self::OptimizerOnCpu {} => Results::Rounding,
             Self::Tf32 { .. }
             | Self::MixedPrecision { .. }
             | Self::HalfWeights { .. }
             | Self::Int8Linear { .. }
             | Self::KvCache { .. }
+            | Self::Shard { dtype: Some(_), .. }
             | Self::Optimizer8bit {} => Results::Numerics,
         }
     }
@@ -333,6 +379,34 @@ impl fmt::Display for Lever {
                 None => write!(out, "load on the CPU"),
             },
             Self::Compile {} => write!(out, "torch.compile"),
+            Self::Shard {
+                gpus,
+                shards,
+                reshard,
+                dtype,
+                offload,
+                ..
+            } => {
+                write!(out, "{gpus} GPUs: ")?;
+                if *shards == 1 {
+                    return write!(out, "data parallel");
+                }
+                if shards == gpus {
+                    write!(out, "sharded")?;
+                } else {
+                    write!(out, "sharded over {shards}, {} replicas", gpus / shards)?;
+                }
+                if let Some(dtype) = dtype {
+                    write!(out, " in {}", dtype.name())?;
+                }
+                if !reshard {
+                    write!(out, ", kept gathered")?;
+                }
+                if *offload {
+                    write!(out, ", on the CPU")?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -377,8 +451,21 @@ mod tests {
             Lever::StreamWeights { modules: vec![] },
             Lever::KvCache { bits: 8 },
             Lever::OptimizerOnCpu {},
+            data_parallel(8),
         ] {
             assert!(NAMES.contains(&lever.name()), "{}", lever.name());
+        }
+    }
+
+    fn data_parallel(gpus: u32) -> Lever {
+        Lever::Shard {
+            gpus,
+            shards: 1,
+            modules: Vec::new(),
+            reshard: true,
+            dtype: None,
+            offload: false,
+            unused: false,
         }
     }
 

@@ -15,6 +15,7 @@ mod levers;
 pub mod model;
 pub mod play;
 pub mod search;
+pub mod sharding;
 pub mod units;
 
 pub use file::{FORMAT, Figures, Gpu, Job, PlanError, PlanFile, Versions};

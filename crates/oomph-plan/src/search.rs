@@ -14,6 +14,7 @@ use crate::levers::{
 };
 use crate::model::Model;
 use crate::play::{self, Peak, play};
+use crate::sharding::{self, Fabric, Volume};
 use crate::units::{self, Sequence};
 
 /// Events that a whole search may play: a second's worth.
@@ -167,6 +168,8 @@ pub struct Options {
     pub lessons: Vec<Lesson>,
     /// Plans that failed and are not to be made again.
     pub failed: Vec<Vec<Lever>>,
+    /// The links between GPUs, and what a step of the plain job sends over them.
+    pub cluster: Option<(Fabric, Volume)>,
 }
 
 impl Options {
@@ -245,6 +248,8 @@ pub struct Plan {
     pub used: u64,
     /// Time of a step against the plain job's.
     pub time_ratio: f64,
+    /// Nanoseconds of it that wait for other GPUs.
+    pub waits: f64,
     /// The weakest promise among the levers.
     pub results: Results,
     /// What the figures rest on.
@@ -281,9 +286,13 @@ enum Treatment {
 
 /// Looks for plans. `bases` are runs of the same job; the first is the plain one.
 pub fn search(bases: &[Base], options: &Options) -> Found {
-    let Some(plain) = bases.first() else {
-        return Found::default();
-    };
+    bases
+        .first()
+        .map_or_else(Found::default, |plain| search_among(plain, bases, options))
+}
+
+/// Looks for plans that start from one of `bases`, whose times are told against those of `plain`.
+pub fn search_among(plain: &Base, bases: &[Base], options: &Options) -> Found {
     let plain_time = Draft::new(&plain.model, options.pace).time();
     let mut searcher = Searcher {
         options,
@@ -294,7 +303,7 @@ pub fn search(bases: &[Base], options: &Options) -> Found {
     // What a play goes through follows from a step, not from how many were recorded.
     let events = play::length(&plain.model.template).max(1);
     let mut plays = (PLAYED_EVENTS / events).clamp(*PLAYS.start(), *PLAYS.end());
-    plays /= bases.len();
+    plays /= bases.len().max(1);
     // Where a run in mixed precision is at hand, rules about it are not needed.
     let measured_precision = bases.iter().any(|base| {
         base.applied
@@ -341,6 +350,7 @@ impl Searcher<'_> {
                 && base.model.trains != (*treatment == Treatment::Stream)
                 && !base.model.facts.compiled
                 && self.options.permits(&treatment.lever(Vec::new()))
+                && sharding::composes(&base.applied, &treatment.lever(Vec::new()))
                 && !base
                     .applied
                     .iter()
@@ -429,6 +439,8 @@ impl Searcher<'_> {
                 config.expandable_segments = true;
             }
         }
+        let waits = self.waits(base, &draft);
+        draft.waits += waits;
         let peak = play(&draft.template, &config, Device::UNLIMITED);
         let all: Vec<Lever> = order(base.applied.iter().chain(levers).cloned().collect());
         let learned = self.options.lesson(&all);
@@ -450,9 +462,21 @@ impl Searcher<'_> {
             reserved: scale(reserved),
             used: scale(reserved) + draft.outside,
             time_ratio: learned.time * draft.time() / self.plain_time.max(1.0),
+            waits,
             results,
             assumptions: draft.assumptions.clone(),
         }
+    }
+
+    /// Nanoseconds that a step waits for other GPUs.
+    fn waits(&self, base: &Base, draft: &Draft<'_>) -> f64 {
+        let shard = base.applied.iter().find(|lever| lever.name() == "shard");
+        let (Some(shard), Some((fabric, volume))) = (shard, &self.options.cluster) else {
+            return 0.0;
+        };
+        let (forward, backward) = sharding::passes(&base.model);
+        let parts = f64::from(draft.template.parts.max(1));
+        sharding::waits(shard, fabric, volume, forward, backward, parts)
     }
 
     fn fits(&self, plan: &Plan) -> bool {
@@ -531,6 +555,7 @@ impl Offers {
         let permitted = |choice: &Combination| {
             choice.iter().all(|lever| {
                 options.permits(lever)
+                    && sharding::composes(&base.applied, lever)
                     && !base.applied.iter().any(|used| used.name() == lever.name())
             })
         };

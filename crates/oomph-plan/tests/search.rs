@@ -42,6 +42,7 @@ fn options(budget: u64) -> Options {
         pace: Pace::default(),
         lessons: Vec::new(),
         failed: Vec::new(),
+        cluster: None,
     }
 }
 

@@ -7,6 +7,7 @@
 mod diff;
 mod places;
 mod script;
+mod shard;
 
 use crate::lever::{Dtype, Int8, Lever, OptimizerStep};
 use places::Places;
@@ -46,6 +47,7 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
     let mut snippets = Vec::new();
     let mut imports: Vec<&str> = Vec::new();
     for lever in levers {
+        snippets.extend(shard::rest(lever));
         match place(&script, &places, lever, &mut imports) {
             Some(found) => edits.extend(found),
             None => snippets.push(snippet(lever)),
@@ -135,6 +137,7 @@ fn place(
             ));
             Some(vec![Edit::insert(at, lines)])
         }
+        Lever::Shard { .. } => shard::place(script, places, lever, imports),
         Lever::CudnnBenchmark { enabled } => {
             flag(places, "torch.backends.cudnn.benchmark", *enabled)
         }
@@ -253,6 +256,7 @@ fn snippet(lever: &Lever) -> String {
             });
             format!("where weights are read:\nstate = torch.load(path, map_location=\"cpu\", mmap=True)\nmodel.load_state_dict(state){cast}")
         }
+        Lever::Shard { .. } => shard::snippet(lever),
         Lever::Compile {} => "once the model is on the GPU:\nmodel.compile()".to_owned(),
         Lever::CudnnBenchmark { enabled } => {
             format!("after the imports:\ntorch.backends.cudnn.benchmark = {}", if *enabled { "True" } else { "False" })

@@ -54,6 +54,7 @@ pub fn apply(draft: &mut Draft<'_>, lever: &Lever) {
         | Lever::Int8Linear { .. }
         | Lever::KvCache { .. }
         | Lever::LoadOnCpu { .. }
+        | Lever::Shard { .. }
         | Lever::Compile {} => {}
     }
 }
