@@ -131,6 +131,24 @@ pub fn script_of(words: &[OsString]) -> Option<&OsString> {
         .or_else(|| words.first())
 }
 
+/// The script among a launcher's words, with its arguments; all of them where none is seen.
+pub fn own_words(words: &[OsString]) -> &[OsString] {
+    let at = words
+        .iter()
+        .skip(1)
+        .position(|word| word.to_str().is_some_and(|word| has_extension(word, "py")));
+    at.and_then(|at| words.get(at + 1..)).unwrap_or(words)
+}
+
+/// The words that start `script args…` as so many ranks of this host, by PyTorch's own launcher.
+pub fn torchrun(host: &Host, ranks: u32, script: &[OsString]) -> Vec<OsString> {
+    let mut words = vec![host.python.clone().into_os_string()];
+    words.extend(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"].map(Into::into));
+    words.push(ranks.to_string().into());
+    words.extend_from_slice(script);
+    words
+}
+
 /// Where the ranks of one run meet: a directory in memory, removed afterwards.
 #[derive(Debug)]
 pub struct Hall {

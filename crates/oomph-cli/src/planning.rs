@@ -1,5 +1,6 @@
 //! The runs behind `oomph fit`: the plain job, plans at the real capacity, variants of the job.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,15 @@ use anyhow::{Context as _, bail};
 use oomph_gpus::GpuSpec;
 use oomph_plan::Lever;
 use oomph_plan::draft::Pace;
+use oomph_plan::sharding::{self, USUAL_HOST};
 use oomph_report::fit::Peak;
 use oomph_run::Record;
+use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{Summary, Verdict, summarize};
 
+use crate::cluster;
 use crate::host;
-use crate::job::{Attempt, Job, Variant};
+use crate::job::{Attempt, Job, Rehearsed, Variant};
 use crate::progress::Progress;
 
 /// What runs have in common.
@@ -46,6 +50,10 @@ pub struct Workshop {
     pub runs: u32,
     /// Seconds that the runs took.
     pub seconds: f64,
+    /// Whether of several ranks the first one is enough, as for a prediction.
+    pub first_rank: bool,
+    /// Whether the ranks of the last run were named ones of more, the others being absent.
+    pub rehearsed: bool,
 }
 
 /// One run and what it came to.
@@ -59,6 +67,8 @@ pub struct Run {
     pub summary: Summary,
     /// Where its record and log lie.
     pub directory: PathBuf,
+    /// What each rank used at its peak, where there were several.
+    pub ranks: Vec<(u32, u64)>,
 }
 
 /// How a run ended.
@@ -102,6 +112,11 @@ impl Run {
 }
 
 impl Workshop {
+    /// GPUs of a host: those that were named, as far as a host has so many.
+    pub fn per_host(&self) -> u32 {
+        self.gpu.count.clamp(1, USUAL_HOST)
+    }
+
     /// Runs the script with `levers` and as `variant` has it, where `limit` is enforced.
     pub fn run(
         &mut self,
@@ -116,13 +131,33 @@ impl Workshop {
         let directory = self.directory.join(name);
         fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-        let job = Job {
-            host: host::get()?,
-            words: self.words.clone(),
-            launches: false,
+        let host = host::get()?;
+        let gpus = sharding::gpus(levers);
+        let shown = match gpus {
+            Some(gpus) if !self.first_rank && gpus <= MOST_RANKS => Ranks::All(gpus),
+            Some(gpus) => {
+                let last = if self.first_rank { 0 } else { gpus - 1 };
+                Ranks::Rehearsed(gpus, BTreeSet::from([0, last]))
+            }
+            None => Ranks::Alone,
+        };
+        self.rehearsed = matches!(shown, Ranks::Rehearsed(..));
+        let mut gpu = self.gpu.clone();
+        gpu.count = match &shown {
+            Ranks::All(gpus) => *gpus,
+            Ranks::Rehearsed(gpus, _) => (*gpus).min(self.per_host()),
+            Ranks::Alone => gpu.count,
+        };
+        let mut job = Job {
+            host,
+            words: match &shown {
+                Ranks::All(gpus) => cluster::torchrun(host, *gpus, &self.words),
+                _ => self.words.clone(),
+            },
+            launches: matches!(shown, Ranks::All(_)),
             rehearsed: None,
-            rank_patience: Duration::ZERO,
-            gpu: Some(self.gpu.clone()),
+            rank_patience: Duration::from_secs(RANK_PATIENCE_SECONDS),
+            gpu: Some(gpu),
             total: Some(self.total),
             steps: Some(self.steps),
             levers: levers.to_vec(),
@@ -138,7 +173,7 @@ impl Workshop {
         let started = Instant::now();
         let attempt = {
             let _shown = self.progress.begin(what);
-            job.attempt(&directory, limit, Some(&log), what)
+            attempt(&mut job, &shown, &directory, limit, &log, what)
         };
         self.runs += 1;
         self.seconds += started.elapsed().as_secs_f64();
@@ -149,7 +184,7 @@ impl Workshop {
         if self.patience.is_none() {
             self.patience = Some((started.elapsed() * LONGER).max(LEAST));
         }
-        let mut attempt = attempt?;
+        let (mut attempt, ranks) = attempt?;
         if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
             bail!("{reason}");
         }
@@ -162,19 +197,31 @@ impl Workshop {
                 log,
             });
         };
-        let summary = summarize(&record, attempt.trace.as_ref(), Some(self.total));
+        let mut summary = summarize(&record, attempt.trace.as_ref(), Some(self.total));
+        let used = ranks
+            .iter()
+            .map(|rank| (rank.rank, rank.peak.used_bytes))
+            .collect();
+        let refused = ranks.iter().find(|rank| rank.verdict == Verdict::Refused);
+        if let Some(refused) = refused {
+            summary.verdict = Verdict::Refused;
+            summary.failure.clone_from(&refused.failure);
+        } else if !ranks.is_empty() {
+            cluster::join(&mut summary, ranks, attempt.failure.clone(), attempt.status);
+        }
         if summary.verdict == Verdict::Refused {
             let why = summary.failure.clone().unwrap_or_default();
             return Ok(Ended::Refused(why));
         }
-        let failed = record.outcome.status != 0;
-        let out_of_memory = record.out_of_memory();
+        let failed = record.outcome.status != 0 || summary.verdict == Verdict::ScriptFailed;
+        let out_of_memory = record.out_of_memory() || summary.verdict == Verdict::OutOfMemory;
         let why = summary.failure.clone();
         let run = Box::new(Run {
             attempt,
             record,
             summary,
             directory,
+            ranks: used,
         });
         Ok(if out_of_memory {
             Ended::OutOfMemory(run)
@@ -189,6 +236,67 @@ impl Workshop {
             Ended::Through(run)
         })
     }
+}
+
+/// Which ranks of a job are run.
+enum Ranks {
+    /// It has but one process.
+    Alone,
+    /// All of them, started by PyTorch's launcher.
+    All(u32),
+    /// Some of so many, one after the other, the rest being absent.
+    Rehearsed(u32, BTreeSet<u32>),
+}
+
+/// More ranks than this are not started for a plan: named ones are run by themselves.
+const MOST_RANKS: u32 = 8;
+/// How long a rank may do nothing while others wait for it: several share this machine's processors.
+const RANK_PATIENCE_SECONDS: u64 = 60;
+
+/// Runs the job with its ranks; what each came to, where there are several.
+fn attempt(
+    job: &mut Job,
+    ranks: &Ranks,
+    directory: &Path,
+    limit: Option<u64>,
+    log: &Path,
+    what: &str,
+) -> anyhow::Result<(Attempt, Vec<RankSummary>)> {
+    let mut attempt = match ranks {
+        Ranks::Alone => return Ok((job.attempt(directory, limit, Some(log), what)?, Vec::new())),
+        Ranks::All(_) => job.attempt(directory, limit, Some(log), what)?,
+        Ranks::Rehearsed(world_size, chosen) => {
+            let mut last = None;
+            for &rank in chosen {
+                job.rehearsed = Some(Rehearsed {
+                    rank,
+                    world_size: *world_size,
+                    per_host: job.gpu.as_ref().map_or(1, |gpu| gpu.count),
+                });
+                let own = directory.join(format!("rank-{rank}"));
+                fs::create_dir_all(&own)
+                    .with_context(|| format!("cannot make {}", own.display()))?;
+                let attempt = job.attempt(&own, limit, Some(log), what)?;
+                let ended = attempt.record.is_none() || !attempt.status.success();
+                last = Some(attempt);
+                if ended {
+                    break;
+                }
+            }
+            let mut attempt = last.context("no rank was run")?;
+            if attempt.record.is_none() {
+                return Ok((attempt, Vec::new()));
+            }
+            (attempt.record, attempt.trace) = (None, None);
+            attempt
+        }
+    };
+    let mut found = cluster::gather(directory, &attempt, job.total)?;
+    if matches!(ranks, Ranks::Rehearsed(..)) {
+        found.retain(|rank| !rank.directory.is_empty());
+    }
+    cluster::put_spokesman(directory, &mut attempt, &found)?;
+    Ok((attempt, found))
 }
 
 fn last_line(log: &Path) -> Option<String> {

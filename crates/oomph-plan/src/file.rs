@@ -190,6 +190,11 @@ impl PlanFile {
         found
     }
 
+    /// How many GPUs the job is shared among, if it is.
+    pub fn gpus(&self) -> Option<u32> {
+        crate::sharding::gpus(&self.levers)
+    }
+
     /// The text of a plan file.
     pub fn to_toml(&self) -> String {
         // Serialising plain structs of strings and numbers has nothing to fail on.

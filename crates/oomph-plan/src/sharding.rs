@@ -184,6 +184,14 @@ pub fn waits(
     first + last + (gather - first - forward).max(0.0) + (again + reduce - last - backward).max(0.0)
 }
 
+/// How many GPUs `levers` share a job among, if they do.
+pub fn gpus(levers: &[Lever]) -> Option<u32> {
+    levers.iter().find_map(|lever| match lever {
+        Lever::Shard { gpus, .. } => Some(*gpus),
+        _ => None,
+    })
+}
+
 /// What the passes of a job take, in nanoseconds of the GPU: forward, backward.
 pub fn passes(model: &Model) -> (f64, f64) {
     let mut found = (0.0, 0.0);

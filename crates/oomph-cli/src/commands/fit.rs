@@ -173,6 +173,8 @@ impl Args {
                 patience: None,
                 runs: 0,
                 seconds: 0.0,
+                first_rank: false,
+                rehearsed: false,
             },
             options: Options {
                 budget: total - margin,
@@ -188,6 +190,7 @@ impl Args {
                 pace: Pace::new(gpu),
                 lessons: Vec::new(),
                 failed: Vec::new(),
+                cluster: None,
             },
             rejected: Vec::new(),
             plain_time: 0.0,

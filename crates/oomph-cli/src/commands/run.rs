@@ -11,6 +11,7 @@ use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_explain::Explanation;
 use oomph_gpus::GpuSpec;
+use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions};
 use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
@@ -29,8 +30,6 @@ use crate::page;
 use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
 
-/// GPUs of a host of a cluster, where the user does not say.
-const USUAL_HOST: u32 = 8;
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
@@ -114,7 +113,12 @@ impl Args {
         let plan = self.plan()?;
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
-            plan.mismatches(&this_job(&job.words), &this_gpu(&job), &Versions::default())
+            let words = if job.launches {
+                cluster::own_words(&job.words)
+            } else {
+                &job.words
+            };
+            plan.mismatches(&this_job(words), &this_gpu(&job), &Versions::default())
         });
         for warning in &warnings {
             eprintln!("warning: {warning}");
@@ -185,10 +189,19 @@ impl Args {
 
     fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
-        let (words, launches) = match cluster::words(self.script.words(), host)? {
+        let (mut words, mut launches) = match cluster::words(self.script.words(), host)? {
             Words::Script(words) => (words, false),
             Words::Launcher(words) => (words, true),
         };
+        let planned = plan.and_then(PlanFile::gpus);
+        if let Some(gpus) = planned
+            && !launches
+            && self.world_size.is_none()
+        {
+            // A script for one GPU, on as many as the plan says.
+            words = cluster::torchrun(host, gpus, &words);
+            launches = true;
+        }
         if let Some(world) = self.world_size {
             if launches {
                 bail!(
@@ -223,6 +236,16 @@ impl Args {
             && let Some(gpu) = gpu.as_mut().filter(|gpu| gpu.count == 1)
         {
             gpu.count = USUAL_HOST;
+        }
+        if let (Some(planned), Some(gpu), None) = (planned, gpu.as_mut(), self.world_size) {
+            if gpu.count > 1 && gpu.count < planned {
+                bail!(
+                    "the plan is for {planned} GPUs, and --gpu names {}: give --gpu {}:{planned}",
+                    gpu.count,
+                    gpu.found.gpu.id
+                );
+            }
+            gpu.count = gpu.count.max(planned);
         }
         let total = gpu
             .as_ref()
