@@ -54,6 +54,8 @@ pub struct Workshop {
     pub first_rank: bool,
     /// Whether the ranks of the last run were named ones of more, the others being absent.
     pub rehearsed: bool,
+    /// Whether the GPUs are there to share the job among: it is planned as one for a single GPU.
+    pub shares: bool,
 }
 
 /// One run and what it came to.
@@ -146,6 +148,7 @@ impl Workshop {
         gpu.count = match &shown {
             Ranks::All(gpus) => *gpus,
             Ranks::Rehearsed(gpus, _) => (*gpus).min(self.per_host()),
+            Ranks::Alone if self.shares => 1,
             Ranks::Alone => gpu.count,
         };
         let mut job = Job {

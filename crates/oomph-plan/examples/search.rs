@@ -37,6 +37,7 @@ fn main() -> anyhow::Result<()> {
                 pace: Pace::default(),
                 lessons: Vec::new(),
                 failed: Vec::new(),
+                cluster: None,
             };
             let started = std::time::Instant::now();
             let found = search(std::slice::from_ref(&base), &options);

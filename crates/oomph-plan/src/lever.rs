@@ -451,21 +451,9 @@ mod tests {
             Lever::StreamWeights { modules: vec![] },
             Lever::KvCache { bits: 8 },
             Lever::OptimizerOnCpu {},
-            data_parallel(8),
+            crate::sharding::data_parallel(8),
         ] {
             assert!(NAMES.contains(&lever.name()), "{}", lever.name());
-        }
-    }
-
-    fn data_parallel(gpus: u32) -> Lever {
-        Lever::Shard {
-            gpus,
-            shards: 1,
-            modules: Vec::new(),
-            reshard: true,
-            dtype: None,
-            offload: false,
-            unused: false,
         }
     }
 

@@ -175,7 +175,7 @@ pub struct Options {
 impl Options {
     /// What runs of plans with the same levers taught; else of the most alike.
     pub fn lesson(&self, levers: &[Lever]) -> Factors {
-        let names: Vec<&str> = levers.iter().map(Lever::name).collect();
+        let names: Vec<&str> = levers.iter().map(sharding::kind).collect();
         let alike = self
             .lessons
             .iter()
@@ -194,7 +194,7 @@ impl Options {
     pub fn learn(&mut self, plan: &Plan, used: u64, time_ratio: Option<f64>) {
         // The prediction had what was known before in it.
         let known = self.lesson(&plan.levers);
-        let levers: Vec<&'static str> = plan.levers.iter().map(Lever::name).collect();
+        let levers: Vec<&'static str> = plan.levers.iter().map(sharding::kind).collect();
         self.lessons.retain(|lesson| lesson.levers != levers);
         let time = time_ratio.map_or(1.0, |ratio| ratio / plan.time_ratio.max(1e-9));
         self.lessons.push(Lesson {

@@ -192,6 +192,19 @@ pub fn gpus(levers: &[Lever]) -> Option<u32> {
     })
 }
 
+/// What a lever is known by where runs of it teach of others: ways to share a job are unlike.
+pub(crate) fn kind(lever: &Lever) -> &'static str {
+    match lever {
+        Lever::Shard { shards: 1, .. } => "replicas",
+        Lever::Shard { offload: true, .. } => "shards on the CPU",
+        Lever::Shard { reshard: false, .. } => "shards kept gathered",
+        Lever::Shard { gpus, shards, .. } if gpus > shards => "shards and replicas",
+        Lever::Shard { dtype: Some(_), .. } => "narrow shards",
+        Lever::Shard { .. } => "shards",
+        other => other.name(),
+    }
+}
+
 /// What the passes of a job take, in nanoseconds of the GPU: forward, backward.
 pub fn passes(model: &Model) -> (f64, f64) {
     let mut found = (0.0, 0.0);
@@ -228,6 +241,19 @@ pub fn composes(applied: &[Lever], lever: &Lever) -> bool {
     }
 }
 
+/// Every GPU holds the whole model.
+pub const fn data_parallel(gpus: u32) -> Lever {
+    Lever::Shard {
+        gpus,
+        shards: 1,
+        modules: Vec::new(),
+        reshard: true,
+        dtype: None,
+        offload: false,
+        unused: false,
+    }
+}
+
 /// Ways to share a job with `model` among `gpus`, those that wait least first. `dtype` is what
 /// parameters may be gathered in.
 pub fn ways(model: &Model, gpus: u32, per_host: u32, dtype: Option<Dtype>) -> Vec<Lever> {
@@ -235,17 +261,13 @@ pub fn ways(model: &Model, gpus: u32, per_host: u32, dtype: Option<Dtype>) -> Ve
     let shard = |shards: u32, reshard: bool, dtype: Option<Dtype>| Lever::Shard {
         gpus,
         shards,
-        modules: if shards == 1 {
-            Vec::new()
-        } else {
-            modules.clone()
-        },
+        modules: modules.clone(),
         reshard,
         dtype,
         offload: false,
         unused: false,
     };
-    let mut found = vec![shard(1, true, None)];
+    let mut found = vec![data_parallel(gpus)];
     let mut dtypes = vec![None];
     dtypes.extend(dtype.map(Some));
     for dtype in dtypes {

@@ -47,6 +47,8 @@ pub struct Gpu {
     pub memory_bytes: u64,
     /// What is left free on purpose.
     pub margin_bytes: u64,
+    /// How many of them.
+    pub count: u32,
 }
 
 /// One plan.
@@ -92,6 +94,25 @@ pub struct Alternative {
     pub usd_per_hour: Option<f64>,
     /// Whether the job fits there as it is, rather than with the plan of least memory.
     pub as_it_is: bool,
+    /// How many of them; the price is that of all.
+    pub count: u32,
+}
+
+/// The fewest GPUs that do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Smallest {
+    /// How many.
+    pub gpus: u32,
+    /// With what plan, as a run confirmed it.
+    pub levers: Vec<Lever>,
+    /// The same in words.
+    pub what: String,
+    /// What the rank needs that needs most.
+    pub used_bytes: u64,
+    /// Time of a step against the plain job's.
+    pub time_ratio: f64,
+    /// The weakest promise among the levers.
+    pub same_results: Results,
 }
 
 /// Another job that is like this one but smaller.
@@ -155,6 +176,10 @@ pub struct Fit {
     pub held_by: BTreeMap<String, u64>,
     /// GPUs that would do, the cheapest first.
     pub gpus: Vec<Alternative>,
+    /// Where several GPUs were asked for: the fewest of this kind that do.
+    pub smallest: Option<Smallest>,
+    /// Where several GPUs were asked for: how many of which kind would do, the cheapest first.
+    pub kinds: Vec<Alternative>,
     /// Smaller jobs.
     pub variants: Vec<Variant>,
     /// The largest sizes, where they were asked for.
@@ -208,7 +233,12 @@ const TITLE: usize = 9;
 pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
     let mut out = String::new();
     let head = format!(
-        "virtual {} · {} · margin {} · {} run{} in {:.0} s, planning {:.1} s",
+        "virtual {}{} · {} · margin {} · {} run{} in {:.0} s, planning {:.1} s",
+        if fit.gpu.count > 1 {
+            format!("{} × ", fit.gpu.count)
+        } else {
+            String::new()
+        },
         fit.gpu.name,
         bytes(fit.gpu.memory_bytes),
         bytes(fit.gpu.margin_bytes),
@@ -223,6 +253,7 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
     if let Some(chosen) = fit.chosen.and_then(|index| fit.plans.get(index)) {
         applied(&mut out, fit, chosen, width);
     }
+    fewest(&mut out, fit, width);
     if fit.outcome == Outcome::NothingFits {
         nothing(&mut out, fit, width);
     }
@@ -362,6 +393,39 @@ fn applied(out: &mut String, fit: &Fit, chosen: &Plan, width: usize) {
         let plural = if *lines == 1 { "" } else { "s" };
         let text = format!("{file} ({lines} line{plural})");
         let _ = writeln!(out, "{}", line("by hand", &text, width));
+    }
+}
+
+/// How few GPUs do, and which kinds cost least.
+fn fewest(out: &mut String, fit: &Fit, width: usize) {
+    if let Some(fewest) = &fit.smallest {
+        let plural = if fewest.gpus == 1 { "GPU" } else { "GPUs" };
+        let how = if fewest.what.is_empty() {
+            "as it is".to_owned()
+        } else {
+            format!("with {}", fewest.what)
+        };
+        let text = format!(
+            "{} {plural} {how}: {} each, {:.2}× the time, {}",
+            fewest.gpus,
+            bytes(fewest.used_bytes),
+            fewest.time_ratio,
+            results(fewest.same_results)
+        );
+        let _ = writeln!(out, "{}", line("fewest", &text, width));
+    }
+    let kinds: Vec<String> = fit
+        .kinds
+        .iter()
+        .map(|kind| {
+            let price = kind
+                .usd_per_hour
+                .map_or_else(String::new, |price| format!(" (about ${price:.2} an hour)"));
+            format!("{} × {}{price}", kind.count, kind.id)
+        })
+        .collect();
+    if !kinds.is_empty() {
+        let _ = writeln!(out, "{}", line("cheapest", &kinds.join(", "), width));
     }
 }
 

@@ -26,12 +26,13 @@ use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, page, stdout};
 
 mod largest;
+mod sharded;
 mod smaller;
 
 /// Arguments of `oomph fit`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run\n--plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits."
+    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n  oomph fit --gpu a100-80gb:8 train.py                   shared among up to eight GPUs, by torchrun\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run\n--plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits."
 )]
 #[expect(
     clippy::struct_excessive_bools,
@@ -175,6 +176,7 @@ impl Args {
                 seconds: 0.0,
                 first_rank: false,
                 rehearsed: false,
+                shares: spec.count > 1 && !self.inference,
             },
             options: Options {
                 budget: total - margin,
@@ -197,14 +199,18 @@ impl Args {
             planning: 0.0,
             verifications: 0,
             held: BTreeMap::new(),
+            plain: None,
         };
-        let plain = match fitter.workshop.run(
-            "plain",
-            "running the job as it is, without a limit",
-            &[],
-            Variant::default(),
-            None,
-        )? {
+        let mut plain = fitter.plain_run()?;
+        if fitter.workshop.shares && matches!(plain, Ended::Failed { .. }) {
+            // A script that uses several GPUs by itself does not run on one.
+            fitter.workshop.shares = false;
+            plain = fitter.plain_run()?;
+            if matches!(plain, Ended::Through(_)) {
+                fitter.note("shard", "the script uses several GPUs by itself");
+            }
+        }
+        let plain = match plain {
             Ended::Through(run) => run,
             Ended::OutOfMemory(run) => {
                 bail!(
@@ -218,6 +224,13 @@ impl Args {
                     std::eprint!("{text}");
                 }
                 eprintln!("oomph: the script failed: {why}");
+                if why.contains("environment variable RANK") {
+                    eprintln!(
+                        "hint: it is distributed already; oomph fit shares out scripts for one GPU. Run it as it is: oomph run --gpu {}:N -- torchrun --nproc-per-node N {}",
+                        gpu.id,
+                        self.script.words().iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+                    );
+                }
                 return Ok(EXIT_SCRIPT_FAILED);
             }
         };
@@ -269,6 +282,7 @@ impl Args {
                 name: gpu.name.clone(),
                 memory_bytes: fitter.workshop.total,
                 margin_bytes: margin,
+                count: fitter.workshop.gpu.count,
             },
             inference: false,
             plain: plain.peak(),
@@ -278,6 +292,8 @@ impl Args {
             least: None,
             held_by: BTreeMap::new(),
             gpus: Vec::new(),
+            smallest: None,
+            kinds: Vec::new(),
             variants: Vec::new(),
             largest: Vec::new(),
             rejected: Vec::new(),
@@ -301,7 +317,8 @@ impl Args {
     fn find(&self, fitter: &mut Fitter, plain: &Run, result: &mut Fit) -> anyhow::Result<()> {
         let fits = plain.peak().used_bytes <= fitter.workshop.budget;
         let sizes = self.max_batch || self.max_length || self.max_resolution;
-        if fits && !sizes && !self.compile {
+        let several = fitter.workshop.shares && plain.record.steps > 0;
+        if fits && !sizes && !self.compile && !several {
             return Ok(());
         }
         let started = Instant::now();
@@ -329,6 +346,22 @@ impl Args {
         }
         if self.max_resolution {
             result.largest.push(largest::resolution(fitter, &bases)?);
+        }
+        if several {
+            let (plans, chosen, shared) = sharded::plan(fitter, &bases[0], result)?;
+            result.plans = plans;
+            result.chosen = chosen;
+            if let Some(plan) = chosen.and_then(|index| result.plans.get(index)).cloned() {
+                result.outcome = Outcome::Fits;
+                result.why = why(&plan);
+                return self.write(fitter, &plan, result);
+            }
+            if !shared.is_empty() {
+                result.outcome = Outcome::NothingFits;
+                return smaller::advise(fitter, &shared, result);
+            }
+            // It cannot be shared: what follows is about one of the GPUs.
+            fitter.plain = None;
         }
         if fits {
             if self.compile && result.inference {
@@ -479,6 +512,8 @@ pub(crate) struct Fitter {
     verifications: u32,
     /// What held the memory at the peak of the last plan that went through.
     held: BTreeMap<String, u64>,
+    /// The job on one GPU, where plans are for several.
+    plain: Option<Base>,
 }
 
 impl Fitter {
@@ -493,14 +528,19 @@ impl Fitter {
         ))
     }
 
-    fn reject(&mut self, lever: &str, why: &str) {
+    /// Says of one way what it fails by, without giving up those like it.
+    fn note(&mut self, what: &str, why: &str) {
         let found = Rejected {
-            lever: lever.to_owned(),
+            lever: what.to_owned(),
             why: why.to_owned(),
         };
         if !self.rejected.contains(&found) {
             self.rejected.push(found);
         }
+    }
+
+    fn reject(&mut self, lever: &str, why: &str) {
+        self.note(lever, why);
         if !self.options.forbid.iter().any(|name| name == lever) {
             self.options.forbid.push(lever.to_owned());
         }
@@ -511,6 +551,17 @@ impl Fitter {
         for (lever, why) in oomph_plan::search::excluded(model) {
             self.reject(lever, &why);
         }
+    }
+
+    /// The job as it is.
+    fn plain_run(&mut self) -> anyhow::Result<Ended> {
+        self.workshop.run(
+            "plain",
+            "running the job as it is, without a limit",
+            &[],
+            Variant::default(),
+            None,
+        )
     }
 
     /// The job in 16 bits, run once: which types results have is better measured than told by
@@ -744,7 +795,10 @@ impl Fitter {
 
     fn search(&mut self, bases: &[Base]) -> Found {
         let started = Instant::now();
-        let found = search::search(bases, &self.options);
+        let found = match &self.plain {
+            Some(plain) => search::search_among(plain, bases, &self.options),
+            None => search::search(bases, &self.options),
+        };
         self.planning += started.elapsed().as_secs_f64();
         found
     }
@@ -752,8 +806,8 @@ impl Fitter {
     /// Runs a plan, at the capacity less the margin if `limited`. `None` if it does not hold; what
     /// the run taught is kept.
     /// The time of a run's step against the plain job's.
-    fn time_ratio(&self, run: &Run) -> Option<f64> {
-        let time = run.step_time(&self.options.pace)?;
+    fn time_ratio(&self, run: &Run, waits: f64) -> Option<f64> {
+        let time = run.step_time(&self.options.pace)? + waits;
         (self.plain_time > 0.0).then(|| time / self.plain_time)
     }
 
@@ -785,7 +839,7 @@ impl Fitter {
                     // Even a plan whose peak would do may have failed for want of one large piece.
                     Ended::Through(run) => {
                         let used = run.peak().used_bytes.max(self.workshop.budget + 1);
-                        let time = self.time_ratio(&run);
+                        let time = self.time_ratio(&run, plan.waits);
                         self.options.learn(plan, used, time);
                     }
                     Ended::Failed { why, .. } | Ended::Refused(why) => {
@@ -811,7 +865,7 @@ impl Fitter {
             self.reject(&lever, &why);
             return Ok(None);
         }
-        let time_ratio = self.time_ratio(&run);
+        let time_ratio = self.time_ratio(&run, plan.waits);
         self.options.learn(plan, run.peak().used_bytes, time_ratio);
         if run.peak().used_bytes > self.workshop.budget && limited {
             return Ok(None);
@@ -828,6 +882,7 @@ impl Fitter {
         if let Some(ratio) = time_ratio {
             verified.time_ratio = ratio;
         }
+        verified.notes.extend(ranks_note(&run, self.workshop.rehearsed));
         verified
             .notes
             .extend(run.record.levers.iter().filter_map(|lever| {
@@ -850,11 +905,33 @@ impl Fitter {
             .iter()
             .map(Lever::name)
             .rev()
-            .find(|name| !proved.contains(name));
+            // A way to share the job ran by itself before anything was added to it.
+            .find(|name| *name != "shard" && !proved.contains(name));
         if let Some(name) = suspect {
             self.reject(name, &format!("the script failed with it: {why}"));
         }
     }
+}
+
+/// What the ranks of a run came to, and which of them there were.
+fn ranks_note(run: &Run, rehearsed: bool) -> Option<String> {
+    let least = run.ranks.iter().map(|rank| rank.1).min()?;
+    let most = run.ranks.iter().map(|rank| rank.1).max()?;
+    let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
+    let peaks = if least == most {
+        gib(most)
+    } else {
+        format!("{} to {}", gib(least), gib(most))
+    };
+    Some(if rehearsed {
+        let names: Vec<String> = run.ranks.iter().map(|rank| rank.0.to_string()).collect();
+        format!(
+            "ranks {} were run by themselves and used {peaks}; the others are taken to be like them",
+            names.join(", ")
+        )
+    } else {
+        format!("all {} ranks were run and used {peaks}", run.ranks.len())
+    })
 }
 
 /// A plan that no run has confirmed.
@@ -898,6 +975,7 @@ pub(crate) fn gpus_that_hold(used: u64, margin: f64, as_it_is: bool) -> Vec<Alte
             memory_bytes: gpu.memory.total_bytes,
             usd_per_hour: gpu.cost.rank_usd_per_hour(),
             as_it_is,
+            count: 1,
         })
         .collect()
 }
