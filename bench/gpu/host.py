@@ -102,7 +102,10 @@ def child(settings: dict) -> None:
     script = settings["script"]
     sys.argv = [script, *settings["arguments"]]
     sys.path.insert(0, os.path.dirname(script))
-    exec(compile(Path(script).read_text(), script, "exec"), {"__name__": "__main__", "__file__": script})
+    exec(
+        compile(Path(script).read_text(), script, "exec"),
+        {"__name__": "__main__", "__file__": script},
+    )
     result = dict(
         step_s=times,
         cpu_s=cpu,
@@ -131,7 +134,18 @@ def run(job: str, name: str, place: str, virtual: str | None, steps: int) -> dic
     if virtual:
         oomph = str(Path(sys.executable).parent / "oomph")
         record = os.path.join(place, f"{job}-{name}")
-        command = [oomph, "run", "-q", "--out", record, "--json", summary, "--gpu", virtual, command[1]]
+        command = [
+            oomph,
+            "run",
+            "-q",
+            "--out",
+            record,
+            "--json",
+            summary,
+            "--gpu",
+            virtual,
+            command[1],
+        ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     row = dict(job=job, variant=name, levers=[lever["name"] for lever in settings["levers"]])
     if not os.path.exists(out):
