@@ -115,3 +115,148 @@ def test_two_ranks_train_what_one_process_trains(tmp_path, how, reduction):
         assert refusal is None and levers["shard"]["applied"] >= 1
         assert distance(out[0], alone.out[0]) < 1e-4
         assert distance(out[1], alone.out[1]) < 1e-4
+
+
+def test_micro_batches_of_a_share(tmp_path):
+    """Each rank computes its part of a batch in two, unequal ones included."""
+    alone = run(tmp_path, EVEN)
+    for how in (DDP, FSDP):
+        for out, levers, refusal in ranks(
+            tmp_path, EVEN, ("micro_batch", dict(parts=2)), ("shard", dict(gpus=2, **how))
+        ):
+            assert refusal is None and levers["micro_batch"]["applied"]
+            assert distance(out, alone.out) < 1e-4
+
+
+def test_a_batch_smaller_than_the_ranks_counts_once(tmp_path):
+    """The last batch has one sample for two ranks: one of them computes it for nothing."""
+    code = EVEN.replace("(24, 16)", "(13, 16)")
+    alone = run(tmp_path, code)
+    for out, _, refusal in ranks(tmp_path, code, ("shard", dict(gpus=2, **FSDP))):
+        assert refusal is None
+        assert distance(out, alone.out) < 1e-4
+
+
+EVEN = (
+    MODEL
+    + """
+    model = nn.Sequential(nn.Linear(16, 32), *(Block2() for _ in range(2)), nn.Linear(32, 4))
+    for p in model[0].parameters():
+        p.requires_grad_(False)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    x = torch.randn(24, 16)
+    for (x,) in DataLoader(TensorDataset(x), batch_size=6, shuffle=True):
+        optimizer.zero_grad()
+        (model(x).square().mean()).backward()
+        optimizer.step()
+    out = weights(model)
+"""
+).replace(
+    "    class Net",
+    """    class Block2(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(32, 32), nn.ReLU())
+
+        def forward(self, x):
+            return x + self.inner(x)
+
+    class Net""",
+)
+
+SAVED = (
+    MODEL
+    + """
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    x = torch.randint(50, (8, 5))
+    data = DataLoader(TensorDataset(x), batch_size=4)
+    def epoch():
+        for (x,) in data:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).backward()
+            optimizer.step()
+    epoch()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, PATH)
+    epoch()
+    first = weights(model)
+    saved = torch.load(PATH, weights_only=False)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    epoch()
+    out = [first, weights(model), saved["model"]]
+"""
+)
+
+
+def test_what_is_saved_is_whole_and_is_dealt_out_again(tmp_path):
+    """A checkpoint is as one process writes it, and training goes on from it as it went on."""
+    alone = run(tmp_path, SAVED, PATH=str(tmp_path / "alone.pt"))
+    for out, _, refusal in ranks(
+        tmp_path, SAVED, ("shard", dict(gpus=2, **FSDP)), PATH=str(tmp_path / "ranks.pt")
+    ):
+        assert refusal is None
+        assert distance(out[0], out[1]) == 0
+        assert distance(out, alone.out) < 1e-4
+        assert not any(hasattr(value, "full_tensor") for value in out[2].values())
+
+
+REFUSALS = {
+    "is distributed already": """
+        torch.distributed.init_process_group("gloo")
+    """,
+    "no DataLoader": """
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.randn(4, 4)).sum().backward()
+        optimizer.step()
+    """,
+    "fewer than the 2 ranks": """
+        from torch.utils.data import DataLoader
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in DataLoader(torch.randn(4, 4), batch_size=1):
+            model(x).sum().backward()
+            optimizer.step()
+    """,
+    "compares the samples": """
+        from torch.utils.data import DataLoader
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in DataLoader(torch.randn(16, 4), batch_size=8):
+            a = model(x)
+            F.cross_entropy(a @ a.T, torch.arange(len(a))).backward()
+            optimizer.step()
+    """,
+    "SyncBatchNorm": """
+        from torch.utils.data import DataLoader
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in DataLoader(torch.randn(16, 4), batch_size=8):
+            model(x).sum().backward()
+            optimizer.step()
+    """,
+    "belongs to no module": """
+        from torch.utils.data import DataLoader
+        model = nn.Linear(4, 4)
+        scale = nn.Parameter(torch.ones(()))
+        optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.1)
+        for x in DataLoader(torch.randn(16, 4), batch_size=8):
+            (model(x).sum() * scale).backward()
+            optimizer.step()
+    """,
+}
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+def test_what_cannot_be_shared_out_is_refused_by_name(tmp_path, why):
+    """On every rank, before anything is trained."""
+    for out, _, refusal in ranks(tmp_path, REFUSALS[why], ("shard", dict(gpus=2))):
+        assert out is None
+        assert refusal is not None and why in refusal, refusal
+
+
+def test_one_process_is_told_how_to_start(tmp_path):
+    """A plan for two GPUs in a process that no launcher started."""
+    refusal = run(tmp_path, "out = 1", ("shard", dict(gpus=2))).refusal
+    assert "2 ranks" in refusal and "torchrun --nproc-per-node 2" in refusal

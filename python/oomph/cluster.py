@@ -113,6 +113,9 @@ class _End:
 
     def _finish(self) -> None:
         if os.getpid() == self._process:
+            levers = sys.modules.get("oomph.levers.base")
+            if levers is not None and levers.CannotApply.last is not None:
+                self._outcome = launch.outcome_of(levers.CannotApply.last)
             self._session.finish(self._outcome)
 
     def _watch_termination(self) -> None:

@@ -14,10 +14,14 @@ class CannotApply(SystemExit):
     `except Exception` of the script swallows it. `oomph run` prints it and exits with status 2.
     """
 
+    last: ClassVar[CannotApply | None] = None
+    """The newest: a process that Python itself runs does not tell how its script ended."""
+
     def __init__(self, message: str) -> None:
         """`message` without the lever's name is for `Lever.refuse`, which adds it."""
         super().__init__(message)
         self.oomph_refusal = message
+        CannotApply.last = self
 
 
 class Lever:

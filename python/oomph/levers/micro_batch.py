@@ -527,7 +527,13 @@ class Parts:
         lever = self._lever
         try:
             if self._layout is None:
-                self._layout = layout(batch, _first_size(self._loader))
+                # Of several ranks each has its share of what the DataLoader was made for.
+                shared = next((l for l in lever.job.levers if l.name == "shard"), None)
+                if shared is None or shared.share is None:
+                    expected = _first_size(self._loader)
+                else:
+                    expected = max(1, shared.share.size)
+                self._layout = layout(batch, expected)
             return self._layout.split(batch, lever.parts)
         except CannotSplit as error:
             raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None

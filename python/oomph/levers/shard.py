@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import weakref
@@ -208,7 +209,10 @@ class Shard(Lever):
 
         def before(module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
             ddp = reference()
-            return None if ddp is None or ddp.module is not module else ddp._pre_forward(*args, **kwargs)
+            if ddp is None or ddp.module is not module:
+                return None
+            with self._gradients_moved(ddp):
+                return ddp._pre_forward(*args, **kwargs)
 
         def after(module: torch.nn.Module, args: tuple, output: Any) -> Any:
             ddp = reference()
@@ -218,6 +222,19 @@ class Shard(Lever):
         module.register_forward_hook(after)
         self.wrapped.update(module.modules())
         self.applied += 1
+
+    @contextlib.contextmanager
+    def _gradients_moved(self, ddp: Any) -> Any:
+        """Gradients are averaged with the last micro-batch; meanwhile buckets may be made anew, with
+        the gradients that are views of them, which is no change by the script."""
+        batch = self.micro_batch.batch if self.micro_batch is not None else None
+        ddp.require_backward_grad_sync = batch is None or batch.external or batch.last
+        among = batch is not None and not batch.external and batch.index > 0
+        if among and batch.backwards == 0:
+            batch.check_gradients(self.micro_batch)
+        yield
+        if among and batch.backwards == 0:
+            batch.remember_gradients(self.job.optimizers)
 
     def _shard(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard  # fmt: skip
