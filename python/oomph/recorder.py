@@ -652,9 +652,12 @@ class Recorder:
         library = ctypes.PyDLL(None)
         library.oomph_vgpu_report.restype = ctypes.c_size_t
         library.oomph_vgpu_report.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-        length = library.oomph_vgpu_report(None, 0)
-        buffer = ctypes.create_string_buffer(length)
-        library.oomph_vgpu_report(buffer, length)
+        # Other threads (PyTorch's watchdog of collectives) may go on meanwhile, and the report with them.
+        room, length = 0, library.oomph_vgpu_report(None, 0)
+        while length > room:
+            room = length
+            buffer = ctypes.create_string_buffer(room)
+            length = library.oomph_vgpu_report(buffer, room)
         return json.loads(buffer.raw[:length])
 
 

@@ -101,6 +101,8 @@ class Shard(Lever):
         job.around_step.append(self._step)
         self._refuse_others()
         _same_is_swapped()
+        if self.offload:
+            self._stay_on_the_cpu()
 
     def _start(self) -> None:
         import torch.distributed as dist
@@ -274,6 +276,23 @@ class Shard(Lever):
         for optimizer in self.job.optimizers:
             self._refer(optimizer)
         self.applied += 1 + len(blocks)
+
+    def _stay_on_the_cpu(self) -> None:
+        """`model.to("cuda")` moves nothing of what is kept in host memory on purpose."""
+        original, lever = torch.nn.Module._apply, self
+
+        @functools.wraps(original)
+        def apply(module: Any, fn: Any, recurse: bool = True) -> Any:
+            if module not in lever.wrapped:
+                return original(module, fn, recurse)
+            for p in module.parameters():
+                if fn(torch.empty(0, dtype=p.dtype)).dtype != p.dtype:
+                    raise lever.refuse(
+                        "it casts the model after it was moved to the GPU: cast it before, or in one call"
+                    )
+            return module
+
+        torch.nn.Module._apply = apply  # type: ignore[method-assign]
 
     def _mesh(self) -> Any:
         from torch.distributed.device_mesh import init_device_mesh
