@@ -413,11 +413,18 @@ class Recorder:
                 self._parameters[id(t)] = (weakref.ref(t), owner)
             self._mark(kind, named)
 
+    def _mark_parts(self) -> None:
+        """Parameters that ranks have dealt out since their model was named are others now."""
+        for root in self._roots:
+            if any(hasattr(p, "_local_tensor") for p in root.parameters()):
+                self._mark_model(root, type(root).__name__)
+
     def _before_step(self, optimizer, args, kwargs) -> None:
         self._in_optimizer += 1
         self._say(OPTIMIZER)
         self._optimizers.add(optimizer)
         if self._step < MARKED_STEPS:
+            self._mark_parts()
             self._mark_gradients()
         self._boundary("optimizer", self._step)
 
@@ -442,6 +449,7 @@ class Recorder:
         """Note that the memory of `tensors` (pairs of tensor and owner) holds `kind` from now on."""
         now = _now()
         for t, owner in tensors:
+            t = getattr(t, "_local_tensor", t)  # of a DTensor, what this rank holds
             address = _address(t) if t.is_cuda else None
             if address is not None:
                 self._marks.append((kind, now, address, owner))
