@@ -102,6 +102,7 @@ class Recorder:
         self.virtual = bool(settings["virtual"])
         self.assumptions = Assumptions()
         self.levers: Any = None
+        self.variant: Any = None
         self.rank: dict[str, int] | None = _rank_of_environment()
         self.layer = ValueLayer(
             self.assumptions, settings.get("rule", "half"), virtual=self.virtual
@@ -612,6 +613,7 @@ class Recorder:
             assumptions=self.assumptions.as_list(),
             library=self._library_report(),
             levers=self.levers.report() if self.levers else [],
+            became=self.variant.became if self.variant else [],
         )
         path = os.path.join(directory, "record.json")
         with open(path + ".part", "w") as file:

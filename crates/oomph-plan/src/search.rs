@@ -344,6 +344,9 @@ pub fn search(bases: &[Base], options: &Options) -> Found {
     for base in bases {
         searcher.base(base, plays, !measured_precision);
     }
+    for base in bases {
+        searcher.quicken(base);
+    }
     searcher.found()
 }
 
@@ -513,8 +516,43 @@ impl Searcher<'_> {
             && !self.options.failed.contains(&plan.levers)
     }
 
+    /// What buys time and costs no memory, on top of the quickest plans.
+    fn quicken(&mut self, base: &Base) {
+        /// So many of them.
+        const MOST: usize = 8;
+        let lever = Lever::Tf32 { enabled: true };
+        if !self.options.tf32 || !self.options.permits(&lever) || !tf32::offered(&base.model) {
+            return;
+        }
+        // Levers that only a run tells the effect of say which base a plan is on.
+        let of_runs = |levers: &[Lever]| -> Vec<&'static str> {
+            let names = levers.iter().map(Lever::name);
+            names
+                .filter(|name| {
+                    ["no_grad_eval", "cudnn_benchmark", "mixed_precision"].contains(name)
+                })
+                .collect()
+        };
+        let on_base = |plan: &&Plan| of_runs(&plan.levers) == of_runs(&base.applied);
+        let mut quickest: Vec<&Plan> = self.fitting.iter().filter(on_base).collect();
+        quickest.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
+        let tried: Vec<Vec<Lever>> = quickest
+            .into_iter()
+            .take(MOST)
+            .map(|plan| {
+                let own = plan.levers.iter().filter(|l| !base.applied.contains(l));
+                own.cloned().chain([lever.clone()]).collect()
+            })
+            .collect();
+        for levers in tried {
+            let plan = self.evaluate(base, &levers);
+            self.consider(plan);
+        }
+    }
+
     fn consider(&mut self, plan: Plan) {
-        let permitted = !(self.options.keep_results && plan.results > Results::Rounding);
+        let permitted = !(self.options.keep_results && plan.results > Results::Rounding)
+            && !self.options.failed.contains(&plan.levers);
         if permitted
             && self
                 .least
@@ -624,9 +662,6 @@ impl Offers {
             group(vec![vec![Lever::MixedPrecision {
                 dtype: options.dtype,
             }]]);
-        }
-        if options.tf32 && tf32::offered(model) {
-            group(vec![vec![Lever::Tf32 { enabled: true }]]);
         }
         if chunked_cross_entropy::offered(model) {
             group(vec![vec![Lever::ChunkedCrossEntropy {

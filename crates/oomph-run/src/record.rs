@@ -83,6 +83,9 @@ pub struct Record {
     pub max_events: usize,
     /// What the values in the run rest on.
     pub assumptions: Vec<Assumption>,
+    /// What the script's models became, run as a smaller relative of the job.
+    #[serde(default)]
+    pub became: Vec<String>,
     /// What the levers of a plan did.
     #[serde(default)]
     pub levers: Vec<LeverReport>,
