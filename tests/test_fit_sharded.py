@@ -2,7 +2,6 @@
 
 import json
 import textwrap
-import tomllib
 
 from test_fit import TRAIN, command, fit
 
@@ -40,8 +39,7 @@ def test_the_cheapest_way_is_chosen_and_does_what_was_planned(tmp_path):
         kind for kind in result.json["kinds"] if kind["id"] == "rtx-3060"
     ).items()
     assert "fewest" in result.out and "cheapest" in result.out and "2 GPUs: " in result.out
-    plan = tomllib.loads((tmp_path / "oomph-plan.toml").read_text())
-    assert plan["lever"][0]["gpus"] == 2
+    assert "gpus = 2" in (tmp_path / "oomph-plan.toml").read_text()
     patch = (tmp_path / "oomph-plan.patch").read_text()
     assert "torchrun --nproc-per-node 2" in patch and "DistributedSampler" in patch
     assert '+torch.distributed.init_process_group("' in patch

@@ -111,7 +111,9 @@ def ranks(tmp_path, code, *levers, world=2, **names):
 def test_two_ranks_train_what_one_process_trains(tmp_path, how, reduction):
     """Losses, norms and weights, with targets that are ignored and a last batch of four."""
     alone = run(tmp_path, TRAIN, REDUCTION=reduction)
-    for out, levers, refusal in ranks(tmp_path, TRAIN, ("shard", dict(gpus=2, **how)), REDUCTION=reduction):
+    for out, levers, refusal in ranks(
+        tmp_path, TRAIN, ("shard", dict(gpus=2, **how)), REDUCTION=reduction
+    ):
         assert refusal is None and levers["shard"]["applied"] >= 1
         assert distance(out[0], alone.out[0]) < 1e-4
         assert distance(out[1], alone.out[1]) < 1e-4

@@ -4,7 +4,8 @@
 ranks. `python fit_sharded.py run PLANS.jsonl OUT.jsonl [--most SECONDS]` runs each job of them as it
 is on one GPU, and then under its plan on two, by `torchrun`, under the memory limit that the plan was
 made for (`torch.cuda.set_per_process_memory_fraction`): peak of each rank and time of a step against
-what was planned. `--tiny` makes and runs the first plan only, with fewer steps.
+what was planned. `python fit_sharded.py links OUT.jsonl` measures what collectives of several sizes reach.
+`--tiny` makes and runs the first plan only, with fewer steps.
 """
 
 import argparse
@@ -90,7 +91,9 @@ def measure(settings: dict, ranks: int, timeout: float) -> list[dict]:
 
 def median(found: list[dict]) -> float | None:
     """Median time of a step, the first two left out; of several ranks the slowest."""
-    times = [statistics.median(one["step_s"][1:]) for one in found if len(one.get("step_s", [])) > 1]
+    times = [
+        statistics.median(one["step_s"][1:]) for one in found if len(one.get("step_s", [])) > 1
+    ]
     return max(times) if times else None
 
 
@@ -127,10 +130,60 @@ def run(plans: Path, out: Path, most: float, tiny: bool) -> None:
         )  # fmt: skip
 
 
+LINKS = "OOMPH_BENCH_LINKS"
+
+
+def links(out: str) -> None:
+    """As one of two ranks: bytes a second of ring volumes, by collective and size."""
+    import torch
+    import torch.distributed as dist
+
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    count = dist.get_world_size()
+    for size in (1 << 20, 25 << 20, 256 << 20, 1 << 30):
+        whole = torch.zeros(size, dtype=torch.uint8, device="cuda")
+        part = torch.zeros(size // count, dtype=torch.uint8, device="cuda")
+        calls = dict(
+            all_gather=(lambda: dist.all_gather_into_tensor(whole, part), 1),
+            reduce_scatter=(
+                lambda: dist.reduce_scatter_tensor(
+                    part.view(torch.float32), whole.view(torch.float32)
+                ),
+                1,
+            ),
+            all_reduce=(lambda: dist.all_reduce(whole.view(torch.float32)), 2),
+        )
+        for name, (call, times) in calls.items():
+            for _ in range(3):
+                call()
+            torch.cuda.synchronize()
+            repeats, began = 20, time.perf_counter()
+            for _ in range(repeats):
+                call()
+            torch.cuda.synchronize()
+            each = (time.perf_counter() - began) / repeats
+            moved = times * size * (count - 1) / count
+            if rank == 0:
+                line = dict(
+                    kind="link", collective=name, bytes=size, seconds=each, bytes_per_s=moved / each
+                )
+                keep(Path(out), line)
+                print(
+                    name,
+                    size >> 20,
+                    "MiB",
+                    f"{each * 1e6:.0f} us {moved / each / 1e9:.0f} GB/s",
+                    flush=True,
+                )
+    dist.destroy_process_group()
+
+
 def main() -> None:
     """Plan or run."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["plan", "run"])
+    parser.add_argument("what", choices=["plan", "run", "links"])
     parser.add_argument("plans", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--gpu", default="h200")
@@ -139,6 +192,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "plan":
         plan(args.plans, args.gpu, args.tiny)
+    elif args.what == "links":
+        start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        start += ["--nproc-per-node", str(GPUS), str(Path(__file__).resolve())]
+        environment = dict(os.environ, **{LINKS: str(args.plans.resolve())})
+        subprocess.run(start, env=environment, timeout=90, check=False)
     elif args.out is None:
         parser.error("run: name the file for the results")
     else:
@@ -150,5 +208,7 @@ if __name__ == "__main__":
         settings = json.loads(os.environ.pop(CHILD))
         settings["out"] += "." + os.environ.get("RANK", "0")
         child(settings)
+    elif LINKS in os.environ:
+        links(os.environ[LINKS])
     else:
         main()

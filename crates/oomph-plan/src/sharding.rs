@@ -5,6 +5,8 @@
 //! everywhere does both. They run beside the computation: what is longer than the pass that hides it
 //! is waited for, and so are the first block and the last.
 
+use std::fmt::Write as _;
+
 use oomph_gpus::Gpu;
 use oomph_trace::Phase;
 
@@ -69,11 +71,12 @@ impl Fabric {
             self.host_bytes_per_s / 1e9
         );
         if gpus > self.per_host {
-            text.push_str(&format!(
+            let _ = write!(
+                text,
                 ", {:.1} GB/s a GPU between hosts of {} GPUs",
                 self.network_bytes_per_s / 1e9,
                 self.per_host
-            ));
+            );
         }
         text
     }

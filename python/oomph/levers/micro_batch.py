@@ -528,7 +528,7 @@ class Parts:
         try:
             if self._layout is None:
                 # Of several ranks each has its share of what the DataLoader was made for.
-                shared = next((l for l in lever.job.levers if l.name == "shard"), None)
+                shared = next((one for one in lever.job.levers if one.name == "shard"), None)
                 if shared is None or shared.share is None:
                     expected = _first_size(self._loader)
                 else:

@@ -88,7 +88,7 @@ class Shard(Lever):
     def install(self, job: Job) -> None:
         """Meet the other ranks, and step in wherever one process is not like several."""
         self.job = job
-        self.micro_batch = next((l for l in job.levers if l.name == "micro_batch"), None)
+        self.micro_batch = next((one for one in job.levers if one.name == "micro_batch"), None)
         self._start()
         shares.install(self)
         job.on_move.append(self._move)
@@ -175,7 +175,9 @@ class Shard(Lever):
     def _model(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
         if module in self.wrapped or not any(True for _ in module.parameters()):
             return
-        if all(m in self.wrapped for m in module.modules() if any(True for _ in m.parameters(False))):
+        if all(
+            m in self.wrapped for m in module.modules() if any(True for _ in m.parameters(False))
+        ):
             return
         self._check_model(module)
         if self.shards == 1:
@@ -196,7 +198,9 @@ class Shard(Lever):
                     )
                 # In place: whoever holds the layer keeps it, and it computes over all ranks.
                 _synchronize(part)
-                self.add_note("batch normalization takes its statistics from all ranks (SyncBatchNorm)")
+                self.add_note(
+                    "batch normalization takes its statistics from all ranks (SyncBatchNorm)"
+                )
 
     def _replicate(self, module: torch.nn.Module) -> None:
         """DistributedDataParallel around the model, which the script goes on to call by itself."""
@@ -239,7 +243,12 @@ class Shard(Lever):
             batch.remember_gradients(self.job.optimizers)
 
     def _shard(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
-        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard  # fmt: skip
+        from torch.distributed.fsdp import (  # fmt: skip
+            CPUOffloadPolicy,
+            MixedPrecisionPolicy,
+            OffloadPolicy,
+            fully_shard,
+        )
 
         self._check_model(module)
         places = Places(self.modules)
@@ -249,7 +258,9 @@ class Shard(Lever):
         for name, block in list(blocks.items()):
             if _shares_parameters(block, before):
                 del blocks[name]
-                self.add_note(f"{name} shares parameters with other modules: it is not gathered by itself")
+                self.add_note(
+                    f"{name} shares parameters with other modules: it is not gathered by itself"
+                )
         options: dict[str, Any] = dict(
             mesh=self._mesh(),
             offload_policy=CPUOffloadPolicy() if self.offload else OffloadPolicy(),
