@@ -54,7 +54,7 @@ class Shard(Lever):
         offload: bool = False,
         unused: bool = False,
     ) -> None:
-        """`gpus` ranks; `shards` of them hold the model together. `modules` are the blocks that are
+        """`gpus` ranks (1 only replaces DataParallel); `shards` of them hold the model together. `modules` are the blocks that are
         gathered one at a time; `reshard` drops them again after their forward pass. `dtype` is what
         they are gathered and computed in; `offload` keeps all parts in host memory, where the
         optimizer steps. `unused`: some parameters get no gradient in some steps."""
@@ -88,6 +88,9 @@ class Shard(Lever):
     def install(self, job: Job) -> None:
         """Meet the other ranks, and step in wherever one process is not like several."""
         self.job = job
+        self._replace_data_parallel()
+        if self.world == 1:
+            return
         self.micro_batch = next((one for one in job.levers if one.name == "micro_batch"), None)
         self._start()
         shares.install(self)
@@ -152,12 +155,14 @@ class Shard(Lever):
             on(f"{package}.trainer.trainer", "Trainer", "__init__", "Lightning", f"Trainer(…, devices={count}, strategy='{strategy}')  # batch_size=old // {count}\n")  # fmt: skip
         on("accelerate.accelerator", "Accelerator", "__init__", "accelerate", f"accelerate launch --num_processes {count} SCRIPT  # batch_size=old // {count}\n")  # fmt: skip
 
-        # One process sees one GPU: nothing is left for DataParallel to do.
+    def _replace_data_parallel(self) -> None:
+        """One process sees one GPU: nothing is left for it to do."""
         original = torch.nn.DataParallel.__init__
 
         @functools.wraps(original)
         def initialize(module: Any, inner: Any, *args: Any, **kwargs: Any) -> None:
             self.add_note("torch.nn.DataParallel is replaced by one process a GPU")
+            self.applied += self.world == 1
             original(module, inner)
 
         torch.nn.DataParallel.__init__ = initialize  # type: ignore[method-assign]
@@ -446,6 +451,8 @@ class Shard(Lever):
 
     def finish(self) -> None:
         """Say what was left as it is."""
+        if self.world == 1:
+            return
         if not self.applied:
             self.add_note("no model with parameters was called")
         elif not self.taken:

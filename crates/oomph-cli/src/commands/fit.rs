@@ -202,11 +202,15 @@ impl Args {
             held: BTreeMap::new(),
             plain: None,
         };
-        let mut plain = fitter.plain_run()?;
+        let mut plain = fitter.plain_run(&[])?;
         if fitter.workshop.shares && matches!(plain, Ended::Failed { .. }) {
-            // A script that uses several GPUs by itself does not run on one.
+            // A DataParallel that names its GPUs does not run on one.
+            plain = fitter.plain_run(&[oomph_plan::sharding::data_parallel(1)])?;
+        }
+        if fitter.workshop.shares && matches!(plain, Ended::Failed { .. }) {
+            // Nor does a script that uses several GPUs by itself.
             fitter.workshop.shares = false;
-            plain = fitter.plain_run()?;
+            plain = fitter.plain_run(&[])?;
             if matches!(plain, Ended::Through(_)) {
                 fitter.note("shard", "the script uses several GPUs by itself");
             }
@@ -560,11 +564,11 @@ impl Fitter {
     }
 
     /// The job as it is.
-    fn plain_run(&mut self) -> anyhow::Result<Ended> {
+    fn plain_run(&mut self, levers: &[Lever]) -> anyhow::Result<Ended> {
         self.workshop.run(
             "plain",
             "running the job as it is, without a limit",
-            &[],
+            levers,
             Variant::default(),
             None,
         )
