@@ -108,6 +108,11 @@ pub enum Lever {
         /// The activation modules.
         modules: Vec<String>,
     },
+    /// Modules of several operators become one kernel.
+    FusedModules {
+        /// Activations and normalizations.
+        modules: Vec<String>,
+    },
     /// A batch in `parts` micro-batches, with the gradients accumulated.
     MicroBatch {
         /// How many.
@@ -230,7 +235,7 @@ const fn is_yes(value: &bool) -> bool {
 }
 
 /// Names of all levers, in the order in which they are applied and listed.
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 27] = [
     "allocator",
     "cudnn_benchmark",
     "tf32",
@@ -240,6 +245,7 @@ pub const NAMES: [&str; 26] = [
     "no_grad_eval",
     "inference_mode",
     "inplace_activations",
+    "fused_modules",
     "attention",
     "chunked_cross_entropy",
     "mixed_precision",
@@ -270,6 +276,7 @@ impl Lever {
             Self::OptimizerStep { .. } => "optimizer_step",
             Self::NoGradEval {} => "no_grad_eval",
             Self::InplaceActivations { .. } => "inplace_activations",
+            Self::FusedModules { .. } => "fused_modules",
             Self::MicroBatch { .. } => "micro_batch",
             Self::MixedPrecision { .. } => "mixed_precision",
             Self::Attention { .. } => "attention",
@@ -308,6 +315,7 @@ impl Lever {
             | Self::StepInBackward {} => Results::Exact,
             Self::CudnnBenchmark { .. }
             | Self::OptimizerStep { .. }
+            | Self::FusedModules { .. }
             | Self::MicroBatch { .. }
             | Self::Attention { .. }
             | Self::ChunkedCrossEntropy { .. }
@@ -342,6 +350,7 @@ impl fmt::Display for Lever {
             Self::InplaceActivations { modules } => {
                 write!(out, "in-place activations in {}", places(modules))
             }
+            Self::FusedModules { modules } => write!(out, "one kernel for {}", places(modules)),
             Self::MicroBatch { parts } => write!(out, "micro-batches: {parts} a batch"),
             Self::MixedPrecision { dtype } => match dtype {
                 Dtype::Bf16 => write!(out, "bf16 autocast"),
