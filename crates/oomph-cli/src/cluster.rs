@@ -143,7 +143,15 @@ pub fn own_words(words: &[OsString]) -> &[OsString] {
 /// The words that start `script args…` as so many ranks of this host, by PyTorch's own launcher.
 pub fn torchrun(host: &Host, ranks: u32, script: &[OsString]) -> Vec<OsString> {
     let mut words = vec![host.python.clone().into_os_string()];
-    words.extend(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"].map(Into::into));
+    words.extend(
+        [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+        ]
+        .map(Into::into),
+    );
     words.push(ranks.to_string().into());
     words.extend_from_slice(script);
     words

@@ -227,9 +227,8 @@ pub fn passes(model: &Model) -> (f64, f64) {
 
 /// Whether another lever goes together with sharding: what was seen to, not what might.
 pub fn composes(applied: &[Lever], lever: &Lever) -> bool {
-    let Some(Lever::Shard {
-        shards, dtype, ..
-    }) = applied.iter().find(|other| other.name() == "shard")
+    let Some(Lever::Shard { shards, dtype, .. }) =
+        applied.iter().find(|other| other.name() == "shard")
     else {
         return true;
     };

@@ -167,7 +167,10 @@ fn visible_of(variable: Option<&str>, count: u32) -> Vec<u32> {
     for word in text.split(',') {
         let named = (0..count).find(|&index| {
             let whole = u128::from_be_bytes(crate::driver::uuid(index as i32));
-            let name = word.trim().strip_prefix("GPU-").map(|hex| hex.replace('-', ""));
+            let name = word
+                .trim()
+                .strip_prefix("GPU-")
+                .map(|hex| hex.replace('-', ""));
             word.trim().parse() == Ok(index)
                 || name.is_some_and(|hex| u128::from_str_radix(&hex, 16) == Ok(whole))
         });

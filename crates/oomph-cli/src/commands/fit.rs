@@ -234,7 +234,12 @@ impl Args {
                     eprintln!(
                         "hint: it is distributed already; oomph fit shares out scripts for one GPU. Run it as it is: oomph run --gpu {}:N -- torchrun --nproc-per-node N {}",
                         gpu.id,
-                        self.script.words().iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+                        self.script
+                            .words()
+                            .iter()
+                            .map(|word| word.to_string_lossy())
+                            .collect::<Vec<_>>()
+                            .join(" ")
                     );
                 }
                 return Ok(EXIT_SCRIPT_FAILED);
@@ -913,7 +918,9 @@ impl Fitter {
         if let Some(ratio) = time_ratio {
             verified.time_ratio = ratio;
         }
-        verified.notes.extend(ranks_note(&run, self.workshop.rehearsed));
+        verified
+            .notes
+            .extend(ranks_note(&run, self.workshop.rehearsed));
         verified
             .notes
             .extend(run.record.levers.iter().filter_map(|lever| {

@@ -30,7 +30,6 @@ use crate::page;
 use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
 
-
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
 #[expect(

@@ -80,9 +80,7 @@ fn wrapping(lever: &Lever, model: &str) -> Vec<String> {
     let mut lines = vec![
         "from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard"
             .to_owned(),
-        format!(
-            "mesh = torch.distributed.device_mesh.init_device_mesh(\"cuda\", {shape})"
-        ),
+        format!("mesh = torch.distributed.device_mesh.init_device_mesh(\"cuda\", {shape})"),
         format!("options = dict({})", options.join(", ")),
         "for name in [".to_owned(),
     ];

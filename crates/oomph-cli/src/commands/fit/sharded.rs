@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use oomph_plan::sharding::{self, Fabric, Volume};
 use oomph_plan::search::{self, Base};
+use oomph_plan::sharding::{self, Fabric, Volume};
 use oomph_plan::{Dtype, Lever, Results};
 use oomph_report::fit::{Alternative, Fit, Plan, Smallest};
 
@@ -33,15 +33,30 @@ pub(crate) fn plan(
         return Ok((Vec::new(), None, bases));
     }
     let (plans, chosen) = fitter.plans(&bases)?;
-    result.smallest = smallest(fitter, plain, gpus, chosen.and_then(|index| plans.get(index)))?;
-    kinds(fitter, chosen.and_then(|index| plans.get(index)), gpus, result);
+    result.smallest = smallest(
+        fitter,
+        plain,
+        gpus,
+        chosen.and_then(|index| plans.get(index)),
+    )?;
+    kinds(
+        fitter,
+        chosen.and_then(|index| plans.get(index)),
+        gpus,
+        result,
+    );
     Ok((plans, chosen, bases))
 }
 
 /// The job as one rank of each way to share it.
 fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
     let mut bases: Vec<Base> = Vec::new();
-    let ways = sharding::ways(&plain.model, gpus, fitter.workshop.per_host(), dtype(fitter, plain));
+    let ways = sharding::ways(
+        &plain.model,
+        gpus,
+        fitter.workshop.per_host(),
+        dtype(fitter, plain),
+    );
     let last = ways.len().saturating_sub(1);
     let mut roomy = false;
     for (index, way) in ways.into_iter().enumerate() {
@@ -76,15 +91,18 @@ fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
 
 /// What parameters may be gathered in.
 fn dtype(fitter: &Fitter, plain: &Base) -> Option<Dtype> {
-    let narrow = search::offers_precision(&plain.model)
-        || plain.model.facts.autocast.contains("bfloat16");
+    let narrow =
+        search::offers_precision(&plain.model) || plain.model.facts.autocast.contains("bfloat16");
     (!fitter.options.keep_results && fitter.options.dtype == Dtype::Bf16 && narrow)
         .then_some(Dtype::Bf16)
 }
 
 /// The same way with its parts in host memory.
 fn on_the_cpu(applied: &[Lever]) -> Option<Lever> {
-    let mut lever = applied.iter().find(|lever| lever.name() == "shard")?.clone();
+    let mut lever = applied
+        .iter()
+        .find(|lever| lever.name() == "shard")?
+        .clone();
     if let Lever::Shard {
         shards, offload, ..
     } = &mut lever
@@ -220,8 +238,7 @@ fn kinds(fitter: &Fitter, chosen: Option<&Plan>, gpus: u32, result: &mut Fit) {
         let narrow = levers.iter().any(|lever| {
             matches!(
                 lever,
-                Lever::Shard { dtype: Some(_), .. }
-                    | Lever::MixedPrecision { dtype: Dtype::Bf16 }
+                Lever::Shard { dtype: Some(_), .. } | Lever::MixedPrecision { dtype: Dtype::Bf16 }
             )
         });
         for mut kind in gpus_that_hold(used, margin, levers.is_empty()) {
@@ -231,7 +248,10 @@ fn kinds(fitter: &Fitter, chosen: Option<&Plan>, gpus: u32, result: &mut Fit) {
             }
             kind.count = count;
             kind.usd_per_hour = kind.usd_per_hour.map(|price| price * f64::from(count));
-            if !found.iter().any(|other| other.id == kind.id && other.count == kind.count) {
+            if !found
+                .iter()
+                .any(|other| other.id == kind.id && other.count == kind.count)
+            {
                 found.push(kind);
             }
         }
