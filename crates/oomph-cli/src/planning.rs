@@ -24,6 +24,10 @@ use crate::progress::Progress;
 
 /// What runs have in common.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent settings of the runs"
+)]
 pub struct Workshop {
     /// The script as it was given.
     pub words: Vec<OsString>,

@@ -65,7 +65,7 @@ fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
         if !fitter.options.permits(&way) || roomy && index != last {
             continue;
         }
-        if let Some(base) = probe(fitter, plain, way)? {
+        if let Some(base) = probe(fitter, plain, &way)? {
             let alone = search::predict(&base, plain, &[], &fitter.options);
             roomy |= alone.used <= fitter.options.budget;
             bases.push(base);
@@ -82,7 +82,7 @@ fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
         && let Some(Lever::Shard { .. }) = bases.last().and_then(|base| base.applied.first())
         && let Some(way) = bases.last().and_then(|base| on_the_cpu(&base.applied))
         && fitter.options.permits(&way)
-        && let Some(base) = probe(fitter, plain, way)?
+        && let Some(base) = probe(fitter, plain, &way)?
     {
         bases.push(base);
     }
@@ -116,15 +116,15 @@ fn on_the_cpu(applied: &[Lever]) -> Option<Lever> {
 }
 
 /// The job as the first rank of a way to share it, without a limit.
-fn probe(fitter: &mut Fitter, plain: &Base, way: Lever) -> Result<Option<Base>> {
-    let Some(gpus) = sharding::gpus(std::slice::from_ref(&way)) else {
+fn probe(fitter: &mut Fitter, plain: &Base, way: &Lever) -> Result<Option<Base>> {
+    let Some(gpus) = sharding::gpus(std::slice::from_ref(way)) else {
         return Ok(None);
     };
     fitter.workshop.first_rank = true;
-    let mut found = fitter.probe(std::slice::from_ref(&way));
+    let mut found = fitter.probe(std::slice::from_ref(way));
     if let Ok(Err((_, why))) = &found
         && why.contains("find_unused_parameters")
-        && let Lever::Shard { unused: false, .. } = way
+        && let Lever::Shard { unused: false, .. } = *way
     {
         let mut way = way.clone();
         if let Lever::Shard { unused, .. } = &mut way {
@@ -181,7 +181,7 @@ fn smallest(
                 dtype(fitter, plain),
             );
             match ways.last() {
-                Some(way) if fitter.options.permits(way) => probe(fitter, plain, way.clone())?,
+                Some(way) if fitter.options.permits(way) => probe(fitter, plain, way)?,
                 _ => None,
             }
         };
