@@ -238,6 +238,10 @@ REFUSALS = {
             model(x).sum().backward()
             optimizer.step()
     """,
+    "Hugging Face's Trainer brings its own means": """
+        import transformers
+        transformers.Trainer(nn.Linear(4, 4))
+    """,
     "belongs to no module": """
         from torch.utils.data import DataLoader
         model = nn.Linear(4, 4)
@@ -262,3 +266,16 @@ def test_one_process_is_told_how_to_start(tmp_path):
     """A plan for two GPUs in a process that no launcher started."""
     refusal = run(tmp_path, "out = 1", ("shard", dict(gpus=2))).refusal
     assert "2 ranks" in refusal and "torchrun --nproc-per-node 2" in refusal
+
+
+def test_parameters_without_gradients(tmp_path):
+    """A part of the model that some steps do not use: DistributedDataParallel is told to look for it."""
+    code = EVEN.replace(
+        "    optimizer = ",
+        "    model.extra = nn.Linear(2, 2)\n    model.forward = lambda x: model[:-1](x)\n    optimizer = ",
+    )
+    assert code != EVEN
+    alone = run(tmp_path, code)
+    for out, _, refusal in ranks(tmp_path, code, ("shard", dict(gpus=2, unused=True))):
+        assert refusal is None
+        assert distance(out, alone.out) < 1e-4

@@ -32,7 +32,14 @@ pub(crate) fn plan(
     if bases.is_empty() {
         return Ok((Vec::new(), None, bases));
     }
-    let (plans, chosen) = fitter.plans(&bases)?;
+    let (mut plans, chosen) = fitter.plans(&bases)?;
+    if let Some(plan) = chosen.and_then(|index| plans.get_mut(index))
+        && plan.time_ratio >= 1.0
+        && result.plain.used_bytes <= fitter.workshop.budget
+    {
+        plan.notes
+            .push("one GPU takes less time, and holds the job as it is".to_owned());
+    }
     result.smallest = smallest(
         fitter,
         plain,
