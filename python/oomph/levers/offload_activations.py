@@ -66,7 +66,7 @@ class OffloadActivations(Lever):
     def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
         for name, module in self.places.take(named).items():
             refuse_compiled(self, name, named)
-            around_forward(module, self._around(name), self.order)
+            self.handles.append(around_forward(module, self._around(name), self.order))
 
     def _enter(self, root: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         for transfers in self.transfers.values():

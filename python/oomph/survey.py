@@ -1,0 +1,112 @@
+"""What the blocks of a model save for the backward pass, counted while a step is tried."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from oomph.levers.forward import Handle, around_forward
+from oomph.memory_model import Gauge
+
+ORDER = 40
+"""Outside of the levers that offload and checkpoint: what these keep off the GPU is not counted."""
+
+
+class Survey:
+    """Bytes and seconds of each block's forward, as far as a pass goes.
+
+    A context manager around one attempt of a step; the attempt may fail. Counted are storages that
+    autograd saves, each once, without parameters and buffers. Each block is waited for.
+    """
+
+    def __init__(self, model: nn.Module, blocks: dict[str, nn.Module], gauge: Gauge) -> None:
+        """`blocks`: modules by name, none inside of another."""
+        self._model, self._blocks, self._gauge = model, blocks, gauge
+        self._handles: list[Handle] = []
+        self.inside: dict[str, int] = {}
+        """Bytes that only the block itself needs, of blocks whose forward came to its end."""
+        self.inputs: dict[str, int] = {}
+        """Bytes of the block's arguments that it saves."""
+        self.seconds: dict[str, float] = {}
+        """Of the block's forward."""
+        self.outside = 0
+        """Bytes that the model saves outside of blocks."""
+        self.root_called = False
+        """Whether the model itself is called: a loss function may call its parts."""
+
+    def __enter__(self) -> Survey:
+        """Begin to count."""
+        self._fixed = {_address(t) for t in (*self._model.parameters(), *self._model.buffers())}
+        self._handles = [around_forward(self._model, self._root, ORDER - 1)]
+        for name, module in self._blocks.items():
+            self._handles.append(around_forward(module, self._around(name), ORDER))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Count no more."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _root(self, module: nn.Module, forward: Any, args: tuple, kwargs: dict) -> Any:
+        self.root_called = True
+        seen: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            self._note(tensor, seen)
+            return tensor
+
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, _same):
+                return forward(*args, **kwargs)
+        finally:
+            self.outside = max(self.outside, sum(seen.values()))
+
+    def _around(self, name: str) -> Any:
+        def around(module: nn.Module, forward: Any, args: tuple, kwargs: dict) -> Any:
+            seen: dict[int, int] = {}
+
+            def pack(tensor: torch.Tensor) -> torch.Tensor:
+                self._note(tensor, seen)
+                return tensor
+
+            self._gauge.synchronize()
+            began = time.perf_counter()
+            with torch.autograd.graph.saved_tensors_hooks(pack, _same):
+                output = forward(*args, **kwargs)
+            self._gauge.synchronize()
+            seconds = time.perf_counter() - began
+            given = _addresses((args, kwargs))
+            # A result stays anyway: it is what comes after the block that needs it.
+            stays = given | _addresses(output)
+            inside = sum(size for address, size in seen.items() if address not in stays)
+            inputs = sum(size for address, size in seen.items() if address in given)
+            # A block that is called several times keeps all that it saves.
+            self.inside[name] = self.inside.get(name, 0) + inside
+            self.inputs[name] = self.inputs.get(name, 0) + inputs
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            return output
+
+        return around
+
+    def _note(self, tensor: torch.Tensor, seen: dict[int, int]) -> None:
+        if tensor.layout is torch.strided and (address := _address(tensor)) not in self._fixed:
+            seen[address] = tensor.untyped_storage().nbytes()
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where the tensor's storage begins; 0 for tensors without one."""
+    if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout is not torch.strided:
+        return 0
+    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+
+
+def _addresses(value: Any) -> set[int]:
+    leaves = torch.utils._pytree.tree_leaves(value)
+    return {_address(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
