@@ -393,9 +393,6 @@ class Ladder:
                     break
         chosen = rest[:count]
         saves = sum(map(self._saved_inside, chosen))
-        if count == len(rest):
-            # The last block is there again when its backward begins.
-            saves -= self._saved_inside(chosen[-1])
         total = len(done) + len(rest)
         # In the model's order: what comes first is needed last.
         own = {*done, *chosen}

@@ -682,6 +682,7 @@ class TrainStep:
             raise Refused(
                 f"the batch would have to be split, and must not be: {'; '.join(reasons)}. "
                 + (f"And memory ran out: {cause} " if cause else "")
+                + (f"Levers applied: {', '.join(self._ladder.applied)}. " if self._ladder.applied else "")
                 + "Use GroupNorm, or model.eval() for frozen BatchNorm; give `weight` what the loss "
                 'is a mean of; or accept other results with coupled="warn".'
             )

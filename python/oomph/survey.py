@@ -15,6 +15,10 @@ ORDER = 40
 """Outside of the levers that offload and checkpoint: what these keep off the GPU is not counted."""
 
 
+_Saved = tuple[torch.Tensor, int]
+"""What autograd keeps of a tensor, and its version."""
+
+
 class Survey:
     """Bytes and seconds of each block's forward, as far as a pass goes.
 
@@ -54,12 +58,11 @@ class Survey:
         self.root_called = True
         seen: dict[int, int] = {}
 
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            self._note(tensor, seen)
-            return tensor
+        def pack(tensor: torch.Tensor) -> _Saved:
+            return self._save(tensor, seen)
 
         try:
-            with torch.autograd.graph.saved_tensors_hooks(pack, _same):
+            with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
                 return forward(*args, **kwargs)
         finally:
             self.outside = max(self.outside, sum(seen.values()))
@@ -68,13 +71,12 @@ class Survey:
         def around(module: nn.Module, forward: Any, args: tuple, kwargs: dict) -> Any:
             seen: dict[int, int] = {}
 
-            def pack(tensor: torch.Tensor) -> torch.Tensor:
-                self._note(tensor, seen)
-                return tensor
+            def pack(tensor: torch.Tensor) -> _Saved:
+                return self._save(tensor, seen)
 
             self._gauge.synchronize()
             began = time.perf_counter()
-            with torch.autograd.graph.saved_tensors_hooks(pack, _same):
+            with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
                 output = forward(*args, **kwargs)
             self._gauge.synchronize()
             seconds = time.perf_counter() - began
@@ -91,12 +93,20 @@ class Survey:
 
         return around
 
-    def _note(self, tensor: torch.Tensor, seen: dict[int, int]) -> None:
+    def _save(self, tensor: torch.Tensor, seen: dict[int, int]) -> _Saved:
         if tensor.layout is torch.strided and (address := _address(tensor)) not in self._fixed:
             seen[address] = tensor.untyped_storage().nbytes()
+        # Detached: a result that its own node keeps would keep that node, and nothing would go.
+        return tensor.detach(), tensor._version
 
 
-def _same(tensor: torch.Tensor) -> torch.Tensor:
+def _unpack(saved: _Saved) -> torch.Tensor:
+    tensor, version = saved
+    if tensor._version != version:  # as autograd checks where there are no hooks
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: a {tensor.dtype} tensor of shape {list(tensor.shape)}"
+        )
     return tensor
 
 
