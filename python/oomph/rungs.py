@@ -187,6 +187,7 @@ class Ladder:
         self._forbidden: set[str] = set()
         self._inside: dict[str, int] = {}
         self._survey: Survey | None = None
+        self._measuring: Survey | None = None
         self._peak = 0
         self._margin = MARGIN
 
@@ -217,9 +218,11 @@ class Ladder:
         blocks = {name: named[name] for name in repeated(self._model)}
         self._gauge.begin()
         with Survey(self._model, blocks, self._gauge) as survey:
+            self._measuring = survey
             try:
                 yield
             finally:
+                self._measuring = None
                 self._survey, self._peak = survey, self._gauge.peak()
                 checkpointed = self._levers.get("checkpoint", ())
                 for name, size in survey.inside.items():
@@ -229,6 +232,8 @@ class Ladder:
     @contextlib.contextmanager
     def forward_pass(self) -> Iterator[None]:
         """Around each forward pass of the model with its loss."""
+        if self._measuring is not None:
+            self._measuring.begin_pass()
         for lever in self._active.values():
             for enter in lever.job.on_enter:
                 enter(self._model, (), {})
@@ -320,7 +325,7 @@ class Ladder:
             rest = sum(
                 self._saved_inside(name) if name not in checkpointed else 0
                 for name in repeated(self._model)
-                if name not in self._survey.inside
+                if name not in self._survey.reached
             )
         # State that the first step makes is there in the second.
         coming = sum(guard.coming() for guard in self._guards.values())

@@ -30,8 +30,11 @@ class Survey:
         """`blocks`: modules by name, none inside of another."""
         self._model, self._blocks, self._gauge = model, blocks, gauge
         self._handles: list[Handle] = []
+        self._boundaries: set[int] = set()
+        self.reached: set[str] = set()
+        """Blocks whose forward came to its end in the latest pass."""
         self.inside: dict[str, int] = {}
-        """Bytes that only the block itself needs, of blocks whose forward came to its end."""
+        """Bytes that only the block itself needs."""
         self.inputs: dict[str, int] = {}
         """Bytes of the block's arguments that it saves."""
         self.seconds: dict[str, float] = {}
@@ -40,6 +43,11 @@ class Survey:
         """Bytes that the model saves outside of blocks."""
         self.root_called = False
         """Whether the model itself is called: a loss function may call its parts."""
+
+    def begin_pass(self) -> None:
+        """Another forward pass of the model begins: what the one before saved is gone by now."""
+        self.reached.clear()
+        self._boundaries.clear()
 
     def __enter__(self) -> Survey:
         """Begin to count."""
@@ -65,7 +73,8 @@ class Survey:
             with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
                 return forward(*args, **kwargs)
         finally:
-            self.outside = max(self.outside, sum(seen.values()))
+            own = [size for address, size in seen.items() if address not in self._boundaries]
+            self.outside = max(self.outside, sum(own))
 
     def _around(self, name: str) -> Any:
         def around(module: nn.Module, forward: Any, args: tuple, kwargs: dict) -> Any:
@@ -81,14 +90,17 @@ class Survey:
             self._gauge.synchronize()
             seconds = time.perf_counter() - began
             given = _addresses((args, kwargs))
+            self._boundaries |= given
             # A result stays anyway: it is what comes after the block that needs it.
             stays = given | _addresses(output)
             inside = sum(size for address, size in seen.items() if address not in stays)
             inputs = sum(size for address, size in seen.items() if address in given)
-            # A block that is called several times keeps all that it saves.
-            self.inside[name] = self.inside.get(name, 0) + inside
-            self.inputs[name] = self.inputs.get(name, 0) + inputs
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            if name in self.reached:  # called several times, it keeps all that it saves
+                inside += self.inside[name]
+                inputs += self.inputs[name]
+                seconds += self.seconds[name]
+            self.inside[name], self.inputs[name], self.seconds[name] = inside, inputs, seconds
+            self.reached.add(name)
             return output
 
         return around
