@@ -105,7 +105,7 @@ class OptimizerGuard:
         if self.optimizer.state or self.is_offloaded:
             return 0.0
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        count = sum(p.numel() for p in parameters if p.requires_grad)
+        count: int = sum(p.numel() for p in parameters if p.requires_grad)
         return state_bytes_per_element(self.optimizer) * count
 
     def offload(self) -> None:
@@ -275,7 +275,6 @@ def _save(value: Any) -> Any:
     return _to_cpu(value) if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
-@torch.no_grad()
 def state_bytes_per_element(optimizer: torch.optim.Optimizer) -> float:
     """Bytes of state that a step of this optimizer makes for each element of a parameter.
 

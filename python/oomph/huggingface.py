@@ -142,8 +142,10 @@ class MemoryCallback(TrainerCallback):
                 self._scale = None
             return loss
 
+        state = self._state
+
         def undo() -> None:
-            self._state.restore()
+            state.restore()
             todo[:] = self._window
 
         size = nested.batch_size(inputs)

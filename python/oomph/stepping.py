@@ -682,7 +682,11 @@ class TrainStep:
             raise Refused(
                 f"the batch would have to be split, and must not be: {'; '.join(reasons)}. "
                 + (f"And memory ran out: {cause} " if cause else "")
-                + (f"Levers applied: {', '.join(self._ladder.applied)}. " if self._ladder.applied else "")
+                + (
+                    f"Levers applied: {', '.join(self._ladder.applied)}. "
+                    if self._ladder.applied
+                    else ""
+                )
                 + "Use GroupNorm, or model.eval() for frozen BatchNorm; give `weight` what the loss "
                 'is a mean of; or accept other results with coupled="warn".'
             )
@@ -800,4 +804,7 @@ def _total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
     norms: list[torch.Tensor] = []
     for device in {g.device: None for g in gradients}:
         norms += torch._foreach_norm([g for g in gradients if g.device == device])
-    return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+    total: torch.Tensor = torch.linalg.vector_norm(
+        torch.stack([n.to(norms[0].device) for n in norms])
+    )
+    return total

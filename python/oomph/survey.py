@@ -62,7 +62,9 @@ class Survey:
         for handle in self._handles:
             handle.remove()
 
-    def _root(self, module: nn.Module, forward: Any, args: tuple, kwargs: dict) -> Any:
+    def _root(
+        self, module: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         self.root_called = True
         seen: dict[int, int] = {}
 
@@ -77,7 +79,9 @@ class Survey:
             self.outside = max(self.outside, sum(own))
 
     def _around(self, name: str) -> Any:
-        def around(module: nn.Module, forward: Any, args: tuple, kwargs: dict) -> Any:
+        def around(
+            module: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Any:
             seen: dict[int, int] = {}
 
             def pack(tensor: torch.Tensor) -> _Saved:
@@ -126,7 +130,7 @@ def _address(tensor: torch.Tensor) -> int:
     """Where the tensor's storage begins; 0 for tensors without one."""
     if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout is not torch.strided:
         return 0
-    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _addresses(value: Any) -> set[int]:

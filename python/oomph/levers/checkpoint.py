@@ -234,7 +234,7 @@ class _Call:
 
     def _buffer(self, key: tuple[int, str]) -> torch.Tensor:
         number, name = key
-        return self.parts[number]._buffers[name]
+        return self.parts[number]._buffers[name]  # type: ignore[return-value]
 
     def _parameter_versions(self) -> list[int]:
         return [

@@ -161,7 +161,7 @@ def _is_offloadable(tensor: torch.Tensor) -> bool:
 
 def _base(tensor: torch.Tensor) -> int:
     """Where the tensor's storage begins, without making a Python object for the storage."""
-    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
 class Transfers:
@@ -315,6 +315,7 @@ def _unpack(saved: Any) -> torch.Tensor:
         )
     entry.transfers.fetch(entry)
     source = entry.device_bytes
+    assert source is not None  # it has just been fetched
     if not saved.whole:
         return source
     return torch.empty(0, dtype=saved.dtype, device=source.device).set_(
