@@ -55,13 +55,11 @@ pub fn next(
     let bases = [base];
     let found = search::search(&bases, &options);
     let chosen = found.plans.into_iter().next().or(found.least);
-    Ok(chosen
-        .filter(|plan| plan.used < now.used)
-        .map(|plan| Next {
-            levers: plan.levers,
-            saves: now.used - plan.used,
-            time_ratio: plan.time_ratio,
-        }))
+    Ok(chosen.filter(|plan| plan.used < now.used).map(|plan| Next {
+        levers: plan.levers,
+        saves: now.used - plan.used,
+        time_ratio: plan.time_ratio,
+    }))
 }
 
 fn read(directory: &Path) -> anyhow::Result<Base> {
