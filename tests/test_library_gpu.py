@@ -121,7 +121,8 @@ assert freed.tensors >= 256 << 20 and torch.cuda.memory_reserved() < 256 << 20, 
 
 SESSION = """import torch, oomph
 def train():
-    layers = [torch.empty(128 << 20, dtype=torch.uint8, device="cuda") for _ in range(100)]
+    layers = []
+    for _ in range(100): layers.append(torch.empty(128 << 20, dtype=torch.uint8, device="cuda"))
 
 train()
 held = torch.cuda.memory_allocated()

@@ -124,7 +124,7 @@ def fits(name, size, steps=3):
 
 
 def true_largest(name):
-    """By bisection, and verified: it fits once more, and none of the next sizes does."""
+    """By bisection, and verified: it fits once more, and none of four larger sizes does."""
     tried = {}
 
     def fits_(size):
@@ -144,7 +144,8 @@ def true_largest(name):
         if not larger:
             break
         good = max(larger)
-    assert fits_(good), f"{good} fitted once only"
+    while not fits_(good):  # it fitted once only, by luck of what came before
+        good -= 1
     return good
 
 
