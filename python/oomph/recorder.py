@@ -580,7 +580,7 @@ class Recorder:
             self._spent(self._timed)
         # Others than PyTorch may have used it.
         usage = self._usage(0)
-        used_cuda = torch.cuda.is_initialized() or usage is not None and usage.peak > 0
+        used_cuda = torch.cuda.is_initialized() or (usage is not None and usage.peak > 0)
         if not used_cuda and self.settings.get("several") and self.rank is None:
             return  # a helper of the script, no rank
         if self._with_graph and not self._facts.backwards:
