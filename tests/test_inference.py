@@ -158,6 +158,38 @@ def test_weights_that_do_not_fit_are_streamed_or_narrowed(tmp_path):
     assert "not measured" in narrow.out and "oomph drift --plan oomph-plan.toml" in narrow.out
 
 
+HEAD = """
+    import torch
+    from torch import nn
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.head = nn.Embedding(50000, 64), nn.Linear(64, 50000)
+        def forward(self, x):
+            return self.head(self.tokens(x))
+    model = Net().cuda().eval()
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randint(50000, (4, 512)).cuda()
+            logits = model(x)
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), x.flatten())
+"""
+
+
+def test_logits_that_do_not_fit_are_computed_in_chunks(tmp_path):
+    found = fit(tmp_path, HEAD, "--memory", "400MiB")
+    assert found.status == 0, found.err + found.out
+    chosen = found.json["plans"][found.json["chosen"]]
+    assert names(chosen) == ["chunked_logits"] and chosen["same_results"] == "rounding"
+    # The logits and their logarithms of 2048 rows, against 335 rows of each.
+    logits = 2048 * 50000 * 4
+    assert found.json["plain"]["allocated_bytes"] > 2 * logits
+    assert chosen["peak"]["allocated_bytes"] < 2 * (64 << 20) + (60 << 20)
+    assert "model.lm_head(" in (tmp_path / "oomph-plan.patch").read_text()
+    exact = drift(tmp_path, HEAD, [("chunked_logits", {})], "--max-drift", "1e-5", "--calls", "1")
+    assert exact.status == 0, exact.err + exact.out
+
+
 def test_what_the_levers_leave_of_the_weights(tmp_path):
     plain = WEIGHTS
     half = ("half_weights", {"dtype": "bf16"})

@@ -128,6 +128,8 @@ pub enum Lever {
         /// How many parts.
         chunks: u32,
     },
+    /// Inference with those logits over a vocabulary only that are looked at, a part at a time.
+    ChunkedLogits {},
     /// Results of cheap modules are computed again in the backward pass.
     Recompute {
         /// Whose results are not kept.
@@ -188,7 +190,7 @@ pub enum Lever {
 }
 
 /// Names of all levers, in the order in which they are applied and listed.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 26] = [
     "allocator",
     "cudnn_benchmark",
     "tf32",
@@ -200,6 +202,7 @@ pub const NAMES: [&str; 25] = [
     "inplace_activations",
     "attention",
     "chunked_cross_entropy",
+    "chunked_logits",
     "mixed_precision",
     "half_weights",
     "int8_linear",
@@ -231,6 +234,7 @@ impl Lever {
             Self::MixedPrecision { .. } => "mixed_precision",
             Self::Attention { .. } => "attention",
             Self::ChunkedCrossEntropy { .. } => "chunked_cross_entropy",
+            Self::ChunkedLogits {} => "chunked_logits",
             Self::Recompute { .. } => "recompute",
             Self::Checkpoint { .. } => "checkpoint",
             Self::OffloadActivations { .. } => "offload_activations",
@@ -267,6 +271,7 @@ impl Lever {
             | Self::MicroBatch { .. }
             | Self::Attention { .. }
             | Self::ChunkedCrossEntropy { .. }
+            | Self::ChunkedLogits {}
             | Self::SplitBatch { .. }
             | Self::Compile {}
             | Self::OptimizerOnCpu {} => Results::Rounding,
@@ -309,6 +314,7 @@ impl fmt::Display for Lever {
             Self::ChunkedCrossEntropy { chunks } => {
                 write!(out, "cross-entropy in {chunks} chunks")
             }
+            Self::ChunkedLogits {} => write!(out, "logits in chunks"),
             Self::Recompute { modules } => write!(out, "recompute {}", places(modules)),
             Self::Checkpoint { modules } => write!(out, "checkpoint {}", places(modules)),
             Self::OffloadActivations { modules } => {
@@ -376,6 +382,7 @@ mod tests {
             Lever::InferenceMode {},
             Lever::StreamWeights { modules: vec![] },
             Lever::KvCache { bits: 8 },
+            Lever::ChunkedLogits {},
             Lever::OptimizerOnCpu {},
         ] {
             assert!(NAMES.contains(&lever.name()), "{}", lever.name());
