@@ -107,7 +107,9 @@ def test_what_is_written_to_logits(tmp_path, case):
 
 
 def test_what_a_head_was_given_must_stay(tmp_path):
-    code = SETUP + "    h = torch.randn(3, 7, 8); l = model.head(h); h.zero_(); out = l.argmax(-1)\n"
+    code = (
+        SETUP + "    h = torch.randn(3, 7, 8); l = model.head(h); h.zero_(); out = l.argmax(-1)\n"
+    )
     found = run(tmp_path, code, ("chunked_logits", {}))
     assert "changed in place" in found.refusal
 
@@ -151,6 +153,7 @@ HUGGING = """
 
 def test_hugging_face_and_other_levers(tmp_path):
     import transformers.models.gpt2.modeling_gpt2  # once, before processes are forked
+
     plain = run(tmp_path, HUGGING, WITH_LABELS=True).out
     found = run(tmp_path, HUGGING, ("chunked_logits", {}), WITH_LABELS=True)
     assert found.levers["chunked_logits"]["applied"] == 3

@@ -454,9 +454,7 @@ class Recorder:
         """Note that the memory of `tensors` (pairs of tensor and owner) holds `kind` from now on."""
         now = _now()
         for t, owner in tensors:
-            address = _address(t) if t.is_cuda else None
-            if address is not None:
-                self._marks.append((kind, now, address, owner))
+            self._marks += ((kind, now, address, owner) for address in _memory_of(t))
 
     def _mark_gradients(self) -> None:
         pairs = []
@@ -748,6 +746,17 @@ def _address(t: torch.Tensor) -> int | None:
             return base_pointer(t)
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def _memory_of(t: torch.Tensor) -> list[int]:
+    """Where the memory of a CUDA tensor begins; of one that is made of others (8-bit state), of each."""
+    if not t.is_cuda:
+        return []
+    if hasattr(t, "__tensor_flatten__"):
+        parts = t.__tensor_flatten__()[0]
+        return [address for part in parts for address in _memory_of(getattr(t, part))]
+    address = _address(t)
+    return [] if address is None else [address]
 
 
 def _main_thread_line(thread: int) -> str:

@@ -462,9 +462,7 @@ def _loss(logits: Logits, func: Any, args: tuple, kwargs: dict) -> Any:
     if given.get("size_average") is not None or given.get("reduce") is not None:
         return NotImplemented
     reduction = given.pop("reduction", "mean")
-    losses = _few(
-        logits, lambda rows, part: func(rows, target[part], reduction="none", **given)
-    )
+    losses = _few(logits, lambda rows, part: func(rows, target[part], reduction="none", **given))
     if losses is None or reduction == "none":
         return NotImplemented if losses is None else losses[0]
     if reduction == "sum":
