@@ -152,8 +152,8 @@ HUGGING = """
 
 
 def test_hugging_face_and_other_levers(tmp_path):
-    import transformers.models.gpt2.modeling_gpt2  # once, before processes are forked
-
+    # Once, before processes are forked.
+    pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
     plain = run(tmp_path, HUGGING, WITH_LABELS=True).out
     found = run(tmp_path, HUGGING, ("chunked_logits", {}), WITH_LABELS=True)
     assert found.levers["chunked_logits"]["applied"] == 3
