@@ -326,8 +326,31 @@ WRITES = frozenset(
 )
 
 ELEMENTWISE = frozenset(
-    "div true_divide divide __truediv__ mul multiply __mul__ __rmul__ add __add__ __radd__ sub subtract "
-    "__sub__ tanh neg negative __neg__ exp sigmoid half bfloat16 double".split()
+    (
+        "div",
+        "true_divide",
+        "divide",
+        "__truediv__",
+        "mul",
+        "multiply",
+        "__mul__",
+        "__rmul__",
+        "add",
+        "__add__",
+        "__radd__",
+        "sub",
+        "subtract",
+        "__sub__",
+        "tanh",
+        "neg",
+        "negative",
+        "__neg__",
+        "exp",
+        "sigmoid",
+        "half",
+        "bfloat16",
+        "double",
+    )
 )
 """Functions of each entry alone, where all else that they are given is numbers."""
 
