@@ -146,9 +146,8 @@ products! {
 
 work! {
     cudnnActivationForward cudnnAddTensor
-    cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
-    cudnnBatchNormalizationForwardTraining
-    cudnnBatchNormalizationForwardTrainingEx cudnnCTCLoss cudnnCTCLoss_v8
+    cudnnBatchNormalizationForwardInference cudnnBatchNormalizationForwardTraining
+    cudnnCTCLoss cudnnCTCLoss_v8
     cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
     cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnLRNCrossChannelForward
     cudnnPoolingForward cudnnReduceTensor cudnnSoftmaxForward

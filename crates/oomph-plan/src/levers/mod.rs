@@ -22,6 +22,7 @@ pub(crate) mod set_to_none;
 pub(crate) mod split_batch;
 pub(crate) mod step_in_backward;
 pub(crate) mod stream_weights;
+pub(crate) mod tf32;
 
 use crate::draft::Draft;
 use crate::lever::Lever;
@@ -44,10 +45,11 @@ pub fn apply(draft: &mut Draft<'_>, lever: &Lever) {
         Lever::Optimizer8bit {} => optimizer_8bit::apply(draft),
         Lever::OptimizerOnCpu {} => optimizer_on_cpu::apply(draft),
         Lever::SplitBatch { parts } => split_batch::apply(draft, *parts),
+        Lever::Tf32 { enabled: true } => tf32::apply(draft),
         Lever::StreamWeights { modules } => stream_weights::apply(draft, modules),
         // They change times, or what happens outside of training steps, or a run shows what they do.
         Lever::CudnnBenchmark { .. }
-        | Lever::Tf32 { .. }
+        | Lever::Tf32 { enabled: false }
         | Lever::NoGradEval {}
         | Lever::InferenceMode {}
         | Lever::HalfWeights { .. }
