@@ -212,10 +212,11 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
         let is_cuda = [b"cu".as_slice(), b"nv", b"nccl", b"__cuda"]
             .iter()
             .any(|prefix| name.to_bytes().starts_with(prefix));
-        if is_cuda && is_replaced(handle) {
-            if let Some(own) = own_handle() {
-                choice.handle = symbol_of(own as *mut c_void, name) as usize;
-            }
+        if is_cuda
+            && is_replaced(handle)
+            && let Some(own) = own_handle()
+        {
+            choice.handle = symbol_of(own as *mut c_void, name) as usize;
         }
     }
     choice
