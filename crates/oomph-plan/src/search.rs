@@ -8,14 +8,21 @@ use oomph_allocator::{Config, Device};
 use crate::draft::{Draft, Pace};
 use crate::lever::{Dtype, Lever, NAMES, Results};
 use crate::levers::{
-    allocator, attention, chunked_cross_entropy, inplace_activations, micro_batch, mixed_precision,
-    optimizer_8bit, optimizer_on_cpu, optimizer_step, recompute, set_to_none, split_batch,
-    step_in_backward, tf32,
+    allocator, attention, chunked_cross_entropy, fused_modules, inplace_activations, micro_batch,
+    mixed_precision, optimizer_8bit, optimizer_on_cpu, optimizer_step, recompute, set_to_none,
+    split_batch, step_in_backward, tf32,
 };
 use crate::model::Model;
 use crate::play::{self, Peak, play};
 use crate::units::{self, Sequence};
 
+/// Levers whose effect only a run tells: plans with them are on top of one.
+const OF_RUNS: [&str; 4] = [
+    "no_grad_eval",
+    "fused_modules",
+    "cudnn_benchmark",
+    "mixed_precision",
+];
 /// Events that a whole search may play: a second's worth.
 const PLAYED_EVENTS: usize = 6_000_000;
 /// Fewest and most combinations that are played.
@@ -80,18 +87,29 @@ pub fn offers_precision(model: &Model) -> bool {
     mixed_precision::offered(model)
 }
 
-/// Settings that could help a job that trains, each alone; only a run tells what they do.
-pub fn settings(model: &Model, options: &Options) -> Vec<Lever> {
+/// What could help a job that trains, keeps its results and costs no time; a run tells whether.
+pub fn free(model: &Model, options: &Options) -> Vec<Lever> {
     let mut found = Vec::new();
     if model.facts.graph_in_evaluation {
         found.push(Lever::NoGradEval {});
     }
-    // What cuDNN tries needs work spaces that its rules would not choose.
-    if model.facts.benchmark {
-        found.push(Lever::CudnnBenchmark { enabled: false });
+    let modules = fused_modules::modules(model);
+    if !modules.is_empty() && !model.facts.compiled {
+        found.push(Lever::FusedModules { modules });
     }
     found.retain(|lever| options.permits(lever));
     found
+}
+
+/// What could help a job that trains at a price; only a run tells what each does.
+pub fn settings(model: &Model, options: &Options) -> Vec<Lever> {
+    // What cuDNN tries needs work spaces that its rules would not choose.
+    let benchmark = Lever::CudnnBenchmark { enabled: false };
+    if model.facts.benchmark && options.permits(&benchmark) {
+        vec![benchmark]
+    } else {
+        Vec::new()
+    }
 }
 
 /// Levers that the ways of a script rule out, and why.
@@ -527,11 +545,7 @@ impl Searcher<'_> {
         // Levers that only a run tells the effect of say which base a plan is on.
         let of_runs = |levers: &[Lever]| -> Vec<&'static str> {
             let names = levers.iter().map(Lever::name);
-            names
-                .filter(|name| {
-                    ["no_grad_eval", "cudnn_benchmark", "mixed_precision"].contains(name)
-                })
-                .collect()
+            names.filter(|name| OF_RUNS.contains(name)).collect()
         };
         let on_base = |plan: &&Plan| of_runs(&plan.levers) == of_runs(&base.applied);
         let mut quickest: Vec<&Plan> = self.fitting.iter().filter(on_base).collect();

@@ -522,11 +522,32 @@ impl Fitter {
         }
     }
 
+    /// The job with levers that cost nothing; one that fails or does nothing is left out.
+    fn probe_free(&mut self, mut on: Vec<Lever>) -> anyhow::Result<Option<Base>> {
+        while !on.is_empty() {
+            match self.probe(&on)? {
+                Ok(base) => return Ok(Some(base)),
+                Err((name, why)) => {
+                    self.reject(&name, &why);
+                    let before = on.len();
+                    on.retain(|lever| lever.name() != name);
+                    if on.len() == before {
+                        on.clear();
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// A job that trains, run with settings whose effect no model tells.
     fn probe_settings(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
         let mut bases = Vec::new();
+        bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
         for lever in search::settings(&plain.model, &self.options) {
-            match self.probe(&[lever])? {
+            let on = bases.first().map_or(&[][..], |base: &Base| &base.applied);
+            let levers: Vec<Lever> = on.iter().cloned().chain([lever]).collect();
+            match self.probe(&levers)? {
                 Ok(base) => bases.push(base),
                 Err((name, why)) => self.reject(&name, &why),
             }
@@ -546,11 +567,10 @@ impl Fitter {
         if !self.options.permits(&lever) || !plain {
             return Ok(None);
         }
-        let on = bases.iter().flat_map(|base| base.applied.iter());
-        let mut levers: Vec<Lever> = on
-            .filter(|lever| lever.results() == Results::Exact)
-            .cloned()
-            .collect();
+        // The settings that cost nothing come first among what was probed.
+        let free = bases.get(1).map_or(&[][..], |base| &base.applied);
+        let is_free = |lever: &&Lever| lever.name() != "cudnn_benchmark";
+        let mut levers: Vec<Lever> = free.iter().filter(is_free).cloned().collect();
         levers.push(lever);
         match self.probe(&levers)? {
             Ok(base) => Ok(Some(base)),
@@ -564,23 +584,11 @@ impl Fitter {
     /// A job that infers, run with what is tried on it: each run on top of the one before.
     fn probe_inference(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
         let mut bases = Vec::new();
-        let mut on = inference::free(&plain.model, &self.options);
-        while !on.is_empty() {
-            match self.probe(&on)? {
-                Ok(base) => {
-                    bases.push(base);
-                    break;
-                }
-                Err((name, why)) => {
-                    self.reject(&name, &why);
-                    let before = on.len();
-                    on.retain(|lever| lever.name() != name);
-                    if on.len() == before {
-                        on.clear();
-                    }
-                }
-            }
-        }
+        bases.extend(self.probe_free(inference::free(&plain.model, &self.options))?);
+        let mut on: Vec<Lever> = bases
+            .iter()
+            .flat_map(|base: &Base| base.applied.iter().cloned())
+            .collect();
         // What costs nothing and keeps results needs no alternative.
         let enough = bases.iter().any(|base: &Base| {
             search::predict(base, plain, &[], &self.options).used <= self.options.budget

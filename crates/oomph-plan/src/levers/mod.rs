@@ -10,6 +10,7 @@ pub(crate) mod attention;
 pub(crate) mod blocks;
 pub(crate) mod checkpoint;
 pub(crate) mod chunked_cross_entropy;
+pub(crate) mod fused_modules;
 pub(crate) mod inplace_activations;
 pub(crate) mod micro_batch;
 pub(crate) mod mixed_precision;
@@ -51,6 +52,7 @@ pub fn apply(draft: &mut Draft<'_>, lever: &Lever) {
         Lever::CudnnBenchmark { .. }
         | Lever::Tf32 { enabled: false }
         | Lever::NoGradEval {}
+        | Lever::FusedModules { .. }
         | Lever::InferenceMode {}
         | Lever::HalfWeights { .. }
         | Lever::Int8Linear { .. }
