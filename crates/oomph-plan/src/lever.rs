@@ -195,7 +195,7 @@ pub enum Lever {
 }
 
 /// Names of all levers, in the order in which they are applied and listed.
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 27] = [
     "allocator",
     "cudnn_benchmark",
     "tf32",

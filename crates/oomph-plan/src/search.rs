@@ -565,8 +565,8 @@ impl Searcher<'_> {
     }
 
     fn consider(&mut self, plan: Plan) {
-        let permitted = !(self.options.keep_results && plan.results > Results::Rounding)
-            && !self.options.failed.contains(&plan.levers);
+        let keeps = !self.options.keep_results || plan.results <= Results::Rounding;
+        let permitted = keeps && !self.options.failed.contains(&plan.levers);
         if permitted
             && self
                 .least
