@@ -124,7 +124,7 @@ def measure(name, wanted, found, save):
 def short(run):
     if "error" in run or run.get("verdict") == "refused":
         why = run.get("failure") or run.get("error", "")
-        return dict(error=why[:400], seconds=run["seconds"])
+        return dict(error=why[:400], seconds=run.get("seconds"))
     lever = (run["levers"] or [{}])[-1]
     return dict(
         allocated=run["peak"]["allocated_bytes"], used=run["peak"]["used_bytes"],
