@@ -128,11 +128,11 @@ class ChunkedLogits(Lever):
         )
 
 
-def _outputs(module: nn.Module) -> int:
+def _outputs(module: Any) -> int:
     return module.nf if hasattr(module, "nf") else module.out_features
 
 
-def _is_head(module: nn.Module) -> bool:
+def _is_head(module: Any) -> bool:
     if isinstance(module, (nn.Linear, QuantizedLinear)):
         inputs = module.in_features
     elif type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
