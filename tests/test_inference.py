@@ -158,6 +158,68 @@ def test_weights_that_do_not_fit_are_streamed_or_narrowed(tmp_path):
     assert "not measured" in narrow.out and "oomph drift --plan oomph-plan.toml" in narrow.out
 
 
+HEAD = """
+    import torch
+    from torch import nn
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.head = nn.Embedding(50000, 64), nn.Linear(64, 50000)
+        def forward(self, x):
+            return self.head(self.tokens(x))
+    model = Net().cuda().eval()
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randint(50000, (4, 512)).cuda()
+            logits = model(x)
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), x.flatten())
+"""
+
+
+def test_logits_that_do_not_fit_are_computed_in_chunks(tmp_path):
+    found = fit(tmp_path, HEAD, "--memory", "400MiB")
+    assert found.status == 0, found.err + found.out
+    chosen = found.json["plans"][found.json["chosen"]]
+    assert names(chosen) == ["chunked_logits"] and chosen["same_results"] == "rounding"
+    # The logits and their logarithms of 2048 rows, against 335 rows of each.
+    logits = 2048 * 50000 * 4
+    assert found.json["plain"]["allocated_bytes"] > 2 * logits
+    assert chosen["peak"]["allocated_bytes"] < 2 * (64 << 20) + (60 << 20)
+    assert "model.lm_head(" in (tmp_path / "oomph-plan.patch").read_text()
+    exact = drift(tmp_path, HEAD, [("chunked_logits", {})], "--max-drift", "1e-5", "--calls", "1")
+    assert exact.status == 0, exact.err + exact.out
+
+
+FUSED = """
+    import torch
+    from torch import nn
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(256, 4096), nn.Linear(4096, 256)
+        def forward(self, x):
+            h = self.up(x)
+            return self.down(torch.tanh(h * 1.5 + 0.5) * torch.sigmoid(h) + h.square())
+    model = Net().cuda().eval()
+    with torch.no_grad():
+        for _ in range(3):
+            y = model(torch.randn(8192, 256, device="cuda"))
+"""
+
+
+def test_compiled_models_may_fit_where_nothing_else_does(tmp_path):
+    words = ["--compile", "--allow", "compile", "--memory", "600MiB"]
+    found = fit(tmp_path, FUSED, *words)
+    assert found.status == 0, found.err + found.out
+    chosen = found.json["plans"][found.json["chosen"]]
+    assert names(chosen) == ["compile"] and chosen["verified"]
+    assert chosen["same_results"] == "rounding"
+    # What is fused leaves two of the tensors that are as wide as the layer.
+    wide = 8192 * 4096 * 4
+    assert found.json["plain"]["allocated_bytes"] > 4 * wide
+    assert chosen["peak"]["allocated_bytes"] < 2.5 * wide
+
+
 def test_what_the_levers_leave_of_the_weights(tmp_path):
     plain = WEIGHTS
     half = ("half_weights", {"dtype": "bf16"})

@@ -397,3 +397,40 @@ def test_the_cache_is_smaller_and_close(tmp_path):
     assert q.nbytes + scale.nbytes < 0.52 * states.nbytes
     assert (from_int8(q, scale) - states).abs().max() <= 0.02 * states.abs().max()
     assert torch.equal(from_int8(*to_int8(torch.zeros(1, 4))), torch.zeros(1, 4))
+
+
+TIMM = """
+    import timm
+    torch.manual_seed(0)
+    model = timm.create_model(NAME, pretrained=False, **OPTIONS).eval()
+    for module in model.modules():  # as after training: statistics of its own
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_var.uniform_(0.5, 2)
+    out = [model(torch.randn(4, 3, 64, 64)) for _ in range(2)]
+"""
+
+
+@pytest.mark.parametrize(
+    "name, options, blocks",
+    [
+        ("vit_tiny_patch16_224", {"img_size": 64, "depth": 3, "embed_dim": 384, "num_heads": 6},
+         [f"VisionTransformer.blocks.{i}" for i in range(3)]),
+        ("convnext_atto", {}, [f"ConvNeXt.stages.{s}.blocks.{b}" for s in range(4) for b in range(2)]),
+        ("efficientnet_lite0", {}, [f"EfficientNet.blocks.{s}.0" for s in range(1, 6)]),
+    ],
+)  # fmt: skip
+def test_levers_on_models_of_timm(tmp_path, name, options, blocks):
+    pytest.importorskip("timm", reason="pip install timm")
+    names = dict(NAME=name, OPTIONS=options)
+    plain = run(tmp_path, TIMM, **names).out
+    no_graph = ("inference_mode", {})
+    exact = run(tmp_path, TIMM, no_graph, ("stream_weights", {"modules": blocks}), **names)
+    assert exact.levers["stream_weights"]["applied"] == len(blocks)
+    assert all(torch.equal(a, b) for a, b in zip(exact.out, plain, strict=True))
+    split = run(tmp_path, TIMM, no_graph, ("split_batch", {"parts": 2}), **names)
+    assert split.levers["split_batch"]["applied"] == 2 and distance(split.out, plain) < 1e-5
+    half = run(tmp_path, TIMM, no_graph, ("half_weights", {"dtype": "bf16"}), **names)
+    assert 0 < distance(half.out, plain) < 0.05
+    for kind in ("weight_only", "dynamic"):
+        int8 = run(tmp_path, TIMM, no_graph, ("int8_linear", {"kind": kind}), **names)
+        assert int8.levers["int8_linear"]["applied"] > 0 and distance(int8.out, plain) < 0.1

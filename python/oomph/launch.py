@@ -7,6 +7,7 @@ the recorder wakes up when the script imports torch.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -90,6 +91,8 @@ class _ImportWatcher:
 
     Libraries ask whether torch is there (`importlib.util.find_spec`) without importing it: each
     answer is watched, and only one that is executed counts.
+
+    ONNX Runtime works without torch, which is imported before it: whoever watches is made of it.
     """
 
     def __init__(self, then) -> None:
@@ -97,6 +100,8 @@ class _ImportWatcher:
         self._asking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None):
+        if name == "onnxruntime" and "torch" not in sys.modules and not self._asking:
+            importlib.import_module("torch")
         if name != "torch" or self._asking:
             return None
         self._asking = True

@@ -24,6 +24,7 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
+from oomph import sessions
 from oomph.facts import Facts
 from oomph.levers.job import on_import
 from oomph.values import Assumptions, ValueLayer, base_pointer, user_line
@@ -144,6 +145,7 @@ class Recorder:
         self._boundaries: list[tuple[int, str, int]] = []
         self._oom: dict[str, Any] | None = None
         self._oom_count = 0
+        self._ran_full: BaseException | None = None
         self._next_capture = 0.0
         self._reserved = ""
         self._finished = False
@@ -171,6 +173,10 @@ class Recorder:
         self._watch_optimizers()
         self._watch_loading()
         on_import("transformers.generation.utils", self._watch_generation)
+        on_import(
+            "onnxruntime.capi.onnxruntime_inference_collection",
+            lambda module: sessions.watch(module, self),
+        )
         optim.register_optimizer_step_pre_hook(self._before_step)
         optim.register_optimizer_step_post_hook(self._after_step)
         self._watch_compile()
@@ -400,6 +406,12 @@ class Recorder:
         if self.settings.get("steps") and self._inferences >= self.settings["steps"]:
             raise StepsDone
 
+    def passed_outside(self) -> None:
+        """A pass of something that is no module of PyTorch's is over."""
+        if not self._modules and not self._trains:
+            self._say(INFERENCE)
+            self._passed()
+
     def _learn(self, root) -> str:
         """Name a model's modules and mark its parameters."""
         title = type(root).__name__
@@ -454,9 +466,7 @@ class Recorder:
         now = _now()
         for t, owner in tensors:
             t = getattr(t, "_local_tensor", t)  # of a DTensor, what this rank holds
-            address = _address(t) if t.is_cuda else None
-            if address is not None:
-                self._marks.append((kind, now, address, owner))
+            self._marks += ((kind, now, address, owner) for address in _memory_of(t))
 
     def _mark_gradients(self) -> None:
         pairs = []
@@ -530,6 +540,17 @@ class Recorder:
         if not self.virtual:
             self._capture()
 
+    def ran_full(self, error: BaseException, requested: int) -> None:
+        """Something that takes memory by itself got none, and raises `error`."""
+        usage = self._usage(0)
+        self._ran_full = error
+        self._oom_count += 1
+        self._oom = dict(
+            device=0, requested_bytes=requested, step=self._step, phase=INFERENCE, module="",
+            free_bytes=usage.total - usage.allocated - usage.context if usage else 0,
+            location=user_line(), time=_now(), forwards=self._forwards,
+        )  # fmt: skip
+
     def _capture(self) -> None:
         """Keep the history at this very moment: a real job may not live to write its record.
 
@@ -548,7 +569,8 @@ class Recorder:
 
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
-        if isinstance(error, torch.OutOfMemoryError) and self._oom is not None:
+        is_full = isinstance(error, torch.OutOfMemoryError) or error is self._ran_full
+        if is_full and self._oom is not None:
             self._oom["raised"] = True
 
     @property
@@ -567,7 +589,9 @@ class Recorder:
         self.layer.before = None
         if self._busy is not None and self._times:
             self._spent(self._timed)
-        used_cuda = torch.cuda.is_initialized()
+        # Others than PyTorch may have used it.
+        usage = self._usage(0)
+        used_cuda = torch.cuda.is_initialized() or (usage is not None and usage.peak > 0)
         if not used_cuda and self.settings.get("several") and self.rank is None:
             return  # a helper of the script, no rank
         if self._with_graph and not self._facts.backwards:
@@ -628,7 +652,16 @@ class Recorder:
             json.dump(record, file)
         os.replace(path + ".part", path)
 
+    def _usage(self, index: int) -> _Usage | None:
+        """A virtual GPU's memory, all told."""
+        usage = _Usage()
+        if not self.virtual or ctypes.PyDLL(None).oomph_vgpu_usage(index, ctypes.byref(usage)):
+            return None
+        return usage
+
     def _device(self, index: int) -> dict[str, Any]:
+        # Before PyTorch begins, where only others used the GPU.
+        usage = self._usage(index)
         stats = torch.cuda.memory_stats(index)
         result = dict(
             index=index,
@@ -641,10 +674,9 @@ class Recorder:
             retries=stats.get("num_alloc_retries", 0),
             used=bool(stats.get("allocation.all.allocated", 0)),
         )
-        if self.virtual:
-            usage = _Usage()
-            ctypes.PyDLL(None).oomph_vgpu_usage(index, ctypes.byref(usage))
+        if usage is not None:
             result.update(
+                used=result["used"] or usage.peak > usage.context,
                 total_bytes=usage.total,
                 limit_bytes=usage.limit,
                 outside_bytes=usage.context,
@@ -732,6 +764,17 @@ def _address(t: torch.Tensor) -> int | None:
             return base_pointer(t)
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def _memory_of(t: torch.Tensor) -> list[int]:
+    """Where the memory of a CUDA tensor begins; of one that is made of others (8-bit state), of each."""
+    if not t.is_cuda:
+        return []
+    if hasattr(t, "__tensor_flatten__"):
+        parts = t.__tensor_flatten__()[0]
+        return [address for part in parts for address in _memory_of(getattr(t, part))]
+    address = _address(t)
+    return [] if address is None else [address]
 
 
 def _main_thread_line(thread: int) -> str:

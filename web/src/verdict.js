@@ -17,6 +17,7 @@ const PARTS = [
   ["workspace", "workspace", 5],
   ["other", "other", 6],
   ["cached", "cached, unused", "cached"],
+  ["outside_allocator", "not PyTorch's", 6],
   ["cuda_context", "CUDA context", "context"],
 ];
 

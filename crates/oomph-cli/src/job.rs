@@ -53,6 +53,19 @@ pub struct Job {
     pub live: bool,
     /// How long the script may take before it is ended; `None` lets it take its time.
     pub patience: Option<Duration>,
+    /// Outputs are kept or compared, and memory is not recorded.
+    pub compared: Option<Compared>,
+}
+
+/// One of two runs whose outputs are compared.
+#[derive(Debug, Clone, Copy)]
+pub struct Compared {
+    /// Whether it is the second, with a plan.
+    pub planned: bool,
+    /// How many calls of models.
+    pub calls: u32,
+    /// Whether a GPU is hidden from it.
+    pub cpu: bool,
 }
 
 /// How a job is made smaller or larger, to see what that would need. Nothing is changed by default.
@@ -138,6 +151,13 @@ impl Job {
         let several = self.launches
             || self.rehearsed.is_none() && self.gpu.as_ref().is_some_and(|gpu| gpu.count > 1);
         settings["several"] = several.into();
+        if let Some(compared) = &self.compared {
+            settings["drift"] =
+                serde_json::json!({ "planned": compared.planned, "calls": compared.calls });
+            if compared.cpu {
+                command.env("CUDA_VISIBLE_DEVICES", "");
+            }
+        }
         if let Some(rehearsed) = &self.rehearsed {
             settings["rehearsal"] = true.into();
             rehearsed.tell(&mut command);

@@ -198,6 +198,7 @@ impl Workshop {
             inference: self.inference,
             live: false,
             patience: self.patience,
+            compared: None,
         };
         let log = directory.join("output.log");
         let started = Instant::now();

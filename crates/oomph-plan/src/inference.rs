@@ -10,6 +10,9 @@ use crate::search::Options;
 
 /// A part of the weights below which those of linear layers are not worth a change.
 const WORTH: f64 = 0.2;
+/// A head's logits below which there is little to save: half of the lever's own bound, which counts
+/// numbers, as they may have 16 bits.
+const LOGITS: u64 = 32 << 20;
 
 /// The levers that keep results exactly and cost nothing: every plan begins with them.
 pub fn free(model: &Model, options: &Options) -> Vec<Lever> {
@@ -35,6 +38,9 @@ pub fn free(model: &Model, options: &Options) -> Vec<Lever> {
 pub fn ladder(model: &Model, options: &Options) -> Vec<Vec<Lever>> {
     let facts = &model.facts;
     let mut steps: Vec<Vec<Lever>> = Vec::new();
+    if has_large_head(model) && !facts.compiled {
+        steps.push(vec![Lever::ChunkedLogits {}]);
+    }
     if is_wide(model) && facts.autocast.is_empty() {
         steps.push(vec![Lever::HalfWeights {
             dtype: options.dtype,
@@ -60,6 +66,25 @@ pub fn ladder(model: &Model, options: &Options) -> Vec<Vec<Lever>> {
     steps
 }
 
+/// Whether a linear layer that is no part of a numbered block gives much at once.
+fn has_large_head(model: &Model) -> bool {
+    let heads: Vec<&str> = model
+        .modules
+        .iter()
+        .filter(|module| is_linear(&module.kind))
+        .map(|module| module.name.as_str())
+        .filter(|name| !name.split('.').any(|part| part.parse::<u32>().is_ok()))
+        .collect();
+    model.template.tensors.iter().any(|tensor| {
+        let call = model.calls.get(tensor.call as usize);
+        tensor.bytes >= LOGITS && call.is_some_and(|call| heads.contains(&call.module.as_str()))
+    })
+}
+
+fn is_linear(kind: &str) -> bool {
+    matches!(kind, "Linear" | "Conv1D")
+}
+
 /// Whether the weights have 4 bytes each.
 fn is_wide(model: &Model) -> bool {
     let parameters: u64 = model.modules.iter().map(|module| module.parameters).sum();
@@ -74,7 +99,7 @@ fn linear_share(model: &Model) -> f64 {
         model
             .modules
             .iter()
-            .filter(|module| !linear || matches!(module.kind.as_str(), "Linear" | "Conv1D"))
+            .filter(|module| !linear || is_linear(&module.kind))
             .map(|module| module.parameters)
             .sum()
     };
@@ -84,7 +109,9 @@ fn linear_share(model: &Model) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Call, Tensor};
     use oomph_run::record::Module;
+    use oomph_trace::{Category, Phase};
 
     fn model() -> Model {
         let mut model = Model::default();
@@ -118,6 +145,36 @@ mod tests {
             ..options.clone()
         };
         assert!(ladder(&model, &exact).is_empty());
+    }
+
+    #[test]
+    fn logits_in_chunks_come_before_what_changes_numerics() {
+        let mut model = model();
+        let options = Options {
+            keep_results: true,
+            ..Options::default()
+        };
+        model.modules[1].name = "Net.head".to_owned();
+        model.calls = vec![Call::default(), Call::default()];
+        model.calls[1].module = "Net.head".to_owned();
+        let tensor = Tensor {
+            bytes: LOGITS,
+            stream: 0,
+            category: Category::Activation,
+            phase: Phase::Forward,
+            call: 1,
+            op: 0,
+            scope: 0,
+            batched: true,
+        };
+        model.template.tensors = vec![tensor];
+        assert_eq!(ladder(&model, &options), [[Lever::ChunkedLogits {}]]);
+        // A layer of a block widens for what comes next.
+        for name in ["Net.blocks.0.up", "Net.other"] {
+            model.modules[1].name = name.to_owned();
+            model.calls[1].module = "Net.blocks.0.up".to_owned();
+            assert!(ladder(&model, &options).is_empty());
+        }
     }
 
     #[test]

@@ -133,6 +133,8 @@ pub enum Lever {
         /// How many parts.
         chunks: u32,
     },
+    /// Inference with those logits over a vocabulary only that are looked at, a part at a time.
+    ChunkedLogits {},
     /// Results of cheap modules are computed again in the backward pass.
     Recompute {
         /// Whose results are not kept.
@@ -235,7 +237,7 @@ const fn is_yes(value: &bool) -> bool {
 }
 
 /// Names of all levers, in the order in which they are applied and listed.
-pub const NAMES: [&str; 27] = [
+pub const NAMES: [&str; 28] = [
     "allocator",
     "cudnn_benchmark",
     "tf32",
@@ -248,6 +250,7 @@ pub const NAMES: [&str; 27] = [
     "fused_modules",
     "attention",
     "chunked_cross_entropy",
+    "chunked_logits",
     "mixed_precision",
     "half_weights",
     "int8_linear",
@@ -281,6 +284,7 @@ impl Lever {
             Self::MixedPrecision { .. } => "mixed_precision",
             Self::Attention { .. } => "attention",
             Self::ChunkedCrossEntropy { .. } => "chunked_cross_entropy",
+            Self::ChunkedLogits {} => "chunked_logits",
             Self::Recompute { .. } => "recompute",
             Self::Checkpoint { .. } => "checkpoint",
             Self::OffloadActivations { .. } => "offload_activations",
@@ -319,6 +323,7 @@ impl Lever {
             | Self::MicroBatch { .. }
             | Self::Attention { .. }
             | Self::ChunkedCrossEntropy { .. }
+            | Self::ChunkedLogits {}
             | Self::SplitBatch { .. }
             | Self::Compile {}
             | Self::Shard { dtype: None, .. }
@@ -364,6 +369,7 @@ impl fmt::Display for Lever {
             Self::ChunkedCrossEntropy { chunks } => {
                 write!(out, "cross-entropy in {chunks} chunks")
             }
+            Self::ChunkedLogits {} => write!(out, "logits in chunks"),
             Self::Recompute { modules } => write!(out, "recompute {}", places(modules)),
             Self::Checkpoint { modules } => write!(out, "checkpoint {}", places(modules)),
             Self::OffloadActivations { modules } => {
@@ -459,6 +465,7 @@ mod tests {
             Lever::InferenceMode {},
             Lever::StreamWeights { modules: vec![] },
             Lever::KvCache { bits: 8 },
+            Lever::ChunkedLogits {},
             Lever::OptimizerOnCpu {},
             crate::sharding::data_parallel(8),
         ] {

@@ -179,7 +179,7 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
     }
     if facts.compiled && !model.trains {
         found.extend(
-            ["stream_weights", "split_batch", "int8_linear", "kv_cache"].map(|lever| {
+            ["stream_weights", "split_batch", "int8_linear", "kv_cache", "chunked_logits"].map(|lever| {
                 (
                     lever,
                     "torch.compile is used: what it compiled is not taken apart; apply it before compiling",
@@ -833,7 +833,7 @@ impl Offers {
                 dtype: options.dtype,
             }]]);
         }
-        if chunked_cross_entropy::offered(model) {
+        if model.trains && chunked_cross_entropy::offered(model) {
             group(vec![vec![Lever::ChunkedCrossEntropy {
                 chunks: chunked_cross_entropy::CHUNKS,
             }]]);

@@ -13,7 +13,7 @@ use crate::terminal::{
 };
 
 /// Categories of the summary in the order of the table, with their names.
-const CATEGORIES: [(&str, &str); 9] = [
+const CATEGORIES: [(&str, &str); 10] = [
     ("activations", "activations"),
     ("parameters", "parameters"),
     ("gradients", "gradients"),
@@ -22,6 +22,7 @@ const CATEGORIES: [(&str, &str); 9] = [
     ("workspace", "workspace"),
     ("other", "other"),
     ("cached", "cached, unused"),
+    ("outside_allocator", "not PyTorch's"),
     ("cuda_context", "CUDA context"),
 ];
 /// Rows of a table without `-v`.
@@ -134,11 +135,17 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 "  {}",
                 wrap(&text, columns.saturating_sub(INDENT), INDENT)
             );
-            let moment = format!(
-                "reached in step {}, {}",
-                summary.peak_step, summary.peak_phase
-            );
-            let _ = writeln!(out, "  {}\n", paint(DIM, moment));
+            // Of memory that is not PyTorch's the moment is not known.
+            let moment = if summary.peak_step == 0 {
+                String::new()
+            } else {
+                let moment = format!(
+                    "reached in step {}, {}",
+                    summary.peak_step, summary.peak_phase
+                );
+                format!("  {}\n", paint(DIM, moment))
+            };
+            let _ = writeln!(out, "{moment}");
             if summary.handled_oom_count > 0 {
                 let text = format!(
                     "the script met {} out-of-memory errors and went on",
@@ -248,7 +255,7 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
     rows[..own].sort_by_key(|&(_, amount)| std::cmp::Reverse(amount));
     let most = rows.iter().map(|&(_, amount)| amount).max().unwrap_or(1);
     let room = columns.saturating_sub(INDENT + NAME + AMOUNT + 2).min(40);
-    if !summary.timeline.is_empty() {
+    if summary.peak.allocated_bytes > 0 && !summary.timeline.is_empty() {
         let _ = writeln!(
             out,
             "  {}{}  {}",

@@ -255,6 +255,12 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     summary
         .by_category
         .insert("cuda_context", device.outside_bytes);
+    // What others than PyTorch took: ONNX Runtime's arena, an extension's own allocations.
+    let others =
+        (device.peak_used_bytes).saturating_sub(device.peak_reserved_bytes + device.outside_bytes);
+    if others > 0 {
+        summary.by_category.insert("outside_allocator", others);
+    }
     summary
 }
 

@@ -1,7 +1,7 @@
 //! cuBLAS and cuBLASLt: handles and modes are real, products do nothing.
 
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::clock::{Kind, Product, alignment};
 use crate::context::Charge;
@@ -134,6 +134,9 @@ export! {
     fn cublasSgemmEx(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, a_kind: c_int, lda: c_int, b: u64, b_kind: c_int, ldb: c_int, _beta: u64, c: u64, c_kind: c_int, ldc: c_int) -> Status, or INTERNAL; {
         classic(handle, COMPUTE_FP32, [ta, tb], [m, n, k, 1], [(a, a_kind, lda), (b, b_kind, ldb), (c, c_kind, ldc)])
     }
+    fn cublasGemmBatchedEx(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, _a: u64, a_kind: c_int, lda: c_int, _b: u64, b_kind: c_int, ldb: c_int, _beta: u64, _c: u64, c_kind: c_int, ldc: c_int, batch: c_int, compute: c_int, _algorithm: c_int) -> Status, or INTERNAL; {
+        classic(handle, compute, [ta, tb], [m, n, k, batch], [(0, a_kind, lda), (0, b_kind, ldb), (0, c_kind, ldc)])
+    }
     fn cublasGemmStridedBatchedEx(handle: u64, ta: c_int, tb: c_int, m: c_int, n: c_int, k: c_int, _alpha: u64, a: u64, a_kind: c_int, lda: c_int, _a_step: i64, b: u64, b_kind: c_int, ldb: c_int, _b_step: i64, _beta: u64, c: u64, c_kind: c_int, ldc: c_int, _c_step: i64, batch: c_int, compute: c_int, _algorithm: c_int) -> Status, or INTERNAL; {
         classic(handle, compute, [ta, tb], [m, n, k, batch], [(a, a_kind, lda), (b, b_kind, ldb), (c, c_kind, ldc)])
     }
@@ -169,6 +172,14 @@ pub fn multiplied() {
     crate::kernels::launched(0);
 }
 
+fn name_of(status: Status) -> &'static CStr {
+    match status {
+        SUCCESS => c"CUBLAS_STATUS_SUCCESS",
+        NOT_INITIALIZED => c"CUBLAS_STATUS_NOT_INITIALIZED",
+        _ => c"CUBLAS_STATUS_INTERNAL_ERROR",
+    }
+}
+
 export! {
     fn cublasCreate_v2(out: *mut u64) -> Status, or INTERNAL; {
         if device::is_forked() || device::active().is_none() {
@@ -202,6 +213,8 @@ export! {
         edit(handle, |found| unsafe { put(mode, found.pointer_mode) })
     }
     fn cublasSetWorkspace_v2(_handle: u64, _workspace: *mut c_void, _size: usize) -> Status, or INTERNAL; { SUCCESS }
+    fn cublasGetStatusName(status: Status) -> *const c_char, or std::ptr::null(); { name_of(status).as_ptr() }
+    fn cublasGetStatusString(status: Status) -> *const c_char, or std::ptr::null(); { name_of(status).as_ptr() }
     fn cublasGetVersion_v2(_handle: u64, version: *mut c_int) -> Status, or INTERNAL; {
         unsafe { put(version, 130_100) };
         SUCCESS

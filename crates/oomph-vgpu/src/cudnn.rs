@@ -7,7 +7,7 @@
 //! for itself whatever launches no work; cuDNN 9 makes none.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::context::Charge;
@@ -85,7 +85,7 @@ fn library() -> Option<*mut c_void> {
 /// The installed library's definition of a function, never the one of this library.
 fn find(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: looks a name up in a library that is open.
-    let found = unsafe { libc::dlsym(library()?, name.as_ptr()) };
+    let found = unsafe { crate::loader::symbol_of(library()?, name) };
     (!found.is_null()).then_some(found)
 }
 
@@ -626,6 +626,38 @@ forwarded! {
     }
 }
 
+/// Batch normalization of each channel on its own: one value for each. Per activation: one for each
+/// but of the samples.
+const PER_ACTIVATION: c_int = 0;
+
+forwarded! {
+    fn cudnnDeriveBNTensorDescriptor(derived: u64, from: u64, mode: c_int) {
+        let mut descriptors = DESCRIPTORS.lock();
+        let Some(tensor) = descriptors.tensors.get(&from) else { return BAD_PARAM };
+        let dims: Vec<c_int> = tensor
+            .dims
+            .iter()
+            .enumerate()
+            .map(|(at, &dim)| if at == 1 || (at > 1 && mode == PER_ACTIVATION) { dim } else { 1 })
+            .collect();
+        let mut strides: Vec<c_int> = dims
+            .iter()
+            .rev()
+            .scan(1, |step: &mut c_int, &dim| {
+                let stride = *step;
+                *step = step.saturating_mul(dim.max(1));
+                Some(stride)
+            })
+            .collect();
+        strides.reverse();
+        // Statistics of 16-bit tensors are in fp32.
+        let kind = if data_bytes(tensor.kind) < 4 { 0 } else { tensor.kind };
+        let tensor = Tensor { kind, format: 0, dims, strides };
+        descriptors.tensors.insert(derived, tensor);
+        SUCCESS
+    }
+}
+
 /// Bytes of generator state per thread that a dropout descriptor keeps.
 const DROPOUT_STATE_BYTES: u64 = 24;
 
@@ -644,9 +676,11 @@ descriptors! {
     cudnnCreateCTCLossDescriptor cudnnDestroyCTCLossDescriptor
     cudnnCreateConvolutionDescriptor cudnnDestroyConvolutionDescriptor
     cudnnCreateDropoutDescriptor cudnnDestroyDropoutDescriptor
+    cudnnCreateLRNDescriptor cudnnDestroyLRNDescriptor
     cudnnCreatePoolingDescriptor cudnnDestroyPoolingDescriptor
     cudnnCreateRNNDataDescriptor cudnnDestroyRNNDataDescriptor
     cudnnCreateRNNDescriptor cudnnDestroyRNNDescriptor
+    cudnnCreateReduceTensorDescriptor cudnnDestroyReduceTensorDescriptor
     cudnnCreateSpatialTransformerDescriptor cudnnDestroySpatialTransformerDescriptor
 }
 
@@ -665,6 +699,19 @@ forwarded! {
     fn cudnnSetConvolutionGroupCount(descriptor: u64, count: c_int) { SUCCESS }
     fn cudnnSetConvolutionMathType(descriptor: u64, math: c_int) { SUCCESS }
     fn cudnnSetConvolutionNdDescriptor(descriptor: u64, count: c_int, padding: *const c_int, strides: *const c_int, dilation: *const c_int, mode: c_int, kind: c_int) { SUCCESS }
+    fn cudnnSetLRNDescriptor(descriptor: u64, count: c_uint, alpha: f64, beta: f64, k: f64) { SUCCESS }
+    fn cudnnSetPoolingNdDescriptor(descriptor: u64, mode: c_int, nan: c_int, count: c_int, window: *const c_int, padding: *const c_int, strides: *const c_int) { SUCCESS }
+    fn cudnnSetReduceTensorDescriptor(descriptor: u64, operation: c_int, kind: c_int, nan: c_int, indices: c_int, index: c_int) { SUCCESS }
+    fn cudnnGetReductionIndicesSize(handle: u64, reduction: u64, from: u64, to: u64, size: *mut usize) {
+        ledger::assume("cudnnGetReductionIndicesSize", "reductions are taken to keep no indices");
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
+    fn cudnnGetReductionWorkspaceSize(handle: u64, reduction: u64, from: u64, to: u64, size: *mut usize) {
+        ledger::assume("cudnnGetReductionWorkspaceSize", "reductions are taken to need no work space");
+        unsafe { put(size, 0) };
+        SUCCESS
+    }
     fn cudnnSetPooling2dDescriptor(descriptor: u64, mode: c_int, nan: c_int, height: c_int, width: c_int, top: c_int, left: c_int, down: c_int, right: c_int) { SUCCESS }
     fn cudnnSetSpatialTransformerNdDescriptor(descriptor: u64, sampler: c_int, kind: c_int, count: c_int, dims: *const c_int) { SUCCESS }
 }

@@ -1,6 +1,10 @@
-//! Gives cuDNN this library's run-time compiler, and its cuBLASLt.
+//! Who opens the vendor's libraries by name gets this library's functions.
 //!
-//! Some of cuDNN's engines compile their kernels while a plan is made, seconds each. Nothing runs
+//! Programs that are linked to CUDA are bound to this library by the loader. Others open the
+//! vendor's libraries and ask them for functions: ONNX Runtime does so with cuDNN and cuFFT,
+//! Python with `ctypes`. What such a library is asked for and this one defines, comes from here.
+//!
+//! cuDNN itself gets this library's run-time compiler, and its cuBLASLt. Some of cuDNN's engines compile their kernels while a plan is made, seconds each. Nothing runs
 //! them here, so when cuDNN opens NVRTC it gets this library instead, whose NVRTC compiles nothing.
 //! The vendor's cuBLASLt makes no handles without the driver's private tables; this library's does.
 
@@ -18,6 +22,7 @@ struct Choice {
 }
 
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+type Symbol = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 unsafe extern "C" fn refuse(_name: *const c_char, _flags: c_int) -> *mut c_void {
     std::ptr::null_mut()
@@ -26,23 +31,67 @@ unsafe extern "C" fn refuse(_name: *const c_char, _flags: c_int) -> *mut c_void 
 /// The C library's `dlopen`.
 fn system_open() -> usize {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
-    let known = FOUND.load(Ordering::Relaxed);
+    once(&FOUND, || {
+        // SAFETY: looks a name up among the libraries after this one.
+        unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) as usize }
+    })
+}
+
+/// The C library's `dlsym`, which cannot be asked for itself.
+fn system_symbol() -> usize {
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    /// The version since glibc 2.34, and the first one.
+    const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
+    once(&FOUND, || {
+        let find = |version: &CStr| {
+            // SAFETY: looks a name up among the libraries after this one.
+            unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) as usize }
+        };
+        VERSIONS
+            .into_iter()
+            .map(find)
+            .find(|&found| found != 0)
+            .unwrap_or(0)
+    })
+}
+
+/// What `find` finds, asked until it finds something. Without a lock, as the loader may be at work.
+fn once(cache: &AtomicUsize, find: impl FnOnce() -> usize) -> usize {
+    let known = cache.load(Ordering::Relaxed);
     if known != 0 {
         return known;
     }
-    // SAFETY: looks a name up among the libraries after this one.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) } as usize;
-    FOUND.store(found, Ordering::Relaxed);
+    let found = find();
+    cache.store(found, Ordering::Relaxed);
     found
+}
+
+/// The definition of `name` in the library of `handle` itself, never this library's in its place.
+///
+/// # Safety
+/// `handle` must be from `dlopen`.
+pub unsafe fn symbol_of(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    let system = system_symbol();
+    if system == 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the C library's function with its signature.
+    unsafe { std::mem::transmute::<usize, Symbol>(system)(handle, name.as_ptr()) }
 }
 
 /// A handle of this library.
 fn own_handle() -> Option<usize> {
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    let found = once(&FOUND, || open_own().unwrap_or(0));
+    (found != 0).then_some(found)
+}
+
+fn open_own() -> Option<usize> {
     // SAFETY: `dladdr` fills the struct for an address of this library; its path is then opened,
     // which only counts, as it is loaded.
     unsafe {
         let mut info = std::mem::zeroed::<libc::Dl_info>();
-        let found = libc::dladdr(own_handle as *const () as *const c_void, &raw mut info) != 0;
+        let found = libc::dladdr(open_own as *const () as *const c_void, &raw mut info) != 0;
         let next = system_open();
         if !found || info.dli_fname.is_null() || next == 0 {
             return None;
@@ -91,5 +140,106 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
         "2:",
         "ret",
         choose = sym choose,
+    )
+}
+
+/// The vendor's libraries for which this one stands in. Parts of theirs (`libcudnn_graph.so`), which
+/// they open themselves, are not among them.
+const REPLACED: [&str; 10] = [
+    "libcudart.so",
+    "libcublas.so",
+    "libcublasLt.so",
+    "libcudnn.so",
+    "libcufft.so",
+    "libcurand.so",
+    "libcusparse.so",
+    "libcusolver.so",
+    "libnccl.so",
+    "libnvrtc.so",
+];
+
+/// What the loader keeps of a library (`struct link_map`), up to its path.
+#[repr(C)]
+struct LinkMap {
+    _base: usize,
+    path: *const c_char,
+}
+
+/// Whether `handle` is of a library for which this one stands in.
+///
+/// # Safety
+/// `handle` must be from `dlopen`.
+unsafe fn is_replaced(handle: *mut c_void) -> bool {
+    let mut map: *const LinkMap = std::ptr::null();
+    // SAFETY: asks the loader for its record of an open library, which lives as long as that.
+    unsafe {
+        if libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) != 0
+            || map.is_null()
+            || (*map).path.is_null()
+        {
+            return false;
+        }
+        let path = CStr::from_ptr((*map).path).to_bytes();
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        REPLACED
+            .iter()
+            .any(|replaced| name.starts_with(replaced.as_bytes()))
+    }
+}
+
+unsafe extern "C" fn absent(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> Choice {
+    let next = system_symbol();
+    let next = if next == 0 {
+        absent as *const () as usize
+    } else {
+        next
+    };
+    let mut choice = Choice { handle: 0, next };
+    if handle == libc::RTLD_DEFAULT
+        || handle == libc::RTLD_NEXT
+        || name.is_null()
+        || inner::is_inside()
+    {
+        return choice;
+    }
+    // SAFETY: a C string and a handle by the standard.
+    unsafe {
+        let name = CStr::from_ptr(name);
+        let is_cuda = [b"cu".as_slice(), b"nv", b"nccl", b"__cuda"]
+            .iter()
+            .any(|prefix| name.to_bytes().starts_with(prefix));
+        if is_cuda
+            && is_replaced(handle)
+            && let Some(own) = own_handle()
+        {
+            choice.handle = symbol_of(own as *mut c_void, name) as usize;
+        }
+    }
+    choice
+}
+
+/// `dlsym`; the C library's is jumped to, so that it sees the caller and not this function.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {choose}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "jmp rdx",
+        "2:",
+        "ret",
+        choose = sym choose_symbol,
     )
 }

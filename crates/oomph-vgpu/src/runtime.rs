@@ -1122,7 +1122,7 @@ export! {
 
 // ---- stream-ordered memory pools ----
 
-/// The device's default pool; PyTorch uses no other.
+/// The device's default pool, which PyTorch uses.
 const DEFAULT_POOL: u64 = 0x10;
 
 /// A pool grows by chunks of at least this size, as observed on real drivers.
@@ -1135,7 +1135,7 @@ const POOL_RESERVED_HIGH: c_int = 6;
 const POOL_USED_CURRENT: c_int = 7;
 const POOL_USED_HIGH: c_int = 8;
 
-/// One device's stream-ordered pool: chunks from `cudaMalloc`, cut best fit.
+/// A stream-ordered pool: chunks from `cudaMalloc`, cut best fit.
 #[derive(Debug, Default)]
 struct Pool {
     threshold: u64,
@@ -1148,7 +1148,8 @@ struct Pool {
     used_high: u64,
 }
 
-static POOLS: Mutex<BTreeMap<u32, Pool>> = Mutex::new(BTreeMap::new());
+/// By device and handle.
+static POOLS: Mutex<BTreeMap<(u32, u64), Pool>> = Mutex::new(BTreeMap::new());
 
 impl Pool {
     fn take(&mut self, device: &Device, size: u64) -> Result<u64, Error> {
@@ -1226,8 +1227,20 @@ impl Pool {
     }
 }
 
-fn with_pool<T>(body: impl FnOnce(&mut Pool) -> T) -> T {
-    body(POOLS.lock().entry(device::current()).or_default())
+fn with_pool<T>(pool: u64, body: impl FnOnce(&mut Pool) -> T) -> T {
+    body(POOLS.lock().entry((device::current(), pool)).or_default())
+}
+
+fn take_from(pool: u64, size: usize, out: *mut *mut c_void) -> Error {
+    on_device(
+        |device| match with_pool(pool, |pool| pool.take(device, size as u64)) {
+            Ok(at) => {
+                unsafe { put(out, at as *mut c_void) };
+                SUCCESS
+            }
+            Err(error) => fail(error),
+        },
+    )
 }
 
 export! {
@@ -1239,35 +1252,45 @@ export! {
         unsafe { put(out, DEFAULT_POOL) };
         SUCCESS
     }
+    fn cudaMemPoolCreate(out: *mut u64, _properties: *const c_void) -> Error, or UNKNOWN; {
+        unsafe { put(out, crate::streams::opaque_handle()) };
+        SUCCESS
+    }
+    fn cudaMemPoolDestroy(pool: u64) -> Error, or UNKNOWN; {
+        // What is still taken stays taken until it is freed, as with the real one.
+        with_pool(pool, |pool| {
+            pool.threshold = 0;
+            pool.trim(0);
+        });
+        SUCCESS
+    }
     fn cudaMallocAsync(out: *mut *mut c_void, size: usize, _stream: u64) -> Error, or UNKNOWN; {
-        on_device(|device| match with_pool(|pool| pool.take(device, size as u64)) {
-            Ok(at) => {
-                unsafe { put(out, at as *mut c_void) };
-                SUCCESS
-            }
-            Err(error) => fail(error),
-        })
+        take_from(DEFAULT_POOL, size, out)
+    }
+    fn cudaMallocFromPoolAsync(out: *mut *mut c_void, size: usize, pool: u64, _stream: u64) -> Error, or UNKNOWN; {
+        take_from(pool, size, out)
     }
     fn cudaFreeAsync(at: *mut c_void, _stream: u64) -> Error, or UNKNOWN; {
-        let known = with_pool(|pool| {
+        let known = POOLS.lock().values_mut().any(|pool| {
             let known = pool.give(at as u64);
-            // A real pool trims at the next synchronisation; work is always done here.
-            let keep = pool.threshold;
-            pool.trim(keep);
+            if known {
+                // A real pool trims at the next synchronisation; work is always done here.
+                pool.trim(pool.threshold);
+            }
             known
         });
         check(known || at.is_null(), INVALID_VALUE)
     }
-    fn cudaMemPoolTrimTo(_pool: u64, keep: usize) -> Error, or UNKNOWN; {
-        with_pool(|pool| pool.trim(keep as u64));
+    fn cudaMemPoolTrimTo(pool: u64, keep: usize) -> Error, or UNKNOWN; {
+        with_pool(pool, |pool| pool.trim(keep as u64));
         SUCCESS
     }
     fn cudaMemPoolSetAccess(_pool: u64, _list: *const c_void, _count: usize) -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaMemPoolSetAttribute(_pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
+    fn cudaMemPoolSetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
         if value.is_null() {
             return fail(INVALID_VALUE);
         }
-        with_pool(|pool| match attribute {
+        with_pool(pool, |pool| match attribute {
             // SAFETY: these attributes are 64-bit by the vendor's header.
             POOL_RELEASE_THRESHOLD => pool.threshold = unsafe { value.cast::<u64>().read_unaligned() },
             POOL_RESERVED_HIGH => pool.reserved_high = pool.reserved,
@@ -1276,8 +1299,8 @@ export! {
         });
         SUCCESS
     }
-    fn cudaMemPoolGetAttribute(_pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
-        with_pool(|pool| {
+    fn cudaMemPoolGetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
+        with_pool(pool, |pool| {
             let wide = match attribute {
                 POOL_RELEASE_THRESHOLD => pool.threshold,
                 POOL_RESERVED_CURRENT => pool.reserved,

@@ -120,7 +120,7 @@ products! {
     cublasCrotg_v2 cublasCscal_v2 cublasCsrot_v2 cublasCsscal_v2 cublasCswap_v2 cublasCsymm_v2
     cublasCsymv_v2 cublasCsyr2_v2 cublasCsyr2k_v2 cublasCsyr_v2 cublasCsyrk_v2 cublasCtrmm_v2
     cublasCtrmv_v2 cublasCtrsmBatched cublasCtrsm_v2 cublasCtrsv_v2 cublasDasum_v2 cublasDaxpy_v2
-    cublasDcopy_v2 cublasDdot_v2 cublasDgelsBatched
+    cublasDcopy_v2 cublasDdot_v2 cublasDgeam cublasDgelsBatched cublasDgetriBatched
     cublasDgemv_v2 cublasDgeqrfBatched cublasDger_v2 cublasDgetrfBatched
     cublasDgetrsBatched cublasDnrm2_v2 cublasDotEx cublasDrot_v2 cublasDrotg_v2 cublasDrotm_v2
     cublasDrotmg_v2 cublasDscal_v2 cublasDswap_v2 cublasDsymm_v2 cublasDsymv_v2 cublasDsyr2_v2
@@ -128,7 +128,8 @@ products! {
     cublasDtrsm_v2 cublasDtrsv_v2 cublasDzasum_v2 cublasDznrm2_v2
     cublasIcamax_v2 cublasIcamin_v2 cublasIdamax_v2 cublasIdamin_v2
     cublasIsamax_v2 cublasIsamin_v2 cublasIzamax_v2 cublasIzamin_v2 cublasSasum_v2 cublasSaxpy_v2
-    cublasScasum_v2 cublasScnrm2_v2 cublasScopy_v2 cublasSdot_v2 cublasSgelsBatched
+    cublasScasum_v2 cublasScnrm2_v2 cublasScopy_v2 cublasSdot_v2 cublasSgeam cublasSgelsBatched
+    cublasSgetriBatched
     cublasSgemv_v2
     cublasSgeqrfBatched cublasSger_v2 cublasSgetrfBatched cublasSgetrsBatched cublasSnrm2_v2
     cublasSrot_v2 cublasSrotg_v2 cublasSrotm_v2 cublasSrotmg_v2 cublasSscal_v2 cublasSswap_v2
@@ -144,9 +145,12 @@ products! {
 }
 
 work! {
-    cudnnBatchNormalizationForwardInference cudnnCTCLoss cudnnCTCLoss_v8
+    cudnnActivationForward cudnnAddTensor
+    cudnnBatchNormalizationForwardInference cudnnBatchNormalizationForwardTraining
+    cudnnCTCLoss cudnnCTCLoss_v8
     cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
-    cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnPoolingForward
+    cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnLRNCrossChannelForward
+    cudnnPoolingForward cudnnReduceTensor cudnnSoftmaxForward
     cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward
     cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward
     cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward cufftXtExec cusolverDnCgeqrf

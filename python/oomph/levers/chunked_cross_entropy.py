@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from oomph.levers.base import Lever
 from oomph.levers.job import Job
+from oomph.levers.lazy import LazyRows, whole
 
 VOCABULARY = 4096
 """Classes below which logits are small beside what makes them."""
@@ -83,7 +84,7 @@ class ChunkedCrossEntropy(Lever):
             )
             if self._fits(input, target):
                 return self._loss(input, target, options)
-            return self.cross_entropy(_whole(input), target, **options)
+            return self.cross_entropy(whole(input), target, **options)
 
         functional.linear = linear  # type: ignore[assignment]
         functional.cross_entropy = cross_entropy
@@ -129,7 +130,7 @@ class ChunkedCrossEntropy(Lever):
             hidden, weight, bias = input.operands()
         else:
             self.whole += 1
-            hidden, weight, bias = _whole(input), None, None
+            hidden, weight, bias = whole(input), None, None
         with torch.autocast(input.device.type, enabled=False):
             loss = _ChunkedLoss.apply(
                 hidden, weight, bias, target, self.chunks, tuple(options.values())
@@ -168,41 +169,7 @@ class ChunkedCrossEntropy(Lever):
         )
 
 
-METADATA = frozenset(
-    getattr(torch.Tensor, name).__get__
-    for name in (
-        "shape",
-        "dtype",
-        "device",
-        "ndim",
-        "is_cuda",
-        "is_cpu",
-        "requires_grad",
-        "layout",
-        "is_leaf",
-        "is_sparse",
-        "is_quantized",
-        "is_meta",
-        "is_nested",
-        "names",
-    )
-) | {
-    torch.Tensor.size,
-    torch.Tensor.dim,
-    torch.Tensor.numel,
-    torch.Tensor.nelement,
-    torch.Tensor.ndimension,
-    torch.Tensor.is_floating_point,
-    torch.Tensor.is_complex,
-    torch.Tensor.get_device,
-    torch.Tensor.__len__,
-    torch.Tensor.is_contiguous,
-    torch.is_floating_point,
-    torch.numel,
-}
-
-
-class LazyLogits(torch.Tensor):
+class LazyLogits(LazyRows):
     """What a linear layer of many outputs gives, until somebody looks.
 
     Views that keep the last dimension whole, and casts, are lazy too. Anything but these and
@@ -229,6 +196,7 @@ class LazyLogits(torch.Tensor):
     def __init__(self, hidden: Any, weight: Any, bias: Any, casts: tuple = ()) -> None:
         """As `__new__`."""
         self.hidden, self.weight, self.bias, self.casts = hidden, weight, bias, casts
+        self.classes = weight.shape[0]
         self.logits: torch.Tensor | None = None
         if not casts:
             # The type to compute in is what autocast says now.
@@ -254,100 +222,23 @@ class LazyLogits(torch.Tensor):
             self.logits = logits
         return self.logits
 
-    def _like(self, hidden: torch.Tensor, cast: torch.dtype | None = None) -> LazyLogits:
-        casts = self.casts if cast is None or cast == self.casts[-1] else (*self.casts, cast)
-        return LazyLogits(hidden, self.weight, self.bias, casts)
+    def like(self, hidden: torch.Tensor) -> LazyLogits:
+        """Of other rows."""
+        return LazyLogits(hidden, self.weight, self.bias, self.casts)
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        """Stay lazy, or compute."""
-        kwargs = kwargs or {}
-        if func in METADATA:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        first = args[0] if args else None
-        if isinstance(first, LazyLogits) and first.logits is None:
-            lazy = _lazily(first, func, args[1:], kwargs)
-            if lazy is not None:
-                return lazy
-        return func(*_whole(args), **{key: _whole(value) for key, value in kwargs.items()})
+    def cast(self, dtype: torch.dtype) -> LazyLogits:
+        """In another type."""
+        casts = self.casts if dtype == self.casts[-1] else (*self.casts, dtype)
+        return LazyLogits(self.hidden, self.weight, self.bias, casts)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         """Something went around `__torch_function__`: its gradients would be lost."""
         if func is torch.ops.aten.detach.default:
-            return _whole(args[0]).detach()
+            return whole(args[0]).detach()
         raise cls.lever.refuse(
             f"its logits are given to {func}, from inside PyTorch, where they cannot be computed late"
         )
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, LazyLogits):
-        return value.whole()
-    if type(value) in (list, tuple):
-        return type(value)(_whole(item) for item in value)
-    return value
-
-
-def _lazily(logits: LazyLogits, func: Any, args: tuple, kwargs: dict) -> LazyLogits | None:
-    """`func(logits, *args, **kwargs)` without computing them, or None."""
-    hidden, classes = logits.hidden, logits.weight.shape[0]
-    width = hidden.shape[-1]
-    if func is torch.Tensor.float and not args:
-        return logits._like(hidden, torch.float32)
-    if func is torch.Tensor.to and not (set(kwargs) - {"dtype", "device", "non_blocking"}):
-        wanted = [*args, kwargs.get("dtype"), kwargs.get("device")]
-        dtypes = [value for value in wanted if isinstance(value, torch.dtype)]
-        others = [v for v in wanted if v is not None and not isinstance(v, (torch.dtype, bool))]
-        if all(isinstance(v, (str, torch.device)) and _here(v, hidden) for v in others):
-            return logits._like(hidden, dtypes[0] if dtypes else None)
-        return None
-    if func is torch.Tensor.contiguous:
-        return logits
-    if func in (torch.Tensor.view, torch.Tensor.reshape, torch.reshape) and not kwargs:
-        shape = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
-        if (
-            isinstance(shape, torch.dtype)
-            or not shape
-            or not all(isinstance(n, int) for n in shape)
-        ):
-            return None
-        lead = tuple(shape[:-1])
-        rows = hidden.numel() // width
-        known = torch.Size(n for n in lead if n != -1).numel()
-        if shape[-1] not in (classes, -1) or not lead or not known:
-            return None
-        if shape[-1] == -1 and (-1 in lead or known != rows):
-            return None
-        if rows % known or (-1 not in lead and known != rows):
-            return None
-        return logits._like(hidden.reshape(*lead, width))
-    if func in (torch.Tensor.flatten, torch.flatten):
-        given = dict(zip(("start_dim", "end_dim"), args, strict=False)) | kwargs
-        start, end = (
-            given.get(k, d) % hidden.dim() for k, d in (("start_dim", 0), ("end_dim", -1))
-        )
-        if end < hidden.dim() - 1 and start <= end:
-            return logits._like(hidden.flatten(start, end))
-        return None
-    if func is torch.Tensor.__getitem__:
-        index = args[0] if isinstance(args[0], tuple) else (args[0],)
-        if all(i is Ellipsis or isinstance(i, (slice, int)) for i in index):
-            dims = hidden.dim()
-            spread = list(index)
-            if Ellipsis in spread:
-                at = spread.index(Ellipsis)
-                spread[at : at + 1] = [slice(None)] * (dims - len(spread) + 1)
-            if len(spread) < dims or spread[-1] == slice(None):
-                picked = hidden[tuple(index)]
-                return logits._like(picked) if picked.dim() >= 2 else None
-    return None
-
-
-def _here(device: Any, tensor: torch.Tensor) -> bool:
-    device = torch.device(device)
-    return device.type == tensor.device.type and device.index in (None, tensor.device.index)
 
 
 class _ChunkedLoss(torch.autograd.Function):

@@ -33,7 +33,7 @@ class SplitBatch(Lever):
             raise self.refuse(f"parts is {parts}; at least 2 are needed")
         self.parts = parts
         self.checked: set[tuple[int, int]] = set()
-        self.note = "no model was called with a batch that could be split"
+        self.note = "no model was called with a batch that could be split, without gradients"
 
     def install(self, job: Job) -> None:
         """Around the outermost models."""

@@ -21,6 +21,9 @@ ALIGNMENT = 512
 SMALLEST = 4 << 10
 """Bytes below which a tensor stays on the GPU."""
 
+STREAMED: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+"""Modules whose weights are on the GPU for their forward only, and their parts."""
+
 SLOTS = 2
 """Modules whose weights are on the GPU at a time: the one that runs, and the next."""
 
@@ -104,6 +107,7 @@ class StreamWeights(Lever):
                 continue
             self.blocks[module] = block
             self.owners.update({part: block for part in module.modules()})
+            STREAMED.update(module.modules())
             self.sequence.append(weakref.ref(block))
             around_forward(module, self._around, self.order)
 

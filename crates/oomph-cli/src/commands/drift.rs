@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
@@ -11,7 +11,7 @@ use oomph_plan::{Lever, PlanFile, Results};
 use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};
 use oomph_report::terminal::width;
 
-use crate::job::free_directory;
+use crate::job::{Compared, Job, Variant, free_directory};
 use crate::progress::Progress;
 use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, host, json, stdout};
@@ -211,35 +211,34 @@ impl Args {
             "plain.json"
         });
         let _ = fs::remove_file(&result);
-        let settings = serde_json::json!({
-            "directory": directory,
-            "virtual": false,
-            "unsupported": true,
-            "levers": levers,
-            "drift": { "planned": planned, "calls": self.calls },
-        });
-        let path = directory.join("settings.json");
-        fs::write(&path, settings.to_string()).context("cannot write the settings of the run")?;
         let log_path = log_of(&directory, planned);
-        let log = fs::File::create(&log_path)
-            .with_context(|| format!("cannot write {}", log_path.display()))?;
-        let again = log.try_clone().context("cannot write the log")?;
-        let host = host::get()?;
-        let mut command = Command::new(&host.python);
-        command
-            .arg("-m")
-            .arg("oomph.launch")
-            .args(words)
-            .env("OOMPH_RUN", &path)
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(again);
-        if self.cpu {
-            command.env("CUDA_VISIBLE_DEVICES", "");
-        }
-        let status = command
-            .status()
-            .with_context(|| format!("cannot start {}", host.python.display()))?;
+        let job = Job {
+            host: host::get()?,
+            words: words.to_vec(),
+            launches: false,
+            rehearsed: None,
+            rank_patience: Duration::ZERO,
+            gpu: None,
+            total: None,
+            steps: None,
+            levers: levers.to_vec(),
+            variant: Variant::default(),
+            unknown: String::new(),
+            // It computes: any version of torch does.
+            unsupported: true,
+            to_stderr: false,
+            inference: false,
+            live: false,
+            patience: None,
+            compared: Some(Compared {
+                planned,
+                calls: self.calls,
+                cpu: self.cpu,
+            }),
+        };
+        let status = job
+            .attempt(&directory, None, Some(&log_path), "comparing")?
+            .status;
         let Ok(text) = fs::read_to_string(&result) else {
             if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
                 bail!("{reason}");

@@ -391,12 +391,18 @@ impl Args {
         let (plans, chosen) = fitter.plans(&bases)?;
         result.plans = plans;
         result.chosen = chosen;
-        if let Some(plan) = chosen.and_then(|index| result.plans.get(index)) {
+        let compiles = self.compile && result.inference;
+        if compiles && chosen.is_none() {
+            // What is fused need not be there: it may be what makes the job fit.
+            result.plans = fitter.compiled_on_any(&bases)?;
+            result.chosen = (!result.plans.is_empty()).then_some(0);
+        }
+        if let Some(plan) = result.chosen.and_then(|index| result.plans.get(index)) {
             result.outcome = Outcome::Fits;
             result.why = why(plan);
             let row = plan.clone();
             self.write(fitter, &row, result)?;
-            if self.compile && result.inference {
+            if compiles && chosen.is_some() {
                 result
                     .plans
                     .extend(fitter.compiled(&bases[0], &row.levers)?);
@@ -730,6 +736,25 @@ impl Fitter {
                 .push("the time of compiled models is not estimated".to_owned());
         }
         Ok(found)
+    }
+
+    /// Compiled models with what keeps results, and if that does not fit with all that was run.
+    fn compiled_on_any(&mut self, bases: &[Base]) -> anyhow::Result<Vec<Plan>> {
+        let keeps = |base: &&Base| {
+            let results = base.applied.iter().map(Lever::results).max();
+            results.unwrap_or(Results::Exact) <= Results::Rounding
+        };
+        let mut tried: Vec<&[Lever]> = Vec::new();
+        for base in [bases.iter().rev().find(keeps), bases.last()] {
+            let Some(base) = base.filter(|base| !tried.contains(&&base.applied[..])) else {
+                continue;
+            };
+            tried.push(&base.applied);
+            if let Some(plan) = self.compiled(&bases[0], &base.applied)? {
+                return Ok(vec![plan]);
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// A lever that had no effect, and why.

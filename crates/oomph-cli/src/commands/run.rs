@@ -264,6 +264,7 @@ impl Args {
             unsupported: self.unsupported,
             live: !self.quiet,
             patience: None,
+            compared: None,
             inference: false,
             to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
         })

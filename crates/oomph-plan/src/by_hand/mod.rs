@@ -229,6 +229,7 @@ fn snippet(lever: &Lever) -> String {
         Lever::ChunkedCrossEntropy { chunks } => format!(
             "where the loss over the vocabulary is computed: in {chunks} parts of the rows, each under torch.utils.checkpoint\nloss = sum(checkpoint(F.cross_entropy, l, t, reduction=\"sum\", use_reentrant=False) for l, t in zip(logits.chunk({chunks}), targets.chunk({chunks}))) / len(targets)"
         ),
+        Lever::ChunkedLogits {} => "where logits are used, the head on the positions that are needed, or on a part of the rows at a time:\nhidden = model.model(input_ids).last_hidden_state  # without the head\nlogits = model.lm_head(hidden[:, -1])\nchoices = torch.cat([model.lm_head(h).argmax(-1) for h in hidden.flatten(0, 1).split(256)])".to_owned(),
         Lever::StepInBackward {} => "after the model is made, one optimizer for each parameter:\noptimizers = {p: Optimizer([p], …) for p in model.parameters()}\ndef step(p):\n    optimizers[p].step()\n    optimizers[p].zero_grad()\nfor p in model.parameters():\n    p.register_post_accumulate_grad_hook(step)".to_owned(),
         Lever::Optimizer8bit {} => "where the optimizer is made (pip install torchao):\nfrom torchao.optim import AdamW8bit\noptimizer = AdamW8bit(model.parameters(), …)".to_owned(),
         Lever::OptimizerOnCpu {} => "where the optimizer is made (pip install torchao):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)".to_owned(),

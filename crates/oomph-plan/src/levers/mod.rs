@@ -57,6 +57,7 @@ pub fn apply(draft: &mut Draft<'_>, lever: &Lever) {
         | Lever::HalfWeights { .. }
         | Lever::Int8Linear { .. }
         | Lever::KvCache { .. }
+        | Lever::ChunkedLogits {}
         | Lever::LoadOnCpu { .. }
         | Lever::Shard { .. }
         | Lever::Compile {} => {}

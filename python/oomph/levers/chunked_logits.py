@@ -1,0 +1,520 @@
+"""A language model's logits in a job that infers: only those that are looked at, a part of them at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from oomph.levers.base import Lever
+from oomph.levers.forward import around_forward
+from oomph.levers.int8_linear import QuantizedLinear
+from oomph.levers.job import Backward, Job
+from oomph.levers.lazy import LazyRows, whole
+from oomph.levers.stream_weights import STREAMED
+
+VOCABULARY = 4096
+"""Outputs of a layer below which it is taken for no head over a vocabulary."""
+
+MANY = 1 << 24
+"""Logits (rows times classes) below which nothing is done: 64 MiB in fp32."""
+
+AT_ONCE = 64 << 20
+"""Bytes of logits in fp32 that are there at a time."""
+
+FEWEST_ROWS = 256
+"""Rows that are computed at once however wide they are: fewer leave the GPU waiting for the weights."""
+
+PATIENCE = 2
+"""How often the logits of a head are made as a whole before it is left alone."""
+
+
+class ChunkedLogits(Lever):
+    """A head's logits exist for the positions that the script looks at, a part of them at a time.
+
+    Needs: a model that infers, whose last layer (`nn.Linear`, GPT-2's `Conv1D`) has 4096 outputs or
+    more. Changes: logits that are sliced (`logits[:, -1]`) are computed for the slice only; losses,
+    `argmax`, `topk`, `max`, `logsumexp` and what `gather` takes from (log-)probabilities are computed
+    64 MiB of logits at a time. Results: to rounding, as kernels are chosen by size.
+
+    Anything else makes the logits whole, as they would have been; where that is what the script does
+    with them, the head is left alone. So are heads whose weights are streamed.
+    """
+
+    name = "chunked_logits"
+    order = 55  # outside of what brings weights, inside of what splits batches
+
+    def __init__(self) -> None:
+        """No parameters."""
+        super().__init__()
+        self.note = (
+            f"no layer of {VOCABULARY} outputs or more gave {MANY >> 20} million logits at once "
+            "in a pass without gradients"
+        )
+        self.watched: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.spent: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        """How often a head's logits were made as a whole."""
+
+    def install(self, job: Job) -> None:
+        """Around the heads of models, once they are what they will be."""
+        job.on_model.append(self._model)
+        job.on_backward.append(self._backward)
+
+    def _model(self, root: nn.Module, named: dict[str, nn.Module]) -> None:
+        repeated = {
+            part
+            for module in root.modules()
+            if isinstance(module, nn.ModuleList) and len(module) > 1
+            for part in module.modules()
+        }
+        for module in root.modules():
+            # Layers of blocks widen as well, for what comes next in the block.
+            if _is_head(module) and module not in repeated and module not in self.watched:
+                self.watched.add(module)
+                around_forward(module, self._around, self.order)
+
+    def _around(
+        self, module: nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+    ) -> Any:
+        hidden = args[0] if len(args) == 1 and not kwargs else None
+        if (
+            type(hidden) is not torch.Tensor
+            or hidden.dim() < 2
+            or torch.is_grad_enabled()
+            or torch.compiler.is_compiling()
+            or module in STREAMED
+            or self.spent.get(module, 0) >= PATIENCE
+        ):
+            return forward(*args, **kwargs)
+        classes = _outputs(module)
+        if hidden.numel() // max(1, hidden.shape[-1]) * classes < MANY:
+            return forward(*args, **kwargs)
+        # Taken back if they are made as a whole after all.
+        self.applied += 1
+        return Logits(hidden, classes, Head(self, module, forward, hidden))
+
+    def made(self, head: Head) -> None:
+        """What `head` gives was made as a whole."""
+        if not head.is_spent:
+            head.is_spent = True
+            self.applied -= 1
+            self.spent[head.module] = self.spent.get(head.module, 0) + 1
+
+    def finish(self) -> None:
+        """Say whose logits were whole all the same."""
+        if self.applied or self.spent:
+            self.note = None
+        if self.spent:
+            self.add_note("the script uses logits as a whole: they were computed for it")
+
+    def _backward(self, call: Backward) -> None:
+        if self.applied:
+            raise self.refuse("it calls backward. For training there is chunked_cross_entropy")
+
+    @classmethod
+    def by_hand(cls) -> str:
+        """The head on a part of the rows."""
+        return (
+            "hidden = model.model(input_ids).last_hidden_state  # without the head\n"
+            "logits = model.lm_head(hidden[:, -1])  # the positions that are needed\n"
+            "loss = sum(\n"
+            "    F.cross_entropy(model.lm_head(h).float(), y, reduction='sum')\n"
+            "    for h, y in zip(hidden.flatten(0, 1).split(256), target.flatten().split(256))\n"
+            ") / target.numel()\n"
+        )
+
+
+def _outputs(module: Any) -> int:
+    return module.nf if hasattr(module, "nf") else module.out_features
+
+
+def _is_head(module: Any) -> bool:
+    if isinstance(module, (nn.Linear, QuantizedLinear)):
+        inputs = module.in_features
+    elif type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
+        inputs = module.weight.shape[0]
+    else:
+        return False
+    return _outputs(module) >= VOCABULARY and _outputs(module) > 2 * inputs
+
+
+class Autocast:
+    """Whether and in what type operators compute, as it was said when this was made."""
+
+    def __init__(self, device: torch.device) -> None:
+        """What is said now for `device`."""
+        self.kind = device.type
+        self.enabled = torch.is_autocast_enabled(self.kind)
+        self.dtype = torch.get_autocast_dtype(self.kind)
+
+    def __call__(self) -> Any:
+        """The same again."""
+        if not self.enabled and not torch.is_autocast_enabled(self.kind):
+            return contextlib.nullcontext()
+        return torch.autocast(self.kind, dtype=self.dtype, enabled=self.enabled)
+
+
+class Head:
+    """A layer's call that waits."""
+
+    def __init__(
+        self, lever: ChunkedLogits, module: nn.Module, forward: Any, hidden: torch.Tensor
+    ) -> None:
+        """`forward(rows)` computes the logits of `rows` (…, width)."""
+        self.lever, self.module, self.forward = lever, module, forward
+        self.autocast = Autocast(hidden.device)
+        self.dtype = self.autocast.dtype if self.autocast.enabled else hidden.dtype
+        self.given = hidden
+        self.version = _version(hidden)
+        self.is_spent = False
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """The logits of `rows`, of those that the layer was given."""
+        if _version(self.given) != self.version:
+            raise self.lever.refuse(
+                "what its head was given was changed in place before its logits were used",
+                self.lever.by_hand(),
+            )
+        with torch.no_grad(), self.autocast():
+            return self.forward(rows)
+
+
+def _version(t: torch.Tensor) -> int:
+    return 0 if t.is_inference() else t._version
+
+
+class Step:
+    """A function of each row alone (a cast, a softmax), as the script calls it."""
+
+    def __init__(self, func: Any, args: tuple, kwargs: dict, device: torch.device) -> None:
+        """`func(rows, *args, **kwargs)`, of rows in the last dimension."""
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.autocast = Autocast(device)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Of rows (…, classes)."""
+        with self.autocast():
+            return self.func(rows, *self.args, **self.kwargs)
+
+
+class Logits(LazyRows):
+    """Logits that wait, and what functions of each row alone make of them.
+
+    What is derived from logits knows where it is from. Once logits are made, so is all that was derived
+    from them; and before something is written to one of a family, all of it is made, as views of one
+    another where they are.
+    """
+
+    FEWEST = 1
+
+    @staticmethod
+    def __new__(cls, hidden: Any, classes: int, head: Head, steps: tuple = ()) -> Logits:
+        """`hidden` (…, width); `steps` follow on what `head` makes of it."""
+        dtype = head.dtype
+        if steps:
+            probe = torch.empty((0, classes), dtype=dtype, device=hidden.device)
+            for step in steps:
+                probe = step(probe)
+            dtype = probe.dtype
+        return torch.Tensor._make_wrapper_subclass(
+            cls, (*hidden.shape[:-1], classes), dtype=dtype, device=hidden.device
+        )
+
+    def __init__(self, hidden: Any, classes: int, head: Head, steps: tuple = ()) -> None:
+        """As `__new__`."""
+        self.hidden, self.classes, self.head, self.steps = hidden, classes, head, steps
+        self.logits: torch.Tensor | None = None
+        self.source: weakref.ref[Logits] | None = None
+        self.derive: Any = None
+        """Makes this one from the rows of `source`."""
+        self.derived: list[weakref.ref[Logits]] = []
+
+    def whole(self) -> torch.Tensor:
+        """All rows at once, as the layer gives them."""
+        if self.logits is None:
+            source = self.source() if self.source is not None else None
+            if source is not None and source.logits is not None:
+                self.logits = self.derive(source.logits)
+            else:
+                if self.hidden.numel() // self.hidden.shape[-1] * self.classes >= MANY:
+                    self.head.lever.made(self.head)
+                logits = self.head(self.hidden)
+                for step in self.steps:
+                    logits = step(logits)
+                self.logits = logits
+            for ref in self.derived:
+                if (other := ref()) is not None:
+                    other.whole()
+        return self.logits
+
+    def like(self, hidden: torch.Tensor) -> Logits:
+        """Other rows of the same head."""
+        return Logits(hidden, self.classes, self.head, self.steps)
+
+    def then(self, func: Any, *args: Any, **kwargs: Any) -> Logits:
+        """What `func` makes of each row."""
+        step = Step(func, args, kwargs, self.hidden.device)
+        return Logits(self.hidden, self.classes, self.head, (*self.steps, step))
+
+    def cast(self, dtype: torch.dtype) -> Logits:
+        """In another type."""
+        return self if dtype == self.dtype else self.then(torch.Tensor.to, dtype)
+
+    def rather(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Views, functions of each row, and what a few numbers a row are left of."""
+        name = getattr(func, "__name__", "")
+        result = NotImplemented
+        if name in ("detach", "clone") and not kwargs:
+            result = self.like(self.hidden)
+        elif name in ELEMENTWISE and all(map(_is_number, (*args, *kwargs.values()))):
+            result = self.then(func, *args, **kwargs)
+        elif name in ("softmax", "log_softmax"):
+            given = _over_classes(self, args, kwargs)
+            if given is not None:
+                given.pop("_stacklevel", None)
+                result = self.then(getattr(torch, name), **given)
+        elif name in REDUCTIONS:
+            result = REDUCTIONS[name](self, func, args, kwargs)
+        elif name in ("cross_entropy", "nll_loss"):
+            result = _loss(self, func, args, kwargs)
+        elif name == "__getitem__" and _is_pair(self, args[0]):
+            rows, classes = args[0]
+            picked = self.like(self.hidden[rows])
+            result = _gather(picked, torch.gather, (1, classes[:, None]), {})
+            result = result[:, 0] if isinstance(result, torch.Tensor) else result
+        else:
+            result = super().rather(func, args, kwargs)
+        if isinstance(result, Logits) and result is not self:
+            result.source = weakref.ref(self)
+            result.derive = lambda rows: func(rows, *args, **kwargs)
+            self.derived.append(weakref.ref(result))
+        return result
+
+    def _settle(self) -> None:
+        """Make all that is left of this family, from its eldest on."""
+        eldest = self
+        while eldest.source is not None and (older := eldest.source()) is not None:
+            eldest = older
+        eldest.whole()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        """Also parts of a batch, joined."""
+        name = getattr(func, "__name__", "")
+        if name in WRITES or (name.endswith("_") and not name.endswith("__")):
+            for value in (*args, *(kwargs or {}).values()):
+                if isinstance(value, Logits):
+                    value._settle()
+        elif func in (torch.cat, torch.concat):
+            joined = _joined(*args, **(kwargs or {}))
+            if joined is not None:
+                return joined
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        """Something went around `__torch_function__`: there are no gradients that could be lost."""
+        return func(*whole(args), **{key: whole(value) for key, value in (kwargs or {}).items()})
+
+
+WRITES = frozenset(
+    f"__{name}__" for name in ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow")
+)
+
+ELEMENTWISE = frozenset(
+    (
+        "div",
+        "true_divide",
+        "divide",
+        "__truediv__",
+        "mul",
+        "multiply",
+        "__mul__",
+        "__rmul__",
+        "add",
+        "__add__",
+        "__radd__",
+        "sub",
+        "subtract",
+        "__sub__",
+        "tanh",
+        "neg",
+        "negative",
+        "__neg__",
+        "exp",
+        "sigmoid",
+        "half",
+        "bfloat16",
+        "double",
+    )
+)
+"""Functions of each entry alone, where all else that they are given is numbers."""
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and not isinstance(value, LazyRows)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _over_classes(logits: Logits, args: tuple, kwargs: dict) -> dict[str, Any] | None:
+    """The arguments of a function over the last dimension, as keywords with `dim` -1; else None."""
+    if len(args) > 1 or "out" in kwargs:
+        return None
+    given = dict(kwargs, **({"dim": args[0]} if args else {}))
+    return dict(given, dim=-1) if _is_last(logits, given.get("dim")) else None
+
+
+def _is_last(logits: Logits, dim: Any) -> bool:
+    return type(dim) is int and dim in (-1, logits.hidden.dim() - 1)
+
+
+def _each(logits: Logits, function: Any) -> list[tuple[torch.Tensor, ...]]:
+    """`function(rows, part)` of each part of the rows (n, classes), in the types that are said now."""
+    hidden = logits.hidden.reshape(-1, logits.hidden.shape[-1])
+    now = Autocast(hidden.device)
+    at_once = max(FEWEST_ROWS, AT_ONCE // (4 * logits.classes))
+    found = []
+    # Weights that autocast has cast are kept to the end of the outermost.
+    with torch.no_grad(), logits.head.autocast():
+        for begin in range(0, hidden.shape[0], at_once):
+            part = slice(begin, min(begin + at_once, hidden.shape[0]))
+            rows = logits.head(hidden[part])
+            for step in logits.steps:
+                rows = step(rows)
+            with now():
+                result = function(rows, part)
+            del rows
+            found.append(tuple(result) if not isinstance(result, torch.Tensor) else (result,))
+    return found
+
+
+def _few(logits: Logits, function: Any) -> list[torch.Tensor] | None:
+    """What `function` leaves of each row, one tensor (…, left) for each of its results."""
+    if not logits.hidden.numel():
+        return None
+    lead = logits.hidden.shape[:-1]
+    return [
+        torch.cat(parts).reshape(*lead, *parts[0].shape[1:])
+        for parts in zip(*_each(logits, function), strict=True)
+    ]
+
+
+def _reduced(logits: Logits, func: Any, args: tuple, kwargs: dict) -> Any:
+    """`argmax`, `max`, `logsumexp`, … over the classes."""
+    names = ("dim", "keepdim")
+    if len(args) > len(names) or set(kwargs) - {*names, "dtype"}:
+        return NotImplemented
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if isinstance(given.get("dim"), (tuple, list)) and len(given["dim"]) == 1:
+        given["dim"] = given["dim"][0]
+    if not _is_last(logits, given.get("dim")):
+        return NotImplemented
+    given["dim"] = -1
+    found = _few(logits, lambda rows, part: func(rows, **given))
+    if found is None:
+        return NotImplemented
+    return torch.return_types.max(found) if len(found) > 1 else found[0]
+
+
+def _top(logits: Logits, func: Any, args: tuple, kwargs: dict) -> Any:
+    names = ("k", "dim", "largest", "sorted")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if set(given) - set(names) or not _is_last(logits, given.get("dim", -1)):
+        return NotImplemented
+    given["dim"] = -1
+    found = _few(logits, lambda rows, part: func(rows, **given))
+    return NotImplemented if found is None else torch.return_types.topk(found)
+
+
+def _gather(logits: Logits, func: Any, args: tuple, kwargs: dict) -> Any:
+    given = dict(zip(("dim", "index"), args, strict=False)) | kwargs
+    index = given.get("index")
+    if (
+        set(given) != {"dim", "index"}
+        or not _is_last(logits, given["dim"])
+        or type(index) is not torch.Tensor
+        or index.shape[:-1] != logits.hidden.shape[:-1]
+        or not index.numel()
+    ):
+        return NotImplemented
+    flat = index.reshape(-1, index.shape[-1])
+    found = _few(logits, lambda rows, part: rows.gather(1, flat[part]))
+    return NotImplemented if found is None else found[0]
+
+
+REDUCTIONS = dict.fromkeys(("argmax", "max", "amax", "logsumexp", "sum", "mean"), _reduced) | dict(
+    topk=_top, gather=_gather
+)
+"""Functions that leave a few numbers of each row."""
+
+
+def _is_pair(logits: Logits, index: Any) -> bool:
+    """Whether `logits[index]` takes one entry of each of some rows."""
+    return (
+        type(index) is tuple
+        and len(index) == 2
+        and logits.hidden.dim() == 2
+        and all(
+            type(i) is torch.Tensor and i.dim() == 1 and i.dtype == torch.int64 and i.numel()
+            for i in index
+        )
+        and index[0].shape == index[1].shape
+    )
+
+
+def _loss(logits: Logits, func: Any, args: tuple, kwargs: dict) -> Any:
+    """`cross_entropy(logits, target)` and `nll_loss`, of class indices as targets."""
+    names = ("target", "weight", "size_average", "ignore_index", "reduce", "reduction")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    target, weight = given.pop("target", None), given.get("weight")
+    if (
+        len(args) > len(names)
+        or logits.hidden.dim() != 2
+        or type(target) is not torch.Tensor
+        or target.is_floating_point()
+        or target.shape != logits.hidden.shape[:-1]
+        or not target.numel()
+    ):
+        return NotImplemented
+    if given.get("size_average") is not None or given.get("reduce") is not None:
+        return NotImplemented
+    reduction = given.pop("reduction", "mean")
+    losses = _few(logits, lambda rows, part: func(rows, target[part], reduction="none", **given))
+    if losses is None or reduction == "none":
+        return NotImplemented if losses is None else losses[0]
+    if reduction == "sum":
+        return losses[0].sum()
+    kept = target != given.get("ignore_index", -100)
+    if weight is None:
+        return losses[0].sum() / kept.sum()
+    return losses[0].sum() / (weight[target.masked_fill(~kept, 0)] * kept).sum()
+
+
+def _joined(tensors: Any, dim: Any = 0, **others: Any) -> Logits | None:
+    """Parts of what one head gave, joined in another dimension than the last."""
+    if type(tensors) not in (list, tuple) or others or type(dim) is not int:
+        return None
+    first = tensors[0]
+    if not all(isinstance(t, Logits) and t.logits is None for t in tensors):
+        return None
+    same = all(
+        t.head.module is first.head.module
+        and not t.steps
+        and t.head.dtype == first.head.dtype
+        and t.head.version == _version(t.head.given)
+        for t in tensors
+    )
+    if not same or dim % first.hidden.dim() == first.hidden.dim() - 1:
+        return None
+    hidden = torch.cat([t.hidden for t in tensors], dim)
+    head = Head(first.head.lever, first.head.module, first.head.forward, hidden)
+    head.autocast, head.dtype = first.head.autocast, first.head.dtype
+    return Logits(hidden, first.classes, head)
+
+
+LEVER = ChunkedLogits

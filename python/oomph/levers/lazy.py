@@ -1,0 +1,156 @@
+"""What a layer of many outputs gives, not made before somebody looks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+METADATA = frozenset(
+    getattr(torch.Tensor, name).__get__
+    for name in (
+        "shape",
+        "dtype",
+        "device",
+        "ndim",
+        "is_cuda",
+        "is_cpu",
+        "requires_grad",
+        "layout",
+        "is_leaf",
+        "is_sparse",
+        "is_quantized",
+        "is_meta",
+        "is_nested",
+        "names",
+    )
+) | {
+    torch.Tensor.size,
+    torch.Tensor.dim,
+    torch.Tensor.numel,
+    torch.Tensor.nelement,
+    torch.Tensor.ndimension,
+    torch.Tensor.is_floating_point,
+    torch.Tensor.is_complex,
+    torch.Tensor.get_device,
+    torch.Tensor.__len__,
+    torch.Tensor.is_contiguous,
+    torch.is_floating_point,
+    torch.numel,
+}
+
+
+class LazyRows(torch.Tensor):
+    """Rows of many entries, of which only what they are made from exists.
+
+    Views that keep the last dimension whole, and casts, are lazy too; anything else makes the rows.
+    """
+
+    FEWEST: ClassVar[int] = 2
+    """Dimensions below which a view is made at once."""
+    hidden: torch.Tensor
+    """What each row is made from: (…, width)."""
+    classes: int
+    """Entries of a row."""
+    logits: torch.Tensor | None
+    """The rows, once they are made."""
+
+    def whole(self) -> torch.Tensor:
+        """The rows themselves: (…, classes)."""
+        raise NotImplementedError
+
+    def like(self, hidden: torch.Tensor) -> LazyRows:
+        """Other rows, made in the same way from `hidden`."""
+        raise NotImplementedError
+
+    def cast(self, dtype: torch.dtype) -> LazyRows:
+        """The same rows in another type."""
+        raise NotImplementedError
+
+    def rather(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """`func(self, *args, **kwargs)` without making all rows, or `NotImplemented`."""
+        lazy = _lazily(self, func, args, kwargs)
+        return NotImplemented if lazy is None else lazy
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        """Stay lazy, or compute."""
+        kwargs = kwargs or {}
+        if func in METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        first = args[0] if args else None
+        if isinstance(first, LazyRows) and first.logits is None:
+            result = first.rather(func, args[1:], kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*whole(args), **{key: whole(value) for key, value in kwargs.items()})
+
+
+def whole(value: Any) -> Any:
+    """`value` with the rows of each lazy tensor in it."""
+    if isinstance(value, LazyRows):
+        return value.whole()
+    if type(value) in (list, tuple):
+        return type(value)(whole(item) for item in value)
+    return value
+
+
+def _lazily(logits: LazyRows, func: Any, args: tuple, kwargs: dict) -> LazyRows | None:
+    """`func(logits, *args, **kwargs)` without computing them, or None."""
+    hidden, classes = logits.hidden, logits.classes
+    width = hidden.shape[-1]
+    if func is torch.Tensor.float and not args:
+        return logits.cast(torch.float32)
+    if func is torch.Tensor.to and not (set(kwargs) - {"dtype", "device", "non_blocking"}):
+        wanted = [*args, kwargs.get("dtype"), kwargs.get("device")]
+        dtypes = [value for value in wanted if isinstance(value, torch.dtype)]
+        others = [v for v in wanted if v is not None and not isinstance(v, (torch.dtype, bool))]
+        if all(isinstance(v, (str, torch.device)) and _here(v, hidden) for v in others):
+            return logits.cast(dtypes[0] if dtypes else logits.dtype)
+        return None
+    if func is torch.Tensor.contiguous:
+        return logits
+    if func in (torch.Tensor.view, torch.Tensor.reshape, torch.reshape) and not kwargs:
+        shape = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+        if (
+            isinstance(shape, torch.dtype)
+            or not shape
+            or not all(isinstance(n, int) for n in shape)
+        ):
+            return None
+        lead = tuple(shape[:-1])
+        rows = hidden.numel() // width
+        known = torch.Size(n for n in lead if n != -1).numel()
+        if shape[-1] not in (classes, -1) or not lead or not known:
+            return None
+        if shape[-1] == -1 and (-1 in lead or known != rows):
+            return None
+        if rows % known or (-1 not in lead and known != rows):
+            return None
+        return logits.like(hidden.reshape(*lead, width))
+    if func in (torch.Tensor.flatten, torch.flatten):
+        given = dict(zip(("start_dim", "end_dim"), args, strict=False)) | kwargs
+        start, end = (
+            given.get(k, d) % hidden.dim() for k, d in (("start_dim", 0), ("end_dim", -1))
+        )
+        if end < hidden.dim() - 1 and start <= end:
+            return logits.like(hidden.flatten(start, end))
+        return None
+    if func is torch.Tensor.__getitem__:
+        index = args[0] if isinstance(args[0], tuple) else (args[0],)
+        if all(i is Ellipsis or isinstance(i, (slice, int)) for i in index):
+            dims = hidden.dim()
+            spread = list(index)
+            if Ellipsis in spread:
+                at = spread.index(Ellipsis)
+                spread[at : at + 1] = [slice(None)] * (dims - len(spread) + 1)
+            if len(spread) < dims or spread[-1] == slice(None):
+                picked = hidden[tuple(index)]
+                return logits.like(picked) if picked.dim() >= logits.FEWEST else None
+    return None
+
+
+def _here(device: Any, tensor: torch.Tensor) -> bool:
+    device = torch.device(device)
+    return device.type == tensor.device.type and device.index in (None, tensor.device.index)

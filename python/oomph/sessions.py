@@ -1,0 +1,54 @@
+"""Passes of ONNX Runtime's sessions, and where they run out of memory.
+
+ONNX Runtime takes the GPU's memory by itself, in an arena of its own: PyTorch's allocator and its
+history know nothing of it. The virtual GPU counts it all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+UNKNOWN = (
+    "what ONNX Runtime computes is not known: outputs read as zeros, and an operator whose sizes follow "
+    "from values (NonZero, NonMaxSuppression, Loop) has those of zeros"
+)
+
+RUNS = ("run", "run_with_iobinding", "run_with_ort_values")
+"""Methods of a session that compute."""
+
+FULL = re.compile(r"requested buffer of size (\d+)|out of memory|cudaErrorMemoryAllocation", re.I)
+"""What its errors say where memory ran out; the size where they name it."""
+
+
+def watch(module: Any, recorder: Any) -> None:
+    """Count the calls of sessions in `onnxruntime.capi.onnxruntime_inference_collection`."""
+    kind = module.InferenceSession
+
+    def watched(original: Any, passes: bool) -> Any:
+        @functools.wraps(original)
+        def method(session: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                output = original(session, *args, **kwargs)
+            except Exception as error:
+                full = FULL.search(str(error))
+                if full is not None:
+                    recorder.ran_full(error, int(full[1] or 0))
+                raise
+            if passes and any("CUDA" in name for name in session.get_providers()):
+                if recorder.virtual:
+                    recorder.assumptions.add("values", UNKNOWN, "")
+                recorder.passed_outside()
+            return output
+
+        return method
+
+    # Where its making fails on the GPU, it is made again on the CPU: not a word of that gets out.
+    for name in ("_create_inference_session", "__init__"):
+        if hasattr(kind, name):
+            setattr(kind, name, watched(getattr(kind, name), passes=False))
+            break
+    for name in RUNS:
+        if hasattr(kind, name):
+            setattr(kind, name, watched(getattr(kind, name), passes=True))

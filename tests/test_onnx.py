@@ -1,0 +1,103 @@
+"""ONNX Runtime on the virtual GPU, and what stands below it: functions asked of opened libraries.
+
+The tests with sessions need `pip install onnxruntime-gpu onnx` (built for the CUDA of torch)."""
+
+import importlib.util
+import os
+
+import pytest
+
+OPENED = """
+    import ctypes, torch
+    torch.cuda.init()
+    major = torch.version.cuda.split(".")[0]
+    runtime, cudnn = (ctypes.CDLL(name) for name in (f"libcudart.so.{major}", "libcudnn.so.9"))
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)) == 0
+    assert (free.value, total.value) == torch.cuda.mem_get_info()
+    # As ONNX Runtime asks; the vendor's own answers 1001 without a driver.
+    handle = ctypes.c_void_p()
+    assert cudnn.cudnnCreate(ctypes.byref(handle)) == 0 and handle.value
+    # What this library does not define, the opened one answers.
+    assert cudnn.cudnnGetMaxDeviceVersion() > 0
+    assert not hasattr(cudnn, "cudnnNoSuchFunction")
+    at = ctypes.c_void_p()
+    assert runtime.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(300 << 20)) == 0
+    # A pool of the program's own keeps what is freed, up to its threshold, and goes with all it holds.
+    pool, one, keep = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64(2**64 - 1)
+    held = lambda: torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]
+    before = held()
+    assert runtime.cudaMemPoolCreate(ctypes.byref(pool), None) == 0
+    assert runtime.cudaMemPoolSetAttribute(pool, 4, ctypes.byref(keep)) == 0
+    assert runtime.cudaMallocFromPoolAsync(ctypes.byref(one), ctypes.c_size_t(40 << 20), pool, None) == 0
+    assert runtime.cudaFreeAsync(one, None) == 0
+    print("kept", held() - before)
+    assert runtime.cudaMemPoolDestroy(pool) == 0
+    print("left", held() - before)
+"""
+
+
+def test_functions_of_opened_libraries_are_the_virtual_gpus(oomph):
+    found = oomph(OPENED)
+    assert found.status == 0, found.err
+    assert f"kept {64 << 20}" in found.out and "left 0" in found.out
+    # Nobody used PyTorch's allocator, and the memory counts.
+    parts = found.json["by_category"]
+    assert parts["outside_allocator"] >= 300 << 20
+    held = parts["outside_allocator"] + parts["cuda_context"]
+    assert found.json["peak"]["used_bytes"] == held and "not PyTorch's" in found.out
+
+
+with_sessions = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("onnxruntime", "onnx")),
+    reason="pip install onnxruntime-gpu onnx",
+)
+
+MODEL = """
+    import numpy as np, onnx
+    from onnx import TensorProto, helper, numpy_helper
+    width, shape = 2048, ["n", 2048]
+    weights = [numpy_helper.from_array(np.ones((width, width), "f4"), f"w{i}") for i in range(3)]
+    nodes, at = [], "x"
+    for i in range(3):
+        nodes += [helper.make_node("MatMul", [at, f"w{i}"], [f"m{i}"]), helper.make_node("Relu", [f"m{i}"], [f"r{i}"])]
+        at = f"r{i}"
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", at)]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    import onnxruntime
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        print("no provider for CUDA")
+        raise SystemExit
+    options = {"arena_extend_strategy": "kSameAsRequested"}
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=[("CUDAExecutionProvider", options)])
+    for _ in range(3):
+        (y,) = session.run(None, {"x": np.zeros((8192, width), "f4")})
+    print(y.shape)
+"""
+WEIGHTS, ACTIVATIONS = 3 * 2048 * 2048 * 4, 8192 * 2048 * 4
+
+
+@with_sessions
+def test_a_session_takes_what_its_arena_asks_for(oomph):
+    found = oomph(MODEL)
+    assert found.status == 0, found.err
+    if "no provider" in found.out:
+        pytest.skip("onnxruntime without its provider for CUDA: pip install onnxruntime-gpu")
+    held = found.json["by_category"]["outside_allocator"]
+    # Its input and two products at a time; and a cuBLAS work space.
+    least = WEIGHTS + 2 * ACTIVATIONS
+    assert least <= held <= least + 2 * ACTIVATIONS + (64 << 20)
+    assert found.json["step_count"] == 3 and found.json["peak"]["used_bytes"] > held
+    assert any("ONNX Runtime" in found["what"] for found in found.json["assumptions"])
+
+
+@with_sessions
+def test_a_session_that_gets_no_memory_is_out_of_memory(oomph):
+    found = oomph(MODEL, "--memory", "250MiB")
+    if "no provider" in found.out:
+        pytest.skip("onnxruntime without its provider for CUDA: pip install onnxruntime-gpu")
+    assert found.status == 3, found.err
+    assert found.json["verdict"] == "out_of_memory" and found.json["oom"]["short_bytes"] > 0
+    assert found.json["oom"]["requested_bytes"] >= min(WEIGHTS // 3, ACTIVATIONS)
+    assert os.path.basename(found.json["oom"]["location"]).startswith("script.py:")
