@@ -122,6 +122,7 @@ impl Workshop {
             launches: false,
             rehearsed: None,
             rank_patience: Duration::ZERO,
+            fork: true,
             gpu: Some(self.gpu.clone()),
             total: Some(self.total),
             steps: Some(self.steps),

@@ -20,8 +20,8 @@ use crate::shared::{self, Shared, Text};
 
 /// Processes of one run, at most.
 const SLOTS: usize = 1024;
-/// GPUs of one host, at most.
-pub const GPUS: usize = 16;
+/// GPUs of one host, at most: as many as `--gpu NAME:N` takes.
+pub const GPUS: usize = 64;
 
 /// A slot's states; 0 is one that nobody has taken.
 const ALIVE: u32 = 1;
