@@ -178,7 +178,9 @@ class Launcher:
             and given["umask"] == -1
             and given.get("process_group", -1) == -1  # since Python 3.11
             and not given["pass_fds"]
-            and all(given[name] is None for name in ("executable", "preexec_fn", "gid", "gids", "uid"))
+            and all(
+                given[name] is None for name in ("executable", "preexec_fn", "gid", "gids", "uid")
+            )
         )
         if not plain:
             return None
@@ -345,8 +347,10 @@ def _become(request: dict[str, Any]) -> str:
 
     if _shadowed(sys.path[0]) or torch.cuda._is_in_bad_fork() or not os.path.isfile(script):
         start_plainly(request)
+    # Generators that draw their seed when they are made; Python's own does so in each fork by itself.
+    torch.default_generator.seed()
     if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # Python's own generator does this by itself
+        sys.modules["numpy.random"].seed()
     sys.meta_path.insert(0, _Imported(request))
     gc.enable()
     return os.path.abspath(words[2])
