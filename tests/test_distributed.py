@@ -114,6 +114,26 @@ def test_small_and_integral_collectives_carry_values(ranks):
     assert not [a for a in result["assumptions"] if a["kind"] == "value"]
 
 
+def test_whoever_does_not_come_to_a_broadcast_is_missed_by_its_root(ranks):
+    """Its values come from the root alone, which waits for all ranks where it waits for the GPU."""
+    process, result = ranks(
+        """
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        if rank == 1:
+            time.sleep(100)
+        dist.broadcast(torch.ones(1 << 20, device="cuda"), 0)
+        torch.cuda.synchronize()
+        """,
+        2,
+        "--no-measure",
+        "--patience",
+        "3",
+        timeout=60,
+    )
+    assert process.returncode == 1
+    assert (result["culprit"]["rank"], result["culprit"]["kind"]) == (1, "stuck"), result["culprit"]
+
+
 WRONG = """
 dist.all_reduce(torch.ones(1, device="cuda"))
 x = torch.ones(1000, device="cuda")
@@ -136,10 +156,15 @@ torch.cuda.synchronize()
         ("os.kill(os.getpid(), 9)", "ended", "rank 2 is gone"),
         ("dist.all_reduce(x[:10])", "mismatch", "10 float32 where ranks 0, 1 called"),
         ("time.sleep(100)", "stuck", "rank 2 has done nothing"),
+        (
+            "dist.all_reduce(x); torch.cuda.synchronize(); time.sleep(1); dist.all_reduce(x)",
+            "mismatch",
+            "2 of 3 ranks never called",
+        ),
     ],
 )
 def test_the_rank_that_goes_wrong_is_named(ranks, fault, kind, says):
-    process, result = ranks(WRONG.format(fault), 3, "--no-measure", "--patience", "4")
+    process, result = ranks(WRONG.format(fault), 3, "--no-measure", "--patience", "3")
     assert process.returncode == (3 if kind == "out_of_memory" else 1), process.stderr
     assert result["culprit"]["rank"] == 2
     # A rank that died may be found by the others first or by its launcher.
@@ -151,13 +176,13 @@ def test_the_rank_that_goes_wrong_is_named(ranks, fault, kind, says):
 def test_ranks_of_one_gpu_share_its_memory(ranks):
     process, result = ranks(
         """
-        torch.cuda.set_device(0)
-        x = torch.empty(10 << 30, dtype=torch.uint8, device="cuda:0")
-        time.sleep(2)
-        y = torch.empty(4 << 30, dtype=torch.uint8, device="cuda:0")
+        x = torch.empty(10 << 30, dtype=torch.uint8, device="cuda:20")
+        dist.barrier()
+        y = torch.empty(4 << 30, dtype=torch.uint8, device="cuda:20")
         """,
         2,
         "--no-measure",
+        gpu="rtx-4090:21",
     )
     assert process.returncode == 3, process.stderr
     assert result["verdict"] == "out_of_memory"

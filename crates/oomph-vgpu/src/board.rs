@@ -125,6 +125,25 @@ impl Fault {
 }
 
 impl Board {
+    /// A board of its own in a new directory, which lives as long as the process.
+    ///
+    /// # Panics
+    /// Where there is no room for it.
+    #[cfg(test)]
+    pub fn of_test(name: &str) -> &'static Self {
+        let directory =
+            std::env::temp_dir().join(format!("oomph-board-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).expect("a directory");
+        let file =
+            Shared::open(&directory.join("board"), FIRST + SLOTS * SLOT).expect("a mapped file");
+        Box::leak(Box::new(Self {
+            directory,
+            file,
+            patience: Duration::from_mins(1),
+        }))
+    }
+
     fn head(&self) -> &'static Head {
         // SAFETY: atomics at the beginning of the file.
         unsafe { self.file.at(0) }
@@ -230,6 +249,11 @@ impl Board {
             _ if lives(slot.process.load(Ordering::Relaxed)) => None,
             _ => Some("its process died without a word".to_owned()),
         }
+    }
+
+    /// Whether a process came to its end without a failure.
+    fn has_finished(&self, slot: usize) -> bool {
+        self.slot(slot).state.load(Ordering::Acquire) == FINISHED
     }
 
     /// Says that this process waits for another one, and in what.
@@ -442,12 +466,13 @@ impl Activity {
     }
 }
 
-/// Sleeps until `done`, which may become true when `word` changes. `missing` are the slots of those
-/// who are waited for, `None` for one that has not come yet, each with its rank; `doing` says in
-/// what this process waits. Errors name the culprit.
+/// Sleeps until `done`, which may become true when `word` changes. `size` ranks meet; `missing` are
+/// the slots of those who are waited for, `None` for one that has not come yet, each with its rank;
+/// `doing` says in what this process waits. Errors name the culprit.
 pub fn wait(
     board: &Board,
     word: &AtomicU32,
+    size: u32,
     doing: &dyn Fn() -> String,
     missing: &dyn Fn() -> Vec<(Option<usize>, i32)>,
     done: &dyn Fn() -> bool,
@@ -484,9 +509,10 @@ pub fn wait(
         let gone = absent
             .iter()
             .find(|(slot, _)| slot.is_some_and(|slot| board.end_of(slot).is_some()));
-        let fault = gone
-            .or(absent.first())
-            .and_then(|&(slot, rank)| judge(board, slot, rank, &mut activity, began, doing));
+        let fault = one_more(board, size, &absent, doing).or_else(|| {
+            gone.or(absent.first())
+                .and_then(|&(slot, rank)| judge(board, slot, rank, &mut activity, began, doing))
+        });
         if let Some((fault, rank, text)) = fault
             && !done()
         {
@@ -497,6 +523,27 @@ pub fn wait(
         board.goes_on();
     }
     outcome
+}
+
+/// Whether this process calls what most of the others never did: their scripts came to their ends.
+fn one_more(
+    board: &Board,
+    size: u32,
+    absent: &[(Option<usize>, i32)],
+    doing: &dyn Fn() -> String,
+) -> Option<(Fault, i32, String)> {
+    let most = absent.len() * 2 > size as usize;
+    let finished = |&(slot, _): &(Option<usize>, i32)| slot.is_some_and(|s| board.has_finished(s));
+    let me = board.rank_of(board.mine(), -1);
+    if me < 0 || !most || absent.len() < 2 || !absent.iter().all(finished) {
+        return None;
+    }
+    let text = format!(
+        "rank {me} waits in {}, which {} of {size} ranks never called: their scripts came to their ends",
+        doing(),
+        absent.len()
+    );
+    Some((Fault::Mismatch, me, text))
 }
 
 /// Whether one who is waited for will never come.

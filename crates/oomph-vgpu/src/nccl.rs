@@ -302,17 +302,13 @@ fn run(acts: &[Act], grouped: bool) -> std::result::Result<(), String> {
             root, kind, count, ..
         } = act.call;
         let known = match &act.communicator.meeting {
-            None => alike(act, acts),
+            None => scaled(act, alike(act, acts)),
             Some(meeting) => match expected.get(&index) {
                 Some(&number) => meeting.receive(root, number, kind, count, act.to)?,
                 None if act.is_message() => None,
                 None => collective(act, meeting)?,
             },
         };
-        if let (Some(_), Some(factor)) = (known, act.factor) {
-            // SAFETY: the result, of the size that the call states.
-            unsafe { reduce::scale(act.call.kind, act.to, act.call.count, factor) };
-        }
         if let Some(known) = known {
             TAKEN.set(TAKEN.get() | if known { 1 } else { 2 });
             if grouped {
@@ -327,8 +323,17 @@ fn run(acts: &[Act], grouped: bool) -> std::result::Result<(), String> {
     Ok(())
 }
 
+/// Multiplies what ranks that are all alike have given.
+fn scaled(act: &Act, known: Option<bool>) -> Option<bool> {
+    if let (Some(_), Some(factor)) = (known, act.factor) {
+        // SAFETY: the result, of the size that the call states.
+        unsafe { reduce::scale(act.call.kind, act.to, act.call.count, factor) };
+    }
+    known
+}
+
 fn collective(act: &Act, meeting: &Arc<Meeting>) -> std::result::Result<Option<bool>, String> {
-    let ticket = meeting.call(act.call, act.from, act.known)?;
+    let ticket = meeting.call(act.call, act.from, act.known, act.factor)?;
     let mark = MARKS.fetch_add(1, Ordering::AcqRel) + 1;
     streams::mark(device::current(), act.stream, mark);
     let known = meeting.take(ticket, act.to)?;
@@ -584,7 +589,11 @@ export! {
         SUCCESS
     }
     fn ncclCommAbort(handle: u64) -> Result, or INTERNAL; {
-        COMMUNICATORS.lock().remove(&handle);
+        let aborted = COMMUNICATORS.lock().remove(&handle).and_then(|found| found.meeting);
+        if let Some(aborted) = aborted {
+            // Nobody waits for what it has not finished.
+            OPEN.lock().retain(|(_, meeting, _)| meeting.id != aborted.id);
+        }
         SUCCESS
     }
     fn ncclCommCount(handle: u64, out: *mut c_int) -> Result, or INTERNAL; {
