@@ -61,9 +61,13 @@ def oomph_run(
 ):
     path = directory / "script.py"
     path.write_text(script)
+    if launcher is None:
+        words = [*words, path.name]
+    else:
+        words = ["torchrun", *launcher, "--nproc-per-node", str(ranks), path.name, *words]
     process = subprocess.run(
         [os.path.join(BIN, "oomph"), "run", "--gpu", f"t4:{ranks}", "-q", "--out", directory / "run",
-         *options, "--", "torchrun", *launcher, "--nproc-per-node", str(ranks), path.name, *words],
+         *options, "--", *words],
         capture_output=True, text=True, cwd=directory, timeout=120,
     )  # fmt: skip
     assert not check or process.returncode == 0, process.stderr
@@ -153,6 +157,22 @@ def test_what_torch_reads_when_it_is_imported_is_never_stale(tmp_path, what, fir
     oomph_run(tmp_path, STARTED.format(first))
     for rank in (0, 1):
         assert (tmp_path / f"started-{rank}").read_text().strip() == expected
+        assert (tmp_path / "run" / f"rank-{rank}" / "record.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+        ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+         "--mixed_precision", "no", "--dynamo_backend", "no"],
+    ],
+    ids=["module", "accelerate"],
+)  # fmt: skip
+def test_other_launchers_have_their_ranks_forked_too(tmp_path, launcher):
+    oomph_run(tmp_path, STARTED.format(""), words=launcher, launcher=None)
+    for rank in (0, 1):
+        assert (tmp_path / f"started-{rank}").read_text().split()[0] == "True"
         assert (tmp_path / "run" / f"rank-{rank}" / "record.json").is_file()
 
 

@@ -80,13 +80,24 @@ impl Use {
         }
     }
 
-    const fn charges(self, alone: bool) -> [Charge; 2] {
+    const fn charges(self, alone: bool) -> &'static [Charge] {
         match self {
-            Self::Collective if alone => [Charge::NcclFirstCollective, Charge::NcclAlone],
-            Self::Collective => [Charge::NcclFirstCollective, Charge::NcclCollective],
-            Self::Broadcast => [Charge::NcclBroadcast; 2],
-            Self::Send(_) => [Charge::NcclFirstMessage, Charge::NcclSend],
-            Self::Receive(_) => [Charge::NcclFirstMessage, Charge::NcclReceive],
+            Self::Collective if alone => &[Charge::NcclFirstCollective, Charge::NcclAlone],
+            Self::Collective => &[Charge::NcclFirstCollective, Charge::NcclCollective],
+            Self::Broadcast => &[Charge::NcclBroadcast],
+            // In a pipeline, which has no collectives, messages took what those take once.
+            Self::Send(_) => &[
+                Charge::NcclFirstCollective,
+                Charge::NcclBroadcast,
+                Charge::NcclFirstMessage,
+                Charge::NcclSend,
+            ],
+            Self::Receive(_) => &[
+                Charge::NcclFirstCollective,
+                Charge::NcclBroadcast,
+                Charge::NcclFirstMessage,
+                Charge::NcclReceive,
+            ],
         }
     }
 }
@@ -179,7 +190,7 @@ fn used(handle: u64, what: What, root: u32, stream: u64, bytes: u64) -> Option<C
     drop(communicators);
     for purpose in new {
         for charge in purpose.charges(communicator.size == 1) {
-            machine().costs.charge(communicator.device, charge);
+            machine().costs.charge(communicator.device, *charge);
         }
     }
     if first && communicator.size > 1 && communicator.meeting.is_none() {
