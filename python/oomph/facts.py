@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import statistics
+import time
 from typing import Any
 
 import torch
@@ -18,6 +20,9 @@ _COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
 WIDE = torch.float32
 NARROW = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
+MOST_BATCHES = 1000
+"""So many batches are timed."""
+
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
 
@@ -29,9 +34,11 @@ class Facts:
         self.compiled = False
         self._loaders: dict[tuple[int, bool], int] = {}
         self._length = 0
+        self._loading_ns: list[int] = []
         self._autocast = ""
         self._scaled = False
         self._clipped = False
+        self._graph_in_evaluation = False
         self.backwards = 0
         self.graph = 0
         """Passes with a graph, of a script that had not gone back so far."""
@@ -126,7 +133,10 @@ class Facts:
         original = dataloader._BaseDataLoaderIter.__next__
 
         def noted(iterator: Any) -> Any:
+            begin = time.thread_time_ns()
             batch = original(iterator)
+            if torch.is_grad_enabled() and len(self._loading_ns) < MOST_BATCHES:
+                self._loading_ns.append(time.thread_time_ns() - begin)
             if not self._length:
                 self._length = sequence_length(batch)
             return batch
@@ -189,6 +199,8 @@ class Facts:
 
     def forward(self, root: torch.nn.Module) -> None:
         """An outermost module is about to run."""
+        if not root.training and torch.is_grad_enabled() and not self._graph_in_evaluation:
+            self._graph_in_evaluation = any(p.requires_grad for p in root.parameters())
         if not self._autocast and torch.is_autocast_enabled("cuda"):
             self._autocast = str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
 
@@ -200,6 +212,7 @@ class Facts:
                 for (size, trains), count in self._loaders.items()
             ],
             length=self._length,
+            loading_ns=int(statistics.median(self._loading_ns or [0])),
             autocast=self._autocast,
             scaled=self._scaled,
             clipped=self._clipped,
@@ -213,6 +226,8 @@ class Facts:
             loaded_on_gpu=self._loaded_on_gpu,
             input=self._input,
             benchmark=torch.backends.cudnn.benchmark,
+            tf32=torch.backends.cuda.matmul.allow_tf32,
+            graph_in_evaluation=self._graph_in_evaluation,
             modules=self._modules,
             optimizers=list(self._optimizers.values()),
         )

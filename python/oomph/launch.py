@@ -192,13 +192,15 @@ class Session:
             return self._measures_drift()
         from oomph.recorder import Recorder
 
-        settings = self.settings
+        settings, variant = self.settings, None
         if any(size is not None for size in settings.get("variant", {}).values()):
             from oomph.variant import Variant
 
             # Before the recorder, which is to see the job as it is then.
-            Variant(**settings["variant"]).install()
+            variant = Variant(**settings["variant"])
+            variant.install()
         recorder = Recorder(settings)
+        recorder.variant = variant
         if settings["virtual"] and not is_supported(*self._torch):
             version, cuda = self._torch
             recorder.assumptions.add(

@@ -102,6 +102,7 @@ class Recorder:
         self.virtual = bool(settings["virtual"])
         self.assumptions = Assumptions()
         self.levers: Any = None
+        self.variant: Any = None
         self.rank: dict[str, int] | None = _rank_of_environment()
         self.layer = ValueLayer(
             self.assumptions, settings.get("rule", "half"), virtual=self.virtual
@@ -124,6 +125,8 @@ class Recorder:
         self._called: list[list[Any]] = [["", 0, [], []]]
         self._facts = Facts()
         self._clock: list[tuple[int, int, int]] = []
+        self._clock_calls: list[int] = []
+        self._module_calls = 0
         self._busy: Any = None
         self._horizon: Any = None
         self._timed = 0
@@ -335,6 +338,7 @@ class Recorder:
         self._last, self._timed = now, scope
 
     def _enter_module(self, module, args) -> None:
+        self._module_calls += 1
         if threading.get_ident() != self._thread and not self._modules:
             return
         name = self._names.get(id(module))
@@ -473,6 +477,7 @@ class Recorder:
         """Note the virtual clock at the end of step `number`."""
         if self._horizon is not None:
             self._clock.append((number, self._horizon(0), self._busy[2]))
+            self._clock_calls.append(self._module_calls)
 
     def _boundary(self, what: str, number: int) -> None:
         self._boundaries.append((_now(), what, number))
@@ -599,6 +604,7 @@ class Recorder:
             scope_times=self._times,
             calls=self._called,
             clock=self._clock,
+            clock_calls=self._clock_calls,
             facts=self._facts.as_dict(),
             marks=self._marks,
             boundaries=self._boundaries,
@@ -607,6 +613,7 @@ class Recorder:
             assumptions=self.assumptions.as_list(),
             library=self._library_report(),
             levers=self.levers.report() if self.levers else [],
+            became=self.variant.became if self.variant else [],
         )
         path = os.path.join(directory, "record.json")
         with open(path + ".part", "w") as file:

@@ -27,10 +27,17 @@ class Variant:
         length: int | None = None,
         layers: float | None = None,
         height: int | None = None,
+        width: float | None = None,
+        separable: bool | None = None,
+        member: int | None = None,
     ) -> None:
         """`batch` samples, sequences of `length`, the part `layers` of the repeated blocks, images of
-        `height` rows (and as many columns more)."""
+        `height` rows (and as many columns more), the part `width` of each layer's width, convolutions in
+        two parts, the model so many steps smaller in its family."""
         self.batch, self.length, self.layers, self.height = batch, length, layers, height
+        self.width, self.separable, self.member = width, separable, member
+        self.became: list[str] = []
+        """What the script's models have become, where that is another architecture."""
         self._known: set[int] = set()
         self._inside = False
         self._loaded = False
@@ -52,6 +59,32 @@ class Variant:
             )
         if self.layers is not None:
             nn_module.register_module_forward_pre_hook(self._cut)
+        self._install_relatives()
+
+    def _install_relatives(self) -> None:
+        from oomph import relatives
+
+        if self.width is not None:
+            share = self.width
+
+            def narrow(model: torch.nn.Module) -> None:
+                relatives.narrow(model, share)
+                self.became.append(f"{share:g} of the width")
+
+            relatives.once_a_model(narrow)
+        if self.separable:
+            separable = relatives.Separable()
+
+            def separate(model: torch.nn.Module) -> None:
+                separable.change(model)
+                if separable.replaced:
+                    self.became = [f"{separable.replaced} convolutions in two parts"]
+
+            relatives.once_a_model(separate)
+        if self.member is not None:
+            member = relatives.Member(self.member)
+            self.became = member.became
+            member.install()
 
     def _resize_calls(self, owner: Any, name: str) -> None:
         """The outermost calls of a script that infers without a data loader."""

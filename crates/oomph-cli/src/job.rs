@@ -73,6 +73,15 @@ pub struct Variant {
     /// The part of the repeated blocks that is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers: Option<f64>,
+    /// The part of each layer's width that is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub width: Option<f64>,
+    /// Whether convolutions are of each channel for itself, then across channels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub separable: Option<bool>,
+    /// How many steps down in the model's family.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member: Option<u32>,
 }
 
 /// One rank of a job whose other ranks are absent.

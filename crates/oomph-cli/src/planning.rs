@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use oomph_gpus::GpuSpec;
 use oomph_plan::Lever;
-use oomph_plan::draft::Pace;
+use oomph_plan::draft::{Load, Pace};
+use oomph_plan::search::HostTime;
 use oomph_report::fit::Peak;
 use oomph_run::Record;
 use oomph_run::summary::{Summary, Verdict, summarize};
@@ -89,15 +90,22 @@ impl Run {
         }
     }
 
-    /// Nanoseconds of the last step, by the virtual clock and the host's pace.
-    pub fn step_time(&self, pace: &Pace) -> Option<f64> {
-        let clock = &self.record.clock;
-        let [.., before, last] = clock.as_slice() else {
+    /// Nanoseconds of the last step, by the virtual clock, the host's pace and what the host does
+    /// beyond.
+    pub fn step_time(&self, pace: &Pace, host: HostTime) -> Option<f64> {
+        let ([.., before, last], [.., calls_before, calls]) = (
+            self.record.clock.as_slice(),
+            self.record.clock_calls.as_slice(),
+        ) else {
             return None;
         };
-        let busy = last.1.saturating_sub(before.1) as f64;
-        let launches = last.2.saturating_sub(before.2) as f64;
-        Some(busy.max(launches * pace.host_ns_per_launch))
+        let load = Load {
+            busy: last.1.saturating_sub(before.1) as f64,
+            launches: last.2.saturating_sub(before.2) as f64,
+            calls: calls.saturating_sub(*calls_before) as f64,
+            lever: host.beside_ns,
+        };
+        Some(load.time(pace) + host.alone_ns)
     }
 }
 

@@ -33,6 +33,7 @@ fn main() -> anyhow::Result<()> {
                 allow: None,
                 forbid: Vec::new(),
                 dtype: Dtype::Bf16,
+                tf32: true,
                 config: config.clone(),
                 pace: Pace::default(),
                 lessons: Vec::new(),

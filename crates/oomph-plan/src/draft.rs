@@ -4,7 +4,7 @@ use oomph_trace::{Category, Phase};
 
 use crate::lever::Lever;
 use crate::levers;
-use crate::model::{Model, Template};
+use crate::model::{Inside, Model, Template};
 
 /// What the planner knows of the GPU's and its host's pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,8 +13,10 @@ pub struct Pace {
     pub link_bytes_per_s: f64,
     /// Bytes a second of device memory.
     pub memory_bytes_per_s: f64,
-    /// Nanoseconds that Python and PyTorch take to launch one kernel.
+    /// Nanoseconds that PyTorch takes to launch one kernel, in the forward as in the backward pass.
     pub host_ns_per_launch: f64,
+    /// Nanoseconds that Python takes for one call of a module beside its launches.
+    pub host_ns_per_call: f64,
     /// Nanoseconds from one launch to the next on the GPU.
     pub launch_ns: f64,
 }
@@ -34,12 +36,14 @@ impl Pace {
 }
 
 impl Default for Pace {
-    /// A GPU of the middle: 16 lanes of PCI Express 4, 900 GB/s.
+    /// A GPU of the middle: 16 lanes of PCI Express 4, 900 GB/s. The host's is a Xeon's beside an
+    /// H200, from steps that leave the GPU little to do (`bench/gpu/results/h200_host.jsonl`).
     fn default() -> Self {
         Self {
             link_bytes_per_s: 25e9,
             memory_bytes_per_s: 900e9,
-            host_ns_per_launch: 12_000.0,
+            host_ns_per_launch: 19_000.0,
+            host_ns_per_call: 40_000.0,
             launch_ns: 2_200.0,
         }
     }
@@ -52,6 +56,10 @@ pub struct Load {
     pub busy: f64,
     /// Launches.
     pub launches: f64,
+    /// Calls of modules.
+    pub calls: f64,
+    /// Nanoseconds of the host for what levers do.
+    pub lever: f64,
 }
 
 impl Load {
@@ -59,13 +67,32 @@ impl Load {
     pub fn add(&mut self, other: Self) {
         self.busy += other.busy;
         self.launches += other.launches;
+        self.calls += other.calls;
+        self.lever += other.lever;
+    }
+
+    /// Nanoseconds of the host.
+    pub fn host(&self, pace: &Pace) -> f64 {
+        self.launches * pace.host_ns_per_launch + self.calls * pace.host_ns_per_call + self.lever
     }
 
     /// Nanoseconds until it is done: the GPU and the host work side by side, and the slower one
     /// decides.
     pub fn time(&self, pace: &Pace) -> f64 {
-        self.busy.max(self.launches * pace.host_ns_per_launch)
+        self.busy.max(self.host(pace))
     }
+}
+
+/// What products are computed in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// In what the script has.
+    #[default]
+    AsRecorded,
+    /// TF32 where the script has fp32.
+    Tf32,
+    /// 16 bits where the script has 32.
+    Half,
 }
 
 /// A plan in the making.
@@ -79,10 +106,12 @@ pub struct Draft<'a> {
     pub body: Load,
     /// The rest of the step.
     pub tail: Load,
-    /// Whether 32-bit values have become 16-bit ones.
-    pub halved: bool,
+    /// What products are computed in.
+    pub precision: Precision,
     /// Nanoseconds that the GPU waits for the link to the host.
     pub waits: f64,
+    /// Nanoseconds that the GPU waits for work of the host's processor.
+    pub serial: f64,
     /// How often models run in place of once: parts of a batch.
     pub repeats: f64,
     /// Memory outside the allocator.
@@ -100,8 +129,9 @@ impl<'a> Draft<'a> {
             template: model.template.clone(),
             body: Load::default(),
             tail: Load::default(),
-            halved: false,
+            precision: Precision::AsRecorded,
             waits: 0.0,
+            serial: 0.0,
             repeats: 1.0,
             outside: model.outside,
             assumptions: Vec::new(),
@@ -122,12 +152,13 @@ impl<'a> Draft<'a> {
                 _ => true,
             };
             let load = Load {
-                busy: if self.halved && is_body {
-                    work.halved
-                } else {
-                    work.busy
+                busy: match self.precision {
+                    Precision::Tf32 => work.tf32,
+                    Precision::Half if is_body => work.halved,
+                    _ => work.busy,
                 },
                 launches: work.launches,
+                ..Load::default()
             };
             if is_body {
                 body.add(load);
@@ -135,26 +166,46 @@ impl<'a> Draft<'a> {
                 tail.add(load);
             }
         }
+        body.calls = self.model.calls_of_step;
         (body, tail)
     }
 
     /// The forward work inside a call.
     pub fn forward_load(&self, call: u32) -> Load {
-        let [busy, halved, launches] = self
-            .model
-            .forward
-            .get(call as usize)
-            .copied()
-            .unwrap_or_default();
+        let work = self.model.forward.get(call as usize);
+        let work = work.copied().unwrap_or_default();
         Load {
-            busy: if self.halved { halved } else { busy },
-            launches,
+            busy: self.busy(&work),
+            launches: work.launches,
+            calls: work.calls,
+            lever: 0.0,
         }
+    }
+
+    /// Nanoseconds of forward work in the draft's precision.
+    pub fn busy(&self, work: &Inside) -> f64 {
+        match self.precision {
+            Precision::AsRecorded => work.busy,
+            Precision::Tf32 => work.tf32,
+            Precision::Half => work.halved,
+        }
+    }
+
+    /// Changes the precision, and the body's work by what that makes quicker.
+    pub fn set_precision(&mut self, precision: Precision) {
+        let before = self.loads().0;
+        self.precision = precision;
+        self.body.busy += self.loads().0.busy - before.busy;
     }
 
     /// Applies a lever.
     pub fn apply(&mut self, lever: &Lever) {
         levers::apply(self, lever);
+    }
+
+    /// Nanoseconds that levers take of the host in a step.
+    pub fn lever_time(&self) -> f64 {
+        self.body.lever * f64::from(self.template.parts.max(1)) + self.tail.lever
     }
 
     /// Nanoseconds of a step.
@@ -166,12 +217,15 @@ impl<'a> Draft<'a> {
         let mut load = Load {
             busy: parts * ((self.body.busy - launching).max(0.0) * share + launching),
             launches: self.body.launches * parts,
+            calls: self.body.calls * parts,
+            lever: self.body.lever * parts,
         };
         if parts > 1.0 {
             load.add(self.accumulation(parts));
         }
         load.add(self.tail);
-        load.time(&self.pace) + self.waits
+        let loading = self.model.facts.loading_ns as f64;
+        load.time(&self.pace) + self.waits + self.serial + loading
     }
 
     /// Adding each micro-batch's gradients to those that are there: read both, write one.
@@ -190,6 +244,7 @@ impl<'a> Draft<'a> {
             busy: (parts - 1.0)
                 * (3.0 * bytes / self.pace.memory_bytes_per_s * 1e9 + count * self.pace.launch_ns),
             launches: (parts - 1.0) * count,
+            ..Load::default()
         }
     }
 

@@ -108,6 +108,11 @@ pub enum Lever {
         /// The activation modules.
         modules: Vec<String>,
     },
+    /// Modules of several operators become one kernel.
+    FusedModules {
+        /// Activations and normalizations.
+        modules: Vec<String>,
+    },
     /// A batch in `parts` micro-batches, with the gradients accumulated.
     MicroBatch {
         /// How many.
@@ -188,7 +193,7 @@ pub enum Lever {
 }
 
 /// Names of all levers, in the order in which they are applied and listed.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 26] = [
     "allocator",
     "cudnn_benchmark",
     "tf32",
@@ -198,6 +203,7 @@ pub const NAMES: [&str; 25] = [
     "no_grad_eval",
     "inference_mode",
     "inplace_activations",
+    "fused_modules",
     "attention",
     "chunked_cross_entropy",
     "mixed_precision",
@@ -227,6 +233,7 @@ impl Lever {
             Self::OptimizerStep { .. } => "optimizer_step",
             Self::NoGradEval {} => "no_grad_eval",
             Self::InplaceActivations { .. } => "inplace_activations",
+            Self::FusedModules { .. } => "fused_modules",
             Self::MicroBatch { .. } => "micro_batch",
             Self::MixedPrecision { .. } => "mixed_precision",
             Self::Attention { .. } => "attention",
@@ -264,6 +271,7 @@ impl Lever {
             | Self::StepInBackward {} => Results::Exact,
             Self::CudnnBenchmark { .. }
             | Self::OptimizerStep { .. }
+            | Self::FusedModules { .. }
             | Self::MicroBatch { .. }
             | Self::Attention { .. }
             | Self::ChunkedCrossEntropy { .. }
@@ -296,6 +304,7 @@ impl fmt::Display for Lever {
             Self::InplaceActivations { modules } => {
                 write!(out, "in-place activations in {}", places(modules))
             }
+            Self::FusedModules { modules } => write!(out, "one kernel for {}", places(modules)),
             Self::MicroBatch { parts } => write!(out, "micro-batches: {parts} a batch"),
             Self::MixedPrecision { dtype } => match dtype {
                 Dtype::Bf16 => write!(out, "bf16 autocast"),

@@ -12,6 +12,8 @@ use oomph_run::record::{Facts, Module};
 use oomph_run::{Record, phase_named};
 use oomph_trace::{Category, Phase, StringId, Trace};
 
+use crate::levers::mixed_precision;
+
 /// Why a run cannot be planned for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -112,8 +114,34 @@ pub struct Work {
     pub busy: f64,
     /// Nanoseconds with 16-bit values.
     pub halved: f64,
+    /// Nanoseconds with products in TF32.
+    pub tf32: f64,
     /// Launches.
     pub launches: f64,
+}
+
+/// Work inside something.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Inside {
+    /// Nanoseconds.
+    pub busy: f64,
+    /// Nanoseconds with 16-bit values.
+    pub halved: f64,
+    /// Nanoseconds with products in TF32.
+    pub tf32: f64,
+    /// Launches.
+    pub launches: f64,
+    /// Calls of modules.
+    pub calls: f64,
+}
+
+impl Inside {
+    fn add(&mut self, work: &Work) {
+        self.busy += work.busy;
+        self.halved += work.halved;
+        self.tf32 += work.tf32;
+        self.launches += work.launches;
+    }
 }
 
 /// A job that levers can be tried on.
@@ -127,8 +155,12 @@ pub struct Model {
     pub ops: Vec<String>,
     /// The work of the steady step.
     pub work: Vec<Work>,
-    /// For each call the forward work inside it: nanoseconds, the same in 16 bits, launches.
-    pub forward: Vec<[f64; 3]>,
+    /// For each call the forward work inside it.
+    pub forward: Vec<Inside>,
+    /// The work of each operator of each call in the forward pass: call and operator.
+    pub forward_by_op: HashMap<(u32, u32), Inside>,
+    /// Calls of modules in the steady step.
+    pub calls_of_step: f64,
     /// The modules.
     pub modules: Vec<Module>,
     /// Sizes of parameters in bytes, by module.
@@ -656,37 +688,49 @@ impl<'a> Builder<'a> {
                 .copied()
                 .unwrap_or_default();
             let op = self.op_number(number);
+            let is_product = mixed_precision::is_product(&self.model.ops[op as usize]);
             self.model.work.push(Work {
                 call,
                 phase: phase_named(&phase),
                 op,
                 busy: busy as f64,
                 halved: halved as f64,
+                // Tensor cores multiply 16 bits twice as fast as TF32.
+                tf32: if is_product {
+                    busy.min(2 * halved) as f64
+                } else {
+                    busy as f64
+                },
                 launches: launches as f64,
             });
         }
-        self.model.forward = vec![[0.0; 3]; self.model.calls.len()];
-        for work in &self.model.work {
-            let mut around = if matches!(work.phase, Phase::Forward | Phase::Inference) {
-                work.call
-            } else {
-                0
-            };
-            // Parents come before their children, so this ends.
+        let calls = &self.model.calls;
+        let mut forward = vec![Inside::default(); calls.len()];
+        // Parents come before their children, so this ends.
+        let mut add = |call: u32, add: &dyn Fn(&mut Inside)| {
+            let mut around = call;
             while around != 0 {
-                if let Some([busy, halved, launches]) = self.model.forward.get_mut(around as usize)
-                {
-                    *busy += work.busy;
-                    *halved += work.halved;
-                    *launches += work.launches;
+                if let Some(inside) = forward.get_mut(around as usize) {
+                    add(inside);
                 }
-                around = self
-                    .model
-                    .calls
-                    .get(around as usize)
-                    .map_or(0, |call| call.parent);
+                around = calls.get(around as usize).map_or(0, |call| call.parent);
+            }
+        };
+        for work in &self.model.work {
+            if matches!(work.phase, Phase::Forward | Phase::Inference) {
+                add(work.call, &|inside| inside.add(work));
+                self.model
+                    .forward_by_op
+                    .entry((work.call, work.op))
+                    .or_default()
+                    .add(work);
             }
         }
+        for (number, _) in belongs.iter().enumerate().filter(|(_, belongs)| **belongs) {
+            add(number as u32, &|inside| inside.calls += 1.0);
+            self.model.calls_of_step += 1.0;
+        }
+        self.model.forward = forward;
         for (call, belongs) in self.model.calls.iter_mut().zip(belongs) {
             if !belongs {
                 call.module.clear();

@@ -8,14 +8,21 @@ use oomph_allocator::{Config, Device};
 use crate::draft::{Draft, Pace};
 use crate::lever::{Dtype, Lever, NAMES, Results};
 use crate::levers::{
-    allocator, attention, chunked_cross_entropy, inplace_activations, micro_batch, mixed_precision,
-    optimizer_8bit, optimizer_on_cpu, optimizer_step, recompute, set_to_none, split_batch,
-    step_in_backward,
+    allocator, attention, chunked_cross_entropy, fused_modules, inplace_activations, micro_batch,
+    mixed_precision, optimizer_8bit, optimizer_on_cpu, optimizer_step, recompute, set_to_none,
+    split_batch, step_in_backward, tf32,
 };
 use crate::model::Model;
 use crate::play::{self, Peak, play};
 use crate::units::{self, Sequence};
 
+/// Levers whose effect only a run tells: plans with them are on top of one.
+const OF_RUNS: [&str; 4] = [
+    "no_grad_eval",
+    "fused_modules",
+    "cudnn_benchmark",
+    "mixed_precision",
+];
 /// Events that a whole search may play: a second's worth.
 const PLAYED_EVENTS: usize = 6_000_000;
 /// Fewest and most combinations that are played.
@@ -68,6 +75,9 @@ impl Base {
         let batch = u128::from(scaled.model.batch) * u128::from(size) / u128::from(now);
         scaled.model.batch = batch.try_into().unwrap_or(u64::MAX);
         scaled.model.template.batch = scaled.model.batch;
+        let loading =
+            u128::from(scaled.model.facts.loading_ns) * u128::from(size) / u128::from(now);
+        scaled.model.facts.loading_ns = loading.try_into().unwrap_or(u64::MAX);
         scaled
     }
 }
@@ -75,6 +85,31 @@ impl Base {
 /// Whether mixed precision could be tried on a job.
 pub fn offers_precision(model: &Model) -> bool {
     mixed_precision::offered(model)
+}
+
+/// What could help a job that trains, keeps its results and costs no time; a run tells whether.
+pub fn free(model: &Model, options: &Options) -> Vec<Lever> {
+    let mut found = Vec::new();
+    if model.facts.graph_in_evaluation {
+        found.push(Lever::NoGradEval {});
+    }
+    let modules = fused_modules::modules(model);
+    if !modules.is_empty() && !model.facts.compiled {
+        found.push(Lever::FusedModules { modules });
+    }
+    found.retain(|lever| options.permits(lever));
+    found
+}
+
+/// What could help a job that trains at a price; only a run tells what each does.
+pub fn settings(model: &Model, options: &Options) -> Vec<Lever> {
+    // What cuDNN tries needs work spaces that its rules would not choose.
+    let benchmark = Lever::CudnnBenchmark { enabled: false };
+    if model.facts.benchmark && options.permits(&benchmark) {
+        vec![benchmark]
+    } else {
+        Vec::new()
+    }
 }
 
 /// Levers that the ways of a script rule out, and why.
@@ -159,6 +194,8 @@ pub struct Options {
     pub forbid: Vec<String>,
     /// The 16-bit type of the GPU.
     pub dtype: Dtype,
+    /// Whether the GPU multiplies in TF32.
+    pub tf32: bool,
     /// The allocator as the job has it.
     pub config: Config,
     /// The GPU's pace.
@@ -232,6 +269,25 @@ pub struct Factors {
     pub time: f64,
 }
 
+/// What a plan takes of the host in a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct HostTime {
+    /// Nanoseconds of levers, beside the GPU's work.
+    pub beside_ns: f64,
+    /// Nanoseconds of loading a batch and of steps on the CPU, while the GPU waits.
+    pub alone_ns: f64,
+}
+
+impl HostTime {
+    /// Of the job as it is.
+    pub fn plain(model: &Model) -> Self {
+        Self {
+            alone_ns: model.facts.loading_ns as f64,
+            ..Self::default()
+        }
+    }
+}
+
 /// A plan, as predicted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -245,6 +301,8 @@ pub struct Plan {
     pub used: u64,
     /// Time of a step against the plain job's.
     pub time_ratio: f64,
+    /// What a virtual clock knows nothing of.
+    pub host: HostTime,
     /// The weakest promise among the levers.
     pub results: Results,
     /// What the figures rest on.
@@ -303,6 +361,9 @@ pub fn search(bases: &[Base], options: &Options) -> Found {
     });
     for base in bases {
         searcher.base(base, plays, !measured_precision);
+    }
+    for base in bases {
+        searcher.quicken(base);
     }
     searcher.found()
 }
@@ -429,6 +490,14 @@ impl Searcher<'_> {
                 config.expandable_segments = true;
             }
         }
+        if base
+            .applied
+            .contains(&Lever::CudnnBenchmark { enabled: false })
+        {
+            draft
+                .assumptions
+                .push("how much slower cuDNN's own choices are is not known".to_owned());
+        }
         let peak = play(&draft.template, &config, Device::UNLIMITED);
         let all: Vec<Lever> = order(base.applied.iter().chain(levers).cloned().collect());
         let learned = self.options.lesson(&all);
@@ -450,6 +519,10 @@ impl Searcher<'_> {
             reserved: scale(reserved),
             used: scale(reserved) + draft.outside,
             time_ratio: learned.time * draft.time() / self.plain_time.max(1.0),
+            host: HostTime {
+                beside_ns: draft.lever_time(),
+                alone_ns: draft.serial + base.model.facts.loading_ns as f64,
+            },
             results,
             assumptions: draft.assumptions.clone(),
         }
@@ -461,8 +534,39 @@ impl Searcher<'_> {
             && !self.options.failed.contains(&plan.levers)
     }
 
+    /// What buys time and costs no memory, on top of the quickest plans.
+    fn quicken(&mut self, base: &Base) {
+        /// So many of them.
+        const MOST: usize = 8;
+        let lever = Lever::Tf32 { enabled: true };
+        if !self.options.tf32 || !self.options.permits(&lever) || !tf32::offered(&base.model) {
+            return;
+        }
+        // Levers that only a run tells the effect of say which base a plan is on.
+        let of_runs = |levers: &[Lever]| -> Vec<&'static str> {
+            let names = levers.iter().map(Lever::name);
+            names.filter(|name| OF_RUNS.contains(name)).collect()
+        };
+        let on_base = |plan: &&Plan| of_runs(&plan.levers) == of_runs(&base.applied);
+        let mut quickest: Vec<&Plan> = self.fitting.iter().filter(on_base).collect();
+        quickest.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
+        let tried: Vec<Vec<Lever>> = quickest
+            .into_iter()
+            .take(MOST)
+            .map(|plan| {
+                let own = plan.levers.iter().filter(|l| !base.applied.contains(l));
+                own.cloned().chain([lever.clone()]).collect()
+            })
+            .collect();
+        for levers in tried {
+            let plan = self.evaluate(base, &levers);
+            self.consider(plan);
+        }
+    }
+
     fn consider(&mut self, plan: Plan) {
-        let permitted = !(self.options.keep_results && plan.results > Results::Rounding);
+        let permitted = !(self.options.keep_results && plan.results > Results::Rounding)
+            && !self.options.failed.contains(&plan.levers);
         if permitted
             && self
                 .least
@@ -582,13 +686,7 @@ impl Offers {
         if !inplace.is_empty() && model.trains {
             group(vec![vec![Lever::InplaceActivations { modules: inplace }]]);
         }
-        // On request only: on an H200 its first version cost up to twice the time that is predicted,
-        // as its work on the host is not in the model (`bench/gpu/results/h200_recompute.json`).
-        let asked_for = |name: &str| {
-            let allowed = options.allow.as_ref();
-            allowed.is_some_and(|allowed| allowed.iter().any(|other| other == name))
-        };
-        if model.trains && !model.facts.compiled && asked_for("recompute") {
+        if model.trains && !model.facts.compiled {
             let choices = recompute::offered(model).into_iter();
             group(
                 choices

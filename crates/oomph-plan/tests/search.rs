@@ -38,6 +38,7 @@ fn options(budget: u64) -> Options {
         allow: None,
         forbid: Vec::new(),
         dtype: Dtype::Bf16,
+        tf32: true,
         config: Config::default(),
         pace: Pace::default(),
         lessons: Vec::new(),

@@ -83,6 +83,9 @@ pub struct Record {
     pub max_events: usize,
     /// What the values in the run rest on.
     pub assumptions: Vec<Assumption>,
+    /// What the script's models became, run as a smaller relative of the job.
+    #[serde(default)]
+    pub became: Vec<String>,
     /// What the levers of a plan did.
     #[serde(default)]
     pub levers: Vec<LeverReport>,
@@ -101,6 +104,9 @@ pub struct Record {
     /// The virtual clock at the end of each step: step, nanoseconds, launches so far.
     #[serde(default)]
     pub clock: Vec<(u32, u64, u64)>,
+    /// Modules called so far at each entry of `clock`.
+    #[serde(default)]
+    pub clock_calls: Vec<u64>,
     /// What the script is made of.
     #[serde(default)]
     pub facts: Facts,
@@ -123,6 +129,8 @@ pub struct Facts {
     pub loaders: Vec<Loader>,
     /// Length of the sequences of integers that data loaders yield; 0 without any.
     pub length: u64,
+    /// Nanoseconds that the script's own thread works for one batch of a data loader, in the median.
+    pub loading_ns: u64,
     /// The type of autocast around the model, empty without.
     pub autocast: String,
     /// Whether a gradient scaler was at work.
@@ -139,6 +147,10 @@ pub struct Facts {
     pub kept_gradients: bool,
     /// `torch.backends.cudnn.benchmark`.
     pub benchmark: bool,
+    /// Whether products of fp32 matrices may use TF32.
+    pub tf32: bool,
+    /// Whether a model in evaluation mode was called with gradients on.
+    pub graph_in_evaluation: bool,
     /// Passes with a graph, of a script that had not gone back so far.
     pub graph: u32,
     /// Whether a cache of keys and values was filled (Hugging Face's growing one).

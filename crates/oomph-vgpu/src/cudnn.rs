@@ -988,6 +988,36 @@ forwarded! {
     }
 }
 
+/// Batch normalization in training reads what it is given for the sums and again for the result: its
+/// time is that of moving it so often (ResNet-50 in `bench/gpu/results/h200_operators.json`).
+const BATCH_NORM_FORWARD: f64 = 5.0;
+const BATCH_NORM_BACKWARD: f64 = 11.0;
+
+export! {
+    fn cudnnBatchNormalizationForwardTrainingEx(handle: u64, _mode: c_int, _ops: c_int, _alpha: u64, _beta: u64, x: u64) -> Status, or INTERNAL; {
+        batch_norm(handle, x, BATCH_NORM_FORWARD);
+        SUCCESS
+    }
+    fn cudnnBatchNormalizationBackwardEx(handle: u64, _mode: c_int, _ops: c_int, _alpha: u64, _beta: u64, _alpha_parameters: u64, _beta_parameters: u64, x: u64) -> Status, or INTERNAL; {
+        batch_norm(handle, x, BATCH_NORM_BACKWARD);
+        SUCCESS
+    }
+}
+
+/// Accounts a normalization that takes as long as moving the tensor described by `x` so often.
+fn batch_norm(handle: u64, x: u64, passes: f64) {
+    let bytes = DESCRIPTORS.lock().tensors.get(&x).map_or(0.0, |tensor| {
+        // fp16 and bf16 among cuDNN's types.
+        let element = if matches!(tensor.kind, 2 | 9) {
+            2.0
+        } else {
+            4.0
+        };
+        tensor.elements() as f64 * element
+    });
+    crate::kernels::enqueued(stream_of(handle), machine().rates.moving(passes * bytes));
+}
+
 /// Work space of batch normalization. Only the persistent kernels, which are for channels last,
 /// need any: each block of channels and rows keeps two sums, and forward a flag.
 fn batch_norm_space(mode: c_int, x: u64, forward: bool) -> u64 {

@@ -241,8 +241,31 @@ impl Described {
             kind,
             alignment: ALIGNED,
         };
-        rates.computing(&flat)
+        rates
+            .computing(&flat)
+            .div_f64(attention_efficiency(n.max(k)))
     }
+}
+
+/// The part of large products' rate that products for attention over sequences of this length reach,
+/// as measured on an H200 (`bench/gpu/results/h200_operators.json`): short ones fill it badly, and of
+/// long causal ones half is left out.
+fn attention_efficiency(length: u64) -> f64 {
+    const MEASURED: [(f64, f64); 3] = [(512.0, 0.25), (1024.0, 0.38), (2048.0, 0.8)];
+    let length = length as f64;
+    let (mut below, mut efficiency) = MEASURED[0];
+    for (at, reached) in MEASURED {
+        if length <= at {
+            let share = if at > below {
+                (length - below) / (at - below)
+            } else {
+                1.0
+            };
+            return efficiency + (reached - efficiency) * share;
+        }
+        (below, efficiency) = (at, reached);
+    }
+    efficiency
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! Most kernels give each thread sixteen bytes of each of three tensors, so the threads of a
 //! launch say what it moves. The families below do not: their grids are as large as the GPU, or
-//! their threads walk along rows whose length is an argument.
+//! their threads walk along rows whose length is an argument. What they move for an element, or would
+//! in the time that they take, follows `bench/gpu/results/h200_operators.json`.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -18,8 +19,17 @@ pub enum Family {
     Usual,
     /// PyTorch's concatenation: the lengths of its inputs lie in its second argument.
     Concatenation(Concatenation),
-    /// Each block walks along a row: this argument is its length in elements of so many bytes.
+    /// Each block walks along a row: this argument is its length, and each element costs so many
+    /// bytes.
     Rows { argument: usize, bytes: u8 },
+    /// A sum over the rows of a matrix: its two sizes are the first arguments.
+    Columns { bytes: u8 },
+    /// The threads share so many elements as this argument says.
+    Elements { argument: usize, bytes: u8 },
+    /// PyTorch's reduction, which says in its argument what it reads.
+    Reduction,
+    /// A step over lists of tensors: each block has a piece of one.
+    Lists { bytes: u8 },
     /// Compiled matrix products of Triton, whose depth is not known.
     MatrixTemplate,
     /// PyTorch's copy of a tensor that is not dense: its strides lie in its second argument.
@@ -43,6 +53,8 @@ pub struct Concatenation {
 const BYTES_PER_THREAD: f64 = 48.0;
 /// What an element of a concatenation costs unless it is moved with others, as bytes.
 const BYTES_PER_SINGLE_ELEMENT: f64 = 16.0;
+/// How many times longer a reduction takes than reading its input, as wide as it is summed, would.
+const REDUCTION: f64 = 1.6;
 /// What an element costs that neighbouring threads do not read from neighbouring addresses: most of
 /// a sector of 32 bytes. Transposing 8192×50257 bf16 on an H200 while padding it took 2.6 ms
 /// (`pads` in `bench/gpu/results/h200_clock.json`, less the product and the filling).
@@ -64,15 +76,50 @@ impl Family {
         } else {
             4
         };
+        // Rows that do not fit into a multiprocessor are read again for each of several passes.
+        let passes = |fitting: u8, long: u8| if name.contains("Smem") { fitting } else { long };
         if name.contains("CatArrayBatchedCopy") {
             Concatenation::of(name).map_or(Self::Usual, Self::Concatenation)
         } else if name.contains("cunn_SoftMax") && name.contains("Forward") {
-            Self::Rows { argument: 2, bytes }
-        } else if name.contains("vectorized_layer_norm_kernel")
-            || name.contains("RowwiseMomentsCUDAKernel")
+            Self::Rows {
+                argument: 2,
+                bytes: passes(2, 4) * bytes,
+            }
+        } else if name.contains("cunn_SoftMaxBackward") {
+            Self::Rows {
+                argument: 3,
+                bytes: passes(3, 5) * bytes,
+            }
+        } else if name.contains("vectorized_layer_norm_kernel") {
+            Self::Rows {
+                argument: 0,
+                bytes: 4 * bytes,
+            }
+        } else if name.contains("RowwiseMomentsCUDAKernel")
             || name.contains("LayerNormForwardCUDAKernel")
         {
-            Self::Rows { argument: 0, bytes }
+            Self::Rows {
+                argument: 0,
+                bytes: 2 * bytes,
+            }
+        } else if name.contains("layer_norm_grad_input_kernel") {
+            Self::Rows {
+                argument: 6,
+                bytes: 3 * bytes,
+            }
+        } else if name.contains("GammaBetaBackwardCUDAKernel") {
+            Self::Columns { bytes: 7 * bytes }
+        } else if name.contains("fused_dropout_kernel") {
+            Self::Elements {
+                argument: 3,
+                bytes: 2 * bytes + 1,
+            }
+        } else if name.contains("13reduce_kernelILi") {
+            Self::Reduction
+        } else if name.contains("multi_tensor_apply_kernel") {
+            Self::Lists {
+                bytes: (lists(name) + 1) * bytes,
+            }
         } else if TEMPLATES.iter().any(|prefix| name.starts_with(prefix)) {
             Self::MatrixTemplate
         } else if name.contains("18elementwise_kernel")
@@ -106,8 +153,29 @@ impl Family {
             Self::Rows { argument, bytes } if !arguments.is_null() => {
                 // SAFETY: the caller's contract; where the length is wider, this is its lower half.
                 let length = unsafe { (*arguments.add(argument)).cast::<c_int>().read_unaligned() };
-                // A row is read and written.
-                rates.moving(blocks * f64::from(length) * f64::from(bytes) * 2.0)
+                rates.moving(blocks * f64::from(length) * f64::from(bytes))
+            }
+            Self::Columns { bytes } if !arguments.is_null() => {
+                // SAFETY: the caller's contract: both are 64 bits wide.
+                let [rows, columns] = [0, 1].map(|argument| unsafe {
+                    (*arguments.add(argument)).cast::<i64>().read_unaligned() as f64
+                });
+                rates.moving(rows * columns * f64::from(bytes))
+            }
+            Self::Elements { argument, bytes } if !arguments.is_null() => {
+                // SAFETY: the caller's contract; where the count is wider, this is its lower half.
+                let count = unsafe { (*arguments.add(argument)).cast::<u32>().read_unaligned() };
+                rates.moving(f64::from(count) * f64::from(bytes))
+            }
+            Self::Reduction if !arguments.is_null() => {
+                // SAFETY: the caller's contract.
+                let read = unsafe { reduced_bytes(*arguments) };
+                rates.moving(read.map_or(usual, |read| read * REDUCTION))
+            }
+            Self::Lists { bytes } => {
+                /// Elements of a piece: `kChunkSize`.
+                const PIECE: f64 = 65_536.0;
+                rates.moving(blocks * PIECE * f64::from(bytes))
             }
             Self::MatrixTemplate => {
                 /// Longer than a library takes for a tile of any usual depth.
@@ -126,6 +194,35 @@ impl Family {
             _ => rates.moving(usual),
         }
     }
+}
+
+/// Lists of tensors that a kernel of steps over lists takes, by its name.
+fn lists(name: &str) -> u8 {
+    // `…TensorListMetadataILi3EEE…`, `…TensorListScalarListMetadataIfLi3EEE…`.
+    let depth = || {
+        let (_, rest) = name.split_once("ListMetadataI")?;
+        let (_, rest) = rest.split_once("Li")?;
+        rest.chars().next()?.to_digit(10)
+    };
+    depth().map_or(2, |depth| depth as u8)
+}
+
+/// What a reduction reads, or nothing if its argument does not look as expected.
+///
+/// # Safety
+/// `argument` must point to the `ReduceOp` of PyTorch's `reduce_kernel`.
+unsafe fn reduced_bytes(argument: *const c_void) -> Option<f64> {
+    /// The operation and its neutral element come first, which are small but not always the same.
+    const BEFORE: std::ops::RangeInclusive<usize> = 1..=8;
+    BEFORE.into_iter().find_map(|at| {
+        // `ReduceConfig`: bytes of an element of the sum, numbers of inputs and outputs, the first step.
+        // SAFETY: the structure goes on with strides and addresses for far more words than these.
+        let [size, inputs, outputs, step] = [0, 1, 2, 3]
+            .map(|word| unsafe { argument.cast::<c_int>().add(at + word).read_unaligned() });
+        let counts = inputs > 0 && outputs > 0 && (1..=1 << 20).contains(&step);
+        (matches!(size, 1 | 2 | 4 | 8 | 16) && counts)
+            .then(|| f64::from(size) * f64::from(inputs) * f64::from(outputs))
+    })
 }
 
 /// Elements that a strided copy reads or writes one by one, or none.
@@ -230,11 +327,53 @@ mod tests {
             Family::of("19cunn_SoftMaxForwardILi8EN3c108BFloat16EfS4_"),
             Family::Rows {
                 argument: 2,
-                bytes: 2
+                bytes: 8
             }
         );
+        let step = "_ZN2at6native57_GLOBAL__N__25multi_tensor_apply_kernelINS1_28TensorListScalarListMetadataIfLi3EEENS1_28PointwiseOpScalarListFunctorIfLi3ELi3ELi0EEEJSt7dividesIfEEEEvT_T0_DpT1_";
+        assert_eq!(Family::of(step), Family::Lists { bytes: 16 });
+        let norm = "_ZN2at6native12_GLOBAL__N_135GammaBetaBackwardCUDAKernelTemplateIffLj32ELj32ELj256ELb0ELb1ELb0EEEvllPKT_S5_PKT0_S8_PS3_S9_";
+        assert_eq!(Family::of(norm), Family::Columns { bytes: 28 });
         assert_eq!(Family::of("triton_mm_12"), Family::MatrixTemplate);
         assert_eq!(Family::of("triton_poi_fused_add_0"), Family::Usual);
+    }
+
+    /// As an H200 ran them in GPT-2, BERT and ViT: `bench/gpu/results/h200_operators.json`.
+    #[test]
+    fn sums_and_steps_take_about_what_they_took_on_an_h200() {
+        let time = |family: Family, blocks: u32, arguments: &[*mut c_void]| {
+            // SAFETY: the arguments are those of the family.
+            let time = unsafe { family.time(&rates(), [blocks, 1, 1], 512.0, arguments.as_ptr()) };
+            time.as_secs_f64() * 1e6
+        };
+        let near = |estimate: f64, truth: f64| {
+            assert!(
+                (0.65..1.5).contains(&(estimate / truth)),
+                "{estimate:.1} us, on an H200 {truth} us"
+            );
+        };
+        let (mut rows, mut columns) = (16_384_i64, 768_i64);
+        let sizes = [(&raw mut rows).cast(), (&raw mut columns).cast()];
+        near(time(Family::Columns { bytes: 28 }, 24, &sizes), 77.0);
+        // One word of operation, a neutral element, then what is reduced.
+        let mut words = [0_i32, 0, 4, 16_384, 768, 1, 0, 0, 0, 0, 0, 0];
+        near(
+            time(Family::Reduction, 12, &[words.as_mut_ptr().cast()]),
+            20.0,
+        );
+        let mut unlike = [0_i32; 12];
+        // As far as is known: by its threads.
+        assert!(time(Family::Reduction, 12, &[unlike.as_mut_ptr().cast()]) < 5.0);
+        let mut classes = 50_257_i32;
+        let unused = std::ptr::null_mut();
+        let softmax = [unused, unused, unused, (&raw mut classes).cast()];
+        let back = Family::Rows {
+            argument: 3,
+            bytes: 20,
+        };
+        near(time(back, 8192, &softmax), 1740.0);
+        // A step of AdamW over 124 million parameters multiplies them in about 2000 pieces.
+        near(time(Family::Lists { bytes: 8 }, 2000, &[]), 285.0);
     }
 
     #[test]

@@ -144,8 +144,7 @@ products! {
 }
 
 work! {
-    cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
-    cudnnBatchNormalizationForwardTrainingEx cudnnCTCLoss cudnnCTCLoss_v8
+    cudnnBatchNormalizationForwardInference cudnnCTCLoss cudnnCTCLoss_v8
     cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
     cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnPoolingForward
     cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import operator
-import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
+from oomph.levers.again import computed_again
 from oomph.levers.base import Lever
 from oomph.levers.forward import Places, around_forward
 from oomph.levers.job import Job
+from oomph.levers.random_states import RandomStates
 
 NORMS = (torch.nn.modules.batchnorm._NormBase,)
 """They write their statistics in training without reading them."""
@@ -148,15 +146,7 @@ class _Block:
         call = _Call(self, module)
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
         versions = [t._version for t in tensors if not t.is_inference()]
-        # Random states are restored by `_Call`, and only where the module draws.
-        output = checkpoint(
-            forward,
-            *args,
-            use_reentrant=False,
-            preserve_rng_state=False,
-            context_fn=lambda: (call.first, call.again),
-            **kwargs,
-        )
+        output = computed_again(self.name, forward, args, kwargs, call.first, call.again)
         if [t._version for t in tensors if not t.is_inference()] != versions:
             raise self.lever.refuse(
                 f"{self.name} changes its input in place, so that it cannot be computed again. Leave "
@@ -193,7 +183,7 @@ class _Call:
         self.modes = [part.training for part in self.parts]
         self.kernels = _attention_kernels()
         self.parameters = self._parameter_versions()
-        self.random = _RandomStates()
+        self.random = RandomStates()
         self.before = self._copies(self.block.read)
         if self.block.read is None:
             self.versions = {key: self._buffer(key)._version for key in self.before}
@@ -286,42 +276,6 @@ class _Context:
 
     def __exit__(self, *error: Any) -> None:
         self._leave()
-
-
-class _RandomStates:
-    """The generators' states now: of the CPU, of the GPU in use, of Python, of NumPy."""
-
-    def __init__(self) -> None:
-        sources: list[tuple[Any, Any, Any]] = [
-            (torch.get_rng_state, torch.set_rng_state, torch.equal),
-            (random.getstate, random.setstate, operator.eq),
-        ]
-        if torch.cuda.is_initialized():
-            generator = torch.cuda.default_generators[torch.cuda.current_device()]
-            sources.append((generator.get_state, generator.set_state, torch.equal))
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and hasattr(numpy, "random"):
-            sources.append((numpy.random.get_state, numpy.random.set_state, _same_numpy))
-        self._states = [(*source, source[0]()) for source in sources]
-
-    def keep_if_drawn(self) -> None:
-        """Forget those that have not changed since."""
-        self._states = [entry for entry in self._states if not entry[2](entry[3], entry[0]())]
-
-    def restore(self) -> None:
-        """Go back to the states that are kept."""
-        self._outer = [(set_state, get()) for get, set_state, _, _ in self._states]
-        for _, set_state, _, state in self._states:
-            set_state(state)
-
-    def put_back(self) -> None:
-        """Undo `restore`."""
-        for set_state, state in self._outer:
-            set_state(state)
-
-
-def _same_numpy(a: tuple, b: tuple) -> bool:
-    return a[2:] == b[2:] and a[1].tobytes() == b[1].tobytes()
 
 
 def _attention_kernels() -> tuple[bool, ...]:

@@ -115,9 +115,9 @@ class _Unchanged:
         self.root = root
 
     def __enter__(self) -> None:
-        from oomph.levers.checkpoint import _RandomStates
+        from oomph.levers.random_states import RandomStates
 
-        self.random = _RandomStates()
+        self.random = RandomStates()
         self.buffers = [
             (part._buffers, name, buffer)
             for part in self.root.modules()

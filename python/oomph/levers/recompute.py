@@ -12,9 +12,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from oomph.levers.base import Lever
-from oomph.levers.checkpoint import _RandomStates, refuse_compiled, refuse_in_compiled
+from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
 from oomph.levers.forward import Places, around_forward
 from oomph.levers.job import Job
+from oomph.levers.random_states import RandomStates
 
 Node = Any
 """A node of the autograd graph (`torch.autograd.graph.Node`)."""
@@ -490,7 +491,7 @@ class _Composite(_Call):
         self.requires_grad = x.requires_grad
         self.parts = self.place.parts
         self.modes = [part.training for part in self.parts]
-        self.random = None if self.place.is_pure or self.place.is_norm else _RandomStates()
+        self.random = None if self.place.is_pure or self.place.is_norm else RandomStates()
         self.count = 0
         self.inner: list[torch.Tensor | None] = []
         self.source.expect()

@@ -12,7 +12,7 @@ use oomph_allocator::Config;
 use oomph_gpus::Gpu;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
-use oomph_plan::search::{self, Base, Found, Options};
+use oomph_plan::search::{self, Base, Found, HostTime, Options};
 use oomph_plan::{Dtype, FORMAT, Figures, Lever, NAMES, PlanFile, Results, Versions, inference};
 use oomph_report::fit::{self, Alternative, Fit, Outcome, Peak, Plan, Rejected, fit_report};
 use oomph_report::terminal::width;
@@ -184,6 +184,7 @@ impl Args {
                 } else {
                     Dtype::Fp16
                 },
+                tf32: gpu.rates.tf32.is_some(),
                 config: allocator_config(),
                 pace: Pace::new(gpu),
                 lessons: Vec::new(),
@@ -311,7 +312,8 @@ impl Args {
             Err(error) => bail!("it does not fit, and cannot be planned for: {error}"),
         };
         fitter.planning += started.elapsed().as_secs_f64();
-        fitter.plain_time = plain.step_time(&fitter.options.pace).unwrap_or_default();
+        let plain_time = plain.step_time(&fitter.options.pace, HostTime::plain(&base.model));
+        fitter.plain_time = plain_time.unwrap_or_default();
         fitter.say_what_is_left_out(&base.model);
         result.inference = !base.model.trains;
         let mut bases = vec![base];
@@ -333,7 +335,11 @@ impl Args {
             }
             return Ok(());
         }
-        if let Some(probed) = fitter.probe_precision(&bases[0])? {
+        if !result.inference {
+            let settings = fitter.probe_settings(&bases[0])?;
+            bases.extend(settings);
+        }
+        if let Some(probed) = fitter.probe_precision(&bases)? {
             bases.push(probed);
         }
         let (plans, chosen) = fitter.plans(&bases)?;
@@ -510,48 +516,11 @@ impl Fitter {
         }
     }
 
-    /// The job in 16 bits, run once: which types results have is better measured than told by
-    /// rules.
-    fn probe_precision(&mut self, plain: &Base) -> anyhow::Result<Option<Base>> {
-        let lever = Lever::MixedPrecision {
-            dtype: self.options.dtype,
-        };
-        if !self.options.permits(&lever) || !search::offers_precision(&plain.model) {
-            return Ok(None);
-        }
-        let ended = self.workshop.run(
-            "mixed-precision",
-            "running it in mixed precision, without a limit",
-            std::slice::from_ref(&lever),
-            Variant::default(),
-            None,
-        )?;
-        match ended {
-            Ended::Through(run) => match Self::inert(&run) {
-                None => Ok(self.base(&run, vec![lever]).ok()),
-                Some((name, why)) => {
-                    self.reject(&name, &why);
-                    Ok(None)
-                }
-            },
-            Ended::OutOfMemory(_) => Ok(None),
-            Ended::Refused(why) | Ended::Failed { why, .. } => {
-                self.reject("mixed_precision", &why);
-                Ok(None)
-            }
-        }
-    }
-
-    /// A job that infers, run with what is tried on it: each run on top of the one before.
-    fn probe_inference(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
-        let mut bases = Vec::new();
-        let mut on = inference::free(&plain.model, &self.options);
+    /// The job with levers that cost nothing; one that fails or does nothing is left out.
+    fn probe_free(&mut self, mut on: Vec<Lever>) -> anyhow::Result<Option<Base>> {
         while !on.is_empty() {
             match self.probe(&on)? {
-                Ok(base) => {
-                    bases.push(base);
-                    break;
-                }
+                Ok(base) => return Ok(Some(base)),
                 Err((name, why)) => {
                     self.reject(&name, &why);
                     let before = on.len();
@@ -562,6 +531,58 @@ impl Fitter {
                 }
             }
         }
+        Ok(None)
+    }
+
+    /// A job that trains, run with settings whose effect no model tells.
+    fn probe_settings(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
+        let mut bases = Vec::new();
+        bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
+        for lever in search::settings(&plain.model, &self.options) {
+            let on = bases.first().map_or(&[][..], |base: &Base| &base.applied);
+            let levers: Vec<Lever> = on.iter().cloned().chain([lever]).collect();
+            match self.probe(&levers)? {
+                Ok(base) => bases.push(base),
+                Err((name, why)) => self.reject(&name, &why),
+            }
+        }
+        Ok(bases)
+    }
+
+    /// The job in 16 bits, run once on top of the settings that cost nothing: which types results
+    /// have is better measured than told by rules.
+    fn probe_precision(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
+        let lever = Lever::MixedPrecision {
+            dtype: self.options.dtype,
+        };
+        let plain = bases
+            .first()
+            .is_some_and(|base| search::offers_precision(&base.model));
+        if !self.options.permits(&lever) || !plain {
+            return Ok(None);
+        }
+        // The settings that cost nothing come first among what was probed.
+        let free = bases.get(1).map_or(&[][..], |base| &base.applied);
+        let is_free = |lever: &&Lever| lever.name() != "cudnn_benchmark";
+        let mut levers: Vec<Lever> = free.iter().filter(is_free).cloned().collect();
+        levers.push(lever);
+        match self.probe(&levers)? {
+            Ok(base) => Ok(Some(base)),
+            Err((name, why)) => {
+                self.reject(&name, &why);
+                Ok(None)
+            }
+        }
+    }
+
+    /// A job that infers, run with what is tried on it: each run on top of the one before.
+    fn probe_inference(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
+        let mut bases = Vec::new();
+        bases.extend(self.probe_free(inference::free(&plain.model, &self.options))?);
+        let mut on: Vec<Lever> = bases
+            .iter()
+            .flat_map(|base: &Base| base.applied.iter().cloned())
+            .collect();
         // What costs nothing and keeps results needs no alternative.
         let enough = bases.iter().any(|base: &Base| {
             search::predict(base, plain, &[], &self.options).used <= self.options.budget
@@ -746,14 +767,14 @@ impl Fitter {
         found
     }
 
-    /// Runs a plan, at the capacity less the margin if `limited`. `None` if it does not hold; what
-    /// the run taught is kept.
     /// The time of a run's step against the plain job's.
-    fn time_ratio(&self, run: &Run) -> Option<f64> {
-        let time = run.step_time(&self.options.pace)?;
+    fn time_ratio(&self, run: &Run, plan: &search::Plan) -> Option<f64> {
+        let time = run.step_time(&self.options.pace, plan.host)?;
         (self.plain_time > 0.0).then(|| time / self.plain_time)
     }
 
+    /// Runs a plan, at the capacity less the margin if `limited`. `None` if it does not hold; what
+    /// the run taught is kept.
     pub(crate) fn verify(
         &mut self,
         plan: &search::Plan,
@@ -782,7 +803,7 @@ impl Fitter {
                     // Even a plan whose peak would do may have failed for want of one large piece.
                     Ended::Through(run) => {
                         let used = run.peak().used_bytes.max(self.workshop.budget + 1);
-                        let time = self.time_ratio(&run);
+                        let time = self.time_ratio(&run, plan);
                         self.options.learn(plan, used, time);
                     }
                     Ended::Failed { why, .. } | Ended::Refused(why) => {
@@ -808,7 +829,7 @@ impl Fitter {
             self.reject(&lever, &why);
             return Ok(None);
         }
-        let time_ratio = self.time_ratio(&run);
+        let time_ratio = self.time_ratio(&run, plan);
         self.options.learn(plan, run.peak().used_bytes, time_ratio);
         if run.peak().used_bytes > self.workshop.budget && limited {
             return Ok(None);

@@ -204,6 +204,10 @@ fn snippet(lever: &Lever) -> String {
         Lever::InplaceActivations { modules } => {
             format!("give these modules inplace=True:\n{}", modules.join("\n"))
         }
+        Lever::FusedModules { modules } => format!(
+            "in the forward of these modules, in place of what is written out:\nreturn torch.nn.functional.gelu(x, approximate=\"tanh\")  # activations by tanh; Hugging Face: config.hidden_act or activation_function = \"gelu_pytorch_tanh\"\nreturn torch.nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)  # RMSNorm\n{}",
+            modules.join("\n")
+        ),
         Lever::MicroBatch { parts } => format!(
             "in the loop over batches, before optimizer.step():\nfor part in batch.chunk({parts}):\n    loss = loss_of(part) * len(part) / len(batch)\n    loss.backward()"
         ),

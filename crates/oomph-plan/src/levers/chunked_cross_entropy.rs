@@ -57,5 +57,6 @@ pub(crate) fn apply(draft: &mut Draft<'_>, chunks: u32) {
     draft.body.add(Load {
         busy: again,
         launches: chunks as f64 * 6.0,
+        ..Load::default()
     });
 }

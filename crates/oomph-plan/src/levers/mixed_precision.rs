@@ -10,7 +10,7 @@
 
 use oomph_trace::{Category, Phase};
 
-use crate::draft::{Draft, Load};
+use crate::draft::{Draft, Load, Precision};
 use crate::model::{Event, Model, Tensor};
 
 /// Operators whose results are 16 bits wide under autocast.
@@ -71,13 +71,15 @@ pub(crate) fn apply(draft: &mut Draft<'_>) {
         }
     }
     cast_weights(draft);
-    let before = draft.loads().0;
-    draft.halved = true;
-    let after = draft.loads().0;
-    draft.body.busy += after.busy - before.busy;
+    draft.set_precision(Precision::Half);
     draft
         .assumptions
         .push("types under autocast follow rules about operators".to_owned());
+}
+
+/// Whether an operator multiplies matrices.
+pub(crate) fn is_product(op: &str) -> bool {
+    PRODUCTS.iter().any(|name| op.contains(name))
 }
 
 fn narrows(model: &Model, tensor: &Tensor, sums_are_wide: bool) -> bool {
@@ -115,7 +117,7 @@ fn cast_weights(draft: &mut Draft<'_>) {
         if let Event::Alloc(number) = event
             && let Some(&tensor) = draft.template.tensors.get(number as usize)
             && tensor.category != Category::Workspace
-            && PRODUCTS.iter().any(|name| model.op(&tensor).contains(name))
+            && is_product(model.op(&tensor))
             && let Some(call) = model.calls.get(tensor.call as usize)
             && let Some(size) = model
                 .parameter_sizes
@@ -146,6 +148,6 @@ fn cast_weights(draft: &mut Draft<'_>) {
     draft.template.body = body;
     draft.body.add(Load {
         busy: 1.5 * bytes as f64 / draft.pace().memory_bytes_per_s * 1e9,
-        launches: 0.0,
+        ..Load::default()
     });
 }

@@ -10,6 +10,7 @@ pub(crate) mod attention;
 pub(crate) mod blocks;
 pub(crate) mod checkpoint;
 pub(crate) mod chunked_cross_entropy;
+pub(crate) mod fused_modules;
 pub(crate) mod inplace_activations;
 pub(crate) mod micro_batch;
 pub(crate) mod mixed_precision;
@@ -22,6 +23,7 @@ pub(crate) mod set_to_none;
 pub(crate) mod split_batch;
 pub(crate) mod step_in_backward;
 pub(crate) mod stream_weights;
+pub(crate) mod tf32;
 
 use crate::draft::Draft;
 use crate::lever::Lever;
@@ -44,11 +46,13 @@ pub fn apply(draft: &mut Draft<'_>, lever: &Lever) {
         Lever::Optimizer8bit {} => optimizer_8bit::apply(draft),
         Lever::OptimizerOnCpu {} => optimizer_on_cpu::apply(draft),
         Lever::SplitBatch { parts } => split_batch::apply(draft, *parts),
+        Lever::Tf32 { enabled: true } => tf32::apply(draft),
         Lever::StreamWeights { modules } => stream_weights::apply(draft, modules),
         // They change times, or what happens outside of training steps, or a run shows what they do.
         Lever::CudnnBenchmark { .. }
-        | Lever::Tf32 { .. }
+        | Lever::Tf32 { enabled: false }
         | Lever::NoGradEval {}
+        | Lever::FusedModules { .. }
         | Lever::InferenceMode {}
         | Lever::HalfWeights { .. }
         | Lever::Int8Linear { .. }

@@ -54,5 +54,6 @@ pub(crate) fn apply(draft: &mut Draft<'_>) {
     let link = 2.0 * gradients as f64 / draft.pace().link_bytes_per_s;
     let step = 2.0 * (state + gradients) as f64 / HOST_MEMORY_BYTES_PER_S;
     draft.tail = Load::default();
-    draft.waits += (link + step) * 1e9;
+    draft.waits += link * 1e9;
+    draft.serial += step * 1e9;
 }

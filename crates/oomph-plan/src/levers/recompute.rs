@@ -41,9 +41,9 @@ const PRODUCTS: [&str; 5] = ["Linear", "Conv1D", "Conv1d", "Conv2d", "Conv3d"];
 const WIDER: u64 = 2;
 /// Less is not worth a call from Python.
 const LEAST_BYTES: u64 = 256 << 10;
-/// What a call costs the host beside its launches, in launches: following the graph in the forward
-/// pass and coming back in the backward pass takes about 50 µs.
-const HOST_LAUNCHES: f64 = 4.0;
+/// What a call costs the host beside its launches, in nanoseconds: following the graph in the forward
+/// pass and coming back in the backward pass.
+const HOST_NS: f64 = 100_000.0;
 
 /// The modules that it could be applied to: the cheap ones, and those with the products before them.
 pub(crate) fn offered(model: &Model) -> Vec<Vec<String>> {
@@ -222,8 +222,8 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     for call in again {
         let mut load = draft.forward_load(call);
         load.add(Load {
-            busy: 0.0,
-            launches: HOST_LAUNCHES,
+            lever: HOST_NS,
+            ..Load::default()
         });
         draft.body.add(load);
     }

@@ -45,5 +45,6 @@ pub(crate) fn apply(draft: &mut Draft<'_>, parts: u32) {
     draft.repeats *= parts as f64;
     let more = (parts - 1) as f64 * draft.body.launches;
     draft.body.launches += more;
+    draft.body.calls *= parts as f64;
     draft.body.busy += more * draft.pace().launch_ns;
 }

@@ -168,10 +168,11 @@ fn find(
     let mut refused = u64::MAX;
     for _ in 0..RUNS {
         let budget = fitter.workshop.budget as f64 / correction;
-        let need = |size: u64| {
+        let plan = |size: u64| {
             let scaled = base.scaled(size.saturating_pow(dimensions), now.pow(dimensions));
-            search::predict(&scaled, base, levers, &fitter.options).used as f64
+            search::predict(&scaled, base, levers, &fitter.options)
         };
+        let need = |size: u64| plan(size).used as f64;
         // The largest size that the model says fits.
         let (mut low, mut high) = (0, 1);
         while high < now.saturating_mul(MOST) && need(high) <= budget {
@@ -200,6 +201,7 @@ fn find(
             break;
         }
         let predicted = need(size);
+        let host = plan(size).host;
         let of = if levers.is_empty() { "plain" } else { "levers" };
         let name = format!("size-{of}-{size}");
         let what = format!("trying a size of {size}");
@@ -214,7 +216,7 @@ fn find(
                 confirmed = Some(Confirmed {
                     size,
                     used,
-                    time: run.step_time(&fitter.options.pace),
+                    time: run.step_time(&fitter.options.pace, host),
                 });
             }
             Ended::Through(_) | Ended::OutOfMemory(_) => {

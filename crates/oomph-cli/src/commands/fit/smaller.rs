@@ -1,6 +1,7 @@
 //! What to say where nothing fits: the least possible, what holds it there, which GPUs would do,
 //! and which smaller jobs would fit.
 
+use oomph_plan::model::Model;
 use oomph_plan::search::Base;
 use oomph_report::fit::{Fit, Variant as Smaller};
 
@@ -20,19 +21,24 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> a
         margin = result.gpu.margin_bytes as f64 / result.gpu.memory_bytes as f64;
     }
     let mut levers = Vec::new();
+    // Each run teaches how far predictions of its levers hold: the next may be another plan.
+    let mut known = u64::MAX;
     for _ in 0..TRIES {
-        let Some(least) = fitter.search(bases).least else {
+        let Some(least) = fitter.search(bases).least.filter(|plan| plan.used < known) else {
             break;
         };
+        fitter.options.failed.push(least.levers.clone());
         if let Some(mut measured) = fitter.verify(&least, false)? {
-            measured.verified = true;
-            levers.clone_from(&measured.levers);
-            result.least = Some(measured);
-            result.held_by = std::mem::take(&mut fitter.held);
-            break;
+            if measured.peak.used_bytes < known {
+                known = measured.peak.used_bytes;
+                measured.verified = true;
+                levers.clone_from(&measured.levers);
+                result.least = Some(measured);
+                result.held_by = std::mem::take(&mut fitter.held);
+            }
+        } else if known == u64::MAX {
+            result.least = Some(predicted(&least));
         }
-        result.least = Some(predicted(&least));
-        fitter.options.failed.push(least.levers);
     }
     if let Some(least) = &result.least {
         let used = least.peak.used_bytes;
@@ -53,35 +59,10 @@ fn variants(
     levers: &[oomph_plan::Lever],
     result: &mut Fit,
 ) -> anyhow::Result<()> {
-    let blocks = bases
-        .first()
-        .map_or(0, |base| oomph_plan::units::repeated(&base.model).len());
-    let batch = bases.first().map_or(0, |base| base.model.batch);
-    let mut tried: Vec<(String, Variant)> = Vec::new();
-    if blocks >= 4 {
-        for (share, words) in [(0.5, "half"), (0.25, "a quarter of")] {
-            tried.push((
-                format!("{words} the repeated blocks, with that plan"),
-                Variant {
-                    layers: Some(share),
-                    ..Variant::default()
-                },
-            ));
-        }
-    }
-    if batch >= 4 {
-        tried.push((
-            format!(
-                "batches of {} instead of {batch}, with that plan",
-                batch / 4
-            ),
-            Variant {
-                batch: Some(batch / 4),
-                ..Variant::default()
-            },
-        ));
-    }
-    for (index, (what, variant)) in tried.into_iter().enumerate() {
+    let Some(model) = bases.first().map(|base| &base.model) else {
+        return Ok(());
+    };
+    for (index, (what, variant)) in candidates(model).into_iter().enumerate() {
         // Micro-batches of a smaller batch may be smaller than a sample.
         let levers: Vec<oomph_plan::Lever> = levers
             .iter()
@@ -95,14 +76,73 @@ fn variants(
             variant,
             None,
         )?;
-        if let Ended::Through(run) = ended {
-            let used = run.peak().used_bytes;
-            result.variants.push(Smaller {
-                what,
-                used_bytes: used,
-                fits: used <= fitter.workshop.budget,
-            });
+        let Ended::Through(run) = ended else {
+            // The script's own code knows the sizes of its model: there is no such relative.
+            continue;
+        };
+        let became = &run.record.became;
+        let is_relative =
+            variant.width.is_some() || variant.separable.is_some() || variant.member.is_some();
+        if is_relative && became.is_empty() {
+            continue;
         }
+        let what = if variant.member.is_some() {
+            format!("{}, smaller of the same family", became.join(" and "))
+        } else {
+            what
+        };
+        let used = run.peak().used_bytes;
+        result.variants.push(Smaller {
+            what: format!("{what}, with that plan"),
+            used_bytes: used,
+            fits: used <= fitter.workshop.budget,
+        });
     }
     Ok(())
+}
+
+/// What could be tried, in words and as the run is asked for it.
+fn candidates(model: &Model) -> Vec<(String, Variant)> {
+    let plain = Variant::default();
+    let mut found = Vec::new();
+    if oomph_plan::units::repeated(model).len() >= 4 {
+        for (share, words) in [(0.5, "half"), (0.25, "a quarter of")] {
+            let layers = Some(share);
+            found.push((
+                format!("{words} the repeated blocks"),
+                Variant { layers, ..plain },
+            ));
+        }
+    }
+    let width = Some(0.5);
+    found.push(("layers half as wide".to_owned(), Variant { width, ..plain }));
+    if model.modules.iter().any(|module| module.kind == "Conv2d") {
+        found.push((
+            "convolutions of each channel, then across channels".to_owned(),
+            Variant {
+                separable: Some(true),
+                ..plain
+            },
+        ));
+    }
+    for (steps, words) in [(1, "the next"), (2, "the next but one")] {
+        found.push((
+            format!("{words} smaller model of the family"),
+            Variant {
+                member: Some(steps),
+                ..plain
+            },
+        ));
+    }
+    let batch = model.batch;
+    if batch >= 4 {
+        found.push((
+            format!("batches of {} instead of {batch}", batch / 4),
+            Variant {
+                batch: Some(batch / 4),
+                ..plain
+            },
+        ));
+    }
+    found
 }
