@@ -48,12 +48,25 @@ _LATE = re.compile(
     r"|(TORCHELASTIC|ACCELERATE|FSDP|HF|TRANSFORMERS|TOKENIZERS|WANDB|OOMPH)_\w+"
 )
 
+# Of `subprocess.Popen`, since Python 3.10 at least.
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_ARGUMENTS = {
+    "args", "executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "shell", "gid", "gids",
+    "uid", "umask", "start_new_session", *_PIPES,
+}  # fmt: skip
+_CLOSE = "_close_pipe_fds"
+
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that must be the same where torch is imported."""
     return {name: value for name, value in environment.items() if not _LATE.fullmatch(name)}
+
+
+def _is_single(environment: Mapping[str, str]) -> bool:
+    """Whether what torch brings starts no threads when it is imported: they would not be forked."""
+    return environment.get("OMP_NUM_THREADS") == "1"
 
 
 # ---- the launcher's side ----
@@ -100,10 +113,10 @@ class _Client:
         return reply
 
     def close(self) -> None:
-        """End the server."""
+        """End the server, whatever it is at: it holds nothing."""
         self._socket.close()
-        with contextlib.suppress(Exception):
-            self._process.wait(5)
+        self._process.kill()
+        self._process.wait()
 
 
 def _child_subreaper() -> int:
@@ -129,8 +142,9 @@ class Launcher:
     def expect(self) -> None:
         """Start the server while the launcher itself still imports what it needs."""
         # torchrun gives each of several ranks one thread, unless the user says otherwise.
-        self._client = _Client({"OMP_NUM_THREADS": "1", **os.environ})
-        atexit.register(self._close)
+        expected = {"OMP_NUM_THREADS": "1", **os.environ}
+        if _is_single(expected):
+            self._client = _Client(expected)
 
     def install(self) -> None:
         """Wrap how `subprocess.Popen` starts a child."""
@@ -138,6 +152,9 @@ class Launcher:
 
         original = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         names = original.__code__.co_varnames[: original.__code__.co_argcount]
+        if not (names[1:] and _ARGUMENTS <= set(names) and hasattr(subprocess.Popen, _CLOSE)):
+            return  # a Python that starts children in another way
+        atexit.register(self._close)
 
         def execute_child(popen: Any, *args: Any) -> None:
             given = dict(zip(names, (popen, *args), strict=True))
@@ -149,10 +166,7 @@ class Launcher:
                         request, [n if fd == -1 else fd for n, fd in enumerate(streams)]
                     )
                     popen._child_created = True
-                    popen._close_pipe_fds(
-                        *(given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite",
-                                                   "errread", "errwrite"))
-                    )  # fmt: skip
+                    getattr(popen, _CLOSE)(*(given[name] for name in _PIPES))
                     return
             original(popen, *args)
 
@@ -172,6 +186,7 @@ class Launcher:
             and words[2].endswith(".py")
             and all(isinstance(x, str) for pair in environment.items() for x in pair)
             and environment.get("RANK", "").isdigit()
+            and _is_single(environment)
             and not environment.keys() & {"PYTHONSAFEPATH", "PYTHONINSPECT"}
             and given["close_fds"]
             and not given["shell"]
@@ -193,17 +208,16 @@ class Launcher:
         )
 
     def _fork(self, request: dict[str, Any], streams: list[int]) -> int:
-        if self._client is None:
-            self.expect()
-        assert self._client is not None
-        if self._client.environment != _early(request["environment"]):
-            self._client.close()
-            self._client = _Client(request["environment"])
+        client, environment = self._client, request["environment"]
+        if client is not None and client.environment != _early(environment):
+            client.close()
+            client = None
+        if client is None:
+            client = self._client = _Client(environment)
         try:
-            return self._client.fork(request, streams)
+            return client.fork(request, streams)
         except _Unavailable:
             self._fails = True
-            self._client.close()
             raise
 
     def _close(self) -> None:
@@ -345,7 +359,11 @@ def _become(request: dict[str, Any]) -> str:
     sys.path.insert(0, os.path.dirname(script))
     import torch
 
-    if _shadowed(sys.path[0]) or torch.cuda._is_in_bad_fork() or not os.path.isfile(script):
+    library = ctypes.CDLL(None)
+    forked = torch.cuda._is_in_bad_fork() or (
+        hasattr(library, "oomph_vgpu_is_forked") and library.oomph_vgpu_is_forked()
+    )
+    if forked or _shadowed(sys.path[0]) or not os.path.isfile(script):
         start_plainly(request)
     # Generators that draw their seed when they are made; Python's own does so in each fork by itself.
     torch.default_generator.seed()
