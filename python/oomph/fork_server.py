@@ -152,7 +152,7 @@ class Launcher:
 
         original = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         names = original.__code__.co_varnames[: original.__code__.co_argcount]
-        if not (names[1:] and _ARGUMENTS <= set(names) and hasattr(subprocess.Popen, _CLOSE)):
+        if not (names[1:] and set(names) >= _ARGUMENTS and hasattr(subprocess.Popen, _CLOSE)):
             return  # a Python that starts children in another way
         atexit.register(self._close)
 
