@@ -14,10 +14,10 @@ KINDS = ("oom", "killed", "exit", "error", "operation", "count", "type", "sleep"
 DISAGREE = ("operation", "count", "type", "order", "skip", "reduction", "receive", "extra")
 JOBS, WORLDS, LIMIT = ("plain", "ddp", "fsdp", "tp"), (2, 3, 4, 5, 6, 7, 8), 30
 LAUNCHERS = {
-    "torchrun": lambda ranks: ["torchrun", "--standalone", "--nproc-per-node", str(ranks)],
-    "module": lambda ranks: ["python", "-m", "torch.distributed.run", "--master-port", str(20000 + os.getpid() % 10000), "--nproc-per-node", str(ranks)],
-    "accelerate": lambda ranks: ["accelerate", "launch", "--multi_gpu", "--num_processes", str(ranks), "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(31000 + os.getpid() % 1000)],
-    "spawn": lambda ranks: [],
+    "torchrun": lambda ranks, port: ["torchrun", "--standalone", "--nproc-per-node", str(ranks)],
+    "module": lambda ranks, port: ["python", "-m", "torch.distributed.run", "--master-port", port, "--nproc-per-node", str(ranks)],
+    "accelerate": lambda ranks, port: ["accelerate", "launch", "--multi_gpu", "--num_processes", str(ranks), "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", port],
+    "spawn": lambda ranks, port: [],
 }
 
 
@@ -28,14 +28,14 @@ def cases(count):
         world = WORLDS[(3 * number + turn) % len(WORLDS)]
         job = JOBS[(number + turn) % len(JOBS)]
         # 840 columns are divided by all of 2 to 8.
-        yield dict(kind=kind, job=job, launcher=launchers[(number // 2 + turn) % len(launchers)], ranks=world, culprit=number % world)
+        yield dict(number=number, kind=kind, job=job, launcher=launchers[(number // 2 + turn) % len(launchers)], ranks=world, culprit=number % world)
 
 
 def run(case):
     with tempfile.TemporaryDirectory() as directory:
         result = os.path.join(directory, "result.json")
         command = [os.path.join(BIN, "oomph"), "run", "--quiet", "--no-measure", "--gpu", f"h100-80gb:{case['ranks']}", "--json", result, "--out", os.path.join(directory, "run"), "--",
-                   *LAUNCHERS[case["launcher"]](case["ranks"]), os.path.join(HERE, "faulty.py"), case["kind"], case["job"], str(case["culprit"]), str(case["ranks"])]
+                   *LAUNCHERS[case["launcher"]](case["ranks"], str(21000 + os.getpid() % 9000 + case["number"])), os.path.join(HERE, "faulty.py"), case["kind"], case["job"], str(case["culprit"]), str(case["ranks"])]
         began = time.time()
         process = subprocess.run(command, capture_output=True, text=True, timeout=300)
         ended = time.time()
