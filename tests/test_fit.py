@@ -173,8 +173,60 @@ def test_nothing_fits_says_what_would(tmp_path, plain):
     assert found.json["held_by"]["parameters"] > 0
     prices = [gpu["usd_per_hour"] for gpu in found.json["gpus"] if gpu["as_it_is"]]
     assert prices and prices == sorted(prices)
-    assert len(found.json["variants"]) == 3
+    variants = [variant["what"].partition(",")[0] for variant in found.json["variants"]]
+    assert variants == [
+        "half the repeated blocks",
+        "a quarter of the repeated blocks",
+        "layers half as wide",
+        "batches of 4096 instead of 16384",
+    ]
     assert "least" in found.out and not (tmp_path / "oomph-plan.toml").exists()
+
+
+EVALUATED = (
+    TRAIN
+    + """
+    model.eval()
+    for (x,) in DataLoader(data.dataset, batch_size=32768):
+        loss = model(x.cuda()).pow(2).mean()
+"""
+)
+
+
+def test_an_evaluation_with_a_graph_is_found_and_cured(tmp_path, plain):
+    memory = int(plain["used_bytes"] * 1.05)
+    found = fit(tmp_path, EVALUATED, "--memory", memory, "--margin", "0%")
+    assert found.status == 0, found.err + found.out
+    assert found.levers == ["no_grad_eval"] and found.chosen["same_results"] == "exact"
+
+
+WRITTEN_OUT = TRAIN.replace("nn.GELU()", "NewGELU()").replace(
+    "    class Block",
+    """    class NewGELU(nn.Module):
+        def forward(self, x):
+            return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
+
+    class Block""",
+)
+
+
+def test_what_is_written_out_becomes_one_kernel(tmp_path, plain):
+    memory = int(plain["used_bytes"] * 1.02)
+    found = fit(tmp_path, WRITTEN_OUT, "--memory", memory, "--margin", "0%")
+    assert found.status == 0, found.err + found.out
+    assert found.levers == ["fused_modules"]
+    assert found.chosen["time_ratio"] < 1.0
+
+
+def test_tf32_buys_time_back(tmp_path, plain):
+    memory = plain["used_bytes"] // 2
+    options = ("--memory", memory, "--margin", "0%", "--allow", "checkpoint", "--allow", "tf32")
+    quick = fit(tmp_path, TRAIN, *options, gpu="a100-80gb")
+    chosen = quick.json["plans"][0]
+    assert [lever["name"] for lever in chosen["levers"]] == ["tf32", "checkpoint"]
+    assert chosen["same_results"] == "numerics" and chosen["time_ratio"] < 1.0
+    kept = fit(tmp_path, TRAIN, *options, "--keep-results", gpu="a100-80gb")
+    assert kept.levers == ["checkpoint"] and kept.chosen["time_ratio"] > 1.0
 
 
 def test_the_largest_batch_is_the_largest(tmp_path, plain):

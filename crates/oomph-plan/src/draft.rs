@@ -110,8 +110,6 @@ pub struct Draft<'a> {
     pub precision: Precision,
     /// Nanoseconds that the GPU waits for the link to the host.
     pub waits: f64,
-    /// Nanoseconds that the GPU waits for work of the host's processor.
-    pub serial: f64,
     /// How often models run in place of once: parts of a batch.
     pub repeats: f64,
     /// Memory outside the allocator.
@@ -131,7 +129,6 @@ impl<'a> Draft<'a> {
             tail: Load::default(),
             precision: Precision::AsRecorded,
             waits: 0.0,
-            serial: 0.0,
             repeats: 1.0,
             outside: model.outside,
             assumptions: Vec::new(),
@@ -225,7 +222,7 @@ impl<'a> Draft<'a> {
         }
         load.add(self.tail);
         let loading = self.model.facts.loading_ns as f64;
-        load.time(&self.pace) + self.waits + self.serial + loading
+        load.time(&self.pace) + self.waits + loading
     }
 
     /// Adding each micro-batch's gradients to those that are there: read both, write one.

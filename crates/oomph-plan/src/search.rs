@@ -24,7 +24,7 @@ const OF_RUNS: [&str; 4] = [
     "mixed_precision",
 ];
 /// Events that a whole search may play: a second's worth.
-const PLAYED_EVENTS: usize = 6_000_000;
+const PLAYED_EVENTS: usize = 8_000_000;
 /// Fewest and most combinations that are played.
 const PLAYS: std::ops::RangeInclusive<usize> = 60..=1500;
 /// What one more lever must save in time to be worth its mention.
@@ -274,7 +274,7 @@ pub struct Factors {
 pub struct HostTime {
     /// Nanoseconds of levers, beside the GPU's work.
     pub beside_ns: f64,
-    /// Nanoseconds of loading a batch and of steps on the CPU, while the GPU waits.
+    /// Nanoseconds of loading a batch, while the GPU waits.
     pub alone_ns: f64,
 }
 
@@ -351,15 +351,17 @@ pub fn search(bases: &[Base], options: &Options) -> Found {
     };
     // What a play goes through follows from a step, not from how many were recorded.
     let events = play::length(&plain.model.template).max(1);
-    let mut plays = (PLAYED_EVENTS / events).clamp(*PLAYS.start(), *PLAYS.end());
-    plays /= bases.len();
+    let plays = (PLAYED_EVENTS / events).clamp(*PLAYS.start(), *PLAYS.end());
     // Where a run in mixed precision is at hand, rules about it are not needed.
     let measured_precision = bases.iter().any(|base| {
         base.applied
             .iter()
             .any(|lever| lever.name() == "mixed_precision")
     });
-    for base in bases {
+    for (index, base) in bases.iter().enumerate() {
+        // Runs with what costs nothing leave little to look for on the plain one.
+        let share = if index == 0 { 1 } else { 2 };
+        let plays = plays * share / (2 * bases.len() - 1);
         searcher.base(base, plays, !measured_precision);
     }
     for base in bases {
@@ -408,10 +410,8 @@ impl Searcher<'_> {
                     .any(|lever| lever.name() == treatment.lever(Vec::new()).name())
         })
         .collect();
-        let mut combinations = offers.combinations();
-        // Few plays: the combinations of few levers, which come first.
         let each = 1 + sequences.len() * LEAST_GRID;
-        combinations.truncate((plays / each).max(8));
+        let combinations = self.promising(base, &offers, &sequences, (plays / each).max(8));
         let grid =
             (plays / combinations.len().max(1) / sequences.len().max(1)).clamp(LEAST_GRID, 16);
         for combination in &combinations {
@@ -421,6 +421,77 @@ impl Searcher<'_> {
                 self.sequence(base, combination, *treatment, sequence, grid);
             }
         }
+    }
+
+    /// At most `most` of all combinations: those that promise the least time for some amount of
+    /// memory, then the next best. A combination promises the product of what its levers do alone;
+    /// only playing it tells.
+    fn promising(
+        &mut self,
+        base: &Base,
+        offers: &Offers,
+        sequences: &[(Treatment, Sequence)],
+        most: usize,
+    ) -> Vec<Combination> {
+        let all = offers.combinations();
+        if all.len() <= most {
+            return all;
+        }
+        let plain = self.evaluate(base, &[]);
+        let effect = |plan: &Plan| {
+            (
+                plan.used as f64 / plain.used.max(1) as f64,
+                plan.time_ratio / plain.time_ratio.max(1e-9) + LEVER_COST,
+            )
+        };
+        let alone: Vec<(&Combination, (f64, f64))> = offers
+            .groups
+            .iter()
+            .flatten()
+            .filter(|choice| !choice.is_empty())
+            .map(|choice| (choice, effect(&self.evaluate(base, choice))))
+            .collect();
+        let mut treatments = vec![(1.0, 1.0)];
+        for (treatment, sequence) in sequences {
+            let whole = self.with_blocks(base, &Vec::new(), *treatment, sequence, sequence.len());
+            treatments.push(effect(&whole));
+            self.consider(whole);
+        }
+        let mut points: Vec<(f64, f64, usize)> = Vec::new();
+        for (index, combination) in all.iter().enumerate() {
+            let (mut memory, mut time) = (1.0, 1.0);
+            for (choice, effect) in &alone {
+                if choice.iter().all(|lever| combination.contains(lever)) {
+                    memory *= effect.0;
+                    time *= effect.1;
+                }
+            }
+            let treated = treatments
+                .iter()
+                .map(|(m, t)| (memory * m, time * t, index));
+            points.extend(treated);
+        }
+        points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let mut chosen = vec![0];
+        while chosen.len() < most && !points.is_empty() {
+            let mut quickest = f64::INFINITY;
+            let mut rest = Vec::with_capacity(points.len());
+            for point in points {
+                if point.1 < quickest {
+                    quickest = point.1;
+                    if !chosen.contains(&point.2) && chosen.len() < most {
+                        chosen.push(point.2);
+                    }
+                } else if !chosen.contains(&point.2) {
+                    rest.push(point);
+                }
+            }
+            points = rest;
+        }
+        chosen
+            .into_iter()
+            .filter_map(|index| all.get(index).cloned())
+            .collect()
     }
 
     /// Tries points along a sequence; from the first that fits, goes back as far as it fits.
@@ -521,7 +592,7 @@ impl Searcher<'_> {
             time_ratio: learned.time * draft.time() / self.plain_time.max(1.0),
             host: HostTime {
                 beside_ns: draft.lever_time(),
-                alone_ns: draft.serial + base.model.facts.loading_ns as f64,
+                alone_ns: base.model.facts.loading_ns as f64,
             },
             results,
             assumptions: draft.assumptions.clone(),
