@@ -39,6 +39,7 @@ check:
 	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
 	$(BIN)/ruff check python tests examples web
 	$(BIN)/ruff format --check python tests web
+	$(BIN)/mypy
 
 test: build check
 	$(CARGO) test -q --workspace

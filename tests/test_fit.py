@@ -174,10 +174,10 @@ def test_nothing_fits_says_what_would(tmp_path, plain):
     prices = [gpu["usd_per_hour"] for gpu in found.json["gpus"] if gpu["as_it_is"]]
     assert prices and prices == sorted(prices)
     variants = [variant["what"].partition(",")[0] for variant in found.json["variants"]]
+    # Not half as wide: the data goes into the first block as it is.
     assert variants == [
         "half the repeated blocks",
         "a quarter of the repeated blocks",
-        "layers half as wide",
         "batches of 4096 instead of 16384",
     ]
     assert "least" in found.out and not (tmp_path / "oomph-plan.toml").exists()
@@ -186,15 +186,17 @@ def test_nothing_fits_says_what_would(tmp_path, plain):
 EVALUATED = (
     TRAIN
     + """
-    model.eval()
-    for (x,) in DataLoader(data.dataset, batch_size=32768):
-        loss = model(x.cuda()).pow(2).mean()
+        del loss
+        model.eval()
+        seen = model(torch.cat([x, x])).pow(2).mean()
+        del seen
+        model.train()
 """
 )
 
 
 def test_an_evaluation_with_a_graph_is_found_and_cured(tmp_path, plain):
-    memory = int(plain["used_bytes"] * 1.05)
+    memory = int(plain["used_bytes"] * 1.4)
     found = fit(tmp_path, EVALUATED, "--memory", memory, "--margin", "0%")
     assert found.status == 0, found.err + found.out
     assert found.levers == ["no_grad_eval"] and found.chosen["same_results"] == "exact"
@@ -219,7 +221,7 @@ def test_what_is_written_out_becomes_one_kernel(tmp_path, plain):
 
 
 def test_tf32_buys_time_back(tmp_path, plain):
-    memory = plain["used_bytes"] // 2
+    memory = plain["used_bytes"] * 8 // 10
     options = ("--memory", memory, "--margin", "0%", "--allow", "checkpoint", "--allow", "tf32")
     quick = fit(tmp_path, TRAIN, *options, gpu="a100-80gb")
     chosen = quick.json["plans"][0]

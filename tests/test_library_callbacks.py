@@ -3,6 +3,7 @@
 import oomph
 import pytest
 import torch
+from oomph.levers.checkpoint import is_checkpointed
 from torch import nn
 
 torch.set_num_threads(1)
@@ -134,3 +135,94 @@ def test_lightning_refuses_accumulation():
 
     with pytest.raises(oomph.Refused, match="accumulate_grad_batches=1"):
         trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(4, 2)))
+
+
+def unless_checkpointed(module, block):
+    """Fail until `block` is checkpointed: not even one sample fits without."""
+    forward = module.forward
+
+    def guarded(*args, **kwargs):
+        if not is_checkpointed(block):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return forward(*args, **kwargs)
+
+    module.forward = guarded
+
+
+def test_hugging_face_single_samples_pull_a_rung(tmp_path, caplog):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    from oomph.huggingface import MemoryCallback
+
+    def train(limited):
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            n_layer=4, n_embd=16, n_head=2, vocab_size=50, n_positions=16, bos_token_id=0, eos_token_id=0
+        )  # fmt: skip
+        model = transformers.GPT2LMHeadModel(config)
+        ids = torch.randint(0, 50, (6, 12), generator=torch.Generator().manual_seed(1))
+        data = [{"input_ids": row, "labels": row} for row in ids]
+        args = transformers.TrainingArguments(
+            output_dir=str(tmp_path), per_device_train_batch_size=1, max_steps=3, learning_rate=1e-2, use_cpu=True,
+            report_to=[], save_strategy="no", disable_tqdm=True,
+        )  # fmt: skip
+        trainer = transformers.Trainer(model=model, args=args, train_dataset=data)
+        callback = MemoryCallback(trainer)
+        trainer.add_callback(callback)
+        if limited:
+            unless_checkpointed(model, model.transformer.h[1])
+            trainer._signature_columns = ["input_ids", "labels"]
+        trainer.train()
+        return model, callback
+
+    plain, _ = train(False)
+    with caplog.at_level("WARNING", "oomph"):
+        model, callback = train(True)
+    assert len(callback.errors) == 2
+    assert "going on with checkpoint GPT2LMHeadModel.transformer.h[0:2]" in caplog.text
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_lightning_single_samples_pull_a_rung():
+    lightning = pytest.importorskip("lightning.pytorch")
+    from oomph.lightning import MemoryCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(
+                *(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.3), nn.Tanh()) for _ in range(4))
+            )
+
+        def training_step(self, batch, index):
+            return self.net(batch[0]).pow(2).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    def train(limited):
+        torch.manual_seed(0)
+        module, callback = Module(), MemoryCallback()
+        trainer = lightning.Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, callbacks=[callback],
+        )  # fmt: skip
+        if limited:
+            unless_checkpointed(module.net, module.net[1])
+        data = torch.utils.data.TensorDataset(torch.randn(4, 6))
+        trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=1))
+        return module, callback
+
+    plain, _ = train(False)
+    module, callback = train(True)
+    assert len(callback.errors) == 2
+    for a, b in zip(module.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_wrong_words_for_coupled():
+    from oomph.shrinking import Shrinker
+
+    with pytest.raises(ValueError, match='"refuse" or "warn"'):
+        Shrinker(None, "allow", "batch")

@@ -119,6 +119,35 @@ assert freed.tensors >= 256 << 20 and torch.cuda.memory_reserved() < 256 << 20, 
 """)  # fmt: skip
 
 
+SESSION = """import torch, oomph
+def train():
+    layers = []
+    for _ in range(100): layers.append(torch.empty(128 << 20, dtype=torch.uint8, device="cuda"))
+
+train()
+held = torch.cuda.memory_allocated()
+freed = oomph.free()
+left = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+again = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").numel()
+"""
+
+
+def test_free_in_an_interactive_session_after_an_error(oomph):
+    """The prompt keeps the last error, whose frames keep everything that they made."""
+    check(oomph, f"""
+import code, contextlib, io
+del model, optimizer
+session = code.InteractiveConsole()
+with contextlib.redirect_stderr(io.StringIO()) as shown:
+    for line in {SESSION!r}.splitlines(): session.push(line)
+names = session.locals
+assert "OutOfMemoryError" in shown.getvalue(), shown.getvalue()
+assert names["held"] >= 1 << 30, names["held"]
+assert names["left"] == (0, 0) and names["freed"].tensors == names["held"], names["freed"]
+assert names["again"] == 1 << 30
+""")  # fmt: skip
+
+
 def test_costs_for_the_sampler_are_measured(oomph):
     check(oomph, """
 cost, budget = oomph.measure_sample_cost(

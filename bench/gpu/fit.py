@@ -192,12 +192,14 @@ def main() -> None:
                 break
             job = row["job"]
             script = str(FIT / "jobs" / f"{job}.py")
-            arguments = ["--steps", "3" if args.tiny else "8"]
+            arguments = ["--steps", "3" if args.tiny else "14"]
             settings = dict(script=script, arguments=arguments)
             if job not in plain:
                 plain[job] = run(settings, args.virtual, 120)
                 note(dict(job=job, kind="plain", measured=plain[job], planned=row["plain"]))
-                for baseline in () if args.tiny or args.no_baselines else ("checkpoint_all", "save_on_cpu"):
+                for baseline in (
+                    () if args.tiny or args.no_baselines else ("checkpoint_all", "save_on_cpu")
+                ):
                     result = run(dict(settings, baseline=baseline), args.virtual, 120)
                     note(
                         dict(
@@ -221,12 +223,11 @@ def main() -> None:
 
 
 def ratio(result: dict, plain: dict) -> float | None:
-    """Median step time against the plain job's, the first two steps left out."""
+    """Median step time of the second half against the plain job's: the allocator has settled then."""
     if not result.get("step_s") or not plain.get("step_s"):
         return None
-    return statistics.median(result["step_s"][1:] or result["step_s"]) / statistics.median(
-        plain["step_s"][1:] or plain["step_s"]
-    )
+    settled = [run["step_s"][len(run["step_s"]) // 2 :] for run in (result, plain)]
+    return statistics.median(settled[0]) / statistics.median(settled[1])
 
 
 def say(row: dict) -> str:

@@ -110,7 +110,15 @@ def share(modules, part):
 
 CHEAP = ("LayerNorm", "LlamaRMSNorm", "BatchNorm2d", "ReLU", "GELU", "GELUActivation", "NewGELUActivation", "SiLU", "SiLUActivation")  # fmt: skip
 """Classes of modules that take little time for the bytes of their results."""
-WIDE = (".c_fc", ".intermediate.dense", ".mlp.0", ".gate_proj", ".up_proj", ".conv3", ".downsample.0")
+WIDE = (
+    ".c_fc",
+    ".intermediate.dense",
+    ".mlp.0",
+    ".gate_proj",
+    ".up_proj",
+    ".conv3",
+    ".downsample.0",
+)
 """Products whose results are wider than what they are made of, by the ends of their names."""
 CHECKPOINTED = dict(GPT2LMHeadModel=8, BertForSequenceClassification=1, VisionTransformer=1, LlamaForCausalLM=0, ResNet=1)  # fmt: skip
 """How many blocks are checkpointed, beside recomputation in the others, until half of the peak's
@@ -132,7 +140,9 @@ def half(model):
     """Recomputation everywhere but in the first blocks, which are checkpointed."""
     first = repeated(model)[: CHECKPOINTED[type(model).__name__]]
     rest = [name for name in cheap(model, True) if not name.startswith(tuple(f"{block}." for block in first))]  # fmt: skip
-    return [("recompute", dict(modules=rest))] + ([("checkpoint", dict(modules=first))] if first else [])
+    return [("recompute", dict(modules=rest))] + (
+        [("checkpoint", dict(modules=first))] if first else []
+    )
 
 
 def variants(model):
@@ -159,6 +169,15 @@ def variants(model):
         "optimizer_on_cpu": ("optimizer_on_cpu", {}),
         "chunked_cross_entropy 8": ("chunked_cross_entropy", dict(chunks=8)),
     }
+    written_out = [name for name, module in names(model).items() if type(module).__name__ in ("LlamaRMSNorm", "NewGELUActivation")]  # fmt: skip
+    if written_out:
+        fused = ("fused_modules", dict(modules=written_out))
+        found["one kernel"] = fused
+        found["one kernel, recompute"] = [fused, ("recompute", dict(modules=cheap(model, False)))]
+        found["one kernel, recompute with products"] = [
+            fused,
+            ("recompute", dict(modules=cheap(model, True))),
+        ]
     adam = type(model).__name__ not in ("ResNet", "VisionTransformer")
     vocabulary = type(model).__name__.endswith("LMHeadModel") or type(model).__name__.endswith(
         "CausalLM"

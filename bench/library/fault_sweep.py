@@ -109,6 +109,8 @@ def by_hand(case, device, parts):
 def with_fault(case, device, step, arm, disarm, protect):
     """Train with TrainStep; `arm()` lets a fault wait in the step numbered `step`."""
     model, optimizer, scaler, batches, loss_fn = build(case, device)
+    if case.get("checkpointed"):
+        oomph.CheckpointBlocks().apply(model)
     train = oomph.TrainStep(
         model, optimizer, loss_fn, weight=weight(case["model"]), max_norm=case["clip"], scaler=scaler,
         protect=protect, micro_batch=None if device == "cpu" else case.get("micro_batch", 6), grow_after=0,

@@ -1,4 +1,4 @@
-"""The three small models of the sweeps, with a batch and a loss each."""
+"""The small models of the sweeps, with a batch and a loss each."""
 
 import torch
 from torch import nn
@@ -38,6 +38,28 @@ class Cnn(nn.Module):
         return self.head(self.features(images).mean((2, 3)))
 
 
+class Residual(nn.Module):
+    """Residual blocks with BatchNorm and dropout, which can be checkpointed and must not be split."""
+
+    def __init__(self, width=8, depth=3):
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width),
+                nn.ReLU(), nn.Dropout(0.1), nn.Conv2d(width, width, 3, padding=1),
+            )
+            for _ in range(depth)
+        )  # fmt: skip
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, images):
+        x = self.stem(images)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x.mean((2, 3)))
+
+
 def mlp(device="cpu"):
     model = nn.Sequential(
         nn.Linear(12, 32), nn.GELU(), nn.Dropout(0.2), nn.Linear(32, 32), nn.GELU(), nn.Dropout(0.2), nn.Linear(32, 4)
@@ -68,8 +90,12 @@ def transformer(device="cpu"):
     return model, batch, loss
 
 
-def cnn(device="cpu"):
-    model = Cnn().to(device)
+def residual(device="cpu"):
+    return cnn(device, Residual)
+
+
+def cnn(device="cpu", kind=Cnn):
+    model = kind().to(device)
 
     def batch(seed, size=6):
         g = torch.Generator().manual_seed(seed)
@@ -78,5 +104,5 @@ def cnn(device="cpu"):
     return model, batch, lambda model, part: nn.functional.cross_entropy(model(part[0]), part[1])
 
 
-MODELS = {"mlp": mlp, "transformer": transformer, "cnn": cnn}
-WEIGHTS = {"mlp": "samples", "transformer": "labels", "cnn": "samples"}
+MODELS = {"mlp": mlp, "transformer": transformer, "cnn": cnn, "residual": residual}
+WEIGHTS = {"mlp": "samples", "transformer": "labels", "cnn": "samples", "residual": "samples"}

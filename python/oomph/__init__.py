@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oomph.finder import BatchSizes, find_batch_size
     from oomph.memory_model import MemoryModel
     from oomph.release import Freed, free
-    from oomph.rungs import CheckpointBlocks, Rung
+    from oomph.rungs import CheckpointBlocks, Ladder, Rung
     from oomph.sampler import MemoryBatchSampler, SampleCost, measure_sample_cost
     from oomph.stepping import StepReport, TrainStep, train_step
     from oomph.watching import Watch, memory_line, watch
@@ -36,7 +36,7 @@ _HOMES = {
     "finder": ("BatchSizes", "find_batch_size"),
     "memory_model": ("MemoryModel",),
     "release": ("Freed", "free"),
-    "rungs": ("CheckpointBlocks", "Rung"),
+    "rungs": ("CheckpointBlocks", "Ladder", "Rung"),
     "sampler": ("MemoryBatchSampler", "SampleCost", "measure_sample_cost"),
     "stepping": ("StepReport", "TrainStep", "train_step"),
     "watching": ("Watch", "memory_line", "watch"),
@@ -49,6 +49,7 @@ __all__ = [
     "CannotFit",
     "CheckpointBlocks",
     "Freed",
+    "Ladder",
     "MemoryBatchSampler",
     "MemoryModel",
     "MemoryNotRecovered",

@@ -17,3 +17,6 @@ def pack(
     ranks: int,
     seed: int,
 ) -> tuple[bytes, bytes]: ...
+def next_levers(
+    directory: str | Path, applied: str, missing: int, samples: int, forbid: list[str]
+) -> str | None: ...

@@ -21,6 +21,9 @@ STEPS = 3
 """Whole steps a probe makes: the optimizer's state is there from the second only, and the allocator has
 settled by the third."""
 
+CREEP = 0.01
+"""A line that promises less than this share more is at its end: what is left is halved instead."""
+
 PROBES = 40
 """More than any search needs; a step function whose memory jumps about must come to an end."""
 
@@ -288,7 +291,7 @@ class _Search:
             return min(high, self.good * 2) if self.good else low
         at_least, at_most = self.held.largest(capacity), self.needed.largest(capacity)
         ceiling = self.good * 64  # of a line through two small sizes
-        if at_least >= low:
+        if at_least - self.good > CREEP * self.good:
             guess = at_least
         elif at_most >= low:
             # Both ends are close: the middle of what is left.

@@ -10,6 +10,8 @@ leaves them half updated. Three ways keep that from happening:
   there, where nothing has changed yet, and the step itself finds its memory in the cache.
 - *chunks*: after an error, step the parameters in groups, so that the temporaries of multi-tensor
   optimizers are as large as a group's. Each parameter's update is the same to the bit.
+- *offload*: where not even single parameters can be stepped, `rescue` may call `offload`, which keeps
+  the state in host memory (`oomph.levers.optimizer_on_cpu`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 import torch
 
 from oomph.errors import CannotFit, StateLost, is_out_of_memory
+from oomph.levers.optimizer_on_cpu import OptimizerOnCpu
 from oomph.memory_model import Gauge
 from oomph.release import clear_error, release_caches
 
@@ -56,6 +59,9 @@ class OptimizerGuard:
         # Bytes that a step takes from the pools of large and small blocks; None before the first.
         self._need: tuple[int, int] | None = None
         self._settled = False
+        self._streamed: Callable[[], Any] | None = None
+        self.rescue: Callable[[str], bool] | None = None
+        """Asked, with the error's text, when a step does not fit in any way: True to try again."""
 
     def step(self, how: Callable[[], Any]) -> None:
         """Make the step by calling `how`, the optimizer's own method.
@@ -63,6 +69,7 @@ class OptimizerGuard:
         Raises `CannotFit`, with everything as before, where not even single parameters can be
         stepped, and `StateLost` where an error came although memory had been reserved.
         """
+        how = self._streamed or how
         if self._protect == "never" or (self._protect == "auto" and not self._gauge.measures):
             failure = self._attempt(how, self._chunks)
             if failure:
@@ -88,6 +95,32 @@ class OptimizerGuard:
             return
         self._journaled(how)
 
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether the state is kept in host memory."""
+        return self._streamed is not None
+
+    def coming(self) -> float:
+        """Bytes of state that the first step will make on the GPU; 0 once there is any."""
+        if self.optimizer.state or self.is_offloaded:
+            return 0.0
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        count: int = sum(p.numel() for p in parameters if p.requires_grad)
+        return state_bytes_per_element(self.optimizer) * count
+
+    def offload(self) -> None:
+        """Keep the optimizer's state in host memory from now on, there for its step only.
+
+        Raises `CannotApply` for optimizers whose update of a parameter may depend on others.
+        """
+        if self._streamed is not None:
+            return
+        lever = OptimizerOnCpu()
+        streamed = lever.through(self.optimizer)
+        lever.evict(self.optimizer)
+        self._streamed = streamed
+        self._chunks, self._need, self._settled = 1, None, False
+
     def _is_reserved(self) -> bool:
         """Whether the next step finds its memory in the allocator's cache."""
         if self._need is None or not self._gauge.caches:
@@ -100,6 +133,21 @@ class OptimizerGuard:
 
     def _journaled(self, how: Callable[[], Any]) -> None:
         journal = self._write_journal()
+        failure = self._in_groups(how, journal)
+        if failure and self.rescue is not None and self.rescue(failure):
+            # What was sent to the host is other tensors than those of the journal.
+            journal = self._write_journal()
+            failure = self._in_groups(self._streamed or how, journal)
+        if not failure:
+            return
+        raise CannotFit(
+            f"the optimizer's step does not fit: {failure} Its state and temporaries are what is too "
+            "large; an 8-bit or offloaded optimizer, or sharding, makes them smaller.",
+            failure,
+        )
+
+    def _in_groups(self, how: Callable[[], Any], journal: Journal) -> str:
+        """Step at once, then in groups; the last error's text if none of it fits."""
         failure = ""
         for chunks in self._sizes():
             had_state = len(self.optimizer.state)
@@ -109,14 +157,10 @@ class OptimizerGuard:
                 self._chunks = chunks
                 self._need = self._gauge.peaks_above_start()
                 self._settled = len(self.optimizer.state) == had_state
-                return
+                return ""
             journal.restore()
             release_caches()
-        raise CannotFit(
-            f"the optimizer's step does not fit: {failure} Its state and temporaries are what is too "
-            "large; an 8-bit or offloaded optimizer, or sharding, makes them smaller.",
-            failure,
-        )
+        return failure
 
     def _write_journal(self) -> Journal:
         try:
@@ -129,7 +173,7 @@ class OptimizerGuard:
         return Journal(self.optimizer)
 
     def _sizes(self) -> list[int]:
-        if not self._divisible:
+        if not self._divisible or self._streamed is not None:
             return [1, 1]
         count = sum(1 for _ in _stepped(self.optimizer))
         # The first size twice: the error may have been a passing one.
@@ -231,7 +275,6 @@ def _save(value: Any) -> Any:
     return _to_cpu(value) if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
-@torch.no_grad()
 def state_bytes_per_element(optimizer: torch.optim.Optimizer) -> float:
     """Bytes of state that a step of this optimizer makes for each element of a parameter.
 

@@ -14,21 +14,18 @@ Trainer restarts training with another batch size instead; leave it off.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
 from oomph import nested
-from oomph.coupled import coupled_layers
-from oomph.errors import CannotFit, Refused, is_out_of_memory
-from oomph.guard import OptimizerGuard, first_line
+from oomph.errors import Refused
 from oomph.memory_model import Gauge
-from oomph.release import clear_error, release_caches
-from oomph.rungs import CheckpointBlocks, Rung, next_rung
+from oomph.rungs import Ladder, Rung
+from oomph.shrinking import Shrinker
 from oomph.state import StepState
-from oomph.stepping import log
 from oomph.weights import samples, tokens
 
 
@@ -45,7 +42,7 @@ class MemoryCallback(TrainerCallback):
         self,
         trainer: Any,
         *,
-        rungs: list[Rung] | None = None,
+        rungs: Ladder | Sequence[Rung] | None = None,
         coupled: str = "refuse",
         protect: str = "auto",
     ) -> None:
@@ -57,16 +54,13 @@ class MemoryCallback(TrainerCallback):
                 "a loop of your own, or find a batch size first: oomph.find_batch_size."
             )
         self._trainer = trainer
-        self._rungs = list(rungs) if rungs is not None else [CheckpointBlocks()]
-        self._coupled = coupled
+        self._shrinker = Shrinker(rungs, coupled, "per_device_train_batch_size")
         self._protect = protect
-        self._limit = 0
         self._scale: float | None = None
         self._window: list[tuple[Any, Any]] = []
         self._state: StepState | None = None
-        self._guard: OptimizerGuard | None = None
         self._own_step: Callable[..., Any] | None = None
-        self.errors: list[str] = []
+        self.errors = self._shrinker.errors
         """The first lines of the errors that were survived."""
 
     # ---- the Trainer's events ----
@@ -79,6 +73,7 @@ class MemoryCallback(TrainerCallback):
         self._model = model
         self._state = StepState(model, [device])
         self._gauge = Gauge(device)
+        self._shrinker.bind(model, self._gauge)
         self._training_step, self._compute_loss = trainer.training_step, trainer.compute_loss
         trainer.training_step, trainer.compute_loss = self._step, self._scaled_loss
 
@@ -94,9 +89,7 @@ class MemoryCallback(TrainerCallback):
         optimizer = getattr(wrapper, "optimizer", wrapper)
         if getattr(wrapper, "scaler", None) is not None:
             return  # accelerate patches the step itself to see whether the scaler skipped it
-        if self._guard is None or self._guard.optimizer is not optimizer:
-            self._guard = OptimizerGuard(optimizer, self._gauge, self._protect)
-        guard, own = self._guard, optimizer.step
+        guard, own = self._shrinker.guard(optimizer, self._protect), optimizer.step
         self._own_step = optimizer.__dict__.get("step")
 
         def whole(*arguments: Any, **named: Any) -> None:
@@ -124,7 +117,8 @@ class MemoryCallback(TrainerCallback):
     # ---- a step ----
 
     def _scaled_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        result = self._compute_loss(model, inputs, *args, **kwargs)
+        with self._shrinker.forward():
+            result = self._compute_loss(model, inputs, *args, **kwargs)
         if self._scale is None:
             return result
         if isinstance(result, tuple):
@@ -137,42 +131,30 @@ class MemoryCallback(TrainerCallback):
             self._window = []
             self._state.save()
         self._window.append((inputs, num_items_in_batch))
-        size = nested.batch_size(inputs)
-        self._limit = self._limit or size
         todo = self._window[-1:]
-        again = not self._may_split()
-        while True:
-            loss, failure = self._attempt(model, todo, kwargs)
-            if loss is not None:
-                return loss
-            self.errors.append(failure)
-            self._state.restore()
-            release_caches()
-            todo = list(self._window)
-            if again:  # what must not be split gets a second try
-                again = False
-            else:
-                self._shrink(size, failure)
 
-    def _attempt(self, model: Any, todo: list[tuple[Any, Any]], kwargs: Any) -> tuple[Any, str]:
-        """The loss of the last of `todo`, or what failed."""
-        loss = None
-        try:
-            for inputs, items in todo:
-                loss = self._in_parts(model, inputs, items, kwargs)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            failure = first_line(error)
-            clear_error(error)
-            return None, failure
-        finally:
-            self._scale = None
-        return loss, ""
+        def attempt() -> Any:
+            loss = None
+            try:
+                for inputs, items in todo:
+                    loss = self._in_parts(model, inputs, items, kwargs)
+            finally:
+                self._scale = None
+            return loss
+
+        state = self._state
+
+        def undo() -> None:
+            state.restore()
+            todo[:] = self._window
+
+        size = nested.batch_size(inputs)
+        self._shrinker.parts(size)
+        return self._shrinker.until_it_fits(attempt, undo, lambda: size)
 
     def _in_parts(self, model: Any, inputs: Any, items: Any, kwargs: Any) -> Any:
         size = nested.batch_size(inputs)
-        parts = -(-size // self._limit)
+        parts = self._shrinker.parts(size)
         if parts == 1:
             return self._training_step(model, dict(inputs), items, **kwargs)
         edges = [index * size // parts for index in range(parts + 1)]
@@ -199,24 +181,3 @@ class MemoryCallback(TrainerCallback):
             causal = "CausalLM" in name or "LMHead" in name
             return tokens("labels", shift=causal)  # type: ignore[return-value]
         return samples
-
-    def _may_split(self) -> bool:
-        return self._coupled == "warn" or not coupled_layers(self._model)
-
-    def _shrink(self, size: int, failure: str) -> None:
-        if self._limit > 1:
-            if not self._may_split():
-                layers = coupled_layers(self._model)
-                raise Refused(
-                    f"memory ran out ({failure}), and the batch must not be split: {len(layers)} "
-                    f"layers in training normalise over it, as {layers[0]}. Use a smaller "
-                    'per_device_train_batch_size, or accept other results with coupled="warn".'
-                )
-            self._limit = max(1, min(self._limit, size) // 2)
-            log.warning("out of memory: the step is made again, %d samples at a time", self._limit)
-            return
-        rung = next_rung(self._rungs, self._model)
-        if rung is not None:
-            log.warning("out of memory with single samples: going on with %s", rung.name)
-            return
-        raise CannotFit(f"a single sample does not fit: {failure}", failure)

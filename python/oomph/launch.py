@@ -135,7 +135,7 @@ def run_script(path: str) -> None:
 def without_own_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
     """The traceback as it would be without oomph: its frames are not the user's."""
     package = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    frames = []
+    frames: list[types.TracebackType] = []
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         starts_script = not frames and filename in (runpy.__file__, "<frozen runpy>")

@@ -11,21 +11,18 @@ as large as a step needs, and let the callback cut it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
 
 from oomph import nested
-from oomph.coupled import coupled_layers
-from oomph.errors import CannotFit, Refused, is_out_of_memory
-from oomph.guard import OptimizerGuard, first_line
+from oomph.errors import Refused
 from oomph.memory_model import Gauge
-from oomph.release import clear_error, release_caches
-from oomph.rungs import CheckpointBlocks, Rung, next_rung
+from oomph.rungs import Ladder, Rung
+from oomph.shrinking import Shrinker
 from oomph.state import StepState
-from oomph.stepping import log
 from oomph.weights import Weight, weight_function
 
 
@@ -40,20 +37,19 @@ class MemoryCallback(Callback):
         self,
         *,
         weight: str | Weight = "samples",
-        rungs: list[Rung] | None = None,
+        rungs: Ladder | Sequence[Rung] | None = None,
         coupled: str = "refuse",
         protect: str = "auto",
         log_memory: bool = True,
     ) -> None:
         """`weight`, `rungs`, `coupled` and `protect` are those of `TrainStep`."""
         self._weight = weight_function(weight)
-        self._rungs = list(rungs) if rungs is not None else [CheckpointBlocks()]
-        self._coupled = coupled
+        self._shrinker = Shrinker(rungs, coupled, "batch")
         self._protect = protect
         self._log_memory = log_memory
-        self._limit = 0
         self._rest: list[tuple[Any, float]] = []
-        self.errors: list[str] = []
+        self._size = 0
+        self.errors = self._shrinker.errors
         """The first lines of the errors that were survived."""
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -71,7 +67,7 @@ class MemoryCallback(Callback):
         self._trainer, self._module = trainer, pl_module
         self._state = StepState(pl_module, [pl_module.device])
         self._gauge = Gauge(pl_module.device)
-        self._guards: dict[int, OptimizerGuard] = {}
+        self._shrinker.bind(pl_module, self._gauge)
         self._own = (pl_module.training_step, pl_module.backward, pl_module.optimizer_step)
         pl_module.training_step = self._training_step
         pl_module.backward = self._backward
@@ -91,12 +87,13 @@ class MemoryCallback(Callback):
     def _training_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """The loss of the first part; the others wait for backward, which frees as it goes."""
         size = nested.batch_size(batch)
-        self._limit = self._limit or size
-        parts = -(-size // self._limit)
+        self._size = size
+        parts = self._shrinker.parts(size)
         self._arguments = (args, kwargs)
         self._rest = []
         if parts == 1:
-            return self._own[0](batch, *args, **kwargs)
+            with self._shrinker.forward():
+                return self._own[0](batch, *args, **kwargs)
         edges = [index * size // parts for index in range(parts + 1)]
         cut = [nested.part(batch, a, b, size) for a, b in itertools.pairwise(edges)]
         weights = [float(self._weight(part)) for part in cut]
@@ -106,7 +103,8 @@ class MemoryCallback(Callback):
 
     def _scaled(self, part: Any, share: float) -> Any:
         args, kwargs = self._arguments
-        output = self._own[0](part, *args, **kwargs)
+        with self._shrinker.forward():
+            output = self._own[0](part, *args, **kwargs)
         if isinstance(output, torch.Tensor):
             return output * share
         if output is None:
@@ -130,24 +128,15 @@ class MemoryCallback(Callback):
         """The whole step: the closure makes gradients, then the optimizer steps."""
         self._state.save()
         inner = getattr(optimizer, "optimizer", optimizer)
-        again = not self._may_split()
-        while True:
-            failure = self._attempt(epoch, batch_idx, optimizer, inner, optimizer_closure)
-            if not failure:
-                return
-            self.errors.append(failure)
-            self._state.restore()
-            release_caches()
-            if again:  # what must not be split gets a second try
-                again = False
-            else:
-                self._shrink(failure)
+        self._shrinker.until_it_fits(
+            lambda: self._attempt(epoch, batch_idx, optimizer, inner, optimizer_closure),
+            self._state.restore,
+            lambda: self._size,
+        )
 
-    def _attempt(self, epoch: int, number: int, optimizer: Any, inner: Any, closure: Any) -> str:
-        """The error's text if gradients ran out of memory; the update itself happens or not."""
-        guard = self._guards.get(id(inner))
-        if guard is None:
-            guard = self._guards[id(inner)] = OptimizerGuard(inner, self._gauge, self._protect)
+    def _attempt(self, epoch: int, number: int, optimizer: Any, inner: Any, closure: Any) -> None:
+        """Gradients, then the update, which happens or does not."""
+        guard = self._shrinker.guard(inner, self._protect)
         own, kept = inner.step, inner.__dict__.get("step")
 
         def whole(closure: Callable[[], Any] | None = None) -> Any:
@@ -158,36 +147,8 @@ class MemoryCallback(Callback):
         inner.step = whole
         try:
             self._own[2](epoch, number, optimizer, closure)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            failure = first_line(error)
-            clear_error(error)
-            return failure
         finally:
             if kept is None:
                 del inner.step
             else:
                 inner.step = kept
-        return ""
-
-    def _may_split(self) -> bool:
-        return self._coupled == "warn" or not coupled_layers(self._module)
-
-    def _shrink(self, failure: str) -> None:
-        if self._limit > 1:
-            if not self._may_split():
-                layers = coupled_layers(self._module)
-                raise Refused(
-                    f"memory ran out ({failure}), and the batch must not be split: {len(layers)} "
-                    f"layers in training normalise over it, as {layers[0]}. Use a smaller batch, or "
-                    'accept other results with coupled="warn".'
-                )
-            self._limit //= 2
-            log.warning("out of memory: the step is made again, %d samples at a time", self._limit)
-            return
-        rung = next_rung(self._rungs, self._module)
-        if rung is not None:
-            log.warning("out of memory with single samples: going on with %s", rung.name)
-            return
-        raise CannotFit(f"a single sample does not fit: {failure}", failure)

@@ -92,8 +92,8 @@ def install() -> None:
     for name in SILENT:
         setattr(cuda, name, lambda *args, **kwargs: None)
     cuda.Stream = cuda.Event = Nothing  # type: ignore[misc,assignment]
-    cuda.stream = lambda stream: contextlib.nullcontext()  # type: ignore[assignment]
-    cuda.current_stream = cuda.default_stream = lambda device=None: Nothing()  # type: ignore[assignment]
+    cuda.stream = lambda stream: contextlib.nullcontext()  # type: ignore[return-value]
+    cuda.current_stream = cuda.default_stream = lambda device=None: Nothing()  # type: ignore[return-value]
     _default_device()
     _autocast()
     _generators()

@@ -23,7 +23,7 @@ _UNIQUE_ID_BYTES = 128
 _kept: list[Any] = []
 
 
-class _Store(dist.Store):
+class _Store(dist.Store):  # type: ignore[misc, name-defined]
     """A store on which nobody is waited for."""
 
     def __init__(self) -> None:

@@ -16,11 +16,12 @@ from torch import nn
 from oomph import nested
 from oomph.coupled import coupled_layers, loss_is_mean
 from oomph.errors import CannotFit, MemoryNotRecovered, Refused, is_out_of_memory
-from oomph.guard import OptimizerGuard, first_line, state_bytes_per_element
+from oomph.guard import OptimizerGuard, first_line
+from oomph.levers.base import CannotApply
 from oomph.memory_model import MARGIN, Gauge, MemoryModel, devices_of
 from oomph.ranks import FAILED, FINE, Ranks, check_parallelism
 from oomph.release import clear_error, readable, release_caches
-from oomph.rungs import CheckpointBlocks, Rung, next_rung
+from oomph.rungs import Ladder, Rung
 from oomph.state import StepState
 from oomph.weights import Weight, weight_function
 
@@ -66,6 +67,8 @@ class StepReport:
 class _Failure:
     where: str
     text: str
+    refused: bool = False
+    """No error: a lever that was pulled found out that it cannot do this."""
 
 
 class TrainStep:
@@ -83,7 +86,7 @@ class TrainStep:
 
     An out-of-memory error undoes the attempt (gradients, buffers, random states, loss scale) and the
     step is made again, with the same data: at the same size if that had worked before, else in more
-    parts; when single samples do not fit, with the next of `rungs`. Parameters and optimizer state
+    parts; when single samples do not fit, or batches must not be split, with the next of `rungs`. Parameters and optimizer state
     are untouched until gradients are complete, and the optimizer's own step happens whole or not at
     all. Other errors pass through.
 
@@ -97,7 +100,9 @@ class TrainStep:
     max_norm : clip the gradients' norm to this.
     scaler, scheduler : a `GradScaler` and a learning-rate scheduler to work with.
     autocast : a dtype to run `loss_fn` under.
-    rungs : levers for when single samples do not fit; by default activation checkpointing.
+    rungs : levers for when single samples do not fit; by default a `Ladder`, which checkpoints as few
+        blocks as save what is missing, then all, then offloads activations, then the optimizer's
+        state. `Ladder(record=DIR)` lets the planner choose; a list of your own is tried in order.
     coupled : "refuse" raises where a batch would have to be split although BatchNorm or the loss
         look across samples; "warn" splits and warns.
     check_loss : compare the loss of a few samples with that of their parts before the first split.
@@ -125,7 +130,7 @@ class TrainStep:
         scaler: Any = None,
         scheduler: Any = None,
         autocast: torch.dtype | None = None,
-        rungs: Sequence[Rung] | None = None,
+        rungs: Ladder | Sequence[Rung] | None = None,
         coupled: str = "refuse",
         check_loss: bool = True,
         protect: str = "auto",
@@ -164,8 +169,7 @@ class TrainStep:
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._scheduler = scheduler
         self._autocast = autocast
-        self._rungs: list[Rung] = list(rungs) if rungs is not None else [CheckpointBlocks()]
-        self._applied: list[Rung] = []
+        self._ladder = Ladder.of(rungs)
         self._coupled = coupled
         self._check_loss = check_loss
         self._global_weight = global_weight
@@ -177,6 +181,8 @@ class TrainStep:
         self._on_failure = on_failure
         self._gauge = Gauge(self._device)
         self._guard = OptimizerGuard(optimizer, self._gauge, protect)
+        self._guard.rescue = self._ladder.rescue
+        self._ladder.bind(self.model, self._gauge, {id(optimizer): self._guard}, margin)
         self._state = StepState(self.model, self._devices, self._scaler, generators)
         self._model_of_memory = MemoryModel()
         self._micro_batch = micro_batch
@@ -227,7 +233,10 @@ class TrainStep:
         errors: list[str] = []
         same_again = True
         while True:
-            report, failure = self._attempt(batch, size, parts, units, baseline)
+            # At the smallest size it is measured what is missing, after the first error.
+            smallest = parts == size or not self._split_allowed()
+            with self._ladder.measuring(smallest and bool(errors)):
+                report, failure = self._attempt(batch, size, parts, units, baseline)
             status, most = self._ranks.agree(FAILED if failure else FINE, parts)
             if status == FINE and report is not None:
                 failure = self._finish_gradients(report)
@@ -237,7 +246,7 @@ class TrainStep:
             self._calm = 0
             self._undo()
             release_caches()
-            if failure:
+            if failure and not failure.refused:
                 errors.append(failure.text)
                 if any(t._version != version for t, version in versions):
                     raise CannotFit(
@@ -248,8 +257,9 @@ class TrainStep:
                 worked = _largest(units, size, parts) <= self._worked
                 # What worked before, or must not be split, gets a second try: it may have been
                 # fragmentation, or another process.
-                if not (same_again and (worked or not self._split_allowed())):
+                if not (same_again and (worked or smallest)):
                     most = max(most, self._more(batch, size, parts, units, baseline, failure))
+                    baseline = self._gauge.allocated()
                 same_again = False
             _, most = self._ranks.agree(FAILED, max(most, parts))
             parts = min(size, most)
@@ -257,7 +267,7 @@ class TrainStep:
         self._end(units, size, parts, baseline, retries)
         report.attempts = len(errors) + 1
         report.errors = errors
-        report.rungs = [rung.name for rung in self._applied]
+        report.rungs = list(self._ladder.applied)
         return report
 
     def _single(self, batch: Any) -> StepReport:
@@ -307,6 +317,9 @@ class TrainStep:
                 self._gauge.begin()
             report = self._accumulate(batch, size, parts)
             self._ranks.complete_gradients()
+        except CannotApply as refusal:
+            self._ladder.refused(refusal)
+            failure = _Failure(self._phase, refusal.oomph_refusal, refused=True)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -356,7 +369,7 @@ class TrainStep:
         context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if self._autocast is not None:
             context = torch.autocast(self._device.type, dtype=self._autocast)
-        with context:
+        with context, self._ladder.forward_pass():
             result = self._loss_fn(self.model, part)
         loss, aux = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -526,10 +539,7 @@ class TrainStep:
 
     def _room(self, baseline: int) -> float:
         """The most units that the measured memory allows."""
-        capacity = self._gauge.usable() * (1 - self._margin) - baseline
-        if not self.optimizer.state:
-            per_element = state_bytes_per_element(self.optimizer)
-            capacity -= per_element * sum(p.numel() for p in self._parameters if p.requires_grad)
+        capacity = self._gauge.usable() * (1 - self._margin) - baseline - self._guard.coming()
         return self._model_of_memory.largest(max(0.0, capacity))
 
     def _predicted_to_fit(self, units: float, baseline: int) -> bool:
@@ -567,6 +577,9 @@ class TrainStep:
             if not is_out_of_memory(error):
                 raise
             clear_error(error)
+            if not len(self._model_of_memory):
+                # Not even one sample: no need to try the whole batch, half of it, …
+                self._limit = float(units[longest])
         self._undo()
         # Blocks of the probes' sizes would only be in the way.
         release_caches()
@@ -584,8 +597,7 @@ class TrainStep:
         """The number of parts to try next; pulls a rung where single samples do not fit."""
         leaked = self._gauge.allocated() - baseline
         failed_units = _largest(units, size, parts)
-        if parts < size:
-            self._check_split(batch, size, failure.text)
+        if parts < size and self._split_or_pull(batch, size, parts, failure):
             limit = failed_units / 2
             if self._gauge.measures and len(self._model_of_memory) > 1:
                 limit = max(limit, min(self._room(baseline), failed_units * 0.9))
@@ -604,24 +616,41 @@ class TrainStep:
                 "checkpoint, with this step's state_dict(), and go on in a fresh process.",
                 failure.text,
             )
-        rung = next_rung(self._rungs, self.model)
-        if rung is not None:
-            self._applied.append(rung)
-            self._model_of_memory.clear()
-            self._worked, self._limit = 0.0, float(failed_units)
-            log.warning(
-                "out of memory in %s with single samples: going on with %s",
-                failure.where,
-                rung.name,
-            )
+        if parts < size or self._pull(failure, size, parts):
+            # Larger parts may fit now. Where nothing is measured they are found by growing.
+            self._limit = float("inf") if self._gauge.measures else float(failed_units)
             return parts
-        applied = ", ".join(rung.name for rung in self._applied) or "none"
         raise CannotFit(
             f"a single sample does not fit: {failure.text} In {failure.where}; levers applied: "
-            f"{applied}. The state is as before the step. Pass more `rungs`, shorten the longest "
-            "samples, or see what `oomph fit` suggests.",
+            f"{', '.join(self._ladder.applied) or 'none'}. The state is as before the step. Shorten "
+            "the longest samples, pass `rungs` of your own, or see what `oomph fit` suggests.",
             failure.text,
         )
+
+    def _split_or_pull(self, batch: Any, size: int, parts: int, failure: _Failure) -> bool:
+        """True if the batch may be split further; False if a rung was pulled, as it must not be."""
+        try:
+            self._check_split(batch, size, failure.text)
+        except Refused:
+            if not self._pull(failure, size, parts):
+                raise
+            return False
+        return True
+
+    def _pull(self, failure: _Failure, size: int, parts: int) -> bool:
+        """Pull the next rung; whether there was one."""
+        samples = -(-size // parts)
+        pulled = self._ladder.pull(failure.where, failure.text, samples)
+        if pulled:
+            self._model_of_memory.clear()
+            self._worked = 0.0
+            log.warning(
+                "out of memory in %s with %s: going on with %s",
+                failure.where,
+                "single samples" if samples == 1 else f"{samples} samples that must stay together",
+                pulled,
+            )
+        return bool(pulled)
 
     def _split_allowed(self) -> bool:
         return self._may_split or not coupled_layers(self.model) or self._coupled == "warn"
@@ -653,6 +682,11 @@ class TrainStep:
             raise Refused(
                 f"the batch would have to be split, and must not be: {'; '.join(reasons)}. "
                 + (f"And memory ran out: {cause} " if cause else "")
+                + (
+                    f"Levers applied: {', '.join(self._ladder.applied)}. "
+                    if self._ladder.applied
+                    else ""
+                )
                 + "Use GroupNorm, or model.eval() for frozen BatchNorm; give `weight` what the loss "
                 'is a mean of; or accept other results with coupled="warn".'
             )
@@ -684,7 +718,7 @@ class TrainStep:
             limit=self._limit,
             worked=self._worked,
             observations=self._model_of_memory.points(),
-            rungs=[rung.name for rung in self._applied],
+            rungs=self._ladder.state(),
             steps=self.steps,
         )
 
@@ -692,11 +726,7 @@ class TrainStep:
         """Take over what another process learnt; pulls the rungs that it had pulled."""
         self._limit = float(state["limit"])
         self.steps = int(state["steps"])
-        for name in state["rungs"]:
-            for rung in [rung for rung in self._rungs if rung.name == name]:
-                self._rungs.remove(rung)
-                rung.apply(self.model)
-                self._applied.append(rung)
+        self._ladder.load(state["rungs"])
         for units, peak in state["observations"]:
             self._model_of_memory.observe(units, peak)
 
@@ -774,4 +804,7 @@ def _total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
     norms: list[torch.Tensor] = []
     for device in {g.device: None for g in gradients}:
         norms += torch._foreach_norm([g for g in gradients if g.device == device])
-    return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+    total: torch.Tensor = torch.linalg.vector_norm(
+        torch.stack([n.to(norms[0].device) for n in norms])
+    )
+    return total

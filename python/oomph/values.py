@@ -58,7 +58,7 @@ def base_pointer(t: torch.Tensor) -> int:
     Not asked of `untyped_storage()`: the Python object for a storage counts as one more owner, and
     autograd accumulates in place only into what nobody else owns.
     """
-    return t.data_ptr() - t.storage_offset() * t.element_size()
+    return t.data_ptr() - int(t.storage_offset()) * t.element_size()
 
 
 def cpu_alias(t: torch.Tensor) -> torch.Tensor:

@@ -62,6 +62,10 @@ pub struct Run {
     pub directory: PathBuf,
 }
 
+/// Nanoseconds that giving back everything cached and asking for it again takes: a step of GPT-2 took
+/// so much longer on an H200 at a limit that made it do so once (`bench/gpu/results/h200_fit.jsonl`).
+const RETRY_NS: f64 = 8e6;
+
 /// How a run ended.
 #[derive(Debug)]
 pub enum Ended {
@@ -90,6 +94,17 @@ impl Run {
         }
     }
 
+    /// How often a step has to give back everything cached to go on.
+    pub fn retries_a_step(&self) -> f64 {
+        let retries: u64 = self
+            .record
+            .devices
+            .iter()
+            .map(|device| device.retries)
+            .sum();
+        retries as f64 / f64::from(self.record.steps.max(1))
+    }
+
     /// Nanoseconds of the last step, by the virtual clock, the host's pace and what the host does
     /// beyond.
     pub fn step_time(&self, pace: &Pace, host: HostTime) -> Option<f64> {
@@ -105,7 +120,7 @@ impl Run {
             calls: calls.saturating_sub(*calls_before) as f64,
             lever: host.beside_ns,
         };
-        Some(load.time(pace) + host.alone_ns)
+        Some(load.time(pace) + host.alone_ns + self.retries_a_step() * RETRY_NS)
     }
 }
 

@@ -3,7 +3,10 @@
 //! Which combinations are looked at depends on the job alone, never on the capacity, and a larger
 //! capacity only ever adds to those that fit: more memory never gives a worse plan.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use oomph_allocator::{Config, Device};
+use rustc_hash::FxHashMap as HashMap;
 
 use crate::draft::{Draft, Pace};
 use crate::lever::{Dtype, Lever, NAMES, Results};
@@ -39,6 +42,26 @@ pub struct Base {
     pub applied: Vec<Lever>,
     /// Reserved bytes as measured, over what playing the model gives.
     pub correction: f64,
+    /// What was played already: searches after the first differ in what runs have taught only.
+    memory: Arc<Mutex<Memory>>,
+}
+
+/// What levers do to a job, before anything was learned.
+#[derive(Debug, Clone)]
+struct Played {
+    peak: Peak,
+    outside: u64,
+    /// Nanoseconds of a step.
+    time: f64,
+    lever_time: f64,
+    assumptions: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    config: Config,
+    pace: Pace,
+    played: HashMap<Vec<Lever>, Played>,
 }
 
 impl Base {
@@ -53,6 +76,7 @@ impl Base {
             model,
             applied,
             correction,
+            memory: Arc::default(),
         }
     }
 }
@@ -63,6 +87,7 @@ impl Base {
     #[must_use]
     pub fn scaled(&self, size: u64, now: u64) -> Self {
         let mut scaled = self.clone();
+        scaled.memory = Arc::default();
         let now = now.max(1);
         for tensor in &mut scaled.model.template.tensors {
             if tensor.batched {
@@ -551,6 +576,56 @@ impl Searcher<'_> {
     }
 
     fn evaluate(&self, base: &Base, levers: &[Lever]) -> Plan {
+        let all: Vec<Lever> = order(base.applied.iter().chain(levers).cloned().collect());
+        let learned = self.options.lesson(&all);
+        let factor = base.correction * learned.memory;
+        let scale = |bytes: u64| (bytes as f64 * factor) as u64;
+        let results = all
+            .iter()
+            .map(Lever::results)
+            .max()
+            .unwrap_or(Results::Exact);
+        let played = self.played(base, levers);
+        Plan {
+            levers: all,
+            allocated: scale(played.peak.allocated),
+            reserved: scale(played.peak.reserved),
+            used: scale(played.peak.reserved) + played.outside,
+            time_ratio: learned.time * played.time / self.plain_time.max(1.0),
+            host: HostTime {
+                beside_ns: played.lever_time,
+                alone_ns: base.model.facts.loading_ns as f64,
+            },
+            results,
+            assumptions: played.assumptions,
+        }
+    }
+
+    /// What levers do to a base, as remembered or played.
+    fn played(&self, base: &Base, levers: &[Lever]) -> Played {
+        let known = |memory: &Memory| {
+            (memory.config == self.options.config && memory.pace == self.options.pace)
+                .then(|| memory.played.get(levers).cloned())
+                .flatten()
+        };
+        let lock = || base.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(played) = known(&lock()) {
+            return played;
+        }
+        let played = self.play(base, levers);
+        let mut memory = lock();
+        if memory.config != self.options.config || memory.pace != self.options.pace {
+            *memory = Memory {
+                config: self.options.config.clone(),
+                pace: self.options.pace,
+                played: HashMap::default(),
+            };
+        }
+        memory.played.insert(levers.to_vec(), played.clone());
+        played
+    }
+
+    fn play(&self, base: &Base, levers: &[Lever]) -> Played {
         let mut draft = Draft::new(&base.model, self.options.pace);
         let mut config = self.options.config.clone();
         for lever in levers {
@@ -569,33 +644,12 @@ impl Searcher<'_> {
                 .assumptions
                 .push("how much slower cuDNN's own choices are is not known".to_owned());
         }
-        let peak = play(&draft.template, &config, Device::UNLIMITED);
-        let all: Vec<Lever> = order(base.applied.iter().chain(levers).cloned().collect());
-        let learned = self.options.lesson(&all);
-        let factor = base.correction * learned.memory;
-        let Peak {
-            allocated,
-            reserved,
-            ..
-        } = peak;
-        let scale = |bytes: u64| (bytes as f64 * factor) as u64;
-        let results = all
-            .iter()
-            .map(Lever::results)
-            .max()
-            .unwrap_or(Results::Exact);
-        Plan {
-            levers: all,
-            allocated: scale(allocated),
-            reserved: scale(reserved),
-            used: scale(reserved) + draft.outside,
-            time_ratio: learned.time * draft.time() / self.plain_time.max(1.0),
-            host: HostTime {
-                beside_ns: draft.lever_time(),
-                alone_ns: base.model.facts.loading_ns as f64,
-            },
-            results,
-            assumptions: draft.assumptions.clone(),
+        Played {
+            peak: play(&draft.template, &config, Device::UNLIMITED),
+            outside: draft.outside,
+            time: draft.time(),
+            lever_time: draft.lever_time(),
+            assumptions: draft.assumptions,
         }
     }
 

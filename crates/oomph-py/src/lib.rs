@@ -68,9 +68,31 @@ fn bytes<'py>(py: Python<'py>, numbers: &[u32]) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &flat)
 }
 
+/// What a training loop that is out of memory may do next: see `oomph_cli::rungs::next`. `applied` is
+/// a JSON array of levers as in plan files; the result is an object in JSON, or None.
+#[pyfunction]
+fn next_levers(
+    py: Python<'_>,
+    directory: PathBuf,
+    applied: &str,
+    missing: u64,
+    samples: u64,
+    forbid: Vec<String>,
+) -> PyResult<Option<String>> {
+    let invalid = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
+    let applied: Vec<oomph_plan::Lever> =
+        serde_json::from_str(applied).map_err(|error| invalid(&error))?;
+    let next = py
+        .detach(|| oomph_cli::rungs::next(&directory, &applied, missing, samples, forbid))
+        .map_err(|error| invalid(&format!("{error:#}")))?;
+    next.map(|next| serde_json::to_string(&next).map_err(|error| invalid(&error)))
+        .transpose()
+}
+
 #[pymodule]
 fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
-    module.add_function(wrap_pyfunction!(pack, module)?)
+    module.add_function(wrap_pyfunction!(pack, module)?)?;
+    module.add_function(wrap_pyfunction!(next_levers, module)?)
 }

@@ -255,6 +255,9 @@ pub struct Device {
     pub outside_bytes: u64,
     #[serde(default)]
     pub peak_used_bytes: u64,
+    /// How often everything cached had to be given back to go on.
+    #[serde(default)]
+    pub retries: u64,
 }
 
 /// A rank's place in its job.

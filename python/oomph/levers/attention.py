@@ -76,7 +76,7 @@ class Attention(Lever):
             if not hasattr(part, "set_attn_implementation"):
                 continue
             try:
-                part.set_attn_implementation("sdpa")
+                part.set_attn_implementation("sdpa")  # type: ignore[operator]
             except (ValueError, ImportError, AttributeError) as error:
                 self.add_note(f"{type(part).__name__} stays with eager attention: {error}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from oomph.levers.forward import Handle
 from oomph.levers.job import Job
 
 
@@ -40,10 +41,18 @@ class Lever:
         """How often it took effect: blocks wrapped, batches split, …; 0 means that it was inert."""
         self.note: str | None = None
         """Why it was inert, or what the user should know."""
+        self.handles: list[Handle] = []
+        """What it put about the forward of modules."""
 
     def install(self, job: Job) -> None:
         """Change what the script will meet; `job` tells of models, optimizers and batches."""
         raise NotImplementedError
+
+    def remove(self) -> None:
+        """Leave the modules as they were; for levers that only step in around their forward."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
 
     def finish(self) -> None:
         """The script has ended: settle `applied` and `note`."""

@@ -7,6 +7,9 @@ import torch
 CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 """They are never called, so nothing can be done to them as a whole."""
 
+REPEATS = (torch.nn.Sequential, *CONTAINERS)
+"""What models keep their blocks in."""
+
 
 def candidates(root: torch.nn.Module) -> list[list[str]]:
     """Groups of modules that one lever may treat alike, found by structure.
@@ -35,6 +38,31 @@ def candidates(root: torch.nn.Module) -> list[list[str]]:
     return [names for _, _, names in sorted(found, key=lambda entry: entry[:2])]
 
 
+def repeated(root: torch.nn.Module) -> list[str]:
+    """The blocks that a model repeats, named as in plans, in their order; outermost ones only.
+
+    They are what a list, a dictionary or a Sequential holds at least two of, with parts of their
+    own: an encoder's and a decoder's layers, the blocks of all stages of a ResNet.
+    """
+    found: dict[int, str] = {}
+
+    def visit(module: torch.nn.Module, name: str) -> None:
+        blocks: set[str] = set()
+        if isinstance(module, REPEATS):
+            held = [part for part, child in module.named_children() if _is_block(child)]
+            blocks = set(held) if len(held) > 1 else set()
+        for part, child in module.named_children():
+            if id(child) in found:
+                continue
+            if part in blocks and not isinstance(child, CONTAINERS):
+                found[id(child)] = f"{name}.{part}"
+            else:
+                visit(child, f"{name}.{part}")
+
+    visit(root, type(root).__name__)
+    return list(found.values())
+
+
 def _groups(
     module: torch.nn.Module, children: list[tuple[str, torch.nn.Module]]
 ) -> list[list[tuple[str, torch.nn.Module]]]:
@@ -44,7 +72,7 @@ def _groups(
         for name, child in children
         if not isinstance(child, CONTAINERS) and _is_block(child)
     ]
-    if isinstance(module, (torch.nn.Sequential, *CONTAINERS)):
+    if isinstance(module, REPEATS):
         # Blocks of one list belong together; so do the parts of a Sequential, whatever they are.
         return [callable_] if len(callable_) > 1 else []
     # Stages are attributes of one type with parts of their own (`layer1` … `layer4`).

@@ -9,7 +9,7 @@ import torch
 
 from oomph.levers.again import computed_again
 from oomph.levers.base import Lever
-from oomph.levers.forward import Places, around_forward
+from oomph.levers.forward import Places, around_forward, arounds
 from oomph.levers.job import Job
 from oomph.levers.random_states import RandomStates
 
@@ -52,7 +52,7 @@ class Checkpoint(Lever):
             refuse_compiled(self, name, named)
             block = _Block(self, name, module)
             self.blocks.append(block)
-            around_forward(module, block, self.order)
+            self.handles.append(around_forward(module, block, self.order))
 
     def _after_backward(self) -> None:
         self.backwards += 1
@@ -109,6 +109,11 @@ def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) 
 def refuse_in_compiled(lever: Lever, name: str) -> None:
     """Raise: module `name` is called by a compiled function."""
     raise lever.refuse(f"{name} is called inside a function that is compiled by torch.compile")
+
+
+def is_checkpointed(module: torch.nn.Module) -> bool:
+    """Whether this lever has `module` already."""
+    return any(isinstance(around, _Block) for around in arounds(module))
 
 
 class _Block:
@@ -174,8 +179,10 @@ class _Call:
     def __init__(self, block: _Block, module: torch.nn.Module) -> None:
         self.block = block
         self.parts = list(module.modules())
-        self.first = _Context(self._begin, self._end)
+        # An error leaves the first forward incomplete: nothing is learnt from it.
+        self.first = _Context(self._begin, self._end, on_error=False)
         self.again = _Context(self._restore, self._put_back)
+        self.originals: list[tuple[dict, str, torch.Tensor]] = []
 
     # ---- the first forward ----
 
@@ -217,7 +224,7 @@ class _Call:
 
     def _buffer(self, key: tuple[int, str]) -> torch.Tensor:
         number, name = key
-        return self.parts[number]._buffers[name]
+        return self.parts[number]._buffers[name]  # type: ignore[return-value]
 
     def _parameter_versions(self) -> list[int]:
         return [
@@ -233,11 +240,17 @@ class _Call:
                 "pass, so that it cannot be computed again as it was (oomph checkpoint)"
             )
         self.block.recomputed += 1
+        try:
+            self._go_back()
+        except BaseException:  # memory, most likely: nobody calls `_put_back` then
+            self._put_back()
+            raise
+
+    def _go_back(self) -> None:
         self.outer = _attention_kernels(), [part.training for part in self.parts]
         _set_attention_kernels(self.kernels)
         self._set_modes(self.modes)
         # It runs on copies of the buffers, so that nothing is updated twice.
-        self.originals: list[tuple[dict, str, torch.Tensor]] = []
         for key, copy in self.before.items():
             self._swap(self.parts[key[0]], key[1], copy)
         for part in self.parts:
@@ -251,6 +264,7 @@ class _Call:
         self.random.put_back()
         for buffers, name, original in self.originals:
             buffers[name] = original
+        self.originals.clear()
         kernels, modes = self.outer
         self._set_modes(modes)
         _set_attention_kernels(kernels)
@@ -266,16 +280,19 @@ class _Call:
 
 
 class _Context:
-    """A context manager of two functions."""
+    """A context manager of two functions; `on_error` says whether an error calls the second too."""
 
-    def __init__(self, enter: Callable[[], None], leave: Callable[[], None]) -> None:
-        self._enter, self._leave = enter, leave
+    def __init__(
+        self, enter: Callable[[], None], leave: Callable[[], None], on_error: bool = True
+    ) -> None:
+        self._enter, self._leave, self._on_error = enter, leave, on_error
 
     def __enter__(self) -> None:
         self._enter()
 
     def __exit__(self, *error: Any) -> None:
-        self._leave()
+        if self._on_error or error[0] is None:
+            self._leave()
 
 
 def _attention_kernels() -> tuple[bool, ...]:

@@ -428,7 +428,7 @@ class _ChunkedLoss(torch.autograd.Function):
             d.scatter_add_(1, safe[part, None], -hit[:, None])
             d.mul_(grad[part, None])
             if weight is None:
-                d_hidden[part] = d
+                d_hidden[part] = d  # type: ignore[index]
                 continue
             d = d.to(hidden.dtype)
             del logits

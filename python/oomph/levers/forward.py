@@ -24,10 +24,28 @@ _inside: set[int] = set()
 """Modules whose own forward is running: what it calls of its base class is the same call."""
 
 
-def around_forward(module: torch.nn.Module, around: Around, order: int) -> None:
+class Handle:
+    """What `around_forward` put about a module's forward."""
+
+    def __init__(self, module: torch.nn.Module, entry: tuple[int, Around]) -> None:
+        """Keeps neither of them alive longer than the module."""
+        self._module, self._entry = weakref.ref(module), entry
+
+    def remove(self) -> None:
+        """Take it off again. The class's forward goes on asking, which costs a look-up a call."""
+        module = self._module()
+        functions = _chosen.get(module) if module is not None else None
+        if functions is not None and self._entry in functions:
+            functions.remove(self._entry)
+            if not functions:
+                del _chosen[module]
+
+
+def around_forward(module: torch.nn.Module, around: Around, order: int) -> Handle:
     """Put `around` about the forward of `module`; of several, the lowest `order` is the outermost."""
     functions = _chosen.setdefault(module, [])
-    functions.append((order, around))
+    entry = (order, around)
+    functions.append(entry)
     functions.sort(key=lambda entry: entry[0])
     own = vars(module).get("forward")
     if own is None:
@@ -40,6 +58,12 @@ def around_forward(module: torch.nn.Module, around: Around, order: int) -> None:
             return own(*args, **kwargs)
 
         module.forward = types.MethodType(_watched(functools.wraps(own)(forward)), module)
+    return Handle(module, entry)
+
+
+def arounds(module: torch.nn.Module) -> list[Around]:
+    """What is about the forward of `module`, the outermost first."""
+    return [around for _, around in _chosen.get(module, [])]
 
 
 def _watched(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -148,12 +148,12 @@ def _is_linear(module: nn.Module) -> bool:
 def _fits(module: nn.Module) -> bool:
     if not _is_linear(module):
         return False
-    weight = module.weight
+    weight: Any = module.weight
     if type(weight) not in (torch.Tensor, nn.Parameter) or not weight.is_floating_point():
         return False
     if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
         return False  # somebody else changed it already
-    return weight.shape[0 if _is_conv1d(module) else 1] >= LEAST
+    return bool(weight.shape[0 if _is_conv1d(module) else 1] >= LEAST)
 
 
 class QuantizedLinear(nn.Module):
@@ -169,7 +169,7 @@ class QuantizedLinear(nn.Module):
         # Not in state dictionaries: there the layer has a `weight`, as it had.
         self.register_buffer("q", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
-        self.round(linear.weight.detach())
+        self.round(linear.weight.detach())  # type: ignore[operator]
         self.out_features, self.in_features = self.q.shape
         self.bias = linear.bias
         self.train(linear.training)
@@ -252,9 +252,9 @@ class QuantizedLinear(nn.Module):
         parts = _parts(self.out_features, self.in_features * x.element_size())
         if len(parts) == 1:
             return functional.linear(x, self.wide(slice(None), x.dtype), self.bias)
-        out = None
+        out: Any = None
         for part in parts:
-            bias = None if self.bias is None else self.bias[part]
+            bias = None if self.bias is None else self.bias[part]  # type: ignore[index]
             piece = functional.linear(x, self.wide(part, x.dtype), bias)
             if out is None:
                 # Of the product's type, which autocast decides.

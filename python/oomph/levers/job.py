@@ -262,8 +262,8 @@ class Job:
                 for callback in job.on_backward:
                     callback(call)
                 original(call.tensors, call.gradients, *args, **kwargs)
-            for callback in job.after_backward:
-                callback()
+            for settle in job.after_backward:
+                settle()
             return None
 
         torch.autograd.backward = backward
@@ -358,7 +358,7 @@ class Job:
             if own is not None:
                 own.__func__(cls, **kwargs)
             else:
-                super(DataLoader, cls).__init_subclass__(**kwargs)
+                super(DataLoader, cls).__init_subclass__(**kwargs)  # type: ignore[misc]
             if "__iter__" in vars(cls):
                 cls.__iter__ = watched(cls.__iter__)  # type: ignore[attr-defined]
 

@@ -66,7 +66,7 @@ class OffloadActivations(Lever):
     def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
         for name, module in self.places.take(named).items():
             refuse_compiled(self, name, named)
-            around_forward(module, self._around(name), self.order)
+            self.handles.append(around_forward(module, self._around(name), self.order))
 
     def _enter(self, root: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         for transfers in self.transfers.values():
@@ -161,7 +161,7 @@ def _is_offloadable(tensor: torch.Tensor) -> bool:
 
 def _base(tensor: torch.Tensor) -> int:
     """Where the tensor's storage begins, without making a Python object for the storage."""
-    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
 class Transfers:
@@ -315,6 +315,7 @@ def _unpack(saved: Any) -> torch.Tensor:
         )
     entry.transfers.fetch(entry)
     source = entry.device_bytes
+    assert source is not None  # it has just been fetched
     if not saved.whole:
         return source
     return torch.empty(0, dtype=saved.dtype, device=source.device).set_(

@@ -45,7 +45,7 @@ class Optimizer8bit(Lever):
     def _replacement(self, original: type) -> type:
         lever = self
 
-        class Metaclass(type(original)):
+        class Metaclass(type(original)):  # type: ignore[misc]
             """Whoever asks for the original gets torchao's; whoever derives from it, the original."""
 
             def __call__(cls, params: Any, *args: Any, **kwargs: Any) -> Any:

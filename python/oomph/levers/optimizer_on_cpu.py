@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,6 +71,30 @@ class OptimizerOnCpu(Lever):
 
         return step
 
+    def through(self, optimizer: torch.optim.Optimizer) -> Any:
+        """`optimizer.step`, streamed, for an optimizer that is there already; with its hooks.
+
+        Raises `CannotApply` where an update of a parameter may depend on others.
+        """
+        only_per_parameter(self, optimizer, BY_HAND)
+        step = optim.Optimizer.profile_hook_step(
+            self._streamed(inspect.unwrap(type(optimizer).step))
+        )
+
+        def streamed() -> Any:
+            # A scheduler asks whether the step that it has wrapped was called.
+            optimizer._opt_called = True  # type: ignore[attr-defined]
+            return step(optimizer)
+
+        return streamed
+
+    def evict(self, optimizer: torch.optim.Optimizer) -> None:
+        """Send the state that is on GPUs to the host now, in place of after the next step."""
+        state = _State(self, optimizer, [p for g in optimizer.param_groups for p in g["params"]])
+        state.fetch()
+        state.send()
+        state.settle()
+
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
         parts = list(_parts(optimizer))
         if not parts:
@@ -120,6 +145,16 @@ def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:
             held += p.nbytes
     if part:
         yield part
+
+
+def bytes_on_gpu(optimizer: torch.optim.Optimizer) -> int:
+    """What `OptimizerOnCpu` would move to the host now."""
+    return sum(
+        value.nbytes
+        for p, state in optimizer.state.items()
+        for value in state.values()
+        if _moves(value, p) and value.device == p.device
+    )
 
 
 def _moves(state: Any, p: torch.Tensor) -> bool:

@@ -522,7 +522,7 @@ class _Composite(_Call):
                 self.cached = output
         value = self.inner[number]
         self.inner[number] = None
-        return value
+        return value  # type: ignore[return-value]
 
     def compute(self) -> torch.Tensor:
         inner: list[torch.Tensor | None] = []
@@ -634,6 +634,7 @@ class _Graph:
         return _recipe(found, tensor) if found is not None else None
 
     def _replace(self, node: Node) -> None:
+        found: tuple[_Producer, list[Node]] | None
         for saved, edge in SAVED.get(node.name(), {}).items():
             if edge is None:
                 producer = self.producer(node)

@@ -107,7 +107,7 @@ def _slice(value: Any, total: int, begin: int, end: int) -> Any:
     if isinstance(value, Mapping):
         pieces = {key: _slice(item, total, begin, end) for key, item in value.items()}
         try:
-            return type(value)(pieces)
+            return type(value)(pieces)  # type: ignore[call-arg]
         except TypeError:
             return pieces
     if _is_named(value):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from oomph.levers.base import Lever
+from oomph.levers.base import CannotApply, Lever
 from oomph.levers.job import Backward, Job
 
 BY_HAND = """\
@@ -94,7 +94,7 @@ class StepInBackward(Lever):
         p.grad = None
         self.applied += 1
 
-    def _accumulates(self) -> Exception:
+    def _accumulates(self) -> CannotApply:
         return self.refuse(
             "it accumulates gradients over several backward passes before a step", BY_HAND
         )

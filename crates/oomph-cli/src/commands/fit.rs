@@ -846,6 +846,11 @@ impl Fitter {
         if let Some(ratio) = time_ratio {
             verified.time_ratio = ratio;
         }
+        if run.retries_a_step() >= 1.0 {
+            verified.notes.push(
+                "it fits so closely that the allocator gives its cache back in every step, which takes time: a smaller batch or a larger --margin avoids it".to_owned(),
+            );
+        }
         verified
             .notes
             .extend(run.record.levers.iter().filter_map(|lever| {

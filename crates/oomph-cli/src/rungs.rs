@@ -1,0 +1,95 @@
+//! What a training loop that is out of memory may do next, planned from the record of a run.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use oomph_allocator::{Config, TorchVersion};
+use oomph_plan::Lever;
+use oomph_plan::draft::Pace;
+use oomph_plan::model::Model;
+use oomph_plan::search::{self, Base, Options};
+use oomph_run::Record;
+use serde::Serialize;
+
+use crate::page;
+
+/// Levers that can be applied in the middle of a training loop.
+pub const LEVERS: [&str; 3] = ["checkpoint", "offload_activations", "optimizer_on_cpu"];
+
+/// Levers in place of those that are applied.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Next {
+    /// All that are to be applied.
+    pub levers: Vec<Lever>,
+    /// Bytes that they save over those applied now, as predicted.
+    pub saves: u64,
+    /// Time of a step against the plain job's, as predicted.
+    pub time_ratio: f64,
+}
+
+/// The cheapest levers that save `missing` bytes over `applied`; those that save most if none save
+/// so much; `None` if none save anything.
+///
+/// `directory` is where `oomph run` left the run. `samples` go through the model at once; 0 for as
+/// many as in the run. `forbid` names levers that are out of the question.
+pub fn next(
+    directory: &Path,
+    applied: &[Lever],
+    missing: u64,
+    samples: u64,
+    forbid: Vec<String>,
+) -> anyhow::Result<Option<Next>> {
+    let mut base = read(directory)?;
+    if samples > 0 && base.model.batch > 0 {
+        base = base.scaled(samples, base.model.batch);
+    }
+    let mut options = Options {
+        keep_results: true,
+        allow: Some(LEVERS.map(str::to_owned).into()),
+        forbid,
+        pace: Pace::default(),
+        ..Options::default()
+    };
+    let now = search::predict(&base, &base, applied, &options);
+    options.budget = now.used.saturating_sub(missing.max(1));
+    let bases = [base];
+    let found = search::search(&bases, &options);
+    let chosen = found.plans.into_iter().next().or(found.least);
+    Ok(chosen.filter(|plan| plan.used < now.used).map(|plan| Next {
+        levers: plan.levers,
+        saves: now.used - plan.used,
+        time_ratio: plan.time_ratio,
+    }))
+}
+
+fn read(directory: &Path) -> anyhow::Result<Base> {
+    // A run that was out of memory was made again without a limit: that one is whole.
+    let unlimited = directory.join("unlimited");
+    let whole = if unlimited.join("record.json").is_file() {
+        unlimited
+    } else {
+        directory.to_owned()
+    };
+    let path = whole.join("record.json");
+    if !path.is_file() {
+        bail!(
+            "{}: expected the directory of a run, with record.json, as `oomph run --out DIR` leaves it",
+            directory.display()
+        );
+    }
+    let record = Record::read(&path)?;
+    let trace = page::read_trace(&whole)?;
+    let model = Model::new(&trace, &record)
+        .with_context(|| format!("{}: cannot be planned for", directory.display()))?;
+    if !model.trains {
+        bail!(
+            "{}: that run made no step of an optimizer: record the training script",
+            directory.display()
+        );
+    }
+    let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
+    let reserved = record
+        .busiest()
+        .map_or(0, |device| device.peak_reserved_bytes);
+    Ok(Base::new(model, Vec::new(), reserved, &config))
+}
