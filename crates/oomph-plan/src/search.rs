@@ -690,8 +690,8 @@ impl Searcher<'_> {
     }
 
     fn consider(&mut self, plan: Plan) {
-        let permitted = !(self.options.keep_results && plan.results > Results::Rounding)
-            && !self.options.failed.contains(&plan.levers);
+        let loses_results = self.options.keep_results && plan.results > Results::Rounding;
+        let permitted = !loses_results && !self.options.failed.contains(&plan.levers);
         if permitted
             && self
                 .least

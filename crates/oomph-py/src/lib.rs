@@ -83,7 +83,7 @@ fn next_levers(
     let applied: Vec<oomph_plan::Lever> =
         serde_json::from_str(applied).map_err(|error| invalid(&error))?;
     let next = py
-        .detach(|| oomph_cli::rungs::next(&directory, &applied, missing, samples, forbid))
+        .detach(move || oomph_cli::rungs::next(&directory, &applied, missing, samples, forbid))
         .map_err(|error| invalid(&format!("{error:#}")))?;
     next.map(|next| serde_json::to_string(&next).map_err(|error| invalid(&error)))
         .transpose()
