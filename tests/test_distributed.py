@@ -107,11 +107,87 @@ def test_ddp_and_fsdp2_train_on_two_ranks(ranks):
     assert "rank 1 holds" in process.stdout
 
 
+PARALLEL = """
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module)
+mesh = init_device_mesh("cuda", (world,))
+torch.manual_seed(0)
+
+# Context parallel: of four parts of the sequence each rank holds one near its ends and one between.
+q, k, v = (torch.randn(1, 2, 128, 16, device="cuda") for _ in range(3))
+with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]):
+    own = [t.clone().requires_grad_() for t in (q, k, v)]
+    part = F.scaled_dot_product_attention(*own, is_causal=True)
+    part.sum().backward()
+assert part.shape == (1, 2, 64, 16) and own[0].grad.shape == part.shape
+
+# Pipeline parallel: the loss is that of the whole.
+layers = [nn.Linear(8, 8, device="cuda") for _ in range(2)]
+x, y = torch.randn(4, 8, device="cuda"), torch.randn(4, 8, device="cuda")
+whole = F.mse_loss(layers[1](layers[0](x)), y); whole.backward()
+expected = layers[rank].weight.grad.clone(); layers[rank].weight.grad = None
+stage = PipelineStage(layers[rank], rank, world, torch.device("cuda", local))
+schedule, losses = Schedule1F1B(stage, n_microbatches=2, loss_fn=F.mse_loss), []
+schedule.step(x) if rank == 0 else schedule.step(target=y, losses=losses)
+assert rank == 0 or abs(sum(losses).item() / 2 - whole.item()) < 1e-6
+assert torch.allclose(layers[rank].weight.grad, expected, atol=1e-6)
+
+# Sequence parallel: tensor parallel, with the norm over parts of the sequence.
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+    def forward(self, x):
+        return self.down(F.gelu(self.up(self.norm(x))))
+block, x = Block().cuda(), torch.randn(1, 6, 8, device="cuda")
+expected = block(x)
+parallelize_module(block, mesh, dict(
+    norm=SequenceParallel(), down=RowwiseParallel(output_layouts=Replicate()),
+    up=ColwiseParallel(input_layouts=Shard(1))))
+out = block(x.chunk(world, 1)[rank])
+assert out.shape == expected.shape and torch.allclose(out, expected, atol=1e-6), (out, expected)
+print(f"rank {rank} agrees", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_context_pipeline_and_sequence_parallel(ranks):
+    process, result = ranks(PARALLEL, 2, "-q")
+    assert process.returncode == 0, process.stderr
+    assert "rank 0 agrees" in process.stdout and "rank 1 agrees" in process.stdout
+    assert result["verdict"] == "fits"
+
+
 def test_small_and_integral_collectives_carry_values(ranks):
     process, result = ranks(VALUES, 2, "-q")
     assert process.returncode == 0, process.stderr
     assert "rank 0 agrees" in process.stdout and "rank 1 agrees" in process.stdout
     assert not [a for a in result["assumptions"] if a["kind"] == "value"]
+
+
+def test_whoever_does_not_come_to_a_broadcast_is_missed_by_its_root(ranks):
+    """Its values come from the root alone, which waits for all ranks where it waits for the GPU."""
+    process, result = ranks(
+        """
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        if rank == 1:
+            time.sleep(100)
+        dist.broadcast(torch.ones(1 << 20, device="cuda"), 0)
+        torch.cuda.synchronize()
+        """,
+        2,
+        "--no-measure",
+        "--patience",
+        "3",
+        timeout=60,
+    )
+    assert process.returncode == 1
+    assert (result["culprit"]["rank"], result["culprit"]["kind"]) == (1, "stuck"), result["culprit"]
 
 
 WRONG = """
@@ -136,10 +212,15 @@ torch.cuda.synchronize()
         ("os.kill(os.getpid(), 9)", "ended", "rank 2 is gone"),
         ("dist.all_reduce(x[:10])", "mismatch", "10 float32 where ranks 0, 1 called"),
         ("time.sleep(100)", "stuck", "rank 2 has done nothing"),
+        (
+            "dist.all_reduce(x); torch.cuda.synchronize(); time.sleep(1); dist.all_reduce(x)",
+            "mismatch",
+            "2 of 3 ranks never called",
+        ),
     ],
 )
 def test_the_rank_that_goes_wrong_is_named(ranks, fault, kind, says):
-    process, result = ranks(WRONG.format(fault), 3, "--no-measure", "--patience", "4")
+    process, result = ranks(WRONG.format(fault), 3, "--no-measure", "--patience", "3")
     assert process.returncode == (3 if kind == "out_of_memory" else 1), process.stderr
     assert result["culprit"]["rank"] == 2
     # A rank that died may be found by the others first or by its launcher.
@@ -151,13 +232,13 @@ def test_the_rank_that_goes_wrong_is_named(ranks, fault, kind, says):
 def test_ranks_of_one_gpu_share_its_memory(ranks):
     process, result = ranks(
         """
-        torch.cuda.set_device(0)
-        x = torch.empty(10 << 30, dtype=torch.uint8, device="cuda:0")
-        time.sleep(2)
-        y = torch.empty(4 << 30, dtype=torch.uint8, device="cuda:0")
+        x = torch.empty(10 << 30, dtype=torch.uint8, device="cuda:20")
+        dist.barrier()
+        y = torch.empty(4 << 30, dtype=torch.uint8, device="cuda:20")
         """,
         2,
         "--no-measure",
+        gpu="rtx-4090:21",
     )
     assert process.returncode == 3, process.stderr
     assert result["verdict"] == "out_of_memory"

@@ -173,3 +173,19 @@ def test_workers_forked_off_are_left_alone(run):
         """
     )
     assert len(result["steps"]) == 4
+
+
+def test_a_script_is_its_own_main_module(run):
+    """As `python script.py` has it: an absolute `__file__`, and annotations that are objects."""
+    result = run(
+        """
+        import dataclasses, os, torch
+        assert os.path.isabs(__file__) and __name__ == "__main__"
+        @dataclasses.dataclass
+        class Options:
+            rate: float = 0.1
+        assert dataclasses.fields(Options)[0].type is float
+        torch.ones(1, device="cuda")
+        """
+    )
+    assert result["verdict"] == "fits"

@@ -40,6 +40,18 @@ assert scaler.get_scale() == 65536.0
 """)  # fmt: skip
 
 
+def test_comparing_whole_tensors(oomph):
+    """These answer in Python, so that no tensor shows what they came from."""
+    run = check(oomph, """
+a = torch.arange(6., device=cuda); b = a * (1 + 1e-6)
+assert torch.allclose(a, b) and not torch.allclose(a, b + 1) and torch.allclose(a, b[:1] * 0 + a)
+assert torch.equal(a, a.clone()) and not torch.equal(a, b + 1)
+large = torch.randn(4 << 20, device=cuda)
+assert torch.allclose(large, large * 2)  # nobody computed them
+""")  # fmt: skip
+    assert "unknown tensors were taken to be equal" in str(run.json["assumptions"])
+
+
 def test_the_cpu_random_state_is_left_alone(oomph):
     check(oomph, """
 torch.manual_seed(3); a = torch.rand(4)

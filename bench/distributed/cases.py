@@ -8,8 +8,10 @@ import torch, torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-MODES = ("ddp", "ddp_view", "fsdp", "fsdp_bf16", "hsdp", "tp")
+MODES = ("ddp", "ddp_view", "fsdp", "fsdp_bf16", "hsdp", "tp", "sp", "cp", "pp")
 MODELS = ("gpt", "llama")
+# Ring attention has no grouped queries.
+JOBS = [(mode, model) for mode in MODES for model in MODELS if (mode, model) != ("cp", "llama")]
 VOCABULARY, STEPS = 32000, 3
 
 
@@ -92,6 +94,8 @@ def distributed(mode, m, rank):
         for block in m.blocks:
             parallelize_module(block, mesh, {k: v for k, v in plan.items() if k != "mlp.gate" or hasattr(block.mlp, "gate")})
         return m
+    if mode == "sp":
+        return sequence_parallel(m)
     options = dict(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)) if mode == "fsdp_bf16" else {}
     if mode == "hsdp":
         options["mesh"] = init_device_mesh("cuda", (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
@@ -100,14 +104,78 @@ def distributed(mode, m, rank):
     return fully_shard(m, **options)
 
 
+def sequence_parallel(m):
+    """Tensor parallel, with what lies between the matrices split along the sequence."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    whole = lambda: PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))  # noqa: E731
+    parallelize_module(m, mesh, {"embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)), "norm": SequenceParallel(),
+                                 "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())})
+    plan = {"one": SequenceParallel(), "two": SequenceParallel(), "attention": whole(), "mlp": whole(),
+            "attention.q": ColwiseParallel(), "attention.k": ColwiseParallel(), "attention.v": ColwiseParallel(),
+            "attention.o": RowwiseParallel(output_layouts=Shard(1)), "mlp.gate": ColwiseParallel(), "mlp.up": ColwiseParallel(),
+            "mlp.down": RowwiseParallel(output_layouts=Shard(1))}
+    for block in m.blocks:
+        parallelize_module(block, mesh, {k: v for k, v in plan.items() if k != "mlp.gate" or hasattr(block.mlp, "gate")})
+    return m
+
+
+class Stage(nn.Module):
+    """One of the parts that a pipeline is cut into."""
+
+    def __init__(self, m, index, count):
+        super().__init__()
+        part = len(m.blocks) // count
+        self.embed = m.embed if index == 0 else nn.Identity()
+        self.blocks = m.blocks[index * part : (index + 1) * part]
+        self.end = nn.Sequential(m.norm, m.head) if index == count - 1 else nn.Identity()
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.end(x)
+
+
+def pipeline(m, batch):
+    """A stage for each rank, and the schedule of one step."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    rank, world = dist.get_rank(), dist.get_world_size()
+    part = Stage(m, rank, world)
+    stage = PipelineStage(part, rank, world, torch.device("cuda", torch.cuda.current_device()))
+    schedule = Schedule1F1B(stage, n_microbatches=batch[0], loss_fn=lambda y, ids: F.cross_entropy(y.flatten(0, 1), ids.flatten()))
+    return part, lambda x: schedule.step(*([x] if rank == 0 else []), **(dict(target=x) if rank == world - 1 else {}))
+
+
+def context(m, rank):
+    """Each rank computes a part of every sequence; attention goes around in a ring."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    mesh, m = init_device_mesh("cuda", (dist.get_world_size(),)), DDP(m, device_ids=[rank])
+
+    def step(x):
+        with context_parallel(mesh, buffers=[x], buffer_seq_dims=[1], no_restore_buffers={x}):
+            m(x).backward()
+    return m, step
+
+
 def train(mode, name, rank, before):
     with torch.device("cuda"):
         m, batch = model_of(name)
-    m = distributed(mode, m, rank)
-    o = torch.optim.AdamW(m.parameters(), lr=1e-4, foreach=False if mode == "tp" else None)
+    if mode == "pp":
+        m, step = pipeline(m, batch)
+    elif mode == "cp":
+        m, step = context(m, rank)
+    else:
+        m = distributed(mode, m, rank)
+        step = lambda x: m(x).backward()  # noqa: E731
+    o = torch.optim.AdamW(m.parameters(), lr=1e-4, foreach=False if mode in ("tp", "sp") else None)
     for _ in range(STEPS):
         x = torch.randint(0, VOCABULARY, batch, device="cuda")
-        m(x).backward(); o.step(); o.zero_grad()
+        step(x); o.step(); o.zero_grad()
     torch.cuda.synchronize(); free = torch.cuda.mem_get_info()[0]
     return dict(mode=mode, name=name, rank=rank, world=dist.get_world_size(),
                 max_allocated=torch.cuda.max_memory_allocated(), max_reserved=torch.cuda.max_memory_reserved(),

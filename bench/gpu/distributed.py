@@ -13,7 +13,7 @@ LIMIT = 60
 def jobs():
     spec = importlib.util.spec_from_file_location("cases", CASES)
     cases = importlib.util.module_from_spec(spec); spec.loader.exec_module(cases)
-    return [("nccl",), ("nccl", "-", "eager")] + [(mode, model) for model in cases.MODELS for mode in cases.MODES]
+    return [("nccl",), ("nccl", "-", "eager"), *cases.JOBS]
 
 
 def main():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import json
 import os
@@ -21,10 +22,13 @@ import time
 import warnings
 from typing import Any
 
-from oomph import launch
+from oomph import fork_server, launch
 
 RANKS_VARIABLE = "OOMPH_RANKS"
 """Names the JSON file with the settings of a run of several ranks, written by `oomph run`."""
+
+LAUNCHER_VARIABLE = "OOMPH_LAUNCHER"
+"""Set for a launcher that `oomph run` knows, and for nothing below it."""
 
 _MARK = "OOMPH_RANK"
 """Which rank the processes below belong to: they are not that rank themselves."""
@@ -60,16 +64,26 @@ def _name() -> str | None:
 
 
 def begin() -> None:
-    """Record this process, if it is a rank."""
+    """Record this process, if it is a rank; if it may be a launcher, let its ranks be forked."""
     global _recorded
+    known = os.environ.pop(LAUNCHER_VARIABLE, None)
     name = _name()
-    if name is None:
-        return
+    if name is None and _MARK in os.environ:
+        return  # a rank's own helper
     try:
         with open(os.environ[RANKS_VARIABLE]) as file:
             settings = json.load(file)
     except (OSError, ValueError):
         return  # the run that this process was started by is over
+    if name is None:
+        if settings["fork"]:
+            launcher = fork_server.Launcher()
+            launcher.install()
+            if known:
+                launcher.expect()
+        return
+    if settings["lock"] is not None:
+        threading.Thread(target=_outlived, args=(settings["lock"],), daemon=True).start()
     os.environ[_MARK] = name
     # `python -m oomph.launch script.py` as a rank: runpy finds it imported, which is as it should be.
     warnings.filterwarnings("ignore", "'oomph.launch' found in sys.modules", RuntimeWarning)
@@ -84,6 +98,17 @@ def begin() -> None:
         os._exit(launch.refuse(dict(settings, directory=parent), refusal))
     _recorded = True
     _End(session)
+
+
+def _outlived(lock: str) -> None:
+    """End this process when the run is gone, by whatever: its command holds the lock until then.
+
+    Its launcher may live on, and may have started this rank from a thread that has ended:
+    `PR_SET_PDEATHSIG` would be wrong for both.
+    """
+    with contextlib.suppress(OSError), open(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _End:

@@ -7,12 +7,15 @@ the recorder wakes up when the script imports torch.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
 import importlib
 import importlib.util
 import json
 import os
 import re
 import runpy
+import signal
 import sys
 import threading
 import types
@@ -123,17 +126,18 @@ class _ImportWatcher:
         return spec
 
 
-def _run_script(path: str) -> None:
+def run_script(path: str) -> None:
     """Run a file as `python file` would: as the module `__main__`, so that spawned workers find it."""
     with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec")
+        # This file's own `from __future__` is not the script's.
+        code = compile(file.read(), path, "exec", dont_inherit=True)
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __builtins__=__builtins__)
+    main.__dict__.update(__file__=os.path.abspath(path), __builtins__=__builtins__)
     sys.modules["__main__"] = main
     exec(code, main.__dict__)
 
 
-def _without_own_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
+def without_own_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
     """The traceback as it would be without oomph: its frames are not the user's."""
     package = os.path.dirname(os.path.abspath(__file__)) + os.sep
     frames: list[types.TracebackType] = []
@@ -267,6 +271,16 @@ def refuse(settings: dict[str, Any], refusal: Refused) -> int:
     return 2
 
 
+def _end_with_command(lock: str) -> None:
+    """Let the system end this process when the command that started it dies, by whatever."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    # It may have died before: then nobody holds its lock any more.
+    with contextlib.suppress(OSError), open(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> int:
     """Run the script named in `sys.argv`; returns its exit status."""
     arguments = sys.argv[1:]
@@ -290,6 +304,8 @@ def main() -> int:
         settings = json.load(file)
     # Children of the script are not this run.
     del os.environ[RUN_VARIABLE]
+    if settings["lock"] is not None:
+        _end_with_command(settings["lock"])
     session = Session(settings)
     outcome: dict[str, Any] = dict(kind="finished", status=0)
     try:
@@ -309,7 +325,7 @@ def main() -> int:
     except KeyboardInterrupt:
         outcome = dict(kind="interrupted", status=130)
     except BaseException as error:
-        error.__traceback__ = _without_own_frames(error.__traceback__)
+        error.__traceback__ = without_own_frames(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         outcome = session.failed_with(error)
         del error
@@ -327,7 +343,7 @@ def _run(arguments: list[str]) -> None:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = arguments
-        _run_script(arguments[0])
+        run_script(arguments[0])
 
 
 if __name__ == "__main__":

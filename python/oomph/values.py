@@ -121,23 +121,64 @@ def _is_composite(name: str) -> bool:
     return has_kernel(name, _COMPOSITE.name) and not has_kernel(name, "CUDA")
 
 
+class _Fallback:
+    """The kernel of all operators that have no entry: of libraries, of the user."""
+
+    layer: ValueLayer
+
+    def __call__(self, func, *args, **kwargs):
+        return self.layer._call(func, *args, **kwargs)
+
+
 class _Entry:
     """The kernel of one operator: knows its name until it is first called."""
 
     __slots__ = ("func", "layer", "name", "overload")
+    layer: ValueLayer
 
-    def __init__(self, layer: ValueLayer, name: str, overload: str) -> None:
-        self.layer, self.name, self.overload = (
-            layer,
-            name.removeprefix("aten::"),
-            overload or "default",
-        )
+    def __init__(self, name: str, overload: str) -> None:
+        self.name, self.overload = name.removeprefix("aten::"), overload or "default"
         self.func: Any = None
 
     def __call__(self, *args, **kwargs):
         if self.func is None:
             self.func = getattr(getattr(_aten, self.name), self.overload)
         return self.layer._call(self.func, *args, **kwargs)
+
+
+_libraries: list[Any] = []
+_entries: list[_Fallback | _Entry] = []
+
+
+def register() -> None:
+    """Enter the layer into PyTorch's dispatcher, once; nothing comes there before it is installed.
+
+    This changes the tables of all operators, 55 MiB, which forked processes can share.
+    """
+    if _entries:
+        return
+    everything = torch.library.Library("_", "IMPL")
+    fallback = _Fallback()
+    everything.fallback(fallback, KEY)
+    _entries.append(fallback)
+    # A fallback alone would fail under any TorchDispatchMode, which looks the kernel up by the
+    # operator's name; so each operator of PyTorch's own gets an entry as well.
+    own = torch.library.Library("aten", "IMPL")
+    dispatched = set(torch._C._dispatch_get_all_op_names())
+    for schema in torch._C._jit_get_all_schemas():
+        name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        if not name.startswith("aten::") or name not in dispatched:
+            continue
+        composite = _is_composite(name)
+        if _is_view(schema) and not composite and schema.name != "aten::lift_fresh":
+            # Views move no data, and some must stay in C++: `nn.Parameter` detaches a tensor
+            # and expects that Python has not seen it.
+            own.impl(name, torch.library.fallthrough_kernel, KEY)
+        else:
+            entry = _Entry(schema.name, schema.overload_name)
+            own.m.impl(name, KEY, entry, False)
+            _entries.append(entry)
+    _libraries.extend((everything, own))
 
 
 def _is_view(schema: Any) -> bool:
@@ -300,7 +341,6 @@ class ValueLayer:
         self._gone = False
         self._virtual = virtual
         self._bridge = _Bridge() if virtual else None
-        self._libraries: tuple[Any, ...] = ()
         self._keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(KEY))
         self._unknown: dict[int, bool] = {}  # storages of small tensors that nobody computed
         self._wide: set[int] = set()  # storages of wide floats that were computed
@@ -326,29 +366,15 @@ class ValueLayer:
             "aten::_local_scalar_dense": self._item,
             "aten::lift_fresh": self._fresh,
             "aten::equal": self._equal,
+            "aten::allclose": self._equal,
         }
         self._ops: dict[Any, _Op] = {}
 
     def install(self) -> None:
         """Watch this thread, the threads that Python starts from now on, and autograd's."""
-        everything = torch.library.Library("_", "IMPL")
-        everything.fallback(self._call, KEY)
-        # A fallback alone would fail under any TorchDispatchMode, which looks the kernel up by the
-        # operator's name; so each operator of PyTorch's own gets an entry as well.
-        own = torch.library.Library("aten", "IMPL")
-        dispatched = set(torch._C._dispatch_get_all_op_names())
-        for schema in torch._C._jit_get_all_schemas():
-            name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-            if not name.startswith("aten::") or name not in dispatched:
-                continue
-            composite = _is_composite(name)
-            if _is_view(schema) and not composite and schema.name != "aten::lift_fresh":
-                # Views move no data, and some must stay in C++: `nn.Parameter` detaches a tensor
-                # and expects that Python has not seen it.
-                own.impl(name, torch.library.fallthrough_kernel, KEY)
-            else:
-                own.m.impl(name, KEY, _Entry(self, schema.name, schema.overload_name), False)
-        self._libraries = (everything, own)
+        register()
+        for entry in _entries:
+            entry.layer = self
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
         _leave_tracing_alone()
         original = threading.Thread.run
@@ -741,7 +767,7 @@ class ValueLayer:
         a, b = args[:2]
         if self.is_unknown(a) or self.is_unknown(b):
             self.assumptions.add("value", "unknown tensors were taken to be equal", user_line())
-            return a.shape == b.shape
+            return op.name == "aten::allclose" or a.shape == b.shape
         return func(*self._to_cpu(list(args)), **kwargs)
 
     def _known_mask(self, mask: torch.Tensor) -> torch.Tensor | None:

@@ -170,6 +170,8 @@ impl Hall {
     pub fn open(run: &Path) -> anyhow::Result<Self> {
         const MEMORY: &str = "/dev/shm";
         const PREFIX: &str = "oomph-";
+        /// Several collectives that carry as much as they may (32 MiB each), and all small ones.
+        const ENOUGH: u64 = 1 << 30;
         let own = std::process::id();
         // Runs that were killed leave theirs behind.
         for old in fs::read_dir(MEMORY).into_iter().flatten().flatten() {
@@ -180,7 +182,11 @@ impl Hall {
                 let _ = fs::remove_dir_all(old.path());
             }
         }
+        // A rank that writes where no memory is left is killed by the system: containers often have
+        // only 64 MiB there.
+        let free = rustix::fs::statvfs(MEMORY).map_or(0, |data| data.f_bavail * data.f_frsize);
         let in_memory = (0_u32..16)
+            .filter(|_| free >= ENOUGH)
             .map(|number| Path::new(MEMORY).join(format!("{PREFIX}{own}-{number}")))
             .find(|candidate| fs::create_dir(candidate).is_ok());
         let directory = if let Some(directory) = in_memory {

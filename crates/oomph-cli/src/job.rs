@@ -15,6 +15,7 @@ use oomph_plan::Lever;
 use oomph_run::record::Device;
 use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
+use rustix::fs::FlockOperation;
 
 use crate::cluster::{self, Hall};
 use crate::host::Host;
@@ -36,6 +37,8 @@ pub struct Job {
     pub rehearsed: Option<Rehearsed>,
     /// How long a rank may do nothing while others wait for it.
     pub rank_patience: Duration,
+    /// Whether a launcher's ranks are forked from one process that has imported torch.
+    pub fork: bool,
     pub gpu: Option<GpuSpec>,
     /// The capacity in bytes, as the driver reports it.
     pub total: Option<u64>,
@@ -137,8 +140,16 @@ impl Job {
         cluster::clear(&directory);
         let mut command = self.command()?;
         let config = directory.join("virtual-gpu.conf");
+        let lock = directory.join("lock");
+        // Held until the script is over, or this process is dead: the script ends with it. Some file
+        // systems have no locks; there it lives on.
+        let held = fs::File::create(&lock)
+            .ok()
+            .filter(|file| rustix::fs::flock(file, FlockOperation::LockExclusive).is_ok());
         let mut settings = serde_json::json!({
             "directory": directory,
+            "lock": held.is_some().then_some(&lock),
+            "fork": self.fork,
             "virtual": self.gpu.is_some(),
             "unsupported": self.unsupported,
             "rule": self.unknown,
@@ -173,6 +184,9 @@ impl Job {
         }
         if several {
             cluster::hook(&mut command, self.host, &settings_path);
+            if self.launches && command.get_program() == self.host.python {
+                command.env("OOMPH_LAUNCHER", "1");
+            }
         }
         if let Some(spec) = &self.gpu {
             let library = self.host.virtual_gpu()?;
@@ -232,6 +246,8 @@ impl Job {
             command.status()
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        drop(held);
+        let _ = fs::remove_file(&lock);
         let record_path = directory.join("record.json");
         let record = record_path
             .exists()

@@ -187,6 +187,7 @@ impl Workshop {
             launches: matches!(shown, Ranks::All(_)),
             rehearsed: None,
             rank_patience: Duration::from_secs(RANK_PATIENCE_SECONDS),
+            fork: true,
             gpu: Some(gpu),
             total: Some(self.total),
             steps: Some(self.steps),

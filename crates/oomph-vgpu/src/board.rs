@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ use crate::shared::{self, Shared, Text};
 
 /// Processes of one run, at most.
 const SLOTS: usize = 1024;
-/// GPUs of one host, at most.
-pub const GPUS: usize = 16;
+/// GPUs of one host, at most: as many as `--gpu NAME:N` takes.
+pub const GPUS: usize = 64;
 
 /// A slot's states; 0 is one that nobody has taken.
 const ALIVE: u32 = 1;
@@ -125,6 +125,25 @@ impl Fault {
 }
 
 impl Board {
+    /// A board of its own in a new directory, which lives as long as the process.
+    ///
+    /// # Panics
+    /// Where there is no room for it.
+    #[cfg(test)]
+    pub fn of_test(name: &str) -> &'static Self {
+        let directory =
+            std::env::temp_dir().join(format!("oomph-board-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).expect("a directory");
+        let file =
+            Shared::open(&directory.join("board"), FIRST + SLOTS * SLOT).expect("a mapped file");
+        Box::leak(Box::new(Self {
+            directory,
+            file,
+            patience: Duration::from_mins(1),
+        }))
+    }
+
     fn head(&self) -> &'static Head {
         // SAFETY: atomics at the beginning of the file.
         unsafe { self.file.at(0) }
@@ -232,6 +251,11 @@ impl Board {
         }
     }
 
+    /// Whether a process came to its end without a failure.
+    fn has_finished(&self, slot: usize) -> bool {
+        self.slot(slot).state.load(Ordering::Acquire) == FINISHED
+    }
+
     /// Says that this process waits for another one, and in what.
     pub fn waits(&self, for_slot: Option<usize>, doing: &str) {
         let slot = self.slot(self.mine());
@@ -285,6 +309,11 @@ impl Board {
                 && self.waiting(slot).is_none()
                 && activity.idle(self, slot) <= least
         })
+    }
+
+    /// Whether every process that has not ended waits for others.
+    fn all_wait(&self) -> bool {
+        (0..self.taken()).all(|slot| self.waiting(slot).is_some() || self.end_of(slot).is_some())
     }
 
     /// Where all ranks wait for each other: the one that waits in what the fewest wait in.
@@ -367,74 +396,87 @@ fn lives(process: u32) -> bool {
     })
 }
 
-/// What a process and its children have done so far: nanoseconds that they computed or waited for
-/// a processor, and bytes that they read and wrote.
-fn work_of(process: u32, depth: u32) -> (u64, u64) {
-    const DEPTH: u32 = 3;
-    let home = format!("/proc/{process}");
-    let mut work = (0, 0);
-    for line in fs::read_to_string(format!("{home}/io"))
-        .unwrap_or_default()
-        .lines()
-    {
-        if let Some(bytes) = line
-            .strip_prefix("rchar: ")
-            .or_else(|| line.strip_prefix("wchar: "))
-        {
-            work.1 += bytes.parse().unwrap_or(0);
-        }
-    }
-    let Ok(tasks) = fs::read_dir(format!("{home}/task")) else {
-        return work;
-    };
-    for task in tasks.flatten() {
-        work.0 += nanoseconds(&task.path().join("schedstat"));
-        if depth < DEPTH {
-            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            for child in children.split_whitespace().filter_map(|id| id.parse().ok()) {
-                let more = work_of(child, depth + 1);
-                work = (work.0 + more.0, work.1 + more.1);
-            }
-        }
-    }
-    work
+/// What a process and its children have done so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Work {
+    /// Nanoseconds that they computed.
+    computed: u64,
+    /// Nanoseconds that they waited for a processor.
+    queued: u64,
+    /// Bytes that they read and wrote.
+    bytes: u64,
 }
 
-fn nanoseconds(schedstat: &Path) -> u64 {
-    fs::read_to_string(schedstat)
-        .unwrap_or_default()
-        .split_whitespace()
-        .take(2)
-        .filter_map(|figure| figure.parse::<u64>().ok())
-        .sum()
+impl Work {
+    fn of(process: u32, depth: u32) -> Self {
+        const DEPTH: u32 = 3;
+        let home = format!("/proc/{process}");
+        let mut work = Self::default();
+        for line in fs::read_to_string(format!("{home}/io"))
+            .unwrap_or_default()
+            .lines()
+        {
+            if let Some(bytes) = line
+                .strip_prefix("rchar: ")
+                .or_else(|| line.strip_prefix("wchar: "))
+            {
+                work.bytes += bytes.parse().unwrap_or(0);
+            }
+        }
+        let Ok(tasks) = fs::read_dir(format!("{home}/task")) else {
+            return work;
+        };
+        for task in tasks.flatten() {
+            let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            let mut figures = text.split_whitespace().filter_map(|word| word.parse().ok());
+            work.computed += figures.next().unwrap_or(0);
+            work.queued += figures.next().unwrap_or(0);
+            if depth < DEPTH {
+                let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+                for child in children.split_whitespace().filter_map(|id| id.parse().ok()) {
+                    let more = Self::of(child, depth + 1);
+                    work.computed += more.computed;
+                    work.queued += more.queued;
+                    work.bytes += more.bytes;
+                }
+            }
+        }
+        work
+    }
+
+    /// Whether what was done between `before` and this, `passed` apart, is worth mentioning.
+    ///
+    /// Threads that only look around every tenth of a second are not. On a busy machine they wait
+    /// for a processor each time, but a thread that has something to compute waits all the time.
+    fn is_worth_mentioning(self, before: Self, passed: Duration, patience: Duration) -> bool {
+        /// Of the time that passed, one part in so many.
+        const SHARE: u32 = 100;
+        const BYTES: u64 = 64 << 10;
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let queued = self.queued.saturating_sub(before.queued);
+        self.computed.saturating_sub(before.computed) > nanoseconds(patience / SHARE).max(1)
+            || self.bytes.saturating_sub(before.bytes) > BYTES
+            || (passed > patience / 4 && queued > nanoseconds(passed / 2))
+    }
 }
 
 /// Who gets on, and who has not for a while.
 #[derive(Debug, Default)]
 pub struct Activity {
-    seen: HashMap<usize, ((u64, u64), Instant)>,
+    seen: HashMap<usize, (Work, Instant)>,
 }
 
 impl Activity {
-    /// How long a process has done nothing worth mentioning. Threads that only look around every
-    /// tenth of a second are not worth mentioning.
+    /// How long a process has done nothing worth mentioning.
     pub fn idle(&mut self, board: &Board, slot: usize) -> Duration {
-        /// Of the time that passed, one part in so many.
-        const SHARE: u64 = 100;
-        const BYTES: u64 = 64 << 10;
         let process = board.slot(slot).process.load(Ordering::Relaxed);
-        let now = work_of(process, 0);
+        let now = Work::of(process, 0);
         let entry = self
             .seen
             .entry(slot)
             .or_insert_with(|| (now, Instant::now()));
         let passed = entry.1.elapsed();
-        let (time, bytes) = (
-            now.0.saturating_sub(entry.0.0),
-            now.1.saturating_sub(entry.0.1),
-        );
-        let least = (board.patience.as_nanos() as u64 / SHARE).max(1);
-        if time > least || bytes > BYTES {
+        if now.is_worth_mentioning(entry.0, passed, board.patience) {
             *entry = (now, Instant::now());
             return Duration::ZERO;
         }
@@ -442,12 +484,13 @@ impl Activity {
     }
 }
 
-/// Sleeps until `done`, which may become true when `word` changes. `missing` are the slots of those
-/// who are waited for, `None` for one that has not come yet, each with its rank; `doing` says in
-/// what this process waits. Errors name the culprit.
+/// Sleeps until `done`, which may become true when `word` changes. `size` ranks meet; `missing` are
+/// the slots of those who are waited for, `None` for one that has not come yet, each with its rank;
+/// `doing` says in what this process waits. Errors name the culprit.
 pub fn wait(
     board: &Board,
     word: &AtomicU32,
+    size: u32,
     doing: &dyn Fn() -> String,
     missing: &dyn Fn() -> Vec<(Option<usize>, i32)>,
     done: &dyn Fn() -> bool,
@@ -484,9 +527,10 @@ pub fn wait(
         let gone = absent
             .iter()
             .find(|(slot, _)| slot.is_some_and(|slot| board.end_of(slot).is_some()));
-        let fault = gone
-            .or(absent.first())
-            .and_then(|&(slot, rank)| judge(board, slot, rank, &mut activity, began, doing));
+        let fault = one_more(board, size, &absent, doing).or_else(|| {
+            gone.or(absent.first())
+                .and_then(|&(slot, rank)| judge(board, slot, rank, &mut activity, began, doing))
+        });
         if let Some((fault, rank, text)) = fault
             && !done()
         {
@@ -497,6 +541,27 @@ pub fn wait(
         board.goes_on();
     }
     outcome
+}
+
+/// Whether this process calls what most of the others never did: their scripts came to their ends.
+fn one_more(
+    board: &Board,
+    size: u32,
+    absent: &[(Option<usize>, i32)],
+    doing: &dyn Fn() -> String,
+) -> Option<(Fault, i32, String)> {
+    let most = absent.len() * 2 > size as usize;
+    let finished = |&(slot, _): &(Option<usize>, i32)| slot.is_some_and(|s| board.has_finished(s));
+    let me = board.rank_of(board.mine(), -1);
+    if me < 0 || !most || absent.len() < 2 || !absent.iter().all(finished) {
+        return None;
+    }
+    let text = format!(
+        "rank {me} waits in {}, which {} of {size} ranks never called: their scripts came to their ends",
+        doing(),
+        absent.len()
+    );
+    Some((Fault::Mismatch, me, text))
 }
 
 /// Whether one who is waited for will never come.
@@ -537,7 +602,9 @@ fn judge(
         return Some((Fault::Ended, rank, text));
     }
     if let Some((theirs, _, _)) = board.waiting(slot) {
-        return board.waits_for_me(slot, CIRCLE).then(|| {
+        // Who is alone with what it waits in shows when all others wait as well.
+        let all = began.elapsed() > CIRCLE * 3 || board.all_wait();
+        return (all && board.waits_for_me(slot, CIRCLE)).then(|| {
             let (rank, text) = board.odd_one().unwrap_or_else(|| {
                 let text =
                     format!("rank {rank} waits in {theirs}, while {who} waits for it in {doing}");
@@ -554,4 +621,31 @@ fn judge(
         );
         (Fault::Stuck, rank, text)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_processor_all_the_time_works_and_who_looks_around_does_not() {
+        let patience = Duration::from_secs(12);
+        let second = 1_000_000_000;
+        let worth = |computed, queued, bytes, seconds| {
+            let now = Work {
+                computed,
+                queued,
+                bytes,
+            };
+            now.is_worth_mentioning(Work::default(), Duration::from_secs(seconds), patience)
+        };
+        assert!(worth(second, 0, 0, 6));
+        assert!(worth(0, 0, 1 << 20, 6));
+        // A thread that never gets a processor.
+        assert!(worth(0, 6 * second, 0, 6));
+        // Some that look around on a busy machine.
+        assert!(!worth(second / 100, 2 * second, 0, 6));
+        // One moment tells nothing.
+        assert!(!worth(0, 2 * second, 0, 2));
+    }
 }

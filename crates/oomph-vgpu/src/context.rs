@@ -124,7 +124,7 @@ impl Charge {
     }
 
     /// Measured on an H200 with driver 580 and torch 2.11.0: `bench/gpu/calibrate.py`; NCCL 2.28.9
-    /// between two of them: `bench/distributed/h200_x2_own.jsonl`, mode `nccl`.
+    /// between two of them: `bench/gpu/results/h200_x2_distributed.jsonl`, modes `nccl` and `pp`.
     const fn default_bytes(self) -> u64 {
         const MIB: u64 = 1 << 20;
         match self {

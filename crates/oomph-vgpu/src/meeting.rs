@@ -119,6 +119,11 @@ impl Written {
         self.number.store(number + 1, Ordering::Release);
     }
 
+    /// Whether call `number`, or a later one of its place, has been written.
+    fn has_reached(&self, number: u64) -> bool {
+        self.number.load(Ordering::Acquire) > number
+    }
+
     fn get(&self, number: u64) -> Option<Call> {
         if self.number.load(Ordering::Acquire) != number + 1 {
             return None;
@@ -247,6 +252,7 @@ impl Meeting {
         board::wait(
             board,
             &head.signal,
+            size,
             &|| format!("the making of a communicator of {size} ranks"),
             &|| meeting.not_come(),
             &|| head.joined.load(Ordering::Acquire) >= size,
@@ -377,14 +383,21 @@ impl Meeting {
     }
 
     /// Calls a collective. `from` is the address of this rank's contribution, `known` says whether
-    /// its values are.
-    pub fn call(&self, call: Call, from: u64, known: bool) -> Result<Ticket, String> {
+    /// its values are; it is multiplied by `factor` first.
+    pub fn call(
+        &self,
+        call: Call,
+        from: u64,
+        known: bool,
+        factor: Option<f64>,
+    ) -> Result<Ticket, String> {
         let number = self.next.fetch_add(1, Ordering::AcqRel);
         let entry = self.entry(number);
         let turn = number / RING;
         board::wait(
             self.board,
             &entry.signal,
+            self.size,
             &|| self.describe(number, &call),
             &|| {
                 self.absent(&|rank| {
@@ -416,7 +429,13 @@ impl Meeting {
                 entry.payload.fetch_max(at + len, Ordering::Relaxed);
                 // SAFETY: the caller's buffer has the size that the call states, and the payload
                 // has room for all contributions, as `carries` has seen to.
-                unsafe { reduce::copy(self.payload(number) + at, from, len) };
+                unsafe {
+                    reduce::copy(self.payload(number) + at, from, len);
+                    if let Some(factor) = factor {
+                        let count = len / call.kind.bytes();
+                        reduce::scale(call.kind, self.payload(number) + at, count, factor);
+                    }
+                }
             } else {
                 entry.unknown.fetch_add(1, Ordering::Relaxed);
             }
@@ -475,7 +494,9 @@ impl Meeting {
             unsafe { reduce::clear(to, len) };
             return Ok(Some(false));
         }
-        self.await_entry(number, &call, &|| entry.ready.load(Ordering::Acquire) == 1)?;
+        self.await_entry(number, &call, call.what.from_root(), &|| {
+            entry.ready.load(Ordering::Acquire) == 1
+        })?;
         let known = entry.unknown.load(Ordering::Acquire) == 0;
         let payload = self.payload(number);
         let one = call.count * call.kind.bytes();
@@ -515,11 +536,18 @@ impl Meeting {
         }
     }
 
-    fn await_entry(&self, number: u64, call: &Call, done: &dyn Fn() -> bool) -> Result<(), String> {
-        let only_root = call.what.from_root();
+    /// Waits for what all ranks must call, or `only_root`.
+    fn await_entry(
+        &self,
+        number: u64,
+        call: &Call,
+        only_root: bool,
+        done: &dyn Fn() -> bool,
+    ) -> Result<(), String> {
         board::wait(
             self.board,
             &self.entry(number).signal,
+            self.size,
             &|| self.describe(number, call),
             &|| {
                 self.absent(&|rank| {
@@ -565,7 +593,7 @@ impl Meeting {
 
     /// Waits until all ranks have called what this one has, as a host does that waits for a stream.
     pub fn settle(&self, ticket: Ticket) -> Result<(), String> {
-        self.await_entry(ticket.number, &ticket.call, &|| self.is_over(ticket))
+        self.await_entry(ticket.number, &ticket.call, false, &|| self.is_over(ticket))
     }
 
     /// Ranks disagree on what collective `number` is: names the ones who are alone with theirs.
@@ -631,7 +659,7 @@ impl Meeting {
             root: 0,
             operation: Operation::SUM,
         };
-        let ticket = self.call(call, (&raw const mine) as u64, true)?;
+        let ticket = self.call(call, (&raw const mine) as u64, true, None)?;
         let mut all = vec![0_u64; self.size as usize];
         self.take_all(ticket, all.as_mut_ptr() as u64)?;
         Ok(all)
@@ -639,7 +667,7 @@ impl Meeting {
 
     fn take_all(&self, ticket: Ticket, to: u64) -> Result<(), String> {
         let entry = self.entry(ticket.number);
-        self.await_entry(ticket.number, &ticket.call, &|| {
+        self.await_entry(ticket.number, &ticket.call, false, &|| {
             entry.ready.load(Ordering::Acquire) == 1
         })?;
         // SAFETY: the caller has room for one word of each rank.
@@ -674,7 +702,8 @@ impl Meeting {
         let (message, place) = self.message(self.rank, peer, number);
         let before = number.wrapping_sub(MESSAGES);
         self.await_message(self.rank, peer, number, &call, peer, &|| {
-            number < MESSAGES || message.received.get(before).is_some()
+            // Whoever takes no values may have announced later ones already.
+            number < MESSAGES || message.received.has_reached(before)
         })?;
         let len = count * kind.bytes();
         let stored = known && kind.carries(count);
@@ -741,8 +770,13 @@ impl Meeting {
                 reduce::clear(to, len);
             } else if len as usize <= INLINE {
                 reduce::copy(to, place, len);
-            } else if let Ok(bytes) = fs::read(&path) {
-                reduce::copy(to, bytes.as_ptr() as u64, len.min(bytes.len() as u64));
+            } else {
+                let bytes = fs::read(&path)
+                    .map_err(|error| format!("cannot read a message of rank {peer}: {error}"))?;
+                if bytes.len() as u64 != len {
+                    return Err(format!("a message of rank {peer} is incomplete"));
+                }
+                reduce::copy(to, bytes.as_ptr() as u64, len);
                 let _ = fs::remove_file(path);
             }
         }
@@ -781,6 +815,7 @@ impl Meeting {
         board::wait(
             self.board,
             &head.signal,
+            2,
             &|| {
                 let way = if call.what == What::Send {
                     "to"
@@ -811,5 +846,208 @@ impl Meeting {
             received.kind.name()
         );
         Err(self.board.fail(Fault::Mismatch, sender, &text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F32: Kind = Kind(7);
+    const F64: Kind = Kind(8);
+
+    /// Runs `body` as each of `size` ranks of one communicator, in threads, and gives what they return.
+    fn together<T: Send>(
+        name: &str,
+        size: u32,
+        body: impl Fn(&Meeting) -> Result<T, String> + Sync,
+    ) -> Vec<Result<T, String>> {
+        let board = Board::of_test(name);
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..size)
+                .map(|rank| {
+                    let body = &body;
+                    scope.spawn(move || body(&Meeting::join(board, 7, rank, size)?))
+                })
+                .collect();
+            let ended = ranks.into_iter().map(std::thread::ScopedJoinHandle::join);
+            ended.map(|rank| rank.expect("no panic")).collect()
+        })
+    }
+
+    fn call(what: What, kind: Kind, count: u64, root: u32) -> Call {
+        Call {
+            what,
+            kind,
+            count,
+            root,
+            operation: Operation::SUM,
+        }
+    }
+
+    /// One collective over `f64`: what `rank` gives, and what it gets.
+    fn one(
+        meeting: &Meeting,
+        what: What,
+        root: u32,
+        given: &[f64],
+        get: usize,
+    ) -> Result<(Vec<f64>, Option<bool>), String> {
+        let size = meeting.size as usize;
+        let count = match what {
+            What::ReduceScatter | What::AllToAll | What::Scatter => given.len() / size,
+            _ => given.len(),
+        };
+        let mut got = vec![-1.0; get];
+        let call = call(what, F64, count as u64, root);
+        let ticket = meeting.call(call, given.as_ptr() as u64, true, None)?;
+        let known = meeting.take(ticket, got.as_mut_ptr() as u64)?;
+        Ok((got, known))
+    }
+
+    #[test]
+    fn each_collective_brings_what_it_promises() {
+        let size = 3_usize;
+        let ended = together("collectives", size as u32, |meeting| {
+            let r = f64::from(meeting.rank);
+            // More than the ring holds.
+            for round in 0..100 {
+                let own = [r + f64::from(round), 10.0 * r];
+                let each: Vec<f64> = (0..size as u32)
+                    .map(|to| 100.0 * r + f64::from(to))
+                    .collect();
+                let sum = 3.0 + 3.0 * f64::from(round);
+                let all = |at: usize| (0..size).map(move |rank| 100.0 * rank as f64 + at as f64);
+                let gathered: Vec<f64> = (0..size)
+                    .flat_map(|rank| [rank as f64 + f64::from(round), 10.0 * rank as f64])
+                    .collect();
+                let mine = meeting.rank as usize;
+                let wanted = [
+                    (What::AllReduce, &own[..], vec![sum, 30.0]),
+                    (What::AllGather, &own, gathered.clone()),
+                    (What::Broadcast, &own, vec![1.0 + f64::from(round), 10.0]),
+                    (What::ReduceScatter, &each, vec![all(mine).sum()]),
+                    (What::AllToAll, &each, all(mine).collect()),
+                    (What::Scatter, &each, vec![100.0 + r]),
+                ];
+                for (what, given, expected) in wanted {
+                    let got = one(meeting, what, 1, given, expected.len())?;
+                    assert_eq!(got, (expected, Some(true)), "{what:?} at rank {mine}");
+                }
+                for (what, expected) in [(What::Reduce, vec![sum, 30.0]), (What::Gather, gathered)]
+                {
+                    let (got, known) = one(meeting, what, 1, &own, expected.len())?;
+                    assert_eq!(known, (mine == 1).then_some(true));
+                    assert!(mine != 1 || got == expected, "{what:?}: {got:?}");
+                }
+            }
+            Ok(())
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    }
+
+    #[test]
+    fn an_unknown_contribution_makes_the_result_unknown() {
+        let ended = together("unknown", 2, |meeting| {
+            let (given, mut got) = ([1.0_f64], [5.0_f64]);
+            let call = call(What::AllReduce, F64, 1, 0);
+            let ticket = meeting.call(call, given.as_ptr() as u64, meeting.rank == 0, None)?;
+            meeting.take(ticket, got.as_mut_ptr() as u64)
+        });
+        assert_eq!(ended, [Ok(Some(false)), Ok(Some(false))]);
+    }
+
+    #[test]
+    fn each_rank_scales_its_own_contribution() {
+        let ended = together("factor", 2, |meeting| {
+            let (given, mut got) = ([3.0_f64, 4.0], [0.0_f64; 2]);
+            let factor = Some(if meeting.rank == 0 { 10.0 } else { 0.5 });
+            let call = call(What::AllReduce, F64, 2, 0);
+            let ticket = meeting.call(call, given.as_ptr() as u64, true, factor)?;
+            meeting.take(ticket, got.as_mut_ptr() as u64)?;
+            Ok(got)
+        });
+        assert_eq!(ended, [Ok([31.5, 42.0]), Ok([31.5, 42.0])]);
+    }
+
+    #[test]
+    fn whoever_calls_something_else_is_named() {
+        let ended = together("mismatch", 3, |meeting| {
+            let count = if meeting.rank == 2 { 5 } else { 6 };
+            let given = [0.0_f32; 6];
+            let call = call(What::AllReduce, F32, count, 0);
+            let ticket = meeting.call(call, given.as_ptr() as u64, true, None)?;
+            meeting.settle(ticket)
+        });
+        // Threads of one process have one name on the board, so that ranks are not told apart here.
+        let text =
+            "called all_reduce (sum) of 6 float32 (operation 1 of a communicator of 3 ranks)";
+        assert!(
+            ended
+                .iter()
+                .all(|end| end.as_ref().is_err_and(|told| told.ends_with(text))),
+            "{ended:?}"
+        );
+    }
+
+    #[test]
+    fn messages_arrive_in_order_however_long() {
+        let counts = [1_u64, 32, 33, 5000];
+        let ended = together("messages", 2, |meeting| {
+            for round in 0..300 {
+                let count = counts[round % counts.len()];
+                if meeting.rank == 0 {
+                    let given = vec![round as f64; count as usize];
+                    meeting.send(1, F64, count, given.as_ptr() as u64, round % 7 != 0)?;
+                } else {
+                    let mut got = vec![-1.0_f64; count as usize];
+                    let number = meeting.expect(0, F64, count)?;
+                    let known = meeting.receive(0, number, F64, count, got.as_mut_ptr() as u64)?;
+                    assert_eq!(known, Some(round % 7 != 0));
+                    assert!(known == Some(false) || got == vec![round as f64; got.len()]);
+                }
+            }
+            Ok(())
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    }
+
+    #[test]
+    fn a_receiver_of_large_messages_may_be_far_ahead() {
+        const LARGE: u64 = 1 << 20;
+        let (rounds, there) = (3 * MESSAGES, AtomicU32::new(0));
+        let ended = together("ahead", 2, |meeting| {
+            if meeting.rank == 1 {
+                for _ in 0..rounds {
+                    meeting.expect(0, F32, LARGE)?;
+                }
+                there.store(1, Ordering::Release);
+                return Ok(());
+            }
+            while there.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            (0..rounds).try_for_each(|_| meeting.send(1, F32, LARGE, 0, true))
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    }
+
+    #[test]
+    fn messages_of_unlike_length_are_told() {
+        let ended = together("lengths", 2, |meeting| {
+            if meeting.rank == 0 {
+                let given = [0.0_f64; 3];
+                meeting.send(1, F64, 3, given.as_ptr() as u64, true)?;
+                return Ok(());
+            }
+            let mut got = [0.0_f64; 4];
+            let number = meeting.expect(0, F64, 4)?;
+            meeting
+                .receive(0, number, F64, 4, got.as_mut_ptr() as u64)
+                .map(|_| ())
+        });
+        let told = ended[1].as_ref().err().cloned().unwrap_or_default();
+        assert!(told.starts_with("rank 0 sent 3 float64"), "{told}");
+        assert!(told.ends_with("expected 4 float64"), "{told}");
     }
 }

@@ -80,13 +80,24 @@ impl Use {
         }
     }
 
-    const fn charges(self, alone: bool) -> [Charge; 2] {
+    const fn charges(self, alone: bool) -> &'static [Charge] {
         match self {
-            Self::Collective if alone => [Charge::NcclFirstCollective, Charge::NcclAlone],
-            Self::Collective => [Charge::NcclFirstCollective, Charge::NcclCollective],
-            Self::Broadcast => [Charge::NcclBroadcast; 2],
-            Self::Send(_) => [Charge::NcclFirstMessage, Charge::NcclSend],
-            Self::Receive(_) => [Charge::NcclFirstMessage, Charge::NcclReceive],
+            Self::Collective if alone => &[Charge::NcclFirstCollective, Charge::NcclAlone],
+            Self::Collective => &[Charge::NcclFirstCollective, Charge::NcclCollective],
+            Self::Broadcast => &[Charge::NcclBroadcast],
+            // In a pipeline, which has no collectives, messages took what those take once.
+            Self::Send(_) => &[
+                Charge::NcclFirstCollective,
+                Charge::NcclBroadcast,
+                Charge::NcclFirstMessage,
+                Charge::NcclSend,
+            ],
+            Self::Receive(_) => &[
+                Charge::NcclFirstCollective,
+                Charge::NcclBroadcast,
+                Charge::NcclFirstMessage,
+                Charge::NcclReceive,
+            ],
         }
     }
 }
@@ -179,7 +190,7 @@ fn used(handle: u64, what: What, root: u32, stream: u64, bytes: u64) -> Option<C
     drop(communicators);
     for purpose in new {
         for charge in purpose.charges(communicator.size == 1) {
-            machine().costs.charge(communicator.device, charge);
+            machine().costs.charge(communicator.device, *charge);
         }
     }
     if first && communicator.size > 1 && communicator.meeting.is_none() {
@@ -302,17 +313,13 @@ fn run(acts: &[Act], grouped: bool) -> std::result::Result<(), String> {
             root, kind, count, ..
         } = act.call;
         let known = match &act.communicator.meeting {
-            None => alike(act, acts),
+            None => scaled(act, alike(act, acts)),
             Some(meeting) => match expected.get(&index) {
                 Some(&number) => meeting.receive(root, number, kind, count, act.to)?,
                 None if act.is_message() => None,
                 None => collective(act, meeting)?,
             },
         };
-        if let (Some(_), Some(factor)) = (known, act.factor) {
-            // SAFETY: the result, of the size that the call states.
-            unsafe { reduce::scale(act.call.kind, act.to, act.call.count, factor) };
-        }
         if let Some(known) = known {
             TAKEN.set(TAKEN.get() | if known { 1 } else { 2 });
             if grouped {
@@ -327,8 +334,17 @@ fn run(acts: &[Act], grouped: bool) -> std::result::Result<(), String> {
     Ok(())
 }
 
+/// Multiplies what ranks that are all alike have given.
+fn scaled(act: &Act, known: Option<bool>) -> Option<bool> {
+    if let (Some(_), Some(factor)) = (known, act.factor) {
+        // SAFETY: the result, of the size that the call states.
+        unsafe { reduce::scale(act.call.kind, act.to, act.call.count, factor) };
+    }
+    known
+}
+
 fn collective(act: &Act, meeting: &Arc<Meeting>) -> std::result::Result<Option<bool>, String> {
-    let ticket = meeting.call(act.call, act.from, act.known)?;
+    let ticket = meeting.call(act.call, act.from, act.known, act.factor)?;
     let mark = MARKS.fetch_add(1, Ordering::AcqRel) + 1;
     streams::mark(device::current(), act.stream, mark);
     let known = meeting.take(ticket, act.to)?;
@@ -584,7 +600,11 @@ export! {
         SUCCESS
     }
     fn ncclCommAbort(handle: u64) -> Result, or INTERNAL; {
-        COMMUNICATORS.lock().remove(&handle);
+        let aborted = COMMUNICATORS.lock().remove(&handle).and_then(|found| found.meeting);
+        if let Some(aborted) = aborted {
+            // Nobody waits for what it has not finished.
+            OPEN.lock().retain(|(_, meeting, _)| meeting.id != aborted.id);
+        }
         SUCCESS
     }
     fn ncclCommCount(handle: u64, out: *mut c_int) -> Result, or INTERNAL; {

@@ -149,13 +149,13 @@ trait Number: Copy {
 }
 
 macro_rules! number {
-    ($($ty:ty: $add:expr, $times:expr, $divide:expr;)*) => { $(
+    ($($ty:ty: $add:expr, $times:expr, $max:expr, $min:expr, $divide:expr;)*) => { $(
         impl Number for $ty {
             fn combine(self, other: Self, operation: Operation) -> Self {
                 match operation.0 {
                     1 => $times(self, other),
-                    2 => if other > self { other } else { self },
-                    3 => if other < self { other } else { self },
+                    2 => $max(self, other),
+                    3 => $min(self, other),
                     _ => $add(self, other),
                 }
             }
@@ -170,14 +170,15 @@ macro_rules! number {
 }
 
 number! {
-    i8: Self::wrapping_add, Self::wrapping_mul, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
-    u8: Self::wrapping_add, Self::wrapping_mul, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
-    i32: Self::wrapping_add, Self::wrapping_mul, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
-    u32: Self::wrapping_add, Self::wrapping_mul, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
-    i64: Self::wrapping_add, Self::wrapping_mul, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
-    u64: Self::wrapping_add, Self::wrapping_mul, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
-    f32: std::ops::Add::add, std::ops::Mul::mul, |sum: Self, ranks| sum / ranks as Self;
-    f64: std::ops::Add::add, std::ops::Mul::mul, |sum: Self, ranks| sum / Self::from(ranks);
+    i8: Self::wrapping_add, Self::wrapping_mul, Ord::max, Ord::min, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
+    u8: Self::wrapping_add, Self::wrapping_mul, Ord::max, Ord::min, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
+    i32: Self::wrapping_add, Self::wrapping_mul, Ord::max, Ord::min, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
+    u32: Self::wrapping_add, Self::wrapping_mul, Ord::max, Ord::min, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
+    i64: Self::wrapping_add, Self::wrapping_mul, Ord::max, Ord::min, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
+    u64: Self::wrapping_add, Self::wrapping_mul, Ord::max, Ord::min, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
+    // As fmaxf and fminf, by which NCCL does it: of a number and no number the number.
+    f32: std::ops::Add::add, std::ops::Mul::mul, Self::max, Self::min, |sum: Self, ranks| sum / ranks as Self;
+    f64: std::ops::Add::add, std::ops::Mul::mul, Self::max, Self::min, |sum: Self, ranks| sum / Self::from(ranks);
 }
 
 /// One reduction: `ranks` contributions, the first at `from`, each `apart` bytes after the other,
@@ -311,6 +312,19 @@ mod tests {
         assert_eq!(f32_to_half(1e6), 0x7c00);
         assert_eq!(f32_to_bfloat(1.0 + 1.0 / 256.0), 0x3f80);
         assert_eq!(f32_to_bfloat(1.0 + 3.0 / 256.0), 0x3f82);
+    }
+
+    #[test]
+    fn no_number_is_neither_greatest_nor_least() {
+        for order in [[f32::NAN, 2.0], [2.0, f32::NAN]] {
+            for operation in [2, 3] {
+                let mut result = 0.0_f32;
+                let (from, to) = (order.as_ptr() as u64, &raw mut result as u64);
+                // SAFETY: an array and a number of this test.
+                unsafe { reduce(Kind(7), Operation(operation), from, 4, 2, to, 1) };
+                assert!((result - 2.0).abs() < f32::EPSILON, "{order:?}: {result}");
+            }
+        }
     }
 
     #[test]

@@ -102,6 +102,8 @@ pub fn answer_read(len: usize) -> Option<i64> {
 }
 
 export! {
+    /// Whether this process was forked after the GPU was in use, so that it cannot use it.
+    fn oomph_vgpu_is_forked() -> c_int, or 1; { c_int::from(crate::device::is_forked()) }
     /// An operator begins on this thread: its kernels will not run, so what it reads back from
     /// the device is answered instead.
     fn oomph_vgpu_begin() -> (), or (); {

@@ -10,7 +10,7 @@ import sys
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _here]
-if "OOMPH_RANKS" in os.environ and "OOMPH_RUN" not in os.environ:
+if "OOMPH_RANKS" in os.environ and not os.environ.keys() & {"OOMPH_RUN", "OOMPH_FORK_SERVER"}:
     # Where oomph is not installed in the environment of this process, it is not recorded.
     with contextlib.suppress(ModuleNotFoundError):
         from oomph.cluster import begin

@@ -76,7 +76,7 @@ def whole(value: Any) -> Any:
     if isinstance(value, Mapping):
         # First in order: collectives must come alike on all ranks.
         items = {key: whole(item) for key, item in value.items()}
-        kind = type(value)
+        kind: Any = type(value)
         return kind(items) if kind is not dict and hasattr(value, "move_to_end") else items
     if type(value) in (list, tuple):
         return type(value)(whole(item) for item in value)

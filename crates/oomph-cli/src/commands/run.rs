@@ -102,6 +102,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = cluster::PATIENCE_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,
 
+    /// Start each rank by itself, instead of forking all from one process that has imported torch
+    #[arg(long)]
+    no_fork: bool,
+
     #[command(flatten)]
     script: Script,
 }
@@ -255,6 +259,7 @@ impl Args {
             launches,
             rehearsed: None,
             rank_patience: Duration::from_secs(self.patience),
+            fork: !self.no_fork,
             gpu,
             total,
             steps: self.steps,
