@@ -218,6 +218,7 @@ impl Args {
             launches: false,
             rehearsed: None,
             rank_patience: Duration::ZERO,
+            fork: true,
             gpu: None,
             total: None,
             steps: None,
