@@ -304,7 +304,7 @@ def main() -> int:
         settings = json.load(file)
     # Children of the script are not this run.
     del os.environ[RUN_VARIABLE]
-    if settings["lock"] is not None:
+    if settings.get("lock") is not None:
         _end_with_command(settings["lock"])
     session = Session(settings)
     outcome: dict[str, Any] = dict(kind="finished", status=0)
