@@ -28,6 +28,8 @@ def run(tmp_path, code, *levers, **names):
     path = str(tmp_path / f"result-{os.urandom(4).hex()}")
     child = os.fork()
     if child == 0:
+        # PyTorch makes its thread pool anew at the first call after a fork, which must not be two.
+        torch.set_num_threads(1)
         status = 1
         try:
             _save(_run(textwrap.dedent(code), levers, names), path)

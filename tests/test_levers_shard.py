@@ -80,6 +80,8 @@ def ranks(tmp_path, code, *levers, world=2, **names):
         place.mkdir()
         child = os.fork()
         if child == 0:
+            # PyTorch makes its thread pool anew at the first call after a fork, which must not be two.
+            torch.set_num_threads(1)
             os.environ.update(
                 RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world),
                 MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
