@@ -28,7 +28,7 @@ const OF_RUNS: [&str; 4] = [
     "mixed_precision",
 ];
 /// Events that a whole search may play: a second's worth.
-const PLAYED_EVENTS: usize = 8_000_000;
+const PLAYED_EVENTS: usize = 4_500_000;
 /// Fewest and most combinations that are played.
 const PLAYS: std::ops::RangeInclusive<usize> = 60..=1500;
 /// What one more lever must save in time to be worth its mention.
@@ -427,6 +427,7 @@ struct Searcher<'a> {
 impl Searcher<'_> {
     fn base(&mut self, base: &Base, plays: usize, precision: bool) {
         const LEAST_GRID: usize = 4;
+        const MOST_THREADS: usize = 8;
         let draft = Draft::new(&base.model, self.options.pace);
         let offers = Offers::new(base, self.options, precision);
         let sequences: Vec<(Treatment, Sequence)> = [
@@ -451,11 +452,44 @@ impl Searcher<'_> {
         let combinations = self.promising(base, &offers, &sequences, (plays / each).max(8));
         let grid =
             (plays / combinations.len().max(1) / sequences.len().max(1)).clamp(LEAST_GRID, 16);
-        for combination in &combinations {
-            let plan = self.evaluate(base, combination);
-            self.consider(plan);
-            for (treatment, sequence) in &sequences {
-                self.sequence(base, combination, *treatment, sequence, grid);
+        // Each combination is looked at by itself, so they can be shared out.
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = threads.min(MOST_THREADS).min(combinations.len());
+        let (options, plain_time) = (self.options, self.plain_time);
+        let (combinations, sequences) = (&combinations, &sequences);
+        let found: Vec<Searcher<'_>> = std::thread::scope(|scope| {
+            let running: Vec<_> = (0..threads)
+                .map(|first| {
+                    scope.spawn(move || {
+                        let mut own = Searcher {
+                            options,
+                            plain_time,
+                            fitting: Vec::new(),
+                            least: None,
+                        };
+                        for combination in combinations.iter().skip(first).step_by(threads) {
+                            let plan = own.evaluate(base, combination);
+                            own.consider(plan);
+                            for (treatment, sequence) in sequences {
+                                own.sequence(base, combination, *treatment, sequence, grid);
+                            }
+                        }
+                        own
+                    })
+                })
+                .collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            running.into_iter().map(join).collect()
+        });
+        for own in found {
+            self.fitting.extend(own.fitting);
+            let less = |known: &Plan| own.least.as_ref().is_some_and(|own| own.used < known.used);
+            if self.least.as_ref().is_none_or(less) {
+                self.least = own.least.or(self.least.take());
             }
         }
     }
@@ -509,21 +543,33 @@ impl Searcher<'_> {
             points.extend(treated);
         }
         points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        // In turns: those that keep results, for whom others are no choice, and all.
+        let keeps = |index: usize| {
+            let levers = all.get(index).into_iter().flatten();
+            levers
+                .chain(&base.applied)
+                .all(|lever| lever.results() <= Results::Rounding)
+        };
+        let mut keeping: Vec<_> = points
+            .iter()
+            .filter(|point| keeps(point.2))
+            .copied()
+            .collect();
         let mut chosen = vec![0];
-        while chosen.len() < most && !points.is_empty() {
-            let mut quickest = f64::INFINITY;
-            let mut rest = Vec::with_capacity(points.len());
-            for point in points {
-                if point.1 < quickest {
-                    quickest = point.1;
-                    if !chosen.contains(&point.2) && chosen.len() < most {
-                        chosen.push(point.2);
+        while chosen.len() < most && !(points.is_empty() && keeping.is_empty()) {
+            for points in [&mut keeping, &mut points] {
+                let mut quickest = f64::INFINITY;
+                points.retain(|&(_, time, index)| {
+                    let first = time < quickest;
+                    if first {
+                        quickest = time;
+                        if !chosen.contains(&index) && chosen.len() < most {
+                            chosen.push(index);
+                        }
                     }
-                } else if !chosen.contains(&point.2) {
-                    rest.push(point);
-                }
+                    !first && !chosen.contains(&index)
+                });
             }
-            points = rest;
         }
         chosen
             .into_iter()
