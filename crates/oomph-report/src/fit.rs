@@ -266,7 +266,13 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
     let few = if verbose { usize::MAX } else { 3 };
     for (index, rejected) in fit.rejected.iter().take(few).enumerate() {
         let title = if index == 0 { "left out" } else { "" };
-        let text = format!("{}: {}", rejected.lever, rejected.why);
+        // The way by hand takes lines of its own, which `--json` has.
+        let why = rejected
+            .why
+            .split("\nby hand:\n")
+            .next()
+            .unwrap_or_default();
+        let text = format!("{}: {why}", rejected.lever);
         let _ = writeln!(out, "{}", line(title, &text, width));
     }
     for (index, assumption) in fit.assumptions.iter().take(few).enumerate() {
