@@ -1,7 +1,8 @@
 """Computes a forward pass again when the backward pass needs what it saved.
 
-The idea of `torch.utils.checkpoint` without reentrance, for a third of the host's time: training at small
-batches waits for the host, and what levers add to it is their price there.
+The idea of `torch.utils.checkpoint` without reentrance, with less of the host's time: a number stands for
+what was saved, and no object. Training at small batches waits for the host, and what levers add to it is
+their price there.
 """
 
 from __future__ import annotations
