@@ -378,13 +378,7 @@ pub fn search(bases: &[Base], options: &Options) -> Found {
 
 /// Looks for plans that start from one of `bases`, whose times are told against those of `plain`.
 pub fn search_among(plain: &Base, bases: &[Base], options: &Options) -> Found {
-    let plain_time = Draft::new(&plain.model, options.pace).time();
-    let mut searcher = Searcher {
-        options,
-        plain_time,
-        fitting: Vec::new(),
-        least: None,
-    };
+    let mut searcher = Searcher::new(options, Draft::new(&plain.model, options.pace).time());
     // What a play goes through follows from a step, not from how many were recorded.
     let events = play::length(&plain.model.template).max(1);
     let plays = (PLAYED_EVENTS / events).clamp(*PLAYS.start(), *PLAYS.end());
@@ -408,13 +402,8 @@ pub fn search_among(plain: &Base, bases: &[Base], options: &Options) -> Found {
 
 /// One plan, predicted: `levers` on top of what the base ran with.
 pub fn predict(base: &Base, plain: &Base, levers: &[Lever], options: &Options) -> Plan {
-    let searcher = Searcher {
-        options,
-        plain_time: Draft::new(&plain.model, options.pace).time(),
-        fitting: Vec::new(),
-        least: None,
-    };
-    searcher.evaluate(base, levers)
+    let plain_time = Draft::new(&plain.model, options.pace).time();
+    Searcher::new(options, plain_time).evaluate(base, levers)
 }
 
 struct Searcher<'a> {
@@ -424,7 +413,16 @@ struct Searcher<'a> {
     least: Option<Plan>,
 }
 
-impl Searcher<'_> {
+impl<'a> Searcher<'a> {
+    fn new(options: &'a Options, plain_time: f64) -> Self {
+        Self {
+            options,
+            plain_time,
+            fitting: Vec::new(),
+            least: None,
+        }
+    }
+
     fn base(&mut self, base: &Base, plays: usize, precision: bool) {
         const LEAST_GRID: usize = 4;
         const MOST_THREADS: usize = 8;
@@ -461,12 +459,7 @@ impl Searcher<'_> {
             let running: Vec<_> = (0..threads)
                 .map(|first| {
                     scope.spawn(move || {
-                        let mut own = Searcher {
-                            options,
-                            plain_time,
-                            fitting: Vec::new(),
-                            least: None,
-                        };
+                        let mut own = Searcher::new(options, plain_time);
                         for combination in combinations.iter().skip(first).step_by(threads) {
                             let plan = own.evaluate(base, combination);
                             own.consider(plan);
@@ -726,10 +719,13 @@ impl Searcher<'_> {
         sharding::waits(shard, fabric, volume, forward, backward, parts)
     }
 
+    fn permits(&self, plan: &Plan) -> bool {
+        let loses_results = self.options.keep_results && plan.results > Results::Rounding;
+        !loses_results && !self.options.failed.contains(&plan.levers)
+    }
+
     fn fits(&self, plan: &Plan) -> bool {
-        plan.used <= self.options.budget
-            && !(self.options.keep_results && plan.results > Results::Rounding)
-            && !self.options.failed.contains(&plan.levers)
+        plan.used <= self.options.budget && self.permits(plan)
     }
 
     /// What buys time and costs no memory, on top of the quickest plans.
@@ -766,9 +762,7 @@ impl Searcher<'_> {
     }
 
     fn consider(&mut self, plan: Plan) {
-        let loses_results = self.options.keep_results && plan.results > Results::Rounding;
-        let permitted = !loses_results && !self.options.failed.contains(&plan.levers);
-        if permitted
+        if self.permits(&plan)
             && self
                 .least
                 .as_ref()

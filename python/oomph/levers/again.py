@@ -71,15 +71,15 @@ class Precision:
             for device in ("cuda", "cpu")
         )
 
-    def again(self, cache: bool = True) -> contextlib.AbstractContextManager:
-        """Around what is to be computed as it was; without `cache` no casts of parameters are kept."""
+    def again(self) -> contextlib.AbstractContextManager:
+        """Around what is to be computed as it was."""
         now = self._read()
         stack = contextlib.ExitStack()
         for device, then, current in zip(("cuda", "cpu"), self._now, now, strict=True):
             if then[0] or then != current:
                 stack.enter_context(
                     torch.autocast(
-                        device, dtype=then[1], enabled=then[0], cache_enabled=cache and self._caches
+                        device, dtype=then[1], enabled=then[0], cache_enabled=self._caches
                     )
                 )
         return stack
