@@ -20,13 +20,6 @@ use crate::play::{self, Peak, play};
 use crate::sharding::{self, Fabric, Volume};
 use crate::units::{self, Sequence};
 
-/// Levers whose effect only a run tells: plans with them are on top of one.
-const OF_RUNS: [&str; 4] = [
-    "no_grad_eval",
-    "fused_modules",
-    "cudnn_benchmark",
-    "mixed_precision",
-];
 /// Events that a whole search may play: a second's worth.
 const PLAYED_EVENTS: usize = 4_500_000;
 /// Fewest and most combinations that are played.
@@ -47,24 +40,25 @@ pub struct Base {
     memory: Arc<Mutex<Memory>>,
 }
 
-/// What levers do to a job, before anything was learned.
+/// What levers do to a job's time, before anything was learned.
 #[derive(Debug, Clone)]
-struct Played {
-    peak: Peak,
-    outside: u64,
+struct Timed {
     /// Nanoseconds of a step.
     time: f64,
     lever_time: f64,
-    assumptions: Vec<String>,
     /// Nanoseconds of the time that wait for other GPUs.
     waits: f64,
+    /// Memory outside the allocator.
+    outside: u64,
+    assumptions: Vec<String>,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
     config: Config,
     pace: Pace,
-    played: HashMap<Vec<Lever>, Played>,
+    timed: HashMap<Vec<Lever>, Timed>,
+    played: HashMap<Vec<Lever>, Peak>,
 }
 
 impl Base {
@@ -344,7 +338,7 @@ pub struct Plan {
 impl Plan {
     /// What plans are ordered by: time, and a little for each lever.
     pub fn cost(&self) -> f64 {
-        self.time_ratio + LEVER_COST * self.levers.len() as f64
+        cost(self.time_ratio, &self.levers)
     }
 }
 
@@ -357,6 +351,9 @@ pub struct Found {
     /// The plan that needs the least memory, whether it fits or not.
     pub least: Option<Plan>,
 }
+
+/// What a plan does to the results, and what it costs.
+type Promise = (Results, f64);
 
 /// Levers that are chosen together, apart from which blocks are checkpointed or offloaded.
 type Combination = Vec<Lever>;
@@ -394,9 +391,6 @@ pub fn search_among(plain: &Base, bases: &[Base], options: &Options) -> Found {
         let plays = plays * share / (2 * bases.len() - 1);
         searcher.base(base, plays, !measured_precision);
     }
-    for base in bases {
-        searcher.quicken(base);
-    }
     searcher.found()
 }
 
@@ -411,6 +405,28 @@ struct Searcher<'a> {
     plain_time: f64,
     fitting: Vec<Plan>,
     least: Option<Plan>,
+    /// The least cost of what fits, by what it may do to the results.
+    quickest: [f64; 3],
+}
+
+/// A plan of which the memory is not known yet.
+struct Price {
+    levers: Vec<Lever>,
+    results: Results,
+    timed: Timed,
+    learned: Factors,
+    time_ratio: f64,
+}
+
+impl Price {
+    fn cost(&self) -> f64 {
+        cost(self.time_ratio, &self.levers)
+    }
+}
+
+/// What plans are ordered by.
+fn cost(time_ratio: f64, levers: &[Lever]) -> f64 {
+    time_ratio + LEVER_COST * levers.len() as f64
 }
 
 impl<'a> Searcher<'a> {
@@ -420,6 +436,7 @@ impl<'a> Searcher<'a> {
             plain_time,
             fitting: Vec::new(),
             least: None,
+            quickest: [f64::INFINITY; 3],
         }
     }
 
@@ -453,16 +470,18 @@ impl<'a> Searcher<'a> {
         // Each combination is looked at by itself, so they can be shared out.
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = threads.min(MOST_THREADS).min(combinations.len());
-        let (options, plain_time) = (self.options, self.plain_time);
+        let (options, plain_time, quickest) = (self.options, self.plain_time, self.quickest);
         let (combinations, sequences) = (&combinations, &sequences);
         let found: Vec<Searcher<'_>> = std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads)
                 .map(|first| {
                     scope.spawn(move || {
-                        let mut own = Searcher::new(options, plain_time);
+                        let mut own = Searcher {
+                            quickest,
+                            ..Searcher::new(options, plain_time)
+                        };
                         for combination in combinations.iter().skip(first).step_by(threads) {
-                            let plan = own.evaluate(base, combination);
-                            own.consider(plan);
+                            own.attempt(base, combination);
                             for (treatment, sequence) in sequences {
                                 own.sequence(base, combination, *treatment, sequence, grid);
                             }
@@ -479,7 +498,9 @@ impl<'a> Searcher<'a> {
             running.into_iter().map(join).collect()
         });
         for own in found {
-            self.fitting.extend(own.fitting);
+            for plan in own.fitting {
+                self.keep(plan);
+            }
             let less = |known: &Plan| own.least.as_ref().is_some_and(|own| own.used < known.used);
             if self.least.as_ref().is_none_or(less) {
                 self.least = own.least.or(self.least.take());
@@ -517,9 +538,8 @@ impl<'a> Searcher<'a> {
             .collect();
         let mut treatments = vec![(1.0, 1.0)];
         for (treatment, sequence) in sequences {
-            let whole = self.with_blocks(base, &Vec::new(), *treatment, sequence, sequence.len());
-            treatments.push(effect(&whole));
-            self.consider(whole);
+            let levers = with_blocks(base, &Vec::new(), *treatment, sequence, sequence.len());
+            treatments.push(effect(&self.evaluate(base, &levers)));
         }
         let mut points: Vec<(f64, f64, usize)> = Vec::new();
         for (index, combination) in all.iter().enumerate() {
@@ -570,7 +590,10 @@ impl<'a> Searcher<'a> {
             .collect()
     }
 
-    /// Tries points along a sequence; from the first that fits, goes back as far as it fits.
+    /// Tries points along a sequence, and from each that fits goes back as far as it fits.
+    ///
+    /// What is left out could not have been chosen: the time of a plan is known before its memory
+    /// is played. So more memory adds plans and takes none away.
     fn sequence(
         &mut self,
         base: &Base,
@@ -579,133 +602,242 @@ impl<'a> Searcher<'a> {
         sequence: &Sequence,
         grid: usize,
     ) {
-        let points = grid.min(sequence.len());
-        let mut first_fit = None;
-        for point in 1..=points {
-            let count = (sequence.len() * point).div_ceil(points);
-            let plan = self.with_blocks(base, combination, treatment, sequence, count);
-            let fits = self.fits(&plan);
-            self.consider(plan);
-            if fits {
-                first_fit = Some(count);
-                break;
-            }
+        let plans: Vec<Combination> = (1..=sequence.len())
+            .map(|count| with_blocks(base, combination, treatment, sequence, count))
+            .collect();
+        // The whole of it tells how far the memory goes down, at whatever cost.
+        if let Some(whole) = plans.last() {
+            self.attempt(base, whole);
         }
-        let Some(mut count) = first_fit else { return };
-        while count > 1 {
-            count -= 1;
-            let plan = self.with_blocks(base, combination, treatment, sequence, count);
-            if !self.fits(&plan) {
-                break;
+        let promises: Vec<[Option<Promise>; 2]> = plans
+            .iter()
+            .map(|levers| {
+                let quicker = self.quicker(base, levers);
+                [Some(self.price(base, levers)), quicker]
+                    .map(|price| price.map(|price| (price.results, price.cost())))
+            })
+            .collect();
+        let points = grid.min(plans.len());
+        let mut begin = 0;
+        for point in 1..=points {
+            let end = (plans.len() * point).div_ceil(points);
+            for count in (begin..end).rev() {
+                let left = promises.get(begin..=count).into_iter().flatten();
+                if !left
+                    .flatten()
+                    .flatten()
+                    .any(|&promise| self.may_win(promise))
+                {
+                    break;
+                }
+                if !plans
+                    .get(count)
+                    .is_some_and(|levers| self.attempt(base, levers))
+                {
+                    break;
+                }
             }
-            self.consider(plan);
+            begin = end;
         }
     }
 
-    fn with_blocks(
-        &self,
-        base: &Base,
-        combination: &Combination,
-        treatment: Treatment,
-        sequence: &Sequence,
-        count: usize,
-    ) -> Plan {
-        let blocks = sequence.prefix(&base.model, count);
-        let mut levers = combination.clone();
-        // What lies inside of those blocks is theirs.
-        levers.retain_mut(|lever| match lever {
-            Lever::Recompute { modules } => {
-                modules.retain(|name| {
-                    !units::ancestors(name).any(|above| blocks.iter().any(|block| block == above))
-                });
-                !modules.is_empty()
+    /// Whether a plan that fits at this cost would be among the quickest.
+    fn may_win(&self, (results, cost): Promise) -> bool {
+        cost <= self.quickest_of(results)
+    }
+
+    /// The least cost so far that plans of these results are compared with.
+    fn quickest_of(&self, results: Results) -> f64 {
+        let [exact, rounding, numerics] = self.quickest;
+        match results {
+            Results::Exact => exact,
+            Results::Rounding => rounding,
+            Results::Numerics => numerics,
+        }
+    }
+
+    /// Considers a plan, and whether it fits.
+    fn attempt(&mut self, base: &Base, levers: &[Lever]) -> bool {
+        let plan = self.evaluate(base, levers);
+        if self.permits(&plan)
+            && self
+                .least
+                .as_ref()
+                .is_none_or(|least| plan.used < least.used)
+        {
+            self.least = Some(plan.clone());
+        }
+        // What buys time may, and needs no memory.
+        if plan.used <= self.options.budget
+            && let Some(price) = self.quicker(base, levers)
+        {
+            let quicker = self.plan(base, price, levers);
+            if self.fits(&quicker) {
+                self.keep(quicker);
             }
-            _ => true,
-        });
-        levers.push(treatment.lever(blocks));
-        self.evaluate(base, &levers)
+        }
+        let fits = self.fits(&plan);
+        if fits {
+            self.keep(plan);
+        }
+        fits
+    }
+
+    fn keep(&mut self, plan: Plan) {
+        let [exact, rounding, numerics] = &mut self.quickest;
+        let cost = plan.cost();
+        *numerics = numerics.min(cost);
+        if plan.results <= Results::Rounding {
+            *rounding = rounding.min(cost);
+        }
+        if plan.results == Results::Exact {
+            *exact = exact.min(cost);
+        }
+        self.fitting.push(plan);
+    }
+
+    /// Levers with what buys time and costs no memory, if that goes with them.
+    fn quicker(&self, base: &Base, levers: &[Lever]) -> Option<Price> {
+        let lever = Lever::Tf32 { enabled: true };
+        let in_half = |lever: &Lever| lever.name() == "mixed_precision";
+        let offered = self.options.tf32
+            && !levers.iter().chain(&base.applied).any(in_half)
+            && self.options.permits(&lever)
+            && tf32::offered(&base.model);
+        // First, since what others compute again is quicker with it.
+        offered.then(|| {
+            let levers: Vec<Lever> = std::iter::once(lever)
+                .chain(levers.iter().cloned())
+                .collect();
+            self.price(base, &levers)
+        })
+    }
+
+    /// What a plan costs, which is known without playing it.
+    fn price(&self, base: &Base, levers: &[Lever]) -> Price {
+        let all: Vec<Lever> = order(base.applied.iter().chain(levers).cloned().collect());
+        let timed = self.timed(base, levers);
+        let learned = self.options.lesson(&all);
+        Price {
+            results: all
+                .iter()
+                .map(Lever::results)
+                .max()
+                .unwrap_or(Results::Exact),
+            levers: all,
+            time_ratio: learned.time * timed.time / self.plain_time.max(1.0),
+            timed,
+            learned,
+        }
     }
 
     fn evaluate(&self, base: &Base, levers: &[Lever]) -> Plan {
-        let all: Vec<Lever> = order(base.applied.iter().chain(levers).cloned().collect());
-        let learned = self.options.lesson(&all);
-        let factor = base.correction * learned.memory;
+        self.plan(base, self.price(base, levers), levers)
+    }
+
+    /// A plan by its price and the memory of `levers` on the base.
+    fn plan(&self, base: &Base, price: Price, levers: &[Lever]) -> Plan {
+        let peak = self.played(base, levers);
+        let factor = base.correction * price.learned.memory;
         let scale = |bytes: u64| (bytes as f64 * factor) as u64;
-        let results = all
-            .iter()
-            .map(Lever::results)
-            .max()
-            .unwrap_or(Results::Exact);
-        let played = self.played(base, levers);
         Plan {
-            levers: all,
-            allocated: scale(played.peak.allocated),
-            reserved: scale(played.peak.reserved),
-            used: scale(played.peak.reserved) + played.outside,
-            time_ratio: learned.time * played.time / self.plain_time.max(1.0),
-            waits: played.waits,
+            allocated: scale(peak.allocated),
+            reserved: scale(peak.reserved),
+            used: scale(peak.reserved) + price.timed.outside,
+            levers: price.levers,
+            time_ratio: price.time_ratio,
+            waits: price.timed.waits,
             host: HostTime {
-                beside_ns: played.lever_time,
+                beside_ns: price.timed.lever_time,
                 alone_ns: base.model.facts.loading_ns as f64,
             },
-            results,
-            assumptions: played.assumptions,
+            results: price.results,
+            assumptions: price.timed.assumptions,
         }
     }
 
-    /// What levers do to a base, as remembered or played.
-    fn played(&self, base: &Base, levers: &[Lever]) -> Played {
-        let known = |memory: &Memory| {
-            (memory.config == self.options.config && memory.pace == self.options.pace)
-                .then(|| memory.played.get(levers).cloned())
-                .flatten()
-        };
-        let lock = || base.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(played) = known(&lock()) {
-            return played;
-        }
-        let played = self.play(base, levers);
-        let mut memory = lock();
+    /// What was found before, if it was under the same settings; else it is found and kept.
+    fn remembered<T: Clone>(
+        &self,
+        base: &Base,
+        levers: &[Lever],
+        of: impl Fn(&mut Memory) -> &mut HashMap<Vec<Lever>, T>,
+        find: impl FnOnce() -> T,
+    ) -> T {
+        let mut memory = base.memory.lock().unwrap_or_else(PoisonError::into_inner);
         if memory.config != self.options.config || memory.pace != self.options.pace {
             *memory = Memory {
                 config: self.options.config.clone(),
                 pace: self.options.pace,
-                played: HashMap::default(),
+                ..Memory::default()
             };
         }
-        memory.played.insert(levers.to_vec(), played.clone());
-        played
+        if let Some(known) = of(&mut memory).get(levers) {
+            return known.clone();
+        }
+        // Other threads go on meanwhile.
+        drop(memory);
+        let found = find();
+        let mut memory = base.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        of(&mut memory).insert(levers.to_vec(), found.clone());
+        found
     }
 
-    fn play(&self, base: &Base, levers: &[Lever]) -> Played {
+    fn draft<'b>(&self, base: &'b Base, levers: &[Lever]) -> Draft<'b> {
         let mut draft = Draft::new(&base.model, self.options.pace);
-        let mut config = self.options.config.clone();
         for lever in levers {
             draft.apply(lever);
-            if let Lever::Allocator { conf } = lever
-                && conf == allocator::EXPANDABLE
-            {
-                config.expandable_segments = true;
-            }
         }
-        let waits = self.waits(base, &draft);
-        draft.waits += waits;
-        if base
-            .applied
-            .contains(&Lever::CudnnBenchmark { enabled: false })
-        {
-            draft
-                .assumptions
-                .push("how much slower cuDNN's own choices are is not known".to_owned());
-        }
-        Played {
-            peak: play(&draft.template, &config, Device::UNLIMITED),
-            outside: draft.outside,
-            time: draft.time(),
-            lever_time: draft.lever_time(),
-            waits,
-            assumptions: draft.assumptions,
-        }
+        draft
+    }
+
+    /// What levers do to the time of a base.
+    fn timed(&self, base: &Base, levers: &[Lever]) -> Timed {
+        self.remembered(
+            base,
+            levers,
+            |memory| &mut memory.timed,
+            || {
+                let mut draft = self.draft(base, levers);
+                let waits = self.waits(base, &draft);
+                draft.waits += waits;
+                if base
+                    .applied
+                    .contains(&Lever::CudnnBenchmark { enabled: false })
+                {
+                    draft
+                        .assumptions
+                        .push("how much slower cuDNN's own choices are is not known".to_owned());
+                }
+                Timed {
+                    time: draft.time(),
+                    lever_time: draft.lever_time(),
+                    waits,
+                    outside: draft.outside,
+                    assumptions: draft.assumptions,
+                }
+            },
+        )
+    }
+
+    /// What levers do to the memory of a base.
+    fn played(&self, base: &Base, levers: &[Lever]) -> Peak {
+        self.remembered(
+            base,
+            levers,
+            |memory| &mut memory.played,
+            || {
+                let mut config = self.options.config.clone();
+                config.expandable_segments |= levers.iter().any(
+                |lever| matches!(lever, Lever::Allocator { conf } if conf == allocator::EXPANDABLE),
+            );
+                play(
+                    &self.draft(base, levers).template,
+                    &config,
+                    Device::UNLIMITED,
+                )
+            },
+        )
     }
 
     /// Nanoseconds that a step waits for other GPUs.
@@ -726,53 +858,6 @@ impl<'a> Searcher<'a> {
 
     fn fits(&self, plan: &Plan) -> bool {
         plan.used <= self.options.budget && self.permits(plan)
-    }
-
-    /// What buys time and costs no memory, on top of the quickest plans.
-    fn quicken(&mut self, base: &Base) {
-        /// So many of them.
-        const MOST: usize = 8;
-        let lever = Lever::Tf32 { enabled: true };
-        if !self.options.tf32 || !self.options.permits(&lever) || !tf32::offered(&base.model) {
-            return;
-        }
-        // Levers that only a run tells the effect of say which base a plan is on.
-        let of_runs = |levers: &[Lever]| -> Vec<&'static str> {
-            let names = levers.iter().map(Lever::name);
-            names.filter(|name| OF_RUNS.contains(name)).collect()
-        };
-        let on_base = |plan: &&Plan| {
-            of_runs(&plan.levers) == of_runs(&base.applied)
-                && base.applied.iter().all(|lever| plan.levers.contains(lever))
-        };
-        let mut quickest: Vec<&Plan> = self.fitting.iter().filter(on_base).collect();
-        quickest.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
-        let tried: Vec<Vec<Lever>> = quickest
-            .into_iter()
-            .take(MOST)
-            .map(|plan| {
-                let own = plan.levers.iter().filter(|l| !base.applied.contains(l));
-                own.cloned().chain([lever.clone()]).collect()
-            })
-            .collect();
-        for levers in tried {
-            let plan = self.evaluate(base, &levers);
-            self.consider(plan);
-        }
-    }
-
-    fn consider(&mut self, plan: Plan) {
-        if self.permits(&plan)
-            && self
-                .least
-                .as_ref()
-                .is_none_or(|least| plan.used < least.used)
-        {
-            self.least = Some(plan.clone());
-        }
-        if self.fits(&plan) {
-            self.fitting.push(plan);
-        }
     }
 
     fn found(mut self) -> Found {
@@ -800,6 +885,30 @@ impl<'a> Searcher<'a> {
             least: self.least,
         }
     }
+}
+
+/// A combination with the first `count` blocks of a sequence treated.
+fn with_blocks(
+    base: &Base,
+    combination: &Combination,
+    treatment: Treatment,
+    sequence: &Sequence,
+    count: usize,
+) -> Combination {
+    let blocks = sequence.prefix(&base.model, count);
+    let mut levers = combination.clone();
+    // What lies inside of those blocks is theirs.
+    levers.retain_mut(|lever| match lever {
+        Lever::Recompute { modules } => {
+            modules.retain(|name| {
+                !units::ancestors(name).any(|above| blocks.iter().any(|block| block == above))
+            });
+            !modules.is_empty()
+        }
+        _ => true,
+    });
+    levers.push(treatment.lever(blocks));
+    levers
 }
 
 impl Treatment {
