@@ -270,6 +270,31 @@ def test_one_rank_of_a_large_job_runs_without_the_others(ranks):
     assert 64 << 20 <= held <= 96 << 20
 
 
+def test_no_watchdog_outlives_a_rank(ranks, tmp_path):
+    """It may call CUDA while the process is torn down: something holds the process group until then."""
+    (tmp_path / "late.c").write_text(
+        "#include <stdlib.h>\n"
+        "static void look(void) { system(\"cat /proc/$PPID/task/*/comm >> threads.txt\"); }\n"
+        "void begin(void) { atexit(look); }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "late.so", "late.c"], cwd=tmp_path, check=True)
+    code = """
+        import ctypes, threading
+        ctypes.CDLL("./late.so").begin()
+        m = nn.parallel.DistributedDataParallel(nn.Linear(8, 8).cuda(), device_ids=[local])
+        m(torch.randn(8, 8, device="cuda")).sum().backward()
+        names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+        assert any(name.startswith("pt_nccl_watch") for name in names)
+        # As a reference that no garbage collector finds does.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
+    """
+    process, result = ranks(code, 2)
+    assert result["verdict"] == "fits", process.stderr
+    threads = (tmp_path / "threads.txt").read_text().split("\n")
+    assert sum(name.startswith("python") for name in threads) >= 2
+    assert not any(name.startswith("pt_nccl_watch") for name in threads)
+
+
 def test_what_cannot_be_started_is_said(tmp_path):
     oomph = os.path.join(BIN, "oomph")
     for words, says in [

@@ -3,7 +3,7 @@
 import json
 import textwrap
 
-from test_fit import TRAIN, command, fit
+from test_fit import TRAIN, WIDE, command, fit
 
 GIB = 1 << 30
 BLOCKS = [f"Net.blocks.{index}" for index in range(6)]
@@ -125,3 +125,17 @@ def test_devices_that_are_hidden_are_not_there(tmp_path):
     (tmp_path / "script.py").write_text(textwrap.dedent(code))
     done = command(tmp_path, "run", "-q", "--gpu", "rtx-3060:4", "script.py")
     assert done.stdout.strip() == "2 2 0", done.stdout + done.stderr
+
+
+def test_ranks_that_die_under_a_plan_are_reported(tmp_path):
+    """Nothing is said to fit, and nobody is left to guess why: each plan with how it ended."""
+    code = WIDE.replace("batch_size=16", "batch_size=2") + (
+        "        import os, signal\n"
+        "        if 'TORCHELASTIC_RUN_ID' in os.environ and os.environ['RANK'] == '1':\n"
+        "            os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    result = fit(tmp_path, code, "--memory", "1.5GiB", "--allow", "shard", gpu="rtx-3060:2")
+    assert result.status == 3 and result.json["outcome"] == "nothing_fits"
+    failures = [one["why"] for one in result.json["rejected"] if "2 GPUs" in one["lever"]]
+    assert failures and all("rank 1: it was killed by SIGSEGV" in why for why in failures), failures
+    assert "SIGSEGV" in result.out

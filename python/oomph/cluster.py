@@ -77,7 +77,7 @@ def begin() -> None:
         return  # the run that this process was started by is over
     if name is None:
         if settings["fork"]:
-            launcher = fork_server.Launcher()
+            launcher = fork_server.Launcher(settings["directory"])
             launcher.install()
             if known:
                 launcher.expect()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import importlib.machinery
@@ -119,6 +120,18 @@ class _Client:
         self._process.wait()
 
 
+def _how(status: int) -> str:
+    """In words how a process ended, by what `subprocess` says of it."""
+    if status >= 0:
+        return f"it ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = " (by the system, if this machine's memory ran out)" if name == "SIGKILL" else ""
+    return f"it was killed by {name}{hint}"
+
+
 def _child_subreaper() -> int:
     value = ctypes.c_int()
     ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(value), 0, 0, 0)
@@ -130,10 +143,14 @@ def _set_child_subreaper(value: int) -> None:
 
 
 class Launcher:
-    """Lets the ranks that this process starts by `subprocess.Popen` be forked."""
+    """Lets the ranks that this process starts by `subprocess.Popen` be forked.
 
-    def __init__(self) -> None:
-        """Nothing is changed before `install`."""
+    How each of them ended is written beside its record, which one that was killed does not leave.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Nothing is changed before `install`. `directory` holds the ranks' own."""
+        self._directory = directory
         self._client: _Client | None = None
         self._fails = False
         self._owner = os.getpid()
@@ -158,6 +175,9 @@ class Launcher:
 
         def execute_child(popen: Any, *args: Any) -> None:
             given = dict(zip(names, (popen, *args), strict=True))
+            environment = os.environ if given["env"] is None else given["env"]
+            if os.getpid() == self._owner and environment.get("RANK", "").isdigit():
+                popen._oomph_rank = f"rank-{environment['RANK']}"
             request = self._request(given)
             if request is not None:
                 streams = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
@@ -170,7 +190,21 @@ class Launcher:
                     return
             original(popen, *args)
 
+        handle = subprocess.Popen._handle_exitstatus  # type: ignore[attr-defined]
+
+        @functools.wraps(handle)
+        def handle_exit_status(popen: Any, *args: Any, **kwargs: Any) -> None:
+            handle(popen, *args, **kwargs)
+            rank = popen.__dict__.pop("_oomph_rank", None)
+            if rank is not None and popen.returncode:
+                own = os.path.join(self._directory, rank)
+                with contextlib.suppress(OSError):
+                    os.makedirs(own, exist_ok=True)
+                    with open(os.path.join(own, "ended.txt"), "w") as file:
+                        file.write(_how(popen.returncode))
+
         subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
+        subprocess.Popen._handle_exitstatus = handle_exit_status  # type: ignore[attr-defined]
 
     def _request(self, given: dict[str, Any]) -> dict[str, Any] | None:
         """What the server is to be asked, or None where a rank cannot be forked or is none."""

@@ -252,6 +252,31 @@ class Session:
             if self.recorder:
                 self.recorder.finish(outcome)
         os._exit = self._hard_exit
+        if outcome["status"] == 0:
+            _end_process_groups()
+
+
+def _end_process_groups() -> None:
+    """Destroy the process groups that the script leaves, as far as that takes a few seconds.
+
+    Something in a model often holds them until after Python has ended. Then NCCL's watchdog, a
+    thread that looks at collectives every tenth of a second, may call CUDA while the process is torn
+    down around it, and takes the rank down with an error or a bad address. On busy processors a rank
+    is being torn down for long enough to meet that.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+
+    def destroy() -> None:
+        with contextlib.suppress(Exception):
+            distributed.destroy_process_group()
+
+    patience = 5.0
+    # A collective that other ranks never joined would be waited for.
+    ending = threading.Thread(target=destroy, name="oomph-end", daemon=True)
+    ending.start()
+    ending.join(patience)
 
 
 def outcome_of(stop: SystemExit) -> dict[str, Any]:

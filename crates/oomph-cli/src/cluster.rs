@@ -364,12 +364,21 @@ pub fn gather(
             peak: Peak::default(),
             by_category: std::collections::BTreeMap::new(),
             step_count: 0,
-            failure: Some("it left no record".to_owned()),
+            failure: Some(ended(directory, missing)),
             directory: String::new(),
         });
     }
     ranks.sort_by_key(|rank| rank.rank);
     Ok(ranks)
+}
+
+/// How a rank without a record ended: its launcher may have left word.
+fn ended(directory: &Path, rank: u32) -> String {
+    let told = fs::read_to_string(directory.join(format!("rank-{rank}/ended.txt")));
+    told.map_or_else(
+        |_| "it left no record".to_owned(),
+        |how| format!("{how} and left no record"),
+    )
 }
 
 /// Puts the record and the history of the rank that stands for the job in the place of the launcher's.

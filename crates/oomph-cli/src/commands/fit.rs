@@ -906,7 +906,10 @@ impl Fitter {
                     Ended::Failed { why, .. } | Ended::Refused(why) => {
                         self.reject_newest(plan, &why);
                     }
-                    Ended::OutOfMemory(_) => {}
+                    Ended::OutOfMemory(_) => self.note(
+                        &words.join(" + "),
+                        "the script raised an out-of-memory error of its own although memory had no limit",
+                    ),
                 }
                 return Ok(None);
             }
@@ -960,7 +963,8 @@ impl Fitter {
         Ok(Some(verified))
     }
 
-    /// The script fails under a plan: the lever of it that no plan has worked with is left out.
+    /// The script fails under a plan: the lever of it that no plan has worked with is left out; where
+    /// there is no such lever, this plan alone.
     fn reject_newest(&mut self, plan: &search::Plan, why: &str) {
         let proved: Vec<&str> = self
             .options
@@ -975,8 +979,12 @@ impl Fitter {
             .rev()
             // A way to share the job ran by itself before anything was added to it.
             .find(|name| *name != "shard" && !proved.contains(name));
+        let why = format!("the script failed with it: {why}");
         if let Some(name) = suspect {
-            self.reject(name, &format!("the script failed with it: {why}"));
+            self.reject(name, &why);
+        } else {
+            let words: Vec<String> = plan.levers.iter().map(ToString::to_string).collect();
+            self.note(&words.join(" + "), &why);
         }
     }
 }
