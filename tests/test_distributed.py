@@ -274,7 +274,7 @@ def test_no_watchdog_outlives_a_rank(ranks, tmp_path):
     """It may call CUDA while the process is torn down: something holds the process group until then."""
     (tmp_path / "late.c").write_text(
         "#include <stdlib.h>\n"
-        "static void look(void) { system(\"cat /proc/$PPID/task/*/comm >> threads.txt\"); }\n"
+        'static void look(void) { system("cat /proc/$PPID/task/*/comm >> threads.txt"); }\n'
         "void begin(void) { atexit(look); }\n"
     )
     subprocess.run(["cc", "-shared", "-fPIC", "-o", "late.so", "late.c"], cwd=tmp_path, check=True)
