@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import warnings
 from typing import Any
 
@@ -33,8 +32,8 @@ LAUNCHER_VARIABLE = "OOMPH_LAUNCHER"
 _MARK = "OOMPH_RANK"
 """Which rank the processes below belong to: they are not that rank themselves."""
 
-_LOOKS = 0.25
-"""Seconds in which the watchdog looks at least once."""
+_LOOKS = 20.0
+"""Seconds that the watchdog is given to see that collectives are done; it looks every tenth of one."""
 
 _recorded = False
 
@@ -217,6 +216,19 @@ def watch_ranks(recorder: Any) -> None:
     recorder.finish = finish_and_leave
 
 
+def _watchdog_has_seen(group: Any) -> None:
+    """Wait until NCCL's watchdog has let go of everything that is done."""
+
+    def wait() -> None:
+        with contextlib.suppress(RuntimeError):  # a backend without a watchdog
+            group._wait_for_pending_works()
+
+    # Not for ever: another rank may be gone.
+    waiting = threading.Thread(target=wait, name="oomph-wait", daemon=True)
+    waiting.start()
+    waiting.join(_LOOKS)
+
+
 def _settle_first_buckets(recorder: Any, library: Any) -> None:
     """Decide a race that DistributedDataParallel has with PyTorch's watchdog of collectives.
 
@@ -239,7 +251,7 @@ def _settle_first_buckets(recorder: Any, library: Any) -> None:
         if passes == 1 and views:
             library.oomph_vgpu_hold(1)
         if passes == 2 and not views:
-            time.sleep(_LOOKS)
+            _watchdog_has_seen(ddp.process_group)
         try:
             return original(ddp, *args, **kwargs)
         finally:
