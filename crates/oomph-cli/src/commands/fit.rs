@@ -197,6 +197,7 @@ impl Args {
             },
             rejected: Vec::new(),
             plain_time: 0.0,
+            loading_ns: None,
             planning: 0.0,
             verifications: 0,
             held: BTreeMap::new(),
@@ -344,6 +345,7 @@ impl Args {
         fitter.planning += started.elapsed().as_secs_f64();
         let plain_time = plain.step_time(&fitter.options.pace, HostTime::plain(&base.model));
         fitter.plain_time = plain_time.unwrap_or_default();
+        fitter.loading_ns = Some(base.model.facts.loading_ns);
         fitter.say_what_is_left_out(&base.model);
         result.inference = !base.model.trains;
         let mut bases = vec![base];
@@ -534,6 +536,8 @@ pub(crate) struct Fitter {
     rejected: Vec<Rejected>,
     /// Nanoseconds of the plain job's step.
     plain_time: f64,
+    /// Nanoseconds that the plain job takes for loading a batch.
+    loading_ns: Option<u64>,
     /// Seconds of planning.
     planning: f64,
     verifications: u32,
@@ -546,7 +550,13 @@ pub(crate) struct Fitter {
 impl Fitter {
     fn base(&self, run: &Run, applied: Vec<Lever>) -> Result<Base, ModelError> {
         let trace = run.attempt.trace.as_ref().ok_or(ModelError::NoStep)?;
-        let model = Model::new(trace, &run.record)?;
+        let mut model = Model::new(trace, &run.record)?;
+        // Measured on a host that does other things as well: only what differs is a plan's doing.
+        if let Some(loading) = self.loading_ns
+            && !applied.iter().any(|lever| lever.name() == "shard")
+        {
+            model.facts.loading_ns = loading;
+        }
         Ok(Base::new(
             model,
             applied,
