@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oomph.levers.autocast import Autocast
 from oomph.levers.base import Lever
 from oomph.levers.forward import around_forward
 from oomph.levers.int8_linear import QuantizedLinear
@@ -142,22 +142,6 @@ def _is_head(module: Any) -> bool:
     return _outputs(module) >= VOCABULARY and _outputs(module) > 2 * inputs
 
 
-class Autocast:
-    """Whether and in what type operators compute, as it was said when this was made."""
-
-    def __init__(self, device: torch.device) -> None:
-        """What is said now for `device`."""
-        self.kind = device.type
-        self.enabled = torch.is_autocast_enabled(self.kind)
-        self.dtype = torch.get_autocast_dtype(self.kind)
-
-    def __call__(self) -> Any:
-        """The same again."""
-        if not self.enabled and not torch.is_autocast_enabled(self.kind):
-            return contextlib.nullcontext()
-        return torch.autocast(self.kind, dtype=self.dtype, enabled=self.enabled)
-
-
 class Head:
     """A layer's call that waits."""
 
@@ -166,8 +150,8 @@ class Head:
     ) -> None:
         """`forward(rows)` computes the logits of `rows` (…, width)."""
         self.lever, self.module, self.forward = lever, module, forward
-        self.autocast = Autocast(hidden.device)
-        self.dtype = self.autocast.dtype if self.autocast.enabled else hidden.dtype
+        self.autocast = Autocast(hidden.device.type)
+        self.dtype = self.autocast.dtype or hidden.dtype
         self.given = hidden
         self.version = _version(hidden)
         self.is_spent = False
@@ -179,7 +163,7 @@ class Head:
                 "what its head was given was changed in place before its logits were used",
                 self.lever.by_hand(),
             )
-        with torch.no_grad(), self.autocast():
+        with torch.no_grad(), self.autocast.again():
             return self.forward(rows)
 
 
@@ -193,11 +177,11 @@ class Step:
     def __init__(self, func: Any, args: tuple, kwargs: dict, device: torch.device) -> None:
         """`func(rows, *args, **kwargs)`, of rows in the last dimension."""
         self.func, self.args, self.kwargs = func, args, kwargs
-        self.autocast = Autocast(device)
+        self.autocast = Autocast(device.type)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Of rows (…, classes)."""
-        with self.autocast():
+        with self.autocast.again():
             return self.func(rows, *self.args, **self.kwargs)
 
 
@@ -376,17 +360,17 @@ def _is_last(logits: Logits, dim: Any) -> bool:
 def _each(logits: Logits, function: Any) -> list[tuple[torch.Tensor, ...]]:
     """`function(rows, part)` of each part of the rows (n, classes), in the types that are said now."""
     hidden = logits.hidden.reshape(-1, logits.hidden.shape[-1])
-    now = Autocast(hidden.device)
+    now = Autocast(hidden.device.type)
     at_once = max(FEWEST_ROWS, AT_ONCE // (4 * logits.classes))
     found = []
     # Weights that autocast has cast are kept to the end of the outermost.
-    with torch.no_grad(), logits.head.autocast():
+    with torch.no_grad(), logits.head.autocast.again():
         for begin in range(0, hidden.shape[0], at_once):
             part = slice(begin, min(begin + at_once, hidden.shape[0]))
             rows = logits.head(hidden[part])
             for step in logits.steps:
                 rows = step(rows)
-            with now():
+            with now.again():
                 result = function(rows, part)
             del rows
             found.append(tuple(result) if not isinstance(result, torch.Tensor) else (result,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from oomph.levers.autocast import Autocast
 from oomph.levers.base import Lever
 from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
 from oomph.levers.forward import Places, around_forward
@@ -403,9 +403,7 @@ class _Call(_Producer):
         source: _Given | _Recipe,
     ) -> None:
         self.place, self.forward, self.source = place, forward, source
-        self.device = x.device.type
-        self.autocast = torch.is_autocast_enabled(self.device)
-        self.dtype = torch.get_autocast_dtype(self.device) if self.autocast else None
+        self.autocast = Autocast(x.device.type)
         self.fixed = place.versions()
         self.output: weakref.ref[torch.Tensor] | None = None
         self.version = 0
@@ -438,17 +436,6 @@ class _Call(_Producer):
         place.lever.recomputed.add(place.name)
         return self.source.value()
 
-    def precision(self) -> Any:
-        """Autocast as it was."""
-        if not self.autocast and not torch.is_autocast_enabled(self.device):
-            return _NOTHING
-        return torch.autocast(
-            self.device, dtype=self.dtype, enabled=self.autocast, cache_enabled=False
-        )
-
-
-_NOTHING = contextlib.nullcontext()
-
 
 class _Operator(_Call):
     """A module of one operator: what it saves, others treat as theirs."""
@@ -465,7 +452,7 @@ class _Operator(_Call):
 
     def compute(self) -> torch.Tensor:
         module = self.place.module
-        with torch.no_grad(), self.precision():
+        with torch.no_grad(), self.autocast.again(caches=False):
             x = self.begin()
             if self.batch_norm:
                 # Without the running statistics, which do not enter the result.
@@ -527,7 +514,7 @@ class _Composite(_Call):
     def compute(self) -> torch.Tensor:
         inner: list[torch.Tensor | None] = []
         outer = [part.training for part in self.parts]
-        with torch.enable_grad(), self.precision():
+        with torch.enable_grad(), self.autocast.again(caches=False):
             x = self.begin().detach().requires_grad_(self.requires_grad)
             self._set_modes(self.modes)
             if self.random is not None:
