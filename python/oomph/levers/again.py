@@ -58,8 +58,11 @@ def _is_watched() -> bool:
     )
 
 
-class _Done(Exception):
-    """Everything that was saved is there: the rest of the forward pass is not needed."""
+class _Done(BaseException):
+    """Everything that was saved is there: the rest of the forward pass is not needed.
+
+    No `except Exception` of a module swallows it.
+    """
 
 
 class _Call:
@@ -102,6 +105,8 @@ class _Call:
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             number = len(saved)
+            if number == len(kinds):  # it swallowed what ends it
+                raise self._unlike(f"it saves more than {number} tensors")
             if kinds[number] != (tensor.shape, tensor.dtype):
                 raise self._unlike(
                     f"its saved tensor {number} was {_kind(kinds[number])} and is now "
