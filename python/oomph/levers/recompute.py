@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -345,6 +345,11 @@ class _Given:
         return self.tensor
 
 
+@functools.cache
+def _empty(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=device)
+
+
 class _Producer:
     """Something that can be computed again, for several who want it."""
 
@@ -405,7 +410,7 @@ class _Call(_Producer):
         self.place, self.forward, self.source = place, forward, source
         self.autocast = Autocast(x.device.type)
         self.fixed = place.versions()
-        self.output: weakref.ref[torch.Tensor] | None = None
+        self.output: torch.Tensor | None = None
         self.version = 0
 
     def first(self, x: torch.Tensor) -> Any:
@@ -414,11 +419,13 @@ class _Call(_Producer):
 
     def watch(self, output: torch.Tensor) -> None:
         """`output` must not change before it is used: nobody records that without gradients."""
-        self.output, self.version = weakref.ref(output), output._version
+        # Without contents, it goes on counting what is written to the result, also when that is gone.
+        self.output = output.detach()
+        self.output.data = _empty(output.dtype, output.device)
+        self.version = self.output._version
 
     def is_as_made(self) -> bool:
-        output = self.output() if self.output is not None else None
-        return output is None or output._version == self.version
+        return self.output is None or self.output._version == self.version
 
     def expect(self) -> None:
         if not self.uses:
