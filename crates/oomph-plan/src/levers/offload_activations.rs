@@ -5,13 +5,13 @@
 //! and as many are fetched ahead of the backward pass. Time: the link's, as far as the work
 //! meanwhile does not hide it. Results: exact.
 
-use rustc_hash::FxHashSet as HashSet;
+use rustc_hash::FxHashMap as HashMap;
 
 use oomph_trace::Phase;
 
 use crate::draft::Draft;
-use crate::levers::blocks::{self, Edits};
-use crate::model::Event;
+use crate::levers::blocks::{self, Block, Edits};
+use crate::model::{Call, Event};
 
 /// Smaller tensors stay, as in `python/oomph/levers/offload_activations.py`.
 const LEAST_BYTES: u64 = 256 << 10;
@@ -29,36 +29,56 @@ struct Moved {
 /// Applies the lever.
 pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     let (found, positions) = blocks::find(draft, modules);
-    let mut results: HashSet<u32> = HashSet::default();
-    for block in &found {
-        if let Some(call) = draft.model.calls.get(block.call as usize) {
-            results.extend(&call.outputs);
-        }
-    }
-    let mut made: rustc_hash::FxHashMap<u32, usize> = rustc_hash::FxHashMap::default();
+    let mut made: HashMap<u32, usize> = HashMap::default();
     for (at, event) in draft.template.body.iter().enumerate() {
         if let Event::Alloc(number) = event {
             made.insert(*number, at);
         }
     }
-    let mut moved: Vec<Moved> = Vec::new();
+    let empty = Call::default();
+    let call = |block: &Block| draft.model.calls.get(block.call as usize).unwrap_or(&empty);
+    // Which chosen block made a result, and which takes it last.
+    let mut makers: HashMap<u32, &Block> = HashMap::default();
+    let mut takers: HashMap<u32, &Block> = HashMap::default();
     for block in &found {
-        for &number in &block.saved {
-            let Some(tensor) = draft.template.tensors.get(number as usize) else {
-                continue;
-            };
-            // Results of modules are arguments of others, which hold them while they run.
-            if tensor.bytes < LEAST_BYTES || results.contains(&number) {
-                continue;
+        makers.extend(call(block).outputs.iter().map(|&output| (output, block)));
+        takers.extend(call(block).inputs.iter().map(|&input| (input, block)));
+    }
+    let mut moved: Vec<Moved> = Vec::new();
+    let mut leaves = |number: u32, from: usize, freed: usize| {
+        let tensor = draft.template.tensors.get(number as usize);
+        if let Some(tensor) = tensor.filter(|tensor| tensor.bytes >= LEAST_BYTES) {
+            moved.push(Moved {
+                number,
+                bytes: tensor.bytes,
+                made: from,
+                freed,
+            });
+        }
+    };
+    for block in &found {
+        for number in &block.saved {
+            let places = (made.get(number), positions.frees.get(number));
+            if let (false, (Some(&from), Some(&freed))) = (makers.contains_key(number), places) {
+                leaves(*number, from, freed);
             }
-            if let (Some(&made), Some(&freed)) = (made.get(&number), positions.frees.get(&number)) {
-                moved.push(Moved {
-                    number,
-                    bytes: tensor.bytes,
-                    made,
-                    freed,
-                });
-            }
+        }
+    }
+    // What a block takes is saved in it, and held by whoever called it until it is done; unless others
+    // save it as well, which keep it for longer.
+    let mut takers: Vec<(u32, &Block)> = takers.into_iter().collect();
+    takers.sort_unstable_by_key(|&(number, _)| number);
+    for (number, taker) in takers {
+        let makers = makers.get(&number).into_iter().copied();
+        let Some(&freed) = positions.frees.get(&number) else {
+            continue;
+        };
+        if made.contains_key(&number)
+            && makers
+                .chain([taker])
+                .any(|block| block.backward.contains(&freed))
+        {
+            leaves(number, taker.forward.end, freed);
         }
     }
     let mut edits = Edits::default();
