@@ -7,10 +7,11 @@ import functools
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from oomph.levers import alone, shares
 from oomph.levers.base import Lever
@@ -92,9 +93,12 @@ class Shard(Lever):
             weakref.WeakKeyDictionary()
         )
         self.averaged: dict[int, weakref.ref[torch.Tensor]] = {}
-        """Parameters whose gradients are averaged over ranks, by their ids."""
-        self.became: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]] = {}
-        """For each parameter that was dealt out, by its id: itself, and what replaced it."""
+        """Parameters whose gradients DistributedDataParallel averages, by their ids."""
+        # What was dealt out is not referred to: PyTorch moves it by swapping, which that would forbid.
+        self.became: dict[
+            int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.nn.Module], str]
+        ] = {}
+        """For each parameter that was dealt out, by its id: itself, and where its replacement is."""
         self.mesh: Any = None
         self.micro_batch: Any = None
 
@@ -261,6 +265,8 @@ class Shard(Lever):
             self._shard(module, named)
 
     def _is_averaged(self, p: torch.Tensor) -> bool:
+        if self.shards > 1:
+            return isinstance(p, DTensor)
         reference = self.averaged.get(id(p))
         return reference is not None and reference() is p
 
@@ -293,11 +299,10 @@ class Shard(Lever):
             return replica.after(forward(*args, **kwargs))
 
         around_forward(module, around, self.order)
-        self._average(p for p in module.parameters() if p.requires_grad)
+        self.averaged.update(
+            (id(p), weakref.ref(p)) for p in module.parameters() if p.requires_grad
+        )
         self.applied += 1
-
-    def _average(self, parameters: Iterable[torch.Tensor]) -> None:
-        self.averaged.update((id(p), weakref.ref(p)) for p in parameters)
 
     @contextlib.contextmanager
     def _gradients_moved(self, ddp: Any) -> Any:
@@ -350,11 +355,11 @@ class Shard(Lever):
         options["reshard_after_forward"] = None if self.reshard else False
         _keeping_its_name(module, lambda m: fully_shard(m, mp_policy=full, **options))
         self.wrapped.update(module.modules())
-        after = dict(module.named_parameters(remove_duplicate=False))
-        self._average(after.values())
         for name, old in before.items():
-            if after[name] is not old:
-                self.became[id(old)] = (weakref.ref(old), weakref.ref(after[name]))
+            path, _, own = name.rpartition(".")
+            owner = module.get_submodule(path)
+            if owner._parameters[own] is not old:
+                self.became[id(old)] = weakref.ref(old), weakref.ref(owner), own
         for optimizer in self.job.optimizers:
             self._refer(optimizer)
         self.applied += 1 + len(blocks)
@@ -395,8 +400,10 @@ class Shard(Lever):
     # ---- optimizers ----
 
     def _replacement(self, p: Any) -> Any:
-        old, new = self.became.get(id(p), (None, None))
-        return new() if old is not None and new is not None and old() is p else p
+        old, owner, name = self.became.get(id(p), (None, None, ""))
+        if old is None or owner is None or old() is not p or (module := owner()) is None:
+            return p
+        return module._parameters[name]
 
     def _refer(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer steps the parts in place of the whole parameters."""
