@@ -738,6 +738,22 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// The calls of the steady step that allocate nothing, such as activations in place, each with
+    /// the last call before it that does: they are over before anything else allocates.
+    fn silent(&self, seen: &HashMap<u32, usize>) -> Vec<(u32, u32)> {
+        let mut after = 0;
+        let mut found = Vec::new();
+        for (number, call) in self.model.calls.iter().enumerate().skip(1) {
+            let number = number as u32;
+            if seen.contains_key(&number) {
+                after = number;
+            } else if !call.module.is_empty() && after != 0 {
+                found.push((number, after));
+            }
+        }
+        found
+    }
+
     /// Which tensors calls take and give: the recorder noted addresses.
     fn places(&mut self, steady: Range<usize>) {
         let mut live: HashMap<u64, u32> = HashMap::new();
@@ -761,6 +777,7 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+        let mut silent = self.silent(&seen).into_iter().peekable();
         let mut ends: HashMap<usize, Vec<u32>> = HashMap::new();
         for (call, op) in &seen {
             ends.entry(*op).or_default().push(*call);
@@ -769,6 +786,23 @@ impl<'a> Builder<'a> {
         let mut places: Vec<(u32, bool, u32)> = Vec::new();
         for op in 0..steady.end {
             let now = self.program.ops.get(op).copied();
+            if let Some(Op::Alloc(id)) = now
+                && steady.contains(&op)
+            {
+                let next = forward(self, id);
+                while let Some(&(call, after)) = silent.peek()
+                    && next.map_or_else(|| begun.contains(&after), |next| call < next)
+                {
+                    silent.next();
+                    let Some(record) = self.record.calls.get(call as usize) else {
+                        continue;
+                    };
+                    for (is_input, addrs) in [(true, &record.2), (false, &record.3)] {
+                        let found = addrs.iter().filter_map(|addr| live.get(addr));
+                        places.extend(found.map(|&id| (call, is_input, id)));
+                    }
+                }
+            }
             if let Some(Op::Alloc(id)) = now
                 && steady.contains(&op)
                 && let Some(mut call) = forward(self, id)

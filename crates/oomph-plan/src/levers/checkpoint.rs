@@ -139,7 +139,7 @@ fn recompute(
                 }
                 edits.replace(freed, Event::Free(copy));
                 let gone = if casts.contains(&number) {
-                    positions.backward
+                    positions.backward_after(block.forward.end)
                 } else {
                     block.forward.end
                 };

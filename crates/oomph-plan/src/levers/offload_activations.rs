@@ -62,8 +62,14 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
         }
     }
     let mut edits = Edits::default();
-    leave(&mut moved, positions.backward, &mut edits);
-    come_back(draft, &mut moved, positions.backward, &mut edits);
+    moved.sort_by_key(|moved| moved.made);
+    let backward = |moved: &Moved| positions.backward_after(moved.made);
+    // Those of one backward pass after those of the other.
+    for pass in moved.chunk_by_mut(|a, b| backward(a) == backward(b)) {
+        let begins = pass.first().map_or(0, backward);
+        leave(pass, begins, &mut edits);
+        come_back(draft, pass, begins, &mut edits);
+    }
     draft.template.body = edits.apply(&draft.template.body);
     let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
     let link = total as f64 / draft.pace().link_bytes_per_s * 1e9;
@@ -78,9 +84,9 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     draft.waits += (link - forward).max(0.0) + (link - backward).max(0.0);
 }
 
-/// Each is gone when those after it fill what may be under way; the last ones by the backward pass.
+/// Each is gone when those after it, in the order in which they were made, fill what may be under
+/// way; the last ones by the backward pass.
 fn leave(moved: &mut [Moved], backward: usize, edits: &mut Edits) {
-    moved.sort_by_key(|moved| moved.made);
     let mut under_way = 0;
     let mut next = 0;
     for index in 0..moved.len() {
