@@ -323,3 +323,106 @@ def test_wrong_usage_is_status_2(tmp_path, words, expected):
     (tmp_path / "script.py").write_text("import torch\n")
     done = command(tmp_path, "fit", *words)
     assert done.returncode == 2 and expected in done.stderr, done.stderr
+
+
+# Two backward passes in a step.
+ACCUMULATED = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+
+        def forward(self, x):
+            return x + self.mlp(x)
+
+    model = nn.Sequential(*(Block() for _ in range(8))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        for part in range(2):
+            x = torch.randn(8192, 512, device="cuda")
+            loss = model(x).pow(2).mean() / 2
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_step_of_several_backward_passes_is_predicted(tmp_path):
+    """The second forward pass comes after a backward pass, and not all of it waits for another."""
+    found = fit(tmp_path, ACCUMULATED, "--memory", "1150MiB", "--allow", "checkpoint")
+    assert found.status == 0, found.out + found.err
+    assert found.levers == ["checkpoint"] and found.json["runs"] == 2
+    chosen = found.chosen
+    assert chosen["peak"]["allocated_bytes"] == pytest.approx(
+        chosen["predicted"]["allocated_bytes"], rel=0.03
+    )
+
+
+# As in torchvision's networks: one activation, in place, that every layer uses.
+IN_PLACE = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Conv2d(32, 32, 3, padding=1) for _ in range(6))
+            self.norms = nn.ModuleList(nn.BatchNorm2d(32) for _ in range(6))
+            self.relu = nn.ReLU(inplace=True)
+            self.head = nn.Conv2d(32, 1, 1)
+
+        def forward(self, x):
+            for conv, norm in zip(self.convs, self.norms):
+                x = self.relu(norm(conv(x)))
+            return self.head(x)
+
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        x = torch.randn(16, 32, 128, 128, device="cuda")
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_normalizations_are_recomputed_with_the_activation_that_overwrites_them(tmp_path):
+    """Without it, what the activation saved stays, and nothing is won."""
+    found = fit(tmp_path, IN_PLACE, "--memory", "950MiB", "--allow", "recompute")
+    assert found.status == 0, found.out + found.err
+    assert "Net.relu" in found.chosen["levers"][0]["modules"]
+    assert not found.chosen["notes"] and not found.json["rejected"]
+
+
+def test_what_nobody_allows_is_not_explained(tmp_path):
+    """There is no data loader, which is a reason against micro-batches only where they may be."""
+    found = fit(tmp_path, ACCUMULATED, "--memory", "900MiB", "--allow", "allocator,set_to_none")
+    assert found.status == 3, found.out + found.err
+    assert not found.json["rejected"], found.json["rejected"]
+
+
+# As in language models: most parameters are in one table.
+TABLE = """
+    import torch
+    from torch import nn
+    model = nn.Sequential(nn.Embedding(100_000, 512), nn.Linear(512, 512), nn.Linear(512, 1)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for step in range(4):
+        model(torch.zeros(4, 64, dtype=torch.long, device="cuda")).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_state_on_the_cpu_counts_what_is_on_its_way(tmp_path):
+    """The state of the largest parameter is on the GPU for its step."""
+    found = fit(tmp_path, TABLE, "--memory", "1200MiB", "--allow", "optimizer_on_cpu")
+    assert found.status == 3, found.out + found.err
+    least = found.json["least"]
+    assert least["levers"][0]["name"] == "optimizer_on_cpu"
+    assert least["peak"]["allocated_bytes"] == pytest.approx(
+        least["predicted"]["allocated_bytes"], rel=0.03
+    )

@@ -11,6 +11,8 @@ pub(super) struct Optimizer {
     pub(super) name: String,
     /// The line.
     pub(super) line: usize,
+    /// Whether the call is that of its class, whose arguments are known.
+    pub(super) class: bool,
 }
 
 /// Places in a script; what is not found is `None`.
@@ -72,11 +74,12 @@ impl Places {
                 }
             }
             if places.optimizer.is_none()
-                && let Some((name, model)) = optimizer(&text)
+                && let Some((name, model, class)) = optimizer(&text)
             {
                 places.optimizer = Some(Optimizer {
                     name,
                     line: statement.last,
+                    class,
                 });
                 places.model = model;
             }
@@ -320,8 +323,9 @@ fn is_name(text: &str) -> bool {
 }
 
 /// The optimizer's variable and the model's, of a statement like
-/// `optimizer = torch.optim.AdamW(model.parameters(), …)`.
-fn optimizer(text: &str) -> Option<(String, Option<String>)> {
+/// `optimizer = torch.optim.AdamW(model.parameters(), …)`, and whether it calls the class: a model
+/// may make its optimizer itself, by `configure_optimizers`.
+fn optimizer(text: &str) -> Option<(String, Option<String>, bool)> {
     let (name, call) = text.split_once(" = ")?;
     let known = [
         "Adam",
@@ -333,6 +337,12 @@ fn optimizer(text: &str) -> Option<(String, Option<String>)> {
         "Muon",
     ];
     let function = call.split('(').next()?;
+    if let Some(model) = function.strip_suffix(".configure_optimizers")
+        && is_name(name)
+        && is_name(model)
+    {
+        return Some((name.to_owned(), Some(model.to_owned()), false));
+    }
     let class = function.rsplit('.').next()?;
     if !is_name(name) || !known.iter().any(|known| class.starts_with(known)) {
         return None;
@@ -349,5 +359,5 @@ fn optimizer(text: &str) -> Option<(String, Option<String>)> {
                 .to_owned()
         })
         .filter(|model| is_name(model));
-    Some((name.to_owned(), model))
+    Some((name.to_owned(), model, true))
 }
