@@ -355,6 +355,8 @@ def test_a_step_of_several_backward_passes_is_predicted(tmp_path):
     found = fit(tmp_path, ACCUMULATED, "--memory", "1150MiB", "--allow", "checkpoint")
     assert found.status == 0, found.out + found.err
     assert found.levers == ["checkpoint"] and found.json["runs"] == 2
+    # Nobody wanted micro-batches, so nothing explains why there are none.
+    assert not found.json["rejected"]
     chosen = found.chosen
     assert chosen["peak"]["allocated_bytes"] == pytest.approx(
         chosen["predicted"]["allocated_bytes"], rel=0.03
@@ -391,24 +393,19 @@ IN_PLACE = """
 
 def test_normalizations_are_recomputed_with_the_activation_that_overwrites_them(tmp_path):
     """Without it, what the activation saved stays, and nothing is won."""
-    found = fit(tmp_path, IN_PLACE, "--memory", "950MiB", "--allow", "recompute")
+    found = fit(tmp_path, IN_PLACE, "--memory", "520MiB", "--allow", "recompute")
     assert found.status == 0, found.out + found.err
     assert "Net.relu" in found.chosen["levers"][0]["modules"]
     assert not found.chosen["notes"] and not found.json["rejected"]
 
 
-def test_what_nobody_allows_is_not_explained(tmp_path):
-    """There is no data loader, which is a reason against micro-batches only where they may be."""
-    found = fit(tmp_path, ACCUMULATED, "--memory", "900MiB", "--allow", "allocator,set_to_none")
-    assert found.status == 3, found.out + found.err
-    assert not found.json["rejected"], found.json["rejected"]
-
-
-# As in language models: most parameters are in one table.
+# As in language models: many parameters are in one table.
 TABLE = """
+    import copy
     import torch
     from torch import nn
-    model = nn.Sequential(nn.Embedding(100_000, 512), nn.Linear(512, 512), nn.Linear(512, 1)).cuda()
+    layers = [nn.Linear(1024, 16384), nn.Linear(16384, 1024)] * 2
+    model = nn.Sequential(nn.Embedding(50_000, 1024), *map(copy.deepcopy, layers)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     for step in range(4):
         model(torch.zeros(4, 64, dtype=torch.long, device="cuda")).mean().backward()
@@ -419,10 +416,10 @@ TABLE = """
 
 def test_state_on_the_cpu_counts_what_is_on_its_way(tmp_path):
     """The state of the largest parameter is on the GPU for its step."""
-    found = fit(tmp_path, TABLE, "--memory", "1200MiB", "--allow", "optimizer_on_cpu")
-    assert found.status == 3, found.out + found.err
-    least = found.json["least"]
-    assert least["levers"][0]["name"] == "optimizer_on_cpu"
-    assert least["peak"]["allocated_bytes"] == pytest.approx(
-        least["predicted"]["allocated_bytes"], rel=0.03
+    found = fit(tmp_path, TABLE, "--memory", "1700MiB", "--allow", "optimizer_on_cpu")
+    assert found.status == 0, found.out + found.err
+    assert found.levers == ["optimizer_on_cpu"] and found.json["runs"] == 2
+    chosen = found.chosen
+    assert chosen["peak"]["allocated_bytes"] == pytest.approx(
+        chosen["predicted"]["allocated_bytes"], rel=0.03
     )

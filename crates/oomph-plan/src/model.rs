@@ -591,22 +591,31 @@ impl<'a> Builder<'a> {
 
     /// Where forward and backward of a step end, and the rest.
     fn split(&self, rows: Range<usize>) -> (usize, Range<usize>) {
-        let phase = |op: usize| match self.program.ops.get(op) {
-            Some(&Op::Alloc(id)) => self
-                .program
-                .allocations
-                .get(id as usize)
-                .and_then(|allocation| self.scope_of_row(allocation.alloc_row))
-                .and_then(|scope| self.scope(scope))
-                .map(|scope| scope.0.as_str()),
+        let phase_of_row = |row: u32| {
+            let scope = self.scope_of_row(row).and_then(|scope| self.scope(scope));
+            scope.map(|scope| scope.0.as_str())
+        };
+        let allocation = |id: u32| self.program.allocations.get(id as usize);
+        let made_in = |op: usize| match self.program.ops.get(op) {
+            Some(&Op::Alloc(id)) => phase_of_row(allocation(id)?.alloc_row),
             _ => None,
         };
-        let last = rows.clone().rev().find(|&op| phase(op) == Some("backward"));
+        let last = (rows.clone().rev()).find(|&op| made_in(op) == Some("backward"));
         let Some(last) = last else {
             return (rows.end, rows.end..rows.end);
         };
+        // A step may allocate nothing: then it is over where gradients are cleared.
+        let clears = |op: usize| match self.program.ops.get(op) {
+            Some(&Op::Free(id)) => allocation(id).is_some_and(|one| {
+                let labels = self.trace.labels.as_ref();
+                let label = labels.map(|labels| labels.get(one.alloc_row as usize));
+                label.is_some_and(|label| label.category == Category::Gradient)
+                    && phase_of_row(one.free_row) != Some("backward")
+            }),
+            _ => false,
+        };
         let end = (last + 1..rows.end)
-            .find(|&op| phase(op).is_some())
+            .find(|&op| made_in(op).is_some() || clears(op))
             .unwrap_or(rows.end);
         (end, end..rows.end)
     }
