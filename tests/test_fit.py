@@ -423,3 +423,40 @@ def test_state_on_the_cpu_counts_what_is_on_its_way(tmp_path):
     assert chosen["peak"]["allocated_bytes"] == pytest.approx(
         chosen["predicted"]["allocated_bytes"], rel=0.03
     )
+
+
+# As U-Nets are written: each block is an attribute.
+ATTRIBUTES = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+
+        def forward(self, x):
+            return x + self.mlp(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down1, self.down2, self.up1, self.up2 = Block(), Block(), Block(), Block()
+
+        def forward(self, x):
+            return self.up2(self.up1(self.down2(self.down1(x))))
+
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        model(torch.randn(8192, 512, device="cuda")).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_blocks_that_are_attributes_are_checkpointed(tmp_path):
+    found = fit(tmp_path, ATTRIBUTES, "--memory", "650MiB", "--allow", "checkpoint")
+    assert found.status == 0, found.out + found.err
+    (lever,) = found.chosen["levers"]
+    assert lever["name"] == "checkpoint" and "Net.down1" in lever["modules"]
