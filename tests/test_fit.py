@@ -325,6 +325,63 @@ def test_wrong_usage_is_status_2(tmp_path, words, expected):
     assert done.returncode == 2 and expected in done.stderr, done.stderr
 
 
+TIED = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+    words = nn.Embedding(30000, 512)
+    head = nn.Linear(512, 30000, bias=False)
+    head.weight = words.weight
+    model = nn.Sequential(words, nn.Linear(512, 512), nn.GELU(), head).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x in DataLoader(torch.randint(30000, (64, 512)), batch_size=16):
+        x = x.cuda()
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = model(x)
+        nn.functional.cross_entropy(logits.float().flatten(0, 1), x.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "lever", "memory"),
+    [(TIED, "micro_batch", "2GiB"), (WIDE, "optimizer_on_cpu", "1.6GiB")],
+)
+def test_the_first_prediction_is_close(tmp_path, code, lever, memory):
+    """A loss outside of modules, casts of another module's weight; the state that is under way."""
+    found = fit(tmp_path, code, "--memory", memory, "--allow", lever)
+    assert found.status == 0 and found.levers == [lever], found.err + found.out
+    predicted, peak = (found.chosen[name]["allocated_bytes"] for name in ("predicted", "peak"))
+    assert abs(predicted - peak) <= 0.02 * peak
+
+
+@pytest.mark.parametrize(
+    ("choice", "results"), [("exact", "exact"), ("fastest", "numerics"), ("least-memory", None)]
+)
+def test_another_plan_can_be_chosen(tmp_path, plain, choice, results):
+    """It is verified, and first in what was asked for."""
+    memory = int(plain["used_bytes"] * 0.8)
+    found = fit(
+        tmp_path, TRAIN, "--memory", memory, "--choose", choice,
+        "--allow", "micro_batch,checkpoint,mixed_precision",
+    )  # fmt: skip
+    assert found.status == 0 and found.chosen["verified"], found.err + found.out
+    if results is not None:
+        assert found.chosen["same_results"] == results
+    key = (
+        (lambda plan: plan["peak"]["used_bytes"])
+        if choice == "least-memory"
+        else (lambda plan: plan["time_ratio"])
+    )
+    rivals = [
+        plan
+        for plan in found.json["plans"]
+        if plan["verified"] and (choice != "exact" or plan["same_results"] == "exact")
+    ]
+    assert key(found.chosen) == min(map(key, rivals))
+
+
 # Two backward passes in a step, each with its own copies of the weights by autocast.
 ACCUMULATED = """
     import torch

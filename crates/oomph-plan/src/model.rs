@@ -464,21 +464,28 @@ impl<'a> Builder<'a> {
                 matches!(
                     tensor.phase,
                     Phase::Forward | Phase::Backward | Phase::Inference
-                ) && tensor.call != 0
+                )
             }
             _ => false,
         };
         if !flows || (self.model.batch > 0 && !tensor.bytes.is_multiple_of(self.model.batch)) {
             return false;
         }
-        let module = self.model.calls.get(tensor.call as usize);
-        let sizes = module.and_then(|call| self.model.parameter_sizes.get(&call.module));
         let is_parameter = |sizes: &Vec<u64>| {
             sizes
                 .iter()
                 .any(|&size| size == tensor.bytes || size == tensor.bytes * 2)
         };
-        !sizes.is_some_and(is_parameter)
+        let call = self.model.calls.get(tensor.call as usize);
+        let own = call.and_then(|call| self.model.parameter_sizes.get(&call.module));
+        // What belongs to no module (a loss of the script's own, its gradient) may be of any, and so may
+        // a copy in a module without any of its own: of a weight that is another's, too.
+        let of_any = tensor.call == 0 || self.model.op(tensor) == "aten::_to_copy";
+        let mut all = self.model.parameter_sizes.values();
+        !match own {
+            Some(own) => is_parameter(own),
+            None => of_any && all.any(is_parameter),
+        }
     }
 
     /// What made each allocation of some rows, and the how-manieth of its kind it is.

@@ -55,6 +55,10 @@ pub struct Args {
     #[arg(long)]
     keep_results: bool,
 
+    /// Which plan to choose: the fastest with the same results (or to the bit), the fastest at all, …
+    #[arg(long, value_name = "PLAN", value_enum, default_value_t = Choice::SameResults)]
+    choose: Choice,
+
     /// Use no other levers than these; repeat or separate with commas
     #[arg(long, value_name = "LEVER", value_delimiter = ',')]
     allow: Vec<String>,
@@ -123,9 +127,51 @@ pub struct Args {
     script: Script,
 }
 
+/// Which of the plans that fit is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Choice {
+    // The fastest that keeps results, exactly or to rounding; without one, the fastest
+    SameResults,
+    // The fastest that keeps results to the bit
+    Exact,
+    // The fastest at all
+    Fastest,
+    // The one that needs the least memory
+    LeastMemory,
+}
+
+impl Choice {
+    /// The weakest promise about results that it takes.
+    fn results(self) -> Results {
+        match self {
+            Self::SameResults => Results::Rounding,
+            Self::Exact => Results::Exact,
+            Self::Fastest | Self::LeastMemory => Results::Numerics,
+        }
+    }
+
+    /// What it takes the least of.
+    fn of(self, time_ratio: f64, used: u64) -> f64 {
+        if self == Self::LeastMemory {
+            used as f64
+        } else {
+            time_ratio
+        }
+    }
+
+    /// What another plan must come to, to be worth a run beside one of `known`.
+    fn worth(self, known: f64) -> f64 {
+        if self == Self::LeastMemory {
+            known * (1.0 - WORTH)
+        } else {
+            known - WORTH
+        }
+    }
+}
+
 /// More runs of plans than this are not made: a plan that is not right by then will not be.
 const MOST_VERIFICATIONS: u32 = 12;
-/// Plans this much cheaper are worth another run.
+/// Plans that take so much less of the plain job's time, or of memory, are worth another run.
 const WORTH: f64 = 0.02;
 
 impl Args {
@@ -195,6 +241,7 @@ impl Args {
                 failed: Vec::new(),
                 cluster: None,
             },
+            choice: self.choose,
             rejected: Vec::new(),
             plain_time: 0.0,
             loading_ns: None,
@@ -369,7 +416,7 @@ impl Args {
             result.chosen = chosen;
             if let Some(plan) = chosen.and_then(|index| result.plans.get(index)).cloned() {
                 result.outcome = Outcome::Fits;
-                result.why = why(&plan);
+                result.why = why(self.choose, &plan);
                 return self.write(fitter, &plan, result);
             }
             if !shared.is_empty() {
@@ -403,7 +450,7 @@ impl Args {
         }
         if let Some(plan) = result.chosen.and_then(|index| result.plans.get(index)) {
             result.outcome = Outcome::Fits;
-            result.why = why(plan);
+            result.why = why(self.choose, plan);
             let row = plan.clone();
             self.write(fitter, &row, result)?;
             if compiles && chosen.is_some() {
@@ -492,11 +539,17 @@ fn is_a_rank(why: &str) -> bool {
 }
 
 /// Why a plan was chosen.
-fn why(plan: &Plan) -> String {
-    match plan.same_results {
-        Results::Exact => "least slowdown that keeps results exactly".to_owned(),
-        Results::Rounding => "least slowdown that keeps results to rounding".to_owned(),
-        Results::Numerics => {
+fn why(choice: Choice, plan: &Plan) -> String {
+    let missed = choice == Choice::Exact && plan.same_results > Results::Exact;
+    match (choice, plan.same_results) {
+        (Choice::LeastMemory, _) => "least memory, as asked for".to_owned(),
+        (Choice::Fastest, Results::Numerics) => "least slowdown, as asked for".to_owned(),
+        _ if missed => {
+            "least slowdown; no plan that keeps results exactly was found to fit".to_owned()
+        }
+        (_, Results::Exact) => "least slowdown that keeps results exactly".to_owned(),
+        (_, Results::Rounding) => "least slowdown that keeps results to rounding".to_owned(),
+        (_, Results::Numerics) => {
             "least slowdown; no plan that keeps results was found to fit".to_owned()
         }
     }
@@ -535,6 +588,7 @@ fn allocator_config() -> Config {
 pub(crate) struct Fitter {
     workshop: Workshop,
     options: Options,
+    choice: Choice,
     rejected: Vec<Rejected>,
     /// Nanoseconds of the plain job's step.
     plain_time: f64,
@@ -793,27 +847,35 @@ impl Fitter {
             })
     }
 
-    /// The plans to show, and which of them is chosen: the cheapest verified one that keeps
-    /// results; without one, the cheapest verified one.
+    /// The plans to show, and which of them is chosen.
     fn plans(&mut self, bases: &[Base]) -> anyhow::Result<(Vec<Plan>, Option<usize>)> {
         let mut verified: Vec<Plan> = Vec::new();
         let mut found = self.search(bases);
-        // The one that keeps results first: what it teaches helps the others.
-        for keeps in [true, false] {
+        // Those that keep results first: what they teach helps the others.
+        let mut goals = vec![Choice::SameResults, Choice::Fastest];
+        if !goals.contains(&self.choice) {
+            goals.push(self.choice);
+        }
+        for goal in goals {
             loop {
                 let best = found
                     .plans
                     .iter()
-                    .filter(|plan| !keeps || plan.results <= Results::Rounding)
-                    .min_by(|a, b| a.cost().total_cmp(&b.cost()))
+                    .filter(|plan| plan.results <= goal.results())
+                    .min_by(|a, b| {
+                        goal.of(a.cost(), a.used)
+                            .total_cmp(&goal.of(b.cost(), b.used))
+                    })
                     .cloned();
                 let Some(best) = best else { break };
                 let known = verified
                     .iter()
-                    .filter(|plan| !keeps || plan.same_results <= Results::Rounding)
-                    .map(|plan| plan.time_ratio)
+                    .filter(|plan| plan.same_results <= goal.results())
+                    .map(|plan| goal.of(plan.time_ratio, plan.peak.used_bytes))
                     .fold(f64::INFINITY, f64::min);
-                if best.time_ratio > known - WORTH || self.verifications >= MOST_VERIFICATIONS {
+                if goal.of(best.time_ratio, best.used) > goal.worth(known)
+                    || self.verifications >= MOST_VERIFICATIONS
+                {
                     break;
                 }
                 match self.verify(&best, true)? {
@@ -836,13 +898,20 @@ impl Fitter {
             found = self.search(bases);
         }
         verified.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
-        let keeps = |plan: &Plan| plan.same_results <= Results::Rounding;
-        let chosen =
-            verified
-                .iter()
-                .position(keeps)
-                .or(if verified.is_empty() { None } else { Some(0) });
-        let choice = chosen.and_then(|index| verified.get(index)).cloned();
+        let least = |choice: Choice| {
+            let plans = verified.iter();
+            plans
+                .filter(|plan| plan.same_results <= choice.results())
+                .min_by(|a, b| {
+                    choice
+                        .of(a.time_ratio, a.peak.used_bytes)
+                        .total_cmp(&choice.of(b.time_ratio, b.peak.used_bytes))
+                })
+        };
+        let choice = least(self.choice)
+            .or_else(|| least(Choice::SameResults))
+            .or_else(|| least(Choice::Fastest))
+            .cloned();
         // What another plan beats in everything is no choice.
         let beaten = |plan: &Plan, by: &Plan| {
             by.levers != plan.levers

@@ -174,6 +174,68 @@ fn roots(model: &Model, modules: &[String]) -> Vec<u32> {
     roots
 }
 
+/// Until where the forward pass needs a tensor that the backward pass does not.
+#[derive(Debug)]
+pub(crate) struct Uses<'a> {
+    model: &'a Model,
+    /// The position after the last allocation of each call.
+    ends: HashMap<u32, usize>,
+    /// The latest end of a call that takes a tensor.
+    taken: HashMap<u32, usize>,
+}
+
+impl<'a> Uses<'a> {
+    pub(crate) fn new(draft: &Draft<'a>) -> Self {
+        let (model, template) = (draft.model, &draft.template);
+        let above = |call: u32| model.calls.get(call as usize).map_or(0, |call| call.parent);
+        let mut ends: HashMap<u32, usize> = HashMap::default();
+        for (at, event) in template.body.iter().enumerate() {
+            let Event::Alloc(number) = *event else {
+                continue;
+            };
+            let tensor = template.tensors.get(number as usize);
+            let Some(tensor) = tensor.filter(|tensor| tensor.phase == Phase::Forward) else {
+                continue;
+            };
+            let calls = std::iter::successors(Some(tensor.call), |&call| Some(above(call)));
+            for call in calls.take_while(|&call| call != 0) {
+                ends.insert(call, at + 1);
+            }
+        }
+        let mut taken: HashMap<u32, usize> = HashMap::default();
+        for (number, call) in (0..).zip(&model.calls) {
+            let Some(&end) = ends.get(&number) else {
+                continue;
+            };
+            for &input in &call.inputs {
+                let until = taken.entry(input).or_default();
+                *until = (*until).max(end);
+            }
+        }
+        Self { model, ends, taken }
+    }
+
+    /// Where it is let go, in a block that ends at `end`: a result when those are done that take it as
+    /// an argument; what a module makes for itself when the module is done, as its variables are.
+    pub(crate) fn end(&self, number: u32, tensor: &Tensor, block: &Block) -> usize {
+        let made_by = |call: u32| {
+            let call = self.model.calls.get(call as usize);
+            call.filter(|call| call.outputs.contains(&number))
+        };
+        let mut owner = tensor.call;
+        let is_result = made_by(owner).is_some();
+        while owner != block.call
+            && let Some(call) = made_by(owner)
+        {
+            owner = call.parent;
+        }
+        let taken = self.taken.get(&number).filter(|_| is_result);
+        let end = taken.or_else(|| self.ends.get(&owner)).copied();
+        end.unwrap_or(block.forward.end)
+            .clamp(block.forward.start, block.forward.end)
+    }
+}
+
 /// Changes to a body: what to put before each position, and what to drop.
 #[derive(Debug, Default)]
 pub(crate) struct Edits {

@@ -1,7 +1,7 @@
 //! `checkpoint`: what lies inside chosen modules is computed again in the backward pass.
 //!
-//! Memory: what a block's forward leaves for its backward is freed when the block is done, but for
-//! its result; its arguments stay until its backward is done. Before its backward, its forward's
+//! Memory: what a block's forward leaves for its backward is freed when nothing in the block takes it
+//! any more, but for its result; its arguments stay until its backward is done. Before its backward, its forward's
 //! allocations happen again, up to the last one that the backward needs (non-reentrant
 //! checkpointing stops there). Time: the forward of those blocks up to there once more, and the host's
 //! for keeping the state that it begins with. Results: exact.
@@ -11,7 +11,7 @@ use std::ops::Range;
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use crate::draft::{Draft, Load};
-use crate::levers::blocks::{self, Block, Edits, Positions};
+use crate::levers::blocks::{self, Block, Edits, Positions, Uses};
 use crate::model::{Event, Template};
 
 /// Nanoseconds of the host for a call: random states and modes are kept, compared and set back.
@@ -20,6 +20,7 @@ const HOST_NS: f64 = 80_000.0;
 /// Applies the lever.
 pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     let (found, positions) = blocks::find(draft, modules);
+    let uses = Uses::new(draft);
     let mut edits = Edits::default();
     // Until where arguments of checkpointed blocks are needed.
     let mut needed: HashMap<u32, usize> = HashMap::default();
@@ -35,7 +36,15 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     }
     for block in &found {
         let mut load = draft.forward_load(block.call);
-        if let Some(rest) = recompute(&mut draft.template, block, &positions, &kept, &mut edits) {
+        let rest = recompute(
+            &mut draft.template,
+            block,
+            &positions,
+            &uses,
+            &kept,
+            &mut edits,
+        );
+        if let Some(rest) = rest {
             let rest = only_in(draft, &block.forward, rest);
             load.busy -= rest.busy;
             load.launches -= rest.launches;
@@ -86,6 +95,7 @@ fn recompute(
     template: &mut Template,
     block: &Block,
     positions: &Positions,
+    uses: &Uses<'_>,
     kept: &HashSet<u32>,
     edits: &mut Edits,
 ) -> Option<Range<usize>> {
@@ -141,7 +151,8 @@ fn recompute(
                 let gone = if casts.contains(&number) {
                     positions.backward_after(block.forward.end)
                 } else {
-                    block.forward.end
+                    let tensor = template.tensors.get(number as usize);
+                    tensor.map_or(block.forward.end, |tensor| uses.end(number, tensor, block))
                 };
                 edits.insert(gone, Event::Free(number));
             }

@@ -1,8 +1,9 @@
 //! `chunked_cross_entropy`: the loss over a large vocabulary, a part of the rows at a time.
 //!
-//! Memory: of the logits' size remain the logits and their gradient; every other copy (in fp32,
-//! log-probabilities, the gradients inside the loss) lives for one part of the rows at a time.
-//! Time: the log-probabilities once more, in the backward pass. Results: to rounding.
+//! Memory: copies of the logits (in fp32, log-probabilities, the gradients inside the loss) live for one
+//! part of the rows at a time, and so do the logits themselves and their gradient where a linear layer
+//! makes them; else those two remain. Time: the log-probabilities once more, in the backward pass, and
+//! that layer's product. Results: to rounding.
 
 use oomph_trace::Phase;
 
@@ -11,6 +12,8 @@ use crate::model::Model;
 
 /// Operators of the loss.
 const LOSS: [&str; 3] = ["_log_softmax", "nll_loss", "cross_entropy"];
+/// Operators of linear layers.
+const LINEAR: [&str; 3] = ["::mm", "::addmm", "::linear"];
 /// Smaller losses are not worth a change.
 const LEAST_BYTES: u64 = 64 << 20;
 /// How many parts: more save little and launch more.
@@ -38,7 +41,20 @@ pub(crate) fn apply(draft: &mut Draft<'_>, chunks: u32) {
         .map(|tensor| tensor.bytes)
         .max()
         .unwrap_or(0);
-    let mut gradient_kept = false;
+    // Logits of 16 bits are copied to 32 for the loss, and their gradient back.
+    let widened = draft.template.tensors.iter().any(|tensor| {
+        tensor.phase == Phase::Forward
+            && tensor.bytes == largest
+            && model.op(tensor).contains("_to_copy")
+    });
+    let logits = if widened { largest / 2 } else { largest };
+    let is_linear = |op: &str| LINEAR.iter().any(|name| op.ends_with(name));
+    let head = draft.template.tensors.iter().find(|tensor| {
+        tensor.phase == Phase::Forward && tensor.bytes == logits && is_linear(model.op(tensor))
+    });
+    let head = head.map(|tensor| (tensor.call, tensor.op));
+    let from_linear = head.is_some();
+    let mut gradient_kept = from_linear;
     for tensor in &mut draft.template.tensors {
         if tensor.bytes < LEAST_BYTES || tensor.bytes * 2 < largest {
             continue;
@@ -49,11 +65,16 @@ pub(crate) fn apply(draft: &mut Draft<'_>, chunks: u32) {
         if backward && !gradient_kept {
             // The gradient of the logits is whole, in whatever type they have.
             gradient_kept = true;
-        } else if is_loss(op) || copy {
+            if widened {
+                tensor.bytes /= 2;
+            }
+        } else if is_loss(op) || copy || from_linear && is_linear(op) && tensor.bytes == logits {
             tensor.bytes = tensor.bytes.div_ceil(chunks);
         }
     }
-    let again = 3.0 * largest as f64 / draft.pace().memory_bytes_per_s * 1e9;
+    let product = head.and_then(|head| model.forward_by_op.get(&head));
+    let product = product.map_or(0.0, |work| draft.busy(work));
+    let again = product + 3.0 * largest as f64 / draft.pace().memory_bytes_per_s * 1e9;
     draft.body.add(Load {
         busy: again,
         launches: chunks as f64 * 6.0,

@@ -2,16 +2,16 @@
 //! memory.
 //!
 //! Memory: a saved tensor is freed once its copy is done; so many bytes are under way at a time,
-//! and as many are fetched ahead of the backward pass. Time: the link's, as far as the work
-//! meanwhile does not hide it. Results: exact.
+//! and as many are fetched ahead of the backward pass. Time: the link's, as far as the work of those
+//! modules does not hide it. Results: exact.
 
-use rustc_hash::FxHashSet as HashSet;
+use rustc_hash::FxHashMap as HashMap;
 
 use oomph_trace::Phase;
 
 use crate::draft::Draft;
-use crate::levers::blocks::{self, Edits};
-use crate::model::Event;
+use crate::levers::blocks::{self, Block, Edits};
+use crate::model::{Call, Event};
 
 /// Smaller tensors stay, as in `python/oomph/levers/offload_activations.py`.
 const LEAST_BYTES: u64 = 256 << 10;
@@ -22,43 +22,78 @@ const IN_FLIGHT: u64 = 128 << 20;
 struct Moved {
     number: u32,
     bytes: u64,
+    /// Where it is saved, and its copy begins.
     made: usize,
+    /// Until where others hold it.
+    held: usize,
     freed: usize,
 }
 
 /// Applies the lever.
 pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     let (found, positions) = blocks::find(draft, modules);
-    let mut results: HashSet<u32> = HashSet::default();
-    for block in &found {
-        if let Some(call) = draft.model.calls.get(block.call as usize) {
-            results.extend(&call.outputs);
-        }
-    }
-    let mut made: rustc_hash::FxHashMap<u32, usize> = rustc_hash::FxHashMap::default();
+    let mut made: HashMap<u32, usize> = HashMap::default();
+    let mut allocations: Vec<usize> = Vec::new();
     for (at, event) in draft.template.body.iter().enumerate() {
         if let Event::Alloc(number) = event {
+            allocations.push(at);
             made.insert(*number, at);
         }
     }
-    let mut moved: Vec<Moved> = Vec::new();
+    let empty = Call::default();
+    let call = |block: &Block| draft.model.calls.get(block.call as usize).unwrap_or(&empty);
+    // Which chosen block made a result, and which takes it last.
+    let mut makers: HashMap<u32, &Block> = HashMap::default();
+    let mut takers: HashMap<u32, &Block> = HashMap::default();
     for block in &found {
-        for &number in &block.saved {
-            let Some(tensor) = draft.template.tensors.get(number as usize) else {
-                continue;
-            };
-            // Results of modules are arguments of others, which hold them while they run.
-            if tensor.bytes < LEAST_BYTES || results.contains(&number) {
-                continue;
+        makers.extend(call(block).outputs.iter().map(|&output| (output, block)));
+        takers.extend(call(block).inputs.iter().map(|&input| (input, block)));
+    }
+    let mut moved: Vec<Moved> = Vec::new();
+    let mut leaves = |number: u32, from: usize, held: usize, freed: usize| {
+        let tensor = draft.template.tensors.get(number as usize);
+        if let Some(tensor) = tensor.filter(|tensor| tensor.bytes >= LEAST_BYTES) {
+            moved.push(Moved {
+                number,
+                bytes: tensor.bytes,
+                made: from,
+                held,
+                freed,
+            });
+        }
+    };
+    for block in &found {
+        for number in &block.saved {
+            let places = (made.get(number), positions.frees.get(number));
+            if let (false, (Some(&from), Some(&freed))) = (makers.contains_key(number), places) {
+                // Autocast keeps weights in another precision until the forward pass is over.
+                let cast = block.casts.contains(number);
+                let held = if cast {
+                    positions.backward_after(from)
+                } else {
+                    0
+                };
+                leaves(*number, from, held, freed);
             }
-            if let (Some(&made), Some(&freed)) = (made.get(&number), positions.frees.get(&number)) {
-                moved.push(Moved {
-                    number,
-                    bytes: tensor.bytes,
-                    made,
-                    freed,
-                });
-            }
+        }
+    }
+    // What a block takes is saved in it, and held by whoever called it until it is done; unless others
+    // save it as well, which keep it for longer.
+    let mut takers: Vec<(u32, &Block)> = takers.into_iter().collect();
+    takers.sort_unstable_by_key(|&(number, _)| number);
+    for (number, taker) in takers {
+        let makers = makers.get(&number).into_iter().copied();
+        let Some(&freed) = positions.frees.get(&number) else {
+            continue;
+        };
+        if made.contains_key(&number)
+            && makers.chain([taker]).any(|block| {
+                let next = allocations.partition_point(|&at| at < block.backward.end);
+                let next = allocations.get(next).copied().unwrap_or(usize::MAX);
+                (block.backward.start..=next).contains(&freed)
+            })
+        {
+            leaves(number, taker.forward.start, taker.forward.end, freed);
         }
     }
     let mut edits = Edits::default();
@@ -67,7 +102,10 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     // Those of one backward pass after those of the other.
     for pass in moved.chunk_by_mut(|a, b| backward(a) == backward(b)) {
         let begins = pass.first().map_or(0, backward);
-        leave(pass, begins, &mut edits);
+        // The lever waits for what is under way when the last block is done.
+        let ends = found.iter().map(|block| block.forward.end);
+        let last = ends.filter(|&end| end <= begins).max();
+        leave(pass, last.unwrap_or(begins), &mut edits);
         come_back(draft, pass, begins, &mut edits);
     }
     draft.template.body = edits.apply(&draft.template.body);
@@ -81,31 +119,38 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
         .map(|work| work.busy)
         .sum();
     let backward = (draft.body.busy - forward).max(0.0);
-    draft.waits += (link - forward).max(0.0) + (link - backward).max(0.0);
+    // Copies begin in the first block and are waited for after the last; they come back as those blocks
+    // need them, not before.
+    let blocks = found
+        .iter()
+        .map(|block| draft.forward_load(block.call).busy);
+    let meanwhile = (blocks.sum::<f64>() / forward.max(1.0)).min(1.0);
+    draft.waits += (link - forward * meanwhile).max(0.0) + (link - backward * meanwhile).max(0.0);
 }
 
-/// Each is gone when those after it, in the order in which they were made, fill what may be under
-/// way; the last ones by the backward pass.
-fn leave(moved: &mut [Moved], backward: usize, edits: &mut Edits) {
+/// Each is gone when those after it, in the order in which they are saved, fill what may be under way;
+/// the last ones after all blocks.
+fn leave(moved: &mut [Moved], last: usize, edits: &mut Edits) {
     let mut under_way = 0;
     let mut next = 0;
     for index in 0..moved.len() {
         under_way += moved[index].bytes;
         while under_way > IN_FLIGHT && next < index {
-            edits.insert(moved[index].made, Event::Free(moved[next].number));
+            let at = moved[index].made.max(moved[next].held);
+            edits.insert(at, Event::Free(moved[next].number));
             under_way -= moved[next].bytes;
             next += 1;
         }
     }
     for left in &moved[next..] {
-        edits.insert(backward, Event::Free(left.number));
+        edits.insert(last.max(left.held), Event::Free(left.number));
     }
 }
 
-/// Each is fetched when those that the backward pass needs before it leave room.
+/// Each is fetched when the backward pass needs it, and with it those that it needs next, as far as
+/// they may be under way.
 fn come_back(draft: &mut Draft<'_>, moved: &mut [Moved], backward: usize, edits: &mut Edits) {
     moved.sort_by_key(|moved| moved.freed);
-    let mut ahead = 0;
     let mut fetched = 0;
     let mut copies: Vec<Option<u32>> = vec![None; moved.len()];
     for index in 0..moved.len() {
@@ -113,19 +158,21 @@ fn come_back(draft: &mut Draft<'_>, moved: &mut [Moved], backward: usize, edits:
             Some(before) => moved[before].freed,
             None => backward,
         };
-        while fetched < moved.len()
-            && (fetched <= index || ahead + moved[fetched].bytes <= IN_FLIGHT)
-        {
-            if let Some(copy) = blocks::again(&mut draft.template, moved[fetched].number) {
-                edits.insert(at, Event::Alloc(copy));
-                copies[fetched] = Some(copy);
-            }
-            ahead += moved[fetched].bytes;
-            fetched += 1;
+        let mut ahead = 0;
+        let mut until = index + 1;
+        while until < moved.len() && (ahead == 0 || ahead + moved[until].bytes <= IN_FLIGHT) {
+            ahead += moved[until].bytes;
+            until += 1;
         }
+        for next in fetched..until {
+            if let Some(copy) = blocks::again(&mut draft.template, moved[next].number) {
+                edits.insert(at, Event::Alloc(copy));
+                copies[next] = Some(copy);
+            }
+        }
+        fetched = fetched.max(until);
         if let Some(copy) = copies[index] {
             edits.replace(moved[index].freed, Event::Free(copy));
         }
-        ahead -= moved[index].bytes;
     }
 }

@@ -7,15 +7,11 @@
 use oomph_trace::{Category, Phase};
 
 use crate::draft::Draft;
-use crate::model::{Event, Model, Tensor};
+use crate::model::{Event, Model, Template, Tensor};
 
 /// How many times longer than the state's one way over the link the step takes, as measured on an H200
 /// (`bench/gpu/results/h200_levers.json`).
 const OVER_THE_LINK: f64 = 1.3;
-
-/// Bytes of parameters that step together, as in `python/oomph/levers/optimizer_on_cpu.py`; their state
-/// and that of the parts before and after them is on the GPU.
-const AT_ONCE: u64 = 64 << 20;
 
 /// Whether there is state to move.
 pub(crate) fn offered(model: &Model) -> bool {
@@ -27,88 +23,165 @@ pub(crate) fn offered(model: &Model) -> bool {
         && !model.facts.closure
 }
 
+/// Parameters that step together, in bytes (`python/oomph/levers/optimizer_on_cpu.py`).
+const AT_ONCE: u64 = 64 << 20;
+
 /// Applies the lever.
 pub(crate) fn apply(draft: &mut Draft<'_>) {
-    let under_way = under_way(draft);
     let template = &mut draft.template;
-    let mut state = 0;
+    let is_state = |tensor: &Tensor| tensor.category == Category::OptimizerState;
+    let is_temporary = |tensor: &Tensor| {
+        tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary
+    };
+    let states = template.tensors.iter().filter(|tensor| is_state(tensor));
+    let state: u64 = states.map(|tensor| tensor.bytes).sum();
+    let temporaries = most_at_once(template, is_temporary);
+    let parts = parts(template);
+    let stepping: u64 = parts.iter().flatten().sum();
     let gone: Vec<bool> = template
         .tensors
         .iter()
-        .map(|tensor| {
-            if tensor.category == Category::OptimizerState {
-                state += tensor.bytes;
-            }
-            tensor.category == Category::OptimizerState
-                || (tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary)
-        })
+        .map(|tensor| is_state(tensor) || is_temporary(tensor))
         .collect();
-    for events in [
-        &mut template.setup,
-        &mut template.first_tail,
-        &mut template.tail,
+    let is_gone = |event: &Event| match event {
+        Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
+            gone.get(*number as usize).copied().unwrap_or(false)
+        }
+        Event::EmptyCache => false,
+    };
+    let of_each = |total: u64| total as f64 / stepping.max(1) as f64;
+    let first = way(
+        template,
+        &parts,
+        of_each(state),
+        of_each(temporaries),
+        false,
+    );
+    let later = way(template, &parts, of_each(state), of_each(temporaries), true);
+    template.setup.retain(|event| !is_gone(event));
+    for (events, way) in [
+        (&mut template.first_tail, first),
+        (&mut template.tail, later),
     ] {
-        events.retain(|event| match event {
-            Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
-                !gone.get(*number as usize).copied().unwrap_or(false)
-            }
-            Event::EmptyCache => true,
-        });
-    }
-    // The steps come before anything is cleared: gradients are all there meanwhile.
-    let numbers = template.tensors.len() as u32..;
-    template.tensors.extend(under_way.iter().copied());
-    let there: Vec<u32> = numbers.take(under_way.len()).collect();
-    for events in [&mut template.first_tail, &mut template.tail] {
-        let come = there.iter().map(|&number| Event::Alloc(number));
-        let go = there.iter().map(|&number| Event::Free(number));
-        events.splice(0..0, come.chain(go));
+        let at = events.iter().position(&is_gone).unwrap_or(0);
+        events.splice(at..at, way);
+        events.retain(|event| !is_gone(event));
     }
     draft.waits += OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
 }
 
-/// What is on the GPU while those parts step whose state is largest, with that of their neighbours.
-fn under_way(draft: &Draft<'_>) -> Vec<Tensor> {
-    let template = &draft.template;
-    let optimizers = &draft.model.facts.optimizers;
-    // Averages of gradients and of their squares, or one of both.
-    let of_each = if optimizers
-        .iter()
-        .any(|one| one.kind.contains("Ada") && one.kind != "Adagrad")
-    {
-        2
-    } else {
-        1
+/// The most bytes of chosen tensors that the rest of a step holds at once.
+fn most_at_once(template: &Template, chosen: impl Fn(&Tensor) -> bool) -> u64 {
+    let bytes = |number: u32| {
+        let tensor = template.tensors.get(number as usize);
+        tensor.filter(|tensor| chosen(tensor)).map(|t| t.bytes)
     };
-    // Before the first step ends it is made in the order of the parameters.
-    let state: Vec<Tensor> = [&template.setup, &template.first_tail]
-        .into_iter()
-        .flatten()
-        .filter_map(|event| match event {
-            Event::Alloc(number) => template.tensors.get(*number as usize).copied(),
-            _ => None,
-        })
-        // Counts of steps stay.
-        .filter(|tensor| tensor.category == Category::OptimizerState && tensor.bytes > 16)
-        .collect();
-    let mut parts: Vec<Vec<Tensor>> = Vec::new();
-    let mut held = u64::MAX;
-    for state in state.chunks(of_each) {
-        let bytes = state.first().map_or(0, |one| one.bytes);
-        if held.saturating_add(bytes) > AT_ONCE {
-            parts.push(Vec::new());
-            held = 0;
+    let (mut held, mut most) = (0_u64, 0);
+    for event in &template.tail {
+        match *event {
+            Event::Alloc(number) => held += bytes(number).unwrap_or(0),
+            Event::Free(number) => held = held.saturating_sub(bytes(number).unwrap_or(0)),
+            Event::FreePrevious(_) | Event::EmptyCache => {}
         }
-        held += bytes;
-        parts
-            .last_mut()
-            .into_iter()
-            .for_each(|part| part.extend(state));
+        most = most.max(held);
     }
-    let bytes =
-        |parts: &[Vec<Tensor>]| -> u64 { parts.iter().flatten().map(|one| one.bytes).sum() };
-    let most = parts
-        .windows(3.min(parts.len().max(1)))
-        .max_by_key(|window| bytes(window));
-    most.unwrap_or_default().concat()
+    most
+}
+
+/// The parameters that step, in parts, by the bytes of each.
+fn parts(template: &Template) -> Vec<Vec<u64>> {
+    let of = |category: Category| -> Vec<u64> {
+        let tensors = template.tensors.iter();
+        let bytes = tensors.filter(|tensor| tensor.category == category);
+        bytes.map(|tensor| tensor.bytes).collect()
+    };
+    let mut sizes = of(Category::Gradient);
+    // The last layers' come first.
+    sizes.reverse();
+    if sizes.is_empty() {
+        sizes = of(Category::Parameter);
+    }
+    let mut parts: Vec<Vec<u64>> = Vec::new();
+    let mut held = 0;
+    for size in sizes {
+        match parts.last_mut() {
+            Some(part) if held + size <= AT_ONCE => {
+                part.push(size);
+                held += size;
+            }
+            _ => {
+                parts.push(vec![size]);
+                held = size;
+            }
+        }
+    }
+    parts
+}
+
+/// The way of the state through the GPU: each part, for `state` times the bytes of its parameters, with
+/// the one before on its way back, and the next on its way here if it `comes` from the host.
+fn way(
+    template: &mut Template,
+    parts: &[Vec<u64>],
+    state: f64,
+    temporaries: f64,
+    comes: bool,
+) -> Vec<Event> {
+    let mut make = |part: &[u64], times: f64| -> Vec<u32> {
+        let mut made = Vec::new();
+        for &bytes in part {
+            // As many tensors as fit, and what is left.
+            let mut left = (bytes as f64 * times) as u64;
+            while left > 0 {
+                let piece = left.min(bytes);
+                left -= piece;
+                if left < bytes / 16 {
+                    left = 0;
+                }
+                template.tensors.push(Tensor {
+                    bytes: piece,
+                    stream: 0,
+                    category: Category::OptimizerState,
+                    phase: Phase::Optimizer,
+                    call: 0,
+                    op: 0,
+                    scope: 0,
+                    batched: false,
+                });
+                made.push(template.tensors.len() as u32 - 1);
+            }
+        }
+        made
+    };
+    let states: Vec<Vec<u32>> = parts.iter().map(|part| make(part, state)).collect();
+    let steps: Vec<Vec<u32>> = parts.iter().map(|part| make(part, temporaries)).collect();
+    let ahead = usize::from(comes);
+    let mut events = Vec::new();
+    let mut coming = states.iter();
+    for now in coming.by_ref().take(ahead).flatten() {
+        events.push(Event::Alloc(*now));
+    }
+    for (index, temporaries) in steps.iter().enumerate() {
+        events.extend(
+            coming
+                .next()
+                .into_iter()
+                .flatten()
+                .copied()
+                .map(Event::Alloc),
+        );
+        events.extend(temporaries.iter().copied().map(Event::Alloc));
+        events.extend(temporaries.iter().copied().map(Event::Free));
+        let back = index.checked_sub(1).and_then(|before| states.get(before));
+        events.extend(back.into_iter().flatten().copied().map(Event::Free));
+    }
+    events.extend(
+        states
+            .last()
+            .into_iter()
+            .flatten()
+            .copied()
+            .map(Event::Free),
+    );
+    events
 }
