@@ -137,7 +137,7 @@ fn place(
         }
         Lever::Shard { .. } => shard::place(script, places, lever, imports),
         Lever::CudnnBenchmark { enabled } => {
-            flag(places, "torch.backends.cudnn.benchmark", *enabled)
+            flag(script, places, "torch.backends.cudnn.benchmark", *enabled)
         }
         Lever::LoadOnCpu { dtype: None } => load_on_cpu(script),
         Lever::InferenceMode {} => {
@@ -148,7 +148,12 @@ fn place(
                 vec![Edit::insert(at, vec![line])]
             })
         }
-        Lever::Tf32 { enabled } => flag(places, "torch.backends.cuda.matmul.allow_tf32", *enabled),
+        Lever::Tf32 { enabled } => flag(
+            script,
+            places,
+            "torch.backends.cuda.matmul.allow_tf32",
+            *enabled,
+        ),
         // Placed in the training loop, by `Places::training`.
         Lever::MixedPrecision { dtype: Dtype::Bf16 } | Lever::MicroBatch { .. } => Some(Vec::new()),
         _ => None,
@@ -166,8 +171,31 @@ fn for_modules(indent: &str, name: &str, modules: &[String]) -> Vec<String> {
     lines
 }
 
-fn flag(places: &Places, name: &str, enabled: bool) -> Option<Vec<Edit>> {
+/// A setting of torch: where the script sets it itself, or else after its imports.
+fn flag(script: &Script<'_>, places: &Places, name: &str, enabled: bool) -> Option<Vec<Edit>> {
     let value = if enabled { "True" } else { "False" };
+    // `cudnn.benchmark`, however `cudnn` was imported.
+    let parts: Vec<&str> = name.rsplitn(3, '.').take(2).collect();
+    let short = format!("{}.{}", parts.get(1)?, parts.first()?);
+    let sets: Vec<Edit> = script
+        .lines
+        .iter()
+        .enumerate()
+        .filter_map(|(number, line)| {
+            let (target, rest) = line.split_once('=')?;
+            let target = target.trim_end();
+            if rest.starts_with('=')
+                || !(target.trim() == short || target.ends_with(&format!(".{short}")))
+            {
+                return None;
+            }
+            let line = format!("{target} = {value}");
+            Some(Edit::replace(number, number, vec![line]))
+        })
+        .collect();
+    if !sets.is_empty() {
+        return Some(sets);
+    }
     Some(vec![Edit::insert(
         places.after_imports?,
         vec![format!("{name} = {value}")],

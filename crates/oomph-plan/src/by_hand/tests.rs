@@ -154,3 +154,23 @@ fn a_model_that_makes_its_optimizer_is_found() {
     assert!(text.contains("configure_optimizers(0.1, 1e-3)"), "{text}");
     assert_eq!(hand.snippets.len(), 1);
 }
+
+#[test]
+fn a_setting_that_the_script_makes_is_changed_where_it_makes_it() {
+    let source = "import torch\nimport torch.backends.cudnn as cudnn\n\nif gpu:\n    cudnn.benchmark = True\n";
+    let lever = Lever::CudnnBenchmark { enabled: false };
+    let hand = by_hand("train.py", source, std::slice::from_ref(&lever));
+    let text = apply(&Script::new(source).lines, &hand.diff);
+    assert!(
+        text.ends_with("if gpu:\n    cudnn.benchmark = False"),
+        "{text}"
+    );
+    assert!(!text.contains("torch.backends.cudnn.benchmark"), "{text}");
+    let hand = by_hand("train.py", "import torch\nrun()\n", &[lever]);
+    assert!(
+        hand.diff
+            .contains("+torch.backends.cudnn.benchmark = False"),
+        "{}",
+        hand.diff
+    );
+}
