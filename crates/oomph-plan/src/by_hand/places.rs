@@ -73,15 +73,18 @@ impl Places {
                     }
                 }
             }
-            if places.optimizer.is_none()
-                && let Some((name, model, class)) = optimizer(&text)
-            {
-                places.optimizer = Some(Optimizer {
-                    name,
-                    line: statement.last,
-                    class,
-                });
-                places.model = model;
+            if let Some((name, model, class)) = optimizer(&text) {
+                if places.optimizer.is_none() {
+                    places.optimizer = Some(Optimizer {
+                        name,
+                        line: statement.last,
+                        class,
+                    });
+                    places.model = model;
+                } else if places.model != model {
+                    // Which of several models a module is part of is not told by names.
+                    places.model = None;
+                }
             }
         }
         places.find_model(script);
@@ -89,29 +92,17 @@ impl Places {
         places
     }
 
-    /// The last statement before the optimizer that assigns to the model, or moves it.
+    /// The place before the optimizer is made of the model's parameters: there the model is complete,
+    /// whether it is made in the same function or given to it.
     fn find_model(&mut self, script: &Script<'_>) {
-        let (Some(model), Some(optimizer)) = (&self.model, &self.optimizer) else {
+        let (Some(_), Some(optimizer)) = (&self.model, &self.optimizer) else {
             return;
         };
-        let made = script
-            .statements
-            .iter()
-            .take_while(|statement| statement.first < optimizer.line)
-            .filter(|statement| {
-                let text = script.text(statement);
-                text.starts_with(&format!("{model} = "))
-                    || text.starts_with(&format!("{model}.to("))
-            })
-            .last();
-        // The optimizer's own indentation: the model may be made in a `with`.
         let place = script
             .statements
             .iter()
             .find(|statement| (statement.first..=statement.last).contains(&optimizer.line));
-        if let (Some(_), Some(place)) = (made, place) {
-            self.after_model = Some((place.first, " ".repeat(place.indent)));
-        }
+        self.after_model = place.map(|place| (place.first, " ".repeat(place.indent)));
     }
 
     fn find_training(&self, script: &Script<'_>) -> Option<Training> {
@@ -353,11 +344,14 @@ fn optimizer(text: &str) -> Option<(String, Option<String>, bool)> {
         .filter(|_| call.contains(".parameters()"))
         .map(|before| {
             before
-                .rsplit(|character: char| !(character.is_alphanumeric() || character == '_'))
+                .rsplit(|character: char| {
+                    !(character.is_alphanumeric() || "_.".contains(character))
+                })
                 .next()
                 .unwrap_or_default()
                 .to_owned()
         })
+        // An attribute of something is not what modules are named after.
         .filter(|model| is_name(model));
     Some((name.to_owned(), model, true))
 }

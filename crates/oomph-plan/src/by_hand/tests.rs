@@ -174,3 +174,23 @@ fn a_setting_that_the_script_makes_is_changed_where_it_makes_it() {
         hand.diff
     );
 }
+
+#[test]
+fn checkpoints_go_where_the_model_is_known() {
+    let lever = Lever::Checkpoint {
+        modules: vec!["Net.blocks.0".to_owned()],
+    };
+    let placed =
+        |source: &str| by_hand("train.py", source, std::slice::from_ref(&lever)).changed > 0;
+    // A function is given the model.
+    assert!(placed(
+        "import torch\ndef train(model):\n    optimizer = torch.optim.Adam(model.parameters())\n"
+    ));
+    // An attribute may be a part of it, and of two models it may be either.
+    assert!(!placed(
+        "import torch\noptimizer = torch.optim.Adam(self.model.parameters())\n"
+    ));
+    assert!(!placed(
+        "import torch\na = torch.optim.Adam(netD.parameters())\nb = torch.optim.Adam(netG.parameters())\n"
+    ));
+}
