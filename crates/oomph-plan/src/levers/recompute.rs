@@ -82,20 +82,22 @@ pub(crate) fn offered(model: &Model) -> Vec<Vec<String>> {
             wide.insert(&call.module);
         }
     }
-    // Those of which something goes.
-    let everything: Vec<String> =
-        in_order(model, |name| cheap.contains(name) || wide.contains(name));
-    let (found, _) = find(&Draft::new(model, Pace::default()), &everything);
-    let used = found.again();
-    let useful: HashSet<&str> = used
-        .iter()
-        .filter_map(|&call| model.calls.get(call as usize))
-        .map(|call| call.module.as_str())
-        .collect();
-    let first = in_order(model, |name| cheap.contains(name) && useful.contains(name));
-    let second = in_order(model, |name| {
-        (cheap.contains(name) || wide.contains(name)) && useful.contains(name)
-    });
+    // Those of which something goes: an activation that overwrites a product's result is of use only
+    // together with the product.
+    let draft = Draft::new(model, Pace::default());
+    let useful = |names: Vec<String>| -> Vec<String> {
+        let (found, _) = find(&draft, &names);
+        let again = found.again();
+        let calls = again
+            .iter()
+            .filter_map(|&call| model.calls.get(call as usize));
+        let used: HashSet<&str> = calls.map(|call| call.module.as_str()).collect();
+        in_order(model, |name| used.contains(name))
+    };
+    let first = useful(in_order(model, |name| cheap.contains(name)));
+    let second = useful(in_order(model, |name| {
+        cheap.contains(name) || wide.contains(name)
+    }));
     let mut choices = Vec::new();
     if !first.is_empty() {
         choices.push(first);
