@@ -229,6 +229,23 @@ def test_the_rank_that_goes_wrong_is_named(ranks, fault, kind, says):
     assert "culprit" in process.stdout
 
 
+def test_a_script_that_fails_in_its_first_step_ends(ranks):
+    """Between two forward passes of DistributedDataParallel, where its first buckets are held."""
+    process, result = ranks(
+        """
+        ddp = torch.nn.parallel.DistributedDataParallel(
+            torch.nn.Linear(8, 8).cuda(), gradient_as_bucket_view=True
+        )
+        ddp(torch.ones(1, 8, device="cuda")).sum().backward()
+        raise ValueError("a mistake")
+        """,
+        2,
+        "--no-measure",
+        timeout=60,
+    )
+    assert process.returncode == 1 and "a mistake" in result["culprit"]["failure"]
+
+
 def test_ranks_of_one_gpu_share_its_memory(ranks):
     process, result = ranks(
         """

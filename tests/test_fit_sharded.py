@@ -102,6 +102,24 @@ def test_batch_normalisation_and_data_parallel_are_replaced(tmp_path):
     assert "not divisible by 2" in note
 
 
+def test_ranks_number_the_words_of_a_set_alike(tmp_path, monkeypatch):
+    """As one process does, also where each rank is started by itself and not forked."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    code = TRAIN.replace(
+        "    for (x,) in data:",
+        """
+    import os
+    forked = b"oomph.fork_server" in open("/proc/self/cmdline", "rb").read()
+    with open("words-" + os.environ["RANK"], "w") as file:
+        file.write(" ".join([str(forked), *{f"word{n}" for n in range(50)}]))
+    for (x,) in data:""",
+    )
+    planned(tmp_path, code, gpus=2)
+    first, second = ((tmp_path / f"words-{rank}").read_text() for rank in range(2))
+    assert first == second and first.startswith("False")
+
+
 def test_a_script_that_brings_its_own_ranks_is_refused_by_name(tmp_path):
     """With the way to go on, and as a refusal, not as a failure of the script."""
     code = "import torch\nimport torch.distributed as dist\ndist.init_process_group('nccl')\n"

@@ -117,6 +117,24 @@ def test_another_forward_is_an_error(change):
         y.backward()
 
 
+def test_a_forward_that_catches_exceptions():
+    """The end of the second call, after the last tensor that it saves, is nothing that it may catch."""
+    layer, fallbacks = nn.Linear(4, 4), []
+
+    def forward(x):
+        try:
+            return layer(x).exp()
+        except Exception:
+            fallbacks.append(1)
+            return layer(x).sin()
+
+    x = torch.randn(3, 4, requires_grad=True)
+    again(forward, x).sum().backward()
+    mine, x.grad = x.grad, None
+    forward(x).sum().backward()
+    assert torch.equal(mine, x.grad) and not fallbacks
+
+
 def test_nested_and_under_a_default_device():
     def inner(x):
         return again(lambda x: x.exp() + torch.ones(3), x).sin()

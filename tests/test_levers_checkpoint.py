@@ -218,6 +218,33 @@ def test_a_module_that_changes_its_input_is_refused(tmp_path):
     assert "Sequential.1" in result.refusal and "in place" in result.refusal
 
 
+def test_an_input_that_is_changed_after_the_module_is_an_error(tmp_path):
+    """Under autocast the module saves a copy of its input in another type, so that autograd allows it."""
+    code = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4))
+
+        def forward(self, x):
+            x = x.sin()
+            x += self.block(x)
+            return x
+
+    model = Net()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(torch.randn(2, 4, requires_grad=True)).sum()
+    try:
+        loss.backward()
+        out = "no error"
+    except RuntimeError as error:
+        out = str(error)
+    """
+    assert run(tmp_path, code).out == "no error"
+    out = run(tmp_path, code, ("checkpoint", {"modules": ["Net.block"]})).out
+    assert "the input of Net.block was changed in place" in out
+
+
 def test_a_step_between_forward_and_backward_is_an_error(tmp_path):
     code = (
         BLOCKS

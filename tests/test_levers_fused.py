@@ -93,3 +93,73 @@ def test_hugging_face(kind):
         model = transformers.LlamaModel(config)
         assert one_kernel(model.norm) is not None
         assert one_kernel(model.layers[0].mlp.act_fn) is None
+
+
+class _Norm(torch.nn.Module):
+    """A root-mean-square normalization; its kinds differ from it where a first look does not tell."""
+
+    def __init__(self, eps=1e-6):
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.ones(8)), eps
+
+    def scale(self, x):
+        return torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        return self.weight * (x * self.scale(x))
+
+
+class _WithoutGradient(_Norm):
+    def scale(self, x):
+        return super().scale(x).detach()
+
+
+class _OverRows(_Norm):
+    def scale(self, x):
+        return torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.eps)
+
+
+class _Limited(_Norm):
+    def forward(self, x):
+        return super().forward(x.clamp(-50, 50))
+
+
+class _NoisyInTraining(_Norm):
+    def forward(self, x):
+        return torch.nn.functional.dropout(super().forward(x), 0.1, self.training)
+
+
+class _DoublesInEvaluation(_Norm):
+    def forward(self, x):
+        return super().forward(x) * (1 if self.training else 2)
+
+
+class _EpsilonOfItsOwn(_Norm):
+    """In bf16 the kernel would take another."""
+
+    def __init__(self):
+        super().__init__(torch.finfo(torch.float32).eps)
+        self.own, self.eps = self.eps, None
+
+    def scale(self, x):
+        return torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.own)
+
+
+def test_each_module_is_tried_for_itself():
+    """Gradients, other shapes and modes, and large values included; nothing is left behind."""
+    from oomph.levers.fused_modules import one_kernel
+
+    assert one_kernel(_Norm()) is not None
+    for kind in (
+        _WithoutGradient, _OverRows, _Limited, _NoisyInTraining, _DoublesInEvaluation, _EpsilonOfItsOwn,
+    ):  # fmt: skip
+        assert one_kernel(kind()) is None, kind
+    seen, module = [], _Norm()
+    module.register_forward_hook(lambda module, args, output: seen.append(output))
+    state = torch.get_rng_state()
+    module.weight.requires_grad_(False)
+    assert one_kernel(_NoisyInTraining()) is None
+    for mode in (torch.no_grad(), torch.inference_mode(), torch.device("meta")):
+        with mode:
+            assert one_kernel(module) is not None
+    assert torch.equal(state, torch.get_rng_state()) and not seen and module.weight.grad is None

@@ -58,6 +58,8 @@ CHUNKED = {
     "several": "l = model(x); out = [l.argmax(-1).double(), F.cross_entropy(l.view(-1, 40), y.view(-1)), l[:, -1]]",
     "parts": "out = torch.cat([model(x[:2]), model(x[2:].expand(2, -1))]).argmax(-1).double()",
     "autocast": "\n    with torch.autocast('cpu', torch.bfloat16): l = model(x)\n    assert l.dtype == torch.bfloat16\n    out = l.float().logsumexp(-1)",
+    "from the end": "out = F.log_softmax(model(x), -1).view(-1, 40)[torch.arange(21), kept.view(-1) - 40]",
+    "a temperature that changes": "t = torch.tensor(2.0); l = model(x) / t; t.mul_(3); out = l.logsumexp(-1)",
     "16 bits": "model.bfloat16(); out = model(x).float().logsumexp(-1)",
 }
 """What a script makes of logits of 21 rows; none of it needs all of them at once."""
@@ -69,6 +71,8 @@ WHOLE = {
     "sampled": "torch.manual_seed(3); out = torch.multinomial(model(x).softmax(-1).view(-1, 40), 1).double()",
     "columns": "out = model(x)[..., 3:9]",
     "sorted": "out = model(x).sort(-1).values",
+    "compared": "l = model(x); out = (l == l.max(-1, keepdim=True).values).double().sum(-1)",
+    "only the first": "l = model(x); l[l < l.topk(1).values] = -torch.inf; out = l.softmax(-1)",
     "moved": "out = model(x).cpu().numpy().tolist(); out = torch.tensor(out)",
 }
 
@@ -85,7 +89,9 @@ def test_what_is_made_of_logits(tmp_path, case):
     if case in CHUNKED:
         assert report["applied"] > 0 and report["note"] is None and max(sizes) < 21
     else:
-        assert report["applied"] == 0 and max(sizes) == 21
+        # Those that parts were read of are made in the same parts, so that they can be compared.
+        parted = case in ("compared", "only the first")
+        assert report["applied"] == 0 and (max(sizes) == 21) is not parted
 
 
 WRITES = {
@@ -112,6 +118,13 @@ def test_what_a_head_was_given_must_stay(tmp_path):
     )
     found = run(tmp_path, code, ("chunked_logits", {}))
     assert "changed in place" in found.refusal
+
+
+@pytest.mark.parametrize("change", ["weight.mul_(2)", "bias = None"])
+def test_the_weights_of_a_head_must_stay(tmp_path, change):
+    code = SETUP + f"    l = model(x); model.head.{change}; out = l.argmax(-1)\n"
+    found = run(tmp_path, code, ("chunked_logits", {}))
+    assert "weights of its head were changed" in found.refusal
 
 
 def test_heads_that_are_left_alone(tmp_path):

@@ -243,7 +243,9 @@ def test_what_cannot_be_computed_again_is_an_error(tmp_path):
     assert "Sequential.1 were changed" in out or "parameters of Sequential.1" in out, out
 
 
-def test_a_result_changed_in_place_is_kept(tmp_path):
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_result_changed_in_place_is_kept(tmp_path, autocast):
+    """Under autocast only a copy of it in another type is saved, and it is gone when that is looked at."""
     code = """
     class Net(nn.Module):
         def __init__(self):
@@ -255,11 +257,13 @@ def test_a_result_changed_in_place_is_kept(tmp_path):
                 h.mul_(2)
             return self.out(h)
     model = Net()
-    model(torch.randn(2, 8)).sum().backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=AUTOCAST):
+        loss = model(torch.randn(2, 8)).sum()
+    loss.backward()
     out = [p.grad for p in model.parameters()]
     """
-    plain = run(tmp_path, code)
-    changed = run(tmp_path, code, ("recompute", {"modules": ["Net.norm"]}))
+    plain = run(tmp_path, code, AUTOCAST=autocast)
+    changed = run(tmp_path, code, ("recompute", {"modules": ["Net.norm"]}), AUTOCAST=autocast)
     assert same(changed.out, plain.out)
 
 

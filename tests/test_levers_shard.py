@@ -281,3 +281,178 @@ def test_parameters_without_gradients(tmp_path):
     for out, _, refusal in ranks(tmp_path, code, ("shard", dict(gpus=2, unused=True))):
         assert refusal is None
         assert distance(out, alone.out) < 1e-4
+
+
+STEP = (
+    MODEL
+    + """
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tokens = torch.randint(50, (12, 9))
+    losses = [0.0]
+    for x, y in DataLoader(TensorDataset(tokens[:, :-1], tokens[:, 1:]), batch_size=4):
+        optimizer.zero_grad()
+        BODY
+        optimizer.step()
+    out = [torch.tensor(losses), weights(model)]
+"""
+)
+
+
+def step(body):
+    """STEP with these lines in its loop."""
+    return STEP.replace("        BODY\n", body.lstrip("\n"))
+
+
+SEVERAL_PASSES = """
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        other = F.cross_entropy(model(y).flatten(0, 1), x.flatten())
+        loss.backward()
+        other.backward()
+        F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+        losses += [loss.item(), other.item()]
+"""
+
+SCALED = """
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        torch.amp.GradScaler("cpu", init_scale=4.0).scale(loss).backward()
+        losses.append(loss.item())
+"""
+
+SUMS = """
+        z = model(x)
+        loss = F.cross_entropy(z.flatten(0, 1), y.flatten(), reduction="sum") + z.square().sum()
+        loss.backward()
+        losses.append(loss.item())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    "body", [SEVERAL_PASSES, SCALED, SUMS], ids=["several passes", "scaled", "sums"]
+)
+def test_gradients_and_the_losses_that_the_script_reads(tmp_path, body):
+    """Two forward passes before their backward passes; what a GradScaler was given; a sum of sums."""
+    alone = run(tmp_path, step(body))
+    for how in (DDP, dict(DDP, unused=True), FSDP):
+        for out, _, refusal in ranks(tmp_path, step(body), ("shard", dict(gpus=2, **how))):
+            assert refusal is None
+            assert distance(out[0], alone.out[0]) < 1e-5 and distance(out[1], alone.out[1]) < 1e-6
+
+
+def test_a_loss_of_terms_that_count_differently_is_said_to_be_read_in_part(tmp_path):
+    code = step(SUMS.replace(', reduction="sum"', ""))
+    alone = run(tmp_path, code)
+    for out, levers, refusal in ranks(tmp_path, code, ("shard", dict(gpus=2, **DDP))):
+        assert refusal is None and distance(out[1], alone.out[1]) < 1e-6
+        assert "terms that count differently" in levers["shard"]["note"]
+
+
+GRADIENTS_BY_HAND = """
+        parameters = list(model.parameters())
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
+            p.grad = gradient
+"""
+
+UNFREEZES = """
+        model.embed.weight.requires_grad_(len(losses) > 1)
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        losses.append(loss.item())
+"""
+
+PARTS = """
+        if len(losses) == 1:
+            model.blocks[0](torch.randn(2, 16)).sum().backward()
+        F.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
+        losses.append(0.0)
+"""
+
+
+@pytest.mark.parametrize(
+    "body, why",
+    [
+        (GRADIENTS_BY_HAND, "asks for gradients of parameters"),
+        (UNFREEZES, "was frozen (requires_grad)"),
+        (PARTS, "Net has parts that were called by themselves"),
+    ],
+)
+def test_gradients_that_nobody_would_average_are_refused(tmp_path, body, why):
+    """The ranks' weights would part without a word."""
+    for _, _, refusal in ranks(tmp_path, step(body), ("shard", dict(gpus=2, **DDP))):
+        assert refusal is not None and why in refusal, refusal
+
+
+def test_parameters_that_are_unfrozen_are_sharded_all_the_same(tmp_path):
+    alone = run(tmp_path, step(UNFREEZES))
+    for out, _, refusal in ranks(tmp_path, step(UNFREEZES), ("shard", dict(gpus=2, **FSDP))):
+        assert refusal is None and distance(out, alone.out) < 1e-6
+
+
+WHOLE_MODELS = (
+    MODEL
+    + """
+    import copy, gc, os, time, weakref
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+            self.last = nn.Linear(self.inner(torch.zeros(1, 16)).shape[1], 4)
+            self.register_buffer("scale", torch.ones(1))
+
+        def forward(self, x):
+            return self.last(self.inner(x)) * self.scale
+
+    references, out = [], []
+    for trial in range(2):
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for (x,) in DataLoader(TensorDataset(torch.randn(8, 16)), batch_size=4):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            average = copy.deepcopy(model)(x)
+        references += [weakref.ref(t) for t in (model, model.last.weight, model.last.weight.grad)]
+        out.append(weights(model))
+        time.sleep(float(os.environ.get("RANK", 0)))  # the other rank opens the file later
+        with open(PATH, "wb") as file:
+            torch.save(model.inner, file)
+        del model, optimizer
+        gc.collect()
+    out.append([float(reference() is None) for reference in references])
+"""
+)
+
+
+def test_models_are_saved_and_let_go_as_ever(tmp_path):
+    """As a whole, to a file that every rank opens; after a part was tried before there was a model."""
+    place = tmp_path / "saved.pt"
+    alone = run(tmp_path, WHOLE_MODELS, PATH=str(place))
+    plain = place.read_bytes()
+    for out, levers, refusal in ranks(
+        tmp_path, WHOLE_MODELS, ("shard", dict(gpus=2, **DDP)), PATH=str(place)
+    ):
+        assert refusal is None and levers["shard"]["applied"] == 2
+        assert distance(out[:2], alone.out[:2]) < 1e-6
+        assert out[2] == [1.0] * 6, "something keeps a model alive"
+    assert len(place.read_bytes()) == len(plain)
+    saved = torch.load(place, weights_only=False)
+    assert distance(saved[0].weight, alone.out[1]["inner.0.weight"]) < 1e-6
+
+
+def test_parts_of_batches_that_are_not_trained_on_are_told(tmp_path):
+    """An evaluation that nothing tells from training, as gradients are off inside of its loop only."""
+    code = EVEN.replace(
+        "    out = weights(model)",
+        """    for (x,) in DataLoader(TensorDataset(x), batch_size=6):
+        with torch.no_grad():
+            model(x)
+    out = weights(model)""",
+    )
+    assert code != EVEN
+    for _, levers, refusal in ranks(tmp_path, code, ("shard", dict(gpus=2, **DDP))):
+        assert refusal is None
+        assert "1 batches were shared out, but not trained on" in levers["shard"]["note"]

@@ -117,3 +117,22 @@ def test_members_of_families(build, steps, became):
         check=True,
     )
     assert done.stdout.startswith(f"{[became] if became else []} "), done.stdout
+
+
+def test_each_model_is_changed_once_also_where_another_one_lay(monkeypatch):
+    """Models that are made one after the other often come to lie at the same address."""
+    original, handles, changed = relatives.nn_module.register_module_forward_pre_hook, [], []
+    monkeypatch.setattr(
+        relatives.nn_module,
+        "register_module_forward_pre_hook",
+        lambda hook: handles.append(original(hook)),
+    )
+    relatives.once_a_model(lambda module: changed.append(type(module)))
+    try:
+        for _ in range(20):
+            model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+            model(model(torch.randn(1, 4)))
+            del model
+    finally:
+        handles[0].remove()
+    assert changed == [nn.Sequential] * 20

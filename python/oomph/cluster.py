@@ -75,6 +75,9 @@ def begin() -> None:
     except (OSError, ValueError):
         return  # the run that this process was started by is over
     if name is None:
+        if any(lever["name"] == "shard" for lever in settings.get("levers", [])):
+            # One process numbers the words of a set in some order; its ranks must in the same.
+            os.environ.setdefault("PYTHONHASHSEED", "0")
         if settings["fork"]:
             launcher = fork_server.Launcher(settings["directory"])
             launcher.install()
@@ -209,6 +212,9 @@ def watch_ranks(recorder: Any) -> None:
         how = outcome.get("message") or f"exit status {outcome['status']}"
         if recorder.oom is not None and failed:
             how = f"out of memory in step {recorder.oom['step'] + 1}, {recorder.oom['phase']}"
+        # The end may come before the second forward pass does: whoever ends a process group waits for
+        # the watchdog.
+        library.oomph_vgpu_hold(0)
         # First: whoever waits for this rank need not wait for its record.
         library.oomph_vgpu_leave(int(failed), how.split("\n")[0].encode()[:500])
         finish(outcome)

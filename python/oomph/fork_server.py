@@ -251,7 +251,8 @@ class Launcher:
         try:
             return client.fork(request, streams)
         except _Unavailable:
-            self._fails = True
+            self._fails, self._client = True, None
+            client.close()
             raise
 
     def _close(self) -> None:

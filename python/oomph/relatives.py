@@ -28,11 +28,11 @@ SMALL = 4
 
 def once_a_model(change: Callable[[nn.Module], None]) -> None:
     """Call `change` with each outermost module just before it first runs."""
-    known: set[int] = set()
+    known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def enter(module: nn.Module, args: Any) -> None:
-        if id(module) not in known:
-            known.update(id(part) for part in module.modules())
+        if module not in known:
+            known.update(module.modules())
             change(module)
 
     nn_module.register_module_forward_pre_hook(enter)
@@ -240,7 +240,8 @@ class Member:
         """`steps` down in the family; those that have no smaller one stay."""
         self.steps = steps
         self.became: list[str] = []
-        self._configs: set[int] = set()
+        # Kept, so that no other comes to lie where one lay.
+        self._configs: dict[int, Any] = {}
 
     def install(self) -> None:
         """Before the script imports the libraries."""
@@ -286,7 +287,7 @@ class Member:
     def _shrink(self, config: Any) -> None:
         if id(config) in self._configs or getattr(config, "model_type", None) not in FAMILIES:
             return
-        self._configs.add(id(config))
+        self._configs[id(config)] = config
         fields, members = FAMILIES[config.model_type]
         size = weight(tuple(getattr(config, field) for field in fields))
         smaller = [name for name, sizes in members.items() if weight(sizes) < size * 0.9]

@@ -7,7 +7,7 @@ use oomph_plan::{Lever, Results};
 use serde::Serialize;
 
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bytes, columns, pad, pad_left, paint, shorten, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bytes, columns, heading, pad, pad_left, paint, wrap,
 };
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
@@ -247,7 +247,7 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
         fit.run_seconds,
         fit.planning_seconds,
     );
-    let _ = writeln!(out, "\n{}\n", paint(DIM, shorten(&head, width)));
+    let _ = writeln!(out, "\n{}\n", paint(DIM, heading(&head, width)));
     verdict(&mut out, fit, width);
     table(&mut out, fit, width);
     if let Some(chosen) = fit.chosen.and_then(|index| fit.plans.get(index)) {

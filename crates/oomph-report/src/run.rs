@@ -9,7 +9,8 @@ use oomph_run::summary::{Share, Summary, Verdict};
 
 use crate::finding::HeldFinding;
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, pad, pad_left, paint, shorten, sparkline, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, heading, pad, pad_left, paint, shorten,
+    sparkline, wrap,
 };
 
 /// Categories of the summary in the order of the table, with their names.
@@ -73,7 +74,7 @@ pub fn run_report(
         summary.step_count,
         summary.seconds,
     );
-    let _ = writeln!(out, "\n{}\n", paint(DIM, shorten(&head, columns)));
+    let _ = writeln!(out, "\n{}\n", paint(DIM, heading(&head, columns)));
     verdict(&mut out, summary, columns);
     if summary.peak.used_bytes > 0 && summary.verdict != Verdict::Refused {
         categories(&mut out, summary, columns);

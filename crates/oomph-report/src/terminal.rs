@@ -171,6 +171,26 @@ pub fn shorten(text: &str, width: usize) -> String {
     short
 }
 
+/// A heading of parts, dots between them, broken between parts where they do not fit into `width`.
+pub fn heading(text: &str, width: usize) -> String {
+    const DOT: &str = " · ";
+    let mut out = String::new();
+    let mut column = 0;
+    for part in text.split(DOT) {
+        let length = columns(part);
+        if column > 0 && column + columns(DOT) + length > width {
+            out.push('\n');
+            column = 0;
+        } else if column > 0 {
+            out.push_str(DOT);
+            column += columns(DOT);
+        }
+        out.push_str(&shorten(part, width));
+        column += length;
+    }
+    out
+}
+
 /// Plain text wrapped at spaces to `width` columns, [`MOST_TEXT`] at most; each line after the first
 /// begins with `indent` spaces, which do not count. Words that are too long stay whole: they are
 /// paths and commands to copy.
@@ -229,6 +249,14 @@ mod tests {
         assert_eq!(bytes((1 << 30) - 1), "1.0 GiB");
         assert_eq!(signed_bytes(-(1 << 20)), "−1.0 MiB");
         assert_eq!(signed_bytes(0), "±0 B");
+    }
+
+    #[test]
+    fn headings_are_broken_between_their_parts() {
+        let text = "virtual GPU · 11.6 GiB · 3 runs";
+        assert_eq!(heading(text, 40), text);
+        assert_eq!(heading(text, 22), "virtual GPU · 11.6 GiB\n3 runs");
+        assert_eq!(heading(text, 5), "vi…PU\n11…iB\n3 …ns");
     }
 
     #[test]

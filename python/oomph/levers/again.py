@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from oomph.levers.autocast import Autocast
+
 
 def computed_again(
     name: str,
@@ -56,37 +58,11 @@ def _is_watched() -> bool:
     )
 
 
-class Precision:
-    """Autocast as it is now, to be so again."""
+class _Done(BaseException):
+    """Everything that was saved is there: the rest of the forward pass is not needed.
 
-    def __init__(self) -> None:
-        """Reads it."""
-        self._now = self._read()
-        self._caches = torch.is_autocast_cache_enabled()
-
-    @staticmethod
-    def _read() -> tuple[tuple[bool, torch.dtype], ...]:
-        return tuple(
-            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-            for device in ("cuda", "cpu")
-        )
-
-    def again(self) -> contextlib.AbstractContextManager:
-        """Around what is to be computed as it was."""
-        now = self._read()
-        stack = contextlib.ExitStack()
-        for device, then, current in zip(("cuda", "cpu"), self._now, now, strict=True):
-            if then[0] or then != current:
-                stack.enter_context(
-                    torch.autocast(
-                        device, dtype=then[1], enabled=then[0], cache_enabled=self._caches
-                    )
-                )
-        return stack
-
-
-class _Done(Exception):
-    """Everything that was saved is there: the rest of the forward pass is not needed."""
+    No `except Exception` of a module swallows it.
+    """
 
 
 class _Call:
@@ -101,7 +77,7 @@ class _Call:
         context: contextlib.AbstractContextManager,
     ) -> None:
         self.name, self.forward, self.args, self.kwargs = name, forward, args, kwargs
-        self.context, self.precision = context, Precision()
+        self.context, self.autocast = context, Autocast("cuda", "cpu")
         self.kinds: list[tuple[torch.Size, torch.dtype]] = []
         self.backward = -1
         self.saved: list[torch.Tensor | None] = []
@@ -129,6 +105,8 @@ class _Call:
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             number = len(saved)
+            if number == len(kinds):  # it swallowed what ends it
+                raise self._unlike(f"it saves more than {number} tensors")
             if kinds[number] != (tensor.shape, tensor.dtype):
                 raise self._unlike(
                     f"its saved tensor {number} was {_kind(kinds[number])} and is now "
@@ -147,7 +125,7 @@ class _Call:
         try:
             with (
                 torch.enable_grad(),
-                self.precision.again(),
+                self.autocast.again(),
                 torch.autograd.graph.saved_tensors_hooks(pack, _same),
                 self.context,
             ):

@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,8 +77,11 @@ def whole(value: Any) -> Any:
     if isinstance(value, Mapping):
         # First in order: collectives must come alike on all ranks.
         items = {key: whole(item) for key, item in value.items()}
-        kind: Any = type(value)
-        return kind(items) if kind is not dict and hasattr(value, "move_to_end") else items
+        if not isinstance(value, OrderedDict):
+            return items
+        ordered: Any = type(value)(items)
+        vars(ordered).update(vars(value))  # versions of modules, in a state
+        return ordered
     if type(value) in (list, tuple):
         return type(value)(whole(item) for item in value)
     return value
@@ -100,6 +104,8 @@ def _saving(rank: int) -> None:
             return original(obj, f, *args, **kwargs)  # in memory, as pickling a storage does
         if _has_parts(obj):
             obj = whole(obj)
+        if hasattr(f, "name"):
+            dist.barrier()  # every rank has opened the file, which empties it
         if rank == 0:
             original(obj, f, *args, **kwargs)
         dist.barrier()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -149,10 +150,9 @@ class _Block:
                 kwargs["use_cache"] = False
         self.calls += 1
         call = _Call(self, module)
-        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
-        versions = [t._version for t in tensors if not t.is_inference()]
+        call.given = _versions((*args, *kwargs.values()))
         output = computed_again(self.name, forward, args, kwargs, call.first, call.again)
-        if [t._version for t in tensors if not t.is_inference()] != versions:
+        if _have_changed(call.given):
             raise self.lever.refuse(
                 f"{self.name} changes its input in place, so that it cannot be computed again. Leave "
                 "it out of the plan, or checkpoint the module around it"
@@ -169,6 +169,22 @@ class _Block:
         return False
 
 
+_Versions = list[tuple[weakref.ref[torch.Tensor], int]]
+
+
+def _versions(arguments: tuple) -> _Versions:
+    """Tensors among the arguments of a module, weakly: whoever computes again keeps them."""
+    tensors: list[torch.Tensor] = []
+    for value in arguments:
+        parts = value if isinstance(value, (list, tuple)) else (value,)
+        tensors += [part for part in parts if isinstance(part, torch.Tensor)]
+    return [(weakref.ref(t), t._version) for t in tensors if not t.is_inference()]
+
+
+def _have_changed(given: _Versions) -> bool:
+    return any((t := reference()) is not None and t._version != v for reference, v in given)
+
+
 def _is_cache(value: Any) -> bool:
     return hasattr(value, "get_seq_length") and hasattr(value, "update")
 
@@ -183,6 +199,7 @@ class _Call:
         self.first = _Context(self._begin, self._end, on_error=False)
         self.again = _Context(self._restore, self._put_back)
         self.originals: list[tuple[dict, str, torch.Tensor]] = []
+        self.given: _Versions = []
 
     # ---- the first forward ----
 
@@ -238,6 +255,13 @@ class _Call:
             raise RuntimeError(
                 f"parameters of {self.block.name} were changed between its forward and its backward "
                 "pass, so that it cannot be computed again as it was (oomph checkpoint)"
+            )
+        # `x += block(x)`: autograd itself notices only where the block saves x.
+        if _have_changed(self.given):
+            raise RuntimeError(
+                f"the input of {self.block.name} was changed in place between its forward and its "
+                "backward pass, so that it cannot be computed again: leave it out of the plan, or "
+                "checkpoint the module around it (oomph checkpoint)"
             )
         self.block.recomputed += 1
         try:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from oomph.levers.autocast import Autocast
 from oomph.levers.base import Lever
 from oomph.levers.forward import around_forward
 from oomph.levers.int8_linear import QuantizedLinear
@@ -37,7 +37,8 @@ class ChunkedLogits(Lever):
     """A head's logits exist for the positions that the script looks at, a part of them at a time.
 
     Needs: a model that infers, whose last layer (`nn.Linear`, GPT-2's `Conv1D`) has 4096 outputs or
-    more. Changes: logits that are sliced (`logits[:, -1]`) are computed for the slice only; losses,
+    more, and its weights, which must not be written to (by `.data`, which nobody sees) before its logits are
+    used. Changes: logits that are sliced (`logits[:, -1]`) are computed for the slice only; losses,
     `argmax`, `topk`, `max`, `logsumexp` and what `gather` takes from (log-)probabilities are computed
     64 MiB of logits at a time. Results: to rounding, as kernels are chosen by size.
 
@@ -142,22 +143,6 @@ def _is_head(module: Any) -> bool:
     return _outputs(module) >= VOCABULARY and _outputs(module) > 2 * inputs
 
 
-class Autocast:
-    """Whether and in what type operators compute, as it was said when this was made."""
-
-    def __init__(self, device: torch.device) -> None:
-        """What is said now for `device`."""
-        self.kind = device.type
-        self.enabled = torch.is_autocast_enabled(self.kind)
-        self.dtype = torch.get_autocast_dtype(self.kind)
-
-    def __call__(self) -> Any:
-        """The same again."""
-        if not self.enabled and not torch.is_autocast_enabled(self.kind):
-            return contextlib.nullcontext()
-        return torch.autocast(self.kind, dtype=self.dtype, enabled=self.enabled)
-
-
 class Head:
     """A layer's call that waits."""
 
@@ -166,11 +151,18 @@ class Head:
     ) -> None:
         """`forward(rows)` computes the logits of `rows` (…, width)."""
         self.lever, self.module, self.forward = lever, module, forward
-        self.autocast = Autocast(hidden.device)
-        self.dtype = self.autocast.dtype if self.autocast.enabled else hidden.dtype
+        self.autocast = Autocast(hidden.device.type)
+        self.dtype = self.autocast.dtype or hidden.dtype
         self.given = hidden
         self.version = _version(hidden)
+        self.weights = self._weights()
         self.is_spent = False
+        self.was_read = False
+        """Whether the script has numbers that were computed of a part of the rows at a time."""
+
+    def _weights(self) -> list[tuple[int, int]]:
+        own = (*self.module._parameters.values(), *self.module._buffers.values())
+        return [(id(t), _version(t)) for t in own if t is not None]
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """The logits of `rows`, of those that the layer was given."""
@@ -179,7 +171,12 @@ class Head:
                 "what its head was given was changed in place before its logits were used",
                 self.lever.by_hand(),
             )
-        with torch.no_grad(), self.autocast():
+        if self._weights() != self.weights:
+            raise self.lever.refuse(
+                "the weights of its head were changed before the logits that they gave were used",
+                self.lever.by_hand(),
+            )
+        with torch.no_grad(), self.autocast.again():
             return self.forward(rows)
 
 
@@ -192,13 +189,19 @@ class Step:
 
     def __init__(self, func: Any, args: tuple, kwargs: dict, device: torch.device) -> None:
         """`func(rows, *args, **kwargs)`, of rows in the last dimension."""
-        self.func, self.args, self.kwargs = func, args, kwargs
-        self.autocast = Autocast(device)
+        # Numbers that are tensors (a temperature) may be written to before the logits are made.
+        self.func, self.args = func, tuple(map(_as_it_is, args))
+        self.kwargs = {name: _as_it_is(value) for name, value in kwargs.items()}
+        self.autocast = Autocast(device.type)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Of rows (…, classes)."""
-        with self.autocast():
+        with self.autocast.again():
             return self.func(rows, *self.args, **self.kwargs)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 class Logits(LazyRows):
@@ -242,14 +245,31 @@ class Logits(LazyRows):
             else:
                 if self.hidden.numel() // self.hidden.shape[-1] * self.classes >= MANY:
                     self.head.lever.made(self.head)
-                logits = self.head(self.hidden)
-                for step in self.steps:
-                    logits = step(logits)
-                self.logits = logits
+                self.logits = self._made()
             for ref in self.derived:
                 if (other := ref()) is not None:
                     other.whole()
         return self.logits
+
+    def _made(self) -> torch.Tensor:
+        if not self.head.was_read or not self.hidden.numel():
+            return self._rows(self.hidden)
+        # What was computed of parts is to be found again: `logits[logits < logits.topk(1).values] = -inf`.
+        made = None
+        with torch.no_grad():
+            for part, rows in _parts(self):
+                if made is None:
+                    made = rows.new_empty((self.shape[:-1].numel(), self.classes))
+                made[part] = rows
+                del rows
+        assert made is not None
+        return made.reshape(self.shape)
+
+    def _rows(self, hidden: torch.Tensor) -> torch.Tensor:
+        rows = self.head(hidden)
+        for step in self.steps:
+            rows = step(rows)
+        return rows
 
     def like(self, hidden: torch.Tensor) -> Logits:
         """Other rows of the same head."""
@@ -283,6 +303,7 @@ class Logits(LazyRows):
             result = _loss(self, func, args, kwargs)
         elif name == "__getitem__" and _is_pair(self, args[0]):
             rows, classes = args[0]
+            classes = torch.where(classes < 0, classes + self.classes, classes)
             picked = self.like(self.hidden[rows])
             result = _gather(picked, torch.gather, (1, classes[:, None]), {})
             result = result[:, 0] if isinstance(result, torch.Tensor) else result
@@ -373,20 +394,24 @@ def _is_last(logits: Logits, dim: Any) -> bool:
     return type(dim) is int and dim in (-1, logits.hidden.dim() - 1)
 
 
+def _parts(logits: Logits) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Rows (n, classes), a part of all of them at a time, and which they are."""
+    hidden = logits.hidden.reshape(-1, logits.hidden.shape[-1])
+    at_once = max(FEWEST_ROWS, AT_ONCE // (4 * logits.classes))
+    for begin in range(0, hidden.shape[0], at_once):
+        part = slice(begin, min(begin + at_once, hidden.shape[0]))
+        yield part, logits._rows(hidden[part])
+
+
 def _each(logits: Logits, function: Any) -> list[tuple[torch.Tensor, ...]]:
     """`function(rows, part)` of each part of the rows (n, classes), in the types that are said now."""
-    hidden = logits.hidden.reshape(-1, logits.hidden.shape[-1])
-    now = Autocast(hidden.device)
-    at_once = max(FEWEST_ROWS, AT_ONCE // (4 * logits.classes))
+    now = Autocast(logits.hidden.device.type)
+    logits.head.was_read = True
     found = []
     # Weights that autocast has cast are kept to the end of the outermost.
-    with torch.no_grad(), logits.head.autocast():
-        for begin in range(0, hidden.shape[0], at_once):
-            part = slice(begin, min(begin + at_once, hidden.shape[0]))
-            rows = logits.head(hidden[part])
-            for step in logits.steps:
-                rows = step(rows)
-            with now():
+    with torch.no_grad(), logits.head.autocast.again():
+        for part, rows in _parts(logits):
+            with now.again():
                 result = function(rows, part)
             del rows
             found.append(tuple(result) if not isinstance(result, torch.Tensor) else (result,))
@@ -484,6 +509,8 @@ def _loss(logits: Logits, func: Any, args: tuple, kwargs: dict) -> Any:
     if given.get("size_average") is not None or given.get("reduce") is not None:
         return NotImplemented
     reduction = given.pop("reduction", "mean")
+    if reduction not in ("none", "sum", "mean"):
+        return NotImplemented
     losses = _few(logits, lambda rows, part: func(rows, target[part], reduction="none", **given))
     if losses is None or reduction == "none":
         return NotImplemented if losses is None else losses[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -27,8 +28,9 @@ class FusedModules(Lever):
     Needs: modules of one tensor in and one out that compute the tanh form of GELU (`NewGELUActivation`
     of Hugging Face) or a root-mean-square normalization (`LlamaRMSNorm` and its like, and people's own).
     Changes: one kernel in place of six or more, which saves its input and nothing of what was in between:
-    less memory, and less time. Results: equal to rounding. What a module computes is tried on the CPU
-    with random values; one that does something else is left alone, and said so.
+    less memory, and less time. Results: equal to rounding; under autocast, in the type of the values. What
+    each module computes, and its gradients, are tried on the CPU with random values; one that does
+    something else is left alone, and said so.
     """
 
     name = "fused_modules"
@@ -106,7 +108,8 @@ def one_kernel(module: torch.nn.Module) -> Function | None:
     parameters = dict(module.named_parameters())
     if not parameters:
         return _gelu if _same(module, _gelu, 64) else None
-    if list(parameters) == ["weight"] and parameters["weight"].dim() == 1:
+    plain = list(parameters) == ["weight"] and parameters["weight"].dim() == 1
+    if plain and isinstance(_epsilon(module), float):
         return _rms_norm if _same(module, _rms_norm, parameters["weight"].numel()) else None
     return None
 
@@ -116,32 +119,67 @@ def _gelu(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _rms_norm(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return functional.rms_norm(x, (x.shape[-1],), module.weight, _epsilon(module))
+
+
+def _epsilon(module: torch.nn.Module) -> float | None:
+    """What is added to the mean square; None if the module does not say, which a kernel takes for
+    another number in each type."""
     eps = getattr(module, "variance_epsilon", None)
-    if eps is None:
-        eps = getattr(module, "eps", None)
-    return functional.rms_norm(x, (x.shape[-1],), module.weight, eps)
+    return getattr(module, "eps", None) if eps is None else eps
+
+
+SCALES = (1.0, 1e-3, 30.0)
+"""Of the values that are tried: an epsilon of another size shows in small ones, a limit in large ones."""
 
 
 def _same(module: torch.nn.Module, function: Function, width: int) -> bool:
-    """Whether both do the same on the CPU, where a virtual GPU has values too, in fp32."""
+    """Whether both do the same on the CPU, where a virtual GPU has values too, in fp32: values and
+    gradients, in training and in evaluation, of each row for itself."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(shape: Any) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device="cpu")
+
     try:
-        twin = copy.deepcopy(module).to("cpu", torch.float32)
-        # The script's random numbers are its own.
-        generator = torch.Generator().manual_seed(0)
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with (
+            # The script's random numbers are its own, and so are its hooks on what is saved.
+            torch.random.fork_rng(devices=[]),
+            torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast("cpu", enabled=False),
+        ):
+            twin = copy.deepcopy(module).to("cpu", torch.float32)
             for p in twin.parameters():
-                p.copy_(torch.randn(p.shape, generator=generator))
-            # Large and small values: an epsilon of another size shows in the small ones.
-            for scale in (1.0, 1e-3):
-                x = torch.randn(16, width, generator=generator) * scale
-                mine, theirs = function(twin, x.clone()), twin(x.clone())
-                if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
-                    return False
-                if (mine - theirs).norm() > TOLERANCE * theirs.norm():
-                    return False
+                p.requires_grad_().data.copy_(random(p.shape))
+            for training, shape, scale in product(
+                (True, False), ((5, width), (2, 3, width)), SCALES
+            ):
+                twin.train(training)
+                x = random(shape) * scale
+                weights = random(shape)
+                # Hooks are the script's, and see its calls only.
+                theirs = _tried(twin, twin.forward, x, weights)
+                mine = _tried(twin, lambda x: function(twin, x), x, weights)
+                for a, b in zip(mine, theirs, strict=True):
+                    if a.shape != b.shape or a.dtype != b.dtype:
+                        return False
+                    if not (a - b).norm() <= TOLERANCE * b.norm():
+                        return False
     except Exception:  # whatever it is, it is not a function of one tensor alone
         return False
     return True
+
+
+def _tried(
+    module: torch.nn.Module, call: Callable[..., Any], x: torch.Tensor, weights: torch.Tensor
+) -> list[torch.Tensor]:
+    """The result for `x`, and the gradients of its sum by `weights`."""
+    x = x.clone().requires_grad_()
+    result = call(x)
+    gradients = torch.autograd.grad(result, [x, *module.parameters()], weights)
+    return [result.detach(), *gradients]
 
 
 LEVER = FusedModules

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import sys
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from oomph.levers.autocast import Autocast
 from oomph.levers.base import Lever
 from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
 from oomph.levers.forward import Places, around_forward
@@ -345,6 +345,11 @@ class _Given:
         return self.tensor
 
 
+@functools.cache
+def _empty(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=device)
+
+
 class _Producer:
     """Something that can be computed again, for several who want it."""
 
@@ -403,11 +408,9 @@ class _Call(_Producer):
         source: _Given | _Recipe,
     ) -> None:
         self.place, self.forward, self.source = place, forward, source
-        self.device = x.device.type
-        self.autocast = torch.is_autocast_enabled(self.device)
-        self.dtype = torch.get_autocast_dtype(self.device) if self.autocast else None
+        self.autocast = Autocast(x.device.type)
         self.fixed = place.versions()
-        self.output: weakref.ref[torch.Tensor] | None = None
+        self.output: torch.Tensor | None = None
         self.version = 0
 
     def first(self, x: torch.Tensor) -> Any:
@@ -416,11 +419,13 @@ class _Call(_Producer):
 
     def watch(self, output: torch.Tensor) -> None:
         """`output` must not change before it is used: nobody records that without gradients."""
-        self.output, self.version = weakref.ref(output), output._version
+        # Without contents, it goes on counting what is written to the result, also when that is gone.
+        self.output = output.detach()
+        self.output.data = _empty(output.dtype, output.device)
+        self.version = self.output._version
 
     def is_as_made(self) -> bool:
-        output = self.output() if self.output is not None else None
-        return output is None or output._version == self.version
+        return self.output is None or self.output._version == self.version
 
     def expect(self) -> None:
         if not self.uses:
@@ -438,17 +443,6 @@ class _Call(_Producer):
         place.lever.recomputed.add(place.name)
         return self.source.value()
 
-    def precision(self) -> Any:
-        """Autocast as it was."""
-        if not self.autocast and not torch.is_autocast_enabled(self.device):
-            return _NOTHING
-        return torch.autocast(
-            self.device, dtype=self.dtype, enabled=self.autocast, cache_enabled=False
-        )
-
-
-_NOTHING = contextlib.nullcontext()
-
 
 class _Operator(_Call):
     """A module of one operator: what it saves, others treat as theirs."""
@@ -465,7 +459,7 @@ class _Operator(_Call):
 
     def compute(self) -> torch.Tensor:
         module = self.place.module
-        with torch.no_grad(), self.precision():
+        with torch.no_grad(), self.autocast.again(caches=False):
             x = self.begin()
             if self.batch_norm:
                 # Without the running statistics, which do not enter the result.
@@ -527,7 +521,7 @@ class _Composite(_Call):
     def compute(self) -> torch.Tensor:
         inner: list[torch.Tensor | None] = []
         outer = [part.training for part in self.parts]
-        with torch.enable_grad(), self.precision():
+        with torch.enable_grad(), self.autocast.again(caches=False):
             x = self.begin().detach().requires_grad_(self.requires_grad)
             self._set_modes(self.modes)
             if self.random is not None:

@@ -7,13 +7,15 @@ import functools
 import os
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from oomph.levers import alone, shares
 from oomph.levers.base import Lever
-from oomph.levers.forward import Places
+from oomph.levers.forward import Places, around_forward
 from oomph.levers.job import Backward, Job, Proceed, on_import
 from oomph.levers.losses import Inseparable, coupled
 
@@ -30,15 +32,17 @@ class Shard(Lever):
     each of parameters, gradients and optimizer state (FSDP2's `fully_shard`), and as many groups as
     are left over are replicas of each other. Results: the same to rounding, with `dtype` other
     numerics. Each rank's loss counts for its part of the batch's samples (of its targets, where some
-    are ignored); after `backward` the script sees the loss of the whole batch. Batch normalisation
-    becomes `SyncBatchNorm`. Random layers draw other numbers on each rank.
+    are ignored); after `backward` the tensor that it was called on is the loss of the whole batch. Batch
+    normalisation becomes `SyncBatchNorm`. Random layers draw other numbers on each rank.
 
     Batches that are not trained on (evaluation) are not shared out: every rank computes them whole.
+    What the script itself counts of batches that are (samples, accuracy) is of its part.
     The first rank prints, logs and saves, whole tensors as one GPU would.
 
     Refused by name: scripts that are distributed already, frameworks that bring their own means
     (Hugging Face's Trainer, Lightning, accelerate), loops without a DataLoader, losses that compare
-    samples, LBFGS, parameters outside of the model.
+    samples, LBFGS under sharding, gradients that do not come by `backward`, parameters outside of the
+    model or frozen when it was first called.
     """
 
     name = "shard"
@@ -76,10 +80,25 @@ class Shard(Lever):
         self.checked = False
         self.factors: list[tuple[torch.Tensor, torch.Tensor]] = []
         """The losses of the backward pass in progress, and what each counts for."""
+        self.unscaled: weakref.ref[torch.Tensor] | None = None
+        """What a GradScaler scaled last."""
+        self.scaled: weakref.ref[torch.Tensor] | None = None
+        """What it made of it."""
+        self.is_used = self.is_trained_on = False
+        """Whether a model was called on this rank's part of the batch, and a backward pass came."""
+        self.idle = 0
+        """Batches that were shared out, and not trained on."""
         self.wrapped: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self.replicas: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
-        self.became: dict[int, tuple[Any, torch.nn.Parameter]] = {}
-        """For each parameter that was dealt out, by its id: itself (weakly), what replaced it."""
+        self.replicas: weakref.WeakKeyDictionary[torch.nn.Module, _Replica] = (
+            weakref.WeakKeyDictionary()
+        )
+        self.averaged: dict[int, weakref.ref[torch.Tensor]] = {}
+        """Parameters whose gradients DistributedDataParallel averages, by their ids."""
+        # What was dealt out is not referred to: PyTorch moves it by swapping, which that would forbid.
+        self.became: dict[
+            int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.nn.Module], str]
+        ] = {}
+        """For each parameter that was dealt out, by its id: itself, and where its replacement is."""
         self.mesh: Any = None
         self.micro_batch: Any = None
 
@@ -96,6 +115,7 @@ class Shard(Lever):
         shares.install(self)
         job.on_move.append(self._move)
         job.on_model.append(self._model)
+        job.on_enter.append(self._enter)
         job.on_optimizer.append(self._optimizer)
         job.on_leave.append(self._leave)
         job.on_backward.append(self._backward)
@@ -103,6 +123,8 @@ class Shard(Lever):
         job.around_clip.append(self._clip)
         job.around_step.append(self._step)
         self._refuse_others()
+        self._refuse_gradients_by_hand()
+        self._watch_scaling()
         _same_is_swapped()
         if self.offload:
             self._stay_on_the_cpu()
@@ -121,9 +143,14 @@ class Shard(Lever):
         self.device_type = "cuda" if cuda else "cpu"
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
         self.rank = dist.get_rank()
-        first = [torch.initial_seed()]
+        first = [torch.initial_seed(), hash("a string")]
         dist.broadcast_object_list(first, device=torch.device("cpu"))
         alone.install(self.rank, first[0])
+        if first[1] != hash("a string"):
+            self.add_note(
+                "sets of strings have another order on each rank: start with PYTHONHASHSEED=0 in the "
+                "environment, if the script numbers anything by such an order"
+            )
 
         def again(*args: Any, **kwargs: Any) -> None:
             raise self.refuse(
@@ -155,6 +182,39 @@ class Shard(Lever):
             on(f"{package}.trainer.trainer", "Trainer", "__init__", "Lightning", f"Trainer(…, devices={count}, strategy='{strategy}')  # batch_size=old // {count}\n")  # fmt: skip
         on("accelerate.accelerator", "Accelerator", "__init__", "accelerate", f"accelerate launch --num_processes {count} SCRIPT  # batch_size=old // {count}\n")  # fmt: skip
 
+    def _refuse_gradients_by_hand(self) -> None:
+        """Ranks meet in `backward`; gradients that are asked for are each rank's own."""
+        original = torch.autograd.grad
+
+        @functools.wraps(original)
+        def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            asked = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+            if self.share is not None and any(
+                isinstance(t, torch.Tensor) and self._is_averaged(t) for t in asked
+            ):
+                raise self.refuse(
+                    "it asks for gradients of parameters (torch.autograd.grad), which nobody averages "
+                    "over the ranks. Call backward, and read them from .grad"
+                )
+            return original(outputs, inputs, *args, **kwargs)
+
+        torch.autograd.grad = grad
+
+    def _watch_scaling(self) -> None:
+        """Scripts print the loss that they gave to a GradScaler."""
+        from torch.amp import GradScaler
+
+        original, lever = GradScaler.scale, self
+
+        @functools.wraps(original)
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+                lever.unscaled, lever.scaled = weakref.ref(outputs), weakref.ref(scaled)
+            return scaled
+
+        GradScaler.scale = scale  # type: ignore[method-assign]
+
     def _replace_data_parallel(self) -> None:
         """One process sees one GPU: nothing is left for it to do."""
         original = torch.nn.DataParallel.__init__
@@ -177,19 +237,38 @@ class Shard(Lever):
         if all(name in named for name in self.modules) and _dtypes(module):
             self._shard(module, named)
 
+    def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        if module not in self.wrapped:
+            self._model(module, _names(module))
+
     def _model(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
-        if module in self.wrapped or not any(True for _ in module.parameters()):
+        # Before there is an optimizer, parts of models are called to see what they give.
+        if not self.job.optimizers or (self.shards == 1 and not torch.is_grad_enabled()):
             return
-        if all(
-            m in self.wrapped for m in module.modules() if any(True for _ in m.parameters(False))
-        ):
+        parts = [m for m in module.modules() if any(True for _ in m.parameters(False))]
+        if all(part in self.wrapped for part in parts):
+            self.wrapped.add(module)
             return
+        for part in parts:
+            own = part.parameters(False)
+            if part in self.wrapped and (self.shards > 1 or any(map(self._is_averaged, own))):
+                raise self.refuse(
+                    f"{type(module).__name__} has parts that were called by themselves before or belong to "
+                    f"another model ({type(part).__name__}), whose parameters are shared out already"
+                )
         self._check_model(module)
         if self.shards == 1:
             if any(p.requires_grad for p in module.parameters()):
                 self._replicate(module)
+            self.wrapped.update(module.modules())
         else:
             self._shard(module, named)
+
+    def _is_averaged(self, p: torch.Tensor) -> bool:
+        if self.shards > 1:
+            return isinstance(p, DTensor)
+        reference = self.averaged.get(id(p))
+        return reference is not None and reference() is p
 
     def _check_model(self, module: torch.nn.Module) -> None:
         for name, part in module.named_modules():
@@ -209,29 +288,20 @@ class Shard(Lever):
 
     def _replicate(self, module: torch.nn.Module) -> None:
         """DistributedDataParallel around the model, which the script goes on to call by itself."""
-        from torch.nn.parallel import DistributedDataParallel
+        replica = _Replica(module, self.unused)
+        self.replicas[module] = replica
 
-        ddp = DistributedDataParallel(
-            module, gradient_as_bucket_view=True, find_unused_parameters=self.unused
+        def around(
+            module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+        ) -> Any:
+            with self._gradients_moved(replica.ddp):
+                args, kwargs = replica.before(module, args, kwargs)
+            return replica.after(forward(*args, **kwargs))
+
+        around_forward(module, around, self.order)
+        self.averaged.update(
+            (id(p), weakref.ref(p)) for p in module.parameters() if p.requires_grad
         )
-        self.replicas[module] = ddp
-        # As torch.distributed._composable.replicate does; weakly, so that a copy of the module is one.
-        reference = weakref.ref(ddp)
-
-        def before(module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
-            ddp = reference()
-            if ddp is None or ddp.module is not module:
-                return None
-            with self._gradients_moved(ddp):
-                return ddp._pre_forward(*args, **kwargs)
-
-        def after(module: torch.nn.Module, args: tuple, output: Any) -> Any:
-            ddp = reference()
-            return None if ddp is None or ddp.module is not module else ddp._post_forward(output)
-
-        module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-        module.register_forward_hook(after)
-        self.wrapped.update(module.modules())
         self.applied += 1
 
     @contextlib.contextmanager
@@ -285,10 +355,11 @@ class Shard(Lever):
         options["reshard_after_forward"] = None if self.reshard else False
         _keeping_its_name(module, lambda m: fully_shard(m, mp_policy=full, **options))
         self.wrapped.update(module.modules())
-        after = dict(module.named_parameters(remove_duplicate=False))
         for name, old in before.items():
-            if after[name] is not old:
-                self.became[id(old)] = (weakref.ref(old), after[name])
+            path, _, own = name.rpartition(".")
+            owner = module.get_submodule(path)
+            if owner._parameters[own] is not old:
+                self.became[id(old)] = weakref.ref(old), weakref.ref(owner), own
         for optimizer in self.job.optimizers:
             self._refer(optimizer)
         self.applied += 1 + len(blocks)
@@ -329,8 +400,10 @@ class Shard(Lever):
     # ---- optimizers ----
 
     def _replacement(self, p: Any) -> Any:
-        reference, new = self.became.get(id(p), (None, None))
-        return new if reference is not None and reference() is p else p
+        old, owner, name = self.became.get(id(p), (None, None, ""))
+        if old is None or owner is None or old() is not p or (module := owner()) is None:
+            return p
+        return module._parameters[name]
 
     def _refer(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer steps the parts in place of the whole parameters."""
@@ -356,14 +429,13 @@ class Shard(Lever):
                 "share out",
                 self.how(),
             )
-        known = {id(p) for m in self.wrapped for p in m.parameters(False)}
         for group in optimizer.param_groups:
             for p in group["params"]:
-                if p.grad is not None and id(p) not in known:
+                if p.grad is not None and not self._is_averaged(p):
                     raise self.refuse(
-                        f"the optimizer trains a parameter of shape {tuple(p.shape)} that belongs to no "
-                        "module which was called, whose gradient nobody averages. Make it a part of the "
-                        "model"
+                        f"the optimizer trains a parameter of shape {tuple(p.shape)} whose gradient nobody "
+                        "averages: it belongs to no module that was called, which it should, or was "
+                        "frozen (requires_grad) when its model was called first"
                     )
         return proceed()
 
@@ -387,6 +459,7 @@ class Shard(Lever):
 
     def take(self, share: shares.Share | None) -> None:
         """The script gets its part of the next batch."""
+        self._count_idle()
         self.share = share
         self.outputs = []
         if share is not None:
@@ -394,6 +467,10 @@ class Shard(Lever):
                 # Dropout draws other numbers for other samples.
                 torch.cuda.manual_seed(torch.initial_seed() + self.rank)
             self.taken += 1
+
+    def _count_idle(self) -> None:
+        self.idle += self.is_used and not self.is_trained_on
+        self.is_used = self.is_trained_on = False
 
     def check_batch(self, share: shares.Share) -> None:
         """Say what unequal parts mean; refuse batches that leave ranks without work for good."""
@@ -409,14 +486,20 @@ class Shard(Lever):
             )
 
     def _leave(self, module: torch.nn.Module, output: Any) -> None:
-        if self.share is not None and torch.is_grad_enabled():
+        if self.share is None:
+            return
+        self.is_used = True
+        if torch.is_grad_enabled():
             self.outputs += [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
 
     def _backward(self, call: Backward) -> None:
         share, outputs, self.outputs = self.share, self.outputs, []
         self.factors = []
+        for replica in self.replicas.values():
+            replica.expect(call.tensors)
         if share is None:
             return
+        self.is_trained_on = True
         for index, tensor in enumerate(call.tensors):
             if call.gradients[index] is not None and tensor.numel() != 1:
                 raise self.refuse(
@@ -433,6 +516,14 @@ class Shard(Lever):
                 ) from None
             if tensor.numel() == 1 and tensor.is_floating_point():
                 self.factors.append((tensor, factor))
+                if (
+                    self.scaled is not None
+                    and self.scaled() is tensor
+                    and self.unscaled is not None
+                ):
+                    unscaled = self.unscaled()
+                    if unscaled is not None:
+                        self.factors.append((unscaled, factor))
         self.checked = True
 
     @torch.no_grad()
@@ -440,6 +531,8 @@ class Shard(Lever):
         """What the script reads of its loss from here on is that of the whole batch."""
         import torch.distributed as dist
 
+        for replica in self.replicas.values():
+            replica.is_spent = True
         for loss, factor in self.factors:
             part = loss.detach().to(torch.float32) * factor.reshape(loss.shape) / self.world
             part = torch.where(factor.reshape(loss.shape) == 0, torch.zeros_like(part), part)
@@ -457,6 +550,17 @@ class Shard(Lever):
             self.add_note("no model with parameters was called")
         elif not self.taken:
             self.add_note("no training batch came from a DataLoader")
+        else:
+            self.add_note(
+                "what the script itself counts of training batches (samples, accuracy) is of its part"
+            )
+        self._count_idle()
+        if self.idle:
+            self.add_note(
+                f"{self.idle} batches were shared out, but not trained on: what the script computed of "
+                "them is of a part. Batches are whole where the loop is under torch.no_grad(), or models "
+                "are in evaluation mode"
+            )
 
     def how(self) -> str:
         """This plan by hand."""
@@ -515,6 +619,43 @@ class Shard(Lever):
             "if rank == 0:  # around what prints and saves",
         ]
         return "\n".join(lines) + "\n"
+
+
+class _Replica:
+    """DistributedDataParallel about a model, without the model, which is to live as long as ever."""
+
+    def __init__(self, module: torch.nn.Module, unused: bool) -> None:
+        """A collective."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        self.ddp: Any = DistributedDataParallel(
+            module, gradient_as_bucket_view=True, find_unused_parameters=unused
+        )
+        del self.ddp.module
+        self.is_spent = True
+        """Whether a backward pass came since the last forward pass."""
+
+    # As torch.distributed._composable.replicate does.
+
+    def before(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        self.ddp.module = module  # whose buffers become the first rank's
+        try:
+            return self.ddp._pre_forward(*args, **kwargs)
+        finally:
+            del self.ddp.module
+
+    def after(self, output: Any) -> Any:
+        self.is_spent = False
+        return self.ddp._post_forward(output)
+
+    def expect(self, losses: list[torch.Tensor]) -> None:
+        """A backward pass comes: one of several forward passes of which others had theirs already,
+        or of parts of the model that were called by themselves."""
+        if self.is_spent and self.ddp.require_backward_grad_sync:
+            # It notes in what order the first gradients come, each once.
+            self.ddp.reducer._rebuild_buckets()
+            made = [loss for loss in losses if loss.grad_fn is not None]
+            self.ddp.reducer.prepare_for_backward(made if self.ddp.find_unused_parameters else [])
 
 
 def _names(root: torch.nn.Module) -> dict[str, torch.nn.Module]:

@@ -88,6 +88,8 @@ def install(lever: Shard) -> None:
     def index_sampler(loader: Any) -> Any:
         inner = original(loader)
         indexed = loader._dataset_kind == _DatasetKind.Map and loader._auto_collation
+        # A rank's batches come in the order of the shares, and of the other ranks' batches.
+        loader.in_order = True
         return ShareSampler(lever, inner) if indexed else inner
 
     DataLoader._index_sampler = property(index_sampler)  # type: ignore[assignment]
@@ -138,7 +140,8 @@ class _Iterator:
 def weigh(lever: Shard, loss: torch.Tensor, share: Share, outputs: list[Any]) -> torch.Tensor:
     """Weigh the terms of `loss` so that a mean over ranks is that of the whole batch.
 
-    Returns the factor of the loss itself, a tensor without dimensions, as far as one factor says it.
+    Returns the factor of the loss itself, a tensor without dimensions; 1, and says so, if its terms
+    have several.
     A collective: every rank comes here with a loss of the same terms.
     """
     micro = lever.micro_batch
@@ -180,11 +183,22 @@ def weigh(lever: Shard, loss: torch.Tensor, share: Share, outputs: list[Any]) ->
         if term.count is None:
             term.node.register_prehook(_times(sums))
     one = torch.ones((), device=device)
-    if len(found) == 1 and counted:
+    counts = [count for _, count in counted]
+    if counts and len(found) == len(counts) and (len(counts) == 1 or _are_equal(counts)):
         return factors[0]
-    if len(found) == 1 and found[0].count is None:
+    if found and all(term.count is None for term in found):
         return sums
+    summed = any(term.count is None for term in found)
+    if summed or any(map(_is_tensor, counts)) or (counts and share.whole % lever.world):
+        lever.add_note(
+            "the loss has terms that count differently: what the script reads of it after backward is the "
+            "mean of the ranks' own"
+        )
     return one
+
+
+def _are_equal(counts: list[Any]) -> bool:
+    return not any(map(_is_tensor, counts)) and len(set(counts)) == 1
 
 
 def _is_tensor(value: Any) -> bool:
