@@ -380,3 +380,141 @@ def test_another_plan_can_be_chosen(tmp_path, plain, choice, results):
         if plan["verified"] and (choice != "exact" or plan["same_results"] == "exact")
     ]
     assert key(found.chosen) == min(map(key, rivals))
+
+
+# Two backward passes in a step, each with its own copies of the weights by autocast.
+ACCUMULATED = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+
+        def forward(self, x):
+            return x + self.mlp(x)
+
+    model = nn.Sequential(*(Block() for _ in range(8))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        for part in range(2):
+            x = torch.randn(8192, 512, device="cuda")
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = model(x).pow(2).mean() / 2
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_step_of_several_backward_passes_is_predicted(tmp_path):
+    """The second forward pass comes after a backward pass, and not all of it waits for another."""
+    found = fit(tmp_path, ACCUMULATED, "--memory", "800MiB", "--allow", "checkpoint")
+    assert found.status == 0, found.out + found.err
+    assert found.levers == ["checkpoint"]
+    # Nobody wanted micro-batches, so nothing explains why there are none.
+    assert not found.json["rejected"]
+    chosen = found.chosen
+    assert chosen["peak"]["allocated_bytes"] == pytest.approx(
+        chosen["predicted"]["allocated_bytes"], rel=0.04
+    )
+
+
+# As in torchvision's networks: one activation, in place, that every layer uses.
+IN_PLACE = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Conv2d(32, 32, 3, padding=1) for _ in range(6))
+            self.norms = nn.ModuleList(nn.BatchNorm2d(32) for _ in range(6))
+            self.relu = nn.ReLU(inplace=True)
+            self.head = nn.Conv2d(32, 1, 1)
+
+        def forward(self, x):
+            for conv, norm in zip(self.convs, self.norms):
+                x = self.relu(norm(conv(x)))
+            return self.head(x)
+
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        x = torch.randn(16, 32, 128, 128, device="cuda")
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_normalizations_are_recomputed_with_the_activation_that_overwrites_them(tmp_path):
+    """Without it, what the activation saved stays, and nothing is won."""
+    found = fit(tmp_path, IN_PLACE, "--memory", "520MiB", "--allow", "recompute")
+    assert found.status == 0, found.out + found.err
+    assert "Net.relu" in found.chosen["levers"][0]["modules"]
+    assert not found.chosen["notes"] and not found.json["rejected"]
+
+
+# As in language models: many parameters are in one table.
+TABLE = """
+    import copy
+    import torch
+    from torch import nn
+    layers = [nn.Linear(1024, 16384), nn.Linear(16384, 1024)] * 2
+    model = nn.Sequential(nn.Embedding(50_000, 1024), *map(copy.deepcopy, layers)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for step in range(4):
+        model(torch.zeros(4, 64, dtype=torch.long, device="cuda")).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_state_on_the_cpu_counts_what_is_on_its_way(tmp_path):
+    """The state of the largest parameter is on the GPU for its step."""
+    found = fit(tmp_path, TABLE, "--memory", "1700MiB", "--allow", "optimizer_on_cpu")
+    assert found.status == 0, found.out + found.err
+    assert found.levers == ["optimizer_on_cpu"] and found.json["runs"] == 2
+    chosen = found.chosen
+    assert chosen["peak"]["allocated_bytes"] == pytest.approx(
+        chosen["predicted"]["allocated_bytes"], rel=0.03
+    )
+
+
+# As U-Nets are written: each block is an attribute.
+ATTRIBUTES = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+
+        def forward(self, x):
+            return x + self.mlp(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down1, self.down2, self.up1, self.up2 = Block(), Block(), Block(), Block()
+
+        def forward(self, x):
+            return self.up2(self.up1(self.down2(self.down1(x))))
+
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        model(torch.randn(8192, 512, device="cuda")).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_blocks_that_are_attributes_are_checkpointed(tmp_path):
+    found = fit(tmp_path, ATTRIBUTES, "--memory", "650MiB", "--allow", "checkpoint")
+    assert found.status == 0, found.out + found.err
+    (lever,) = found.chosen["levers"]
+    assert lever["name"] == "checkpoint" and "Net.down1" in lever["modules"]

@@ -37,35 +37,55 @@ def prepare(script: dict, folder: Path, home: Path, python: str) -> None:
             done.touch()
 
 
-def run(script: dict, args: argparse.Namespace) -> dict:
+def place(script: dict, args: argparse.Namespace) -> tuple[Path, dict[str, str]]:
+    """The folder that a script runs in, with its data, and the environment for it."""
     checkout = (args.checkouts / script["repository"].split("/")[1]).resolve()
     folder = checkout / script["folder"]
     home = (args.checkouts / "torch-home").resolve()
-    python = str(Path(args.oomph).parent / "python")
     extra = [str(args.packages.resolve())] if args.packages else []
     os.environ["PYTHONPATH"] = os.pathsep.join([*args.python_path, *extra])
-    prepare(script, folder, home, python)
+    prepare(script, folder, home, str(Path(args.oomph).parent / "python"))
     path = [str(checkout / script["python_path"])] if "python_path" in script else []
     environment = dict(
         os.environ, TORCH_HOME=str(home), HF_HUB_OFFLINE="1", WANDB_MODE="offline",
         TQDM_DISABLE="1", PYTHONPATH=os.pathsep.join([*args.python_path, *path, *extra]),
     )  # fmt: skip
+    return folder, environment
+
+
+def oomph(
+    words: list[str], place: tuple[Path, dict[str, str]], log: Path, args: argparse.Namespace
+):
+    """Runs the command and gives its exit status, or "timeout"."""
+    program = [args.oomph]
+    if args.module:
+        program = [str(Path(args.oomph).parent / "python"), "-m", "oomph"]
+    with open(log, "w") as out:
+        try:
+            return subprocess.run(
+                [*program, *words], cwd=place[0], env=place[1], stdout=out, stderr=out,
+                timeout=args.timeout,
+            ).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return "timeout"
+
+
+def error(log: Path) -> str:
+    """The last line of a log that names an error."""
+    lines = log.read_text().splitlines() or [""]
+    return next((line for line in reversed(lines) if "Error" in line), lines[-1])
+
+
+def run(script: dict, args: argparse.Namespace) -> dict:
+    where = place(script, args)
     out = (args.checkouts / "reports" / script["name"]).resolve()
     out.mkdir(parents=True, exist_ok=True)
     summary = out / "summary.json"
     summary.unlink(missing_ok=True)
-    command = [args.oomph] if not args.module else [python, "-m", "oomph"]
-    command += ["run", *([] if args.gpu == "real" else ["--gpu", args.gpu])]
-    command += ["--steps", str(args.steps), "--out", str(out)]
-    command += shlex.split(script["command"])
+    words = ["run", *([] if args.gpu == "real" else ["--gpu", args.gpu])]
+    words += ["--steps", str(args.steps), "--out", str(out), *shlex.split(script["command"])]
     began = time.time()
-    with open(out / "output.log", "w") as log:
-        try:
-            status = subprocess.run(
-                command, cwd=folder, env=environment, stdout=log, stderr=log, timeout=args.timeout
-            ).returncode
-        except subprocess.TimeoutExpired:
-            status = "timeout"
+    status = oomph(words, where, out / "output.log", args)
     row = dict(
         name=script["name"], kind=script["kind"], repository=script["repository"],
         commit=script["commit"], script=f"{script['folder']}/{script['command']}".removeprefix("./"),
@@ -79,8 +99,7 @@ def run(script: dict, args: argparse.Namespace) -> dict:
             torch=made["versions"]["torch"],
         )  # fmt: skip
     if status not in (0, 3):
-        lines = (out / "output.log").read_text().splitlines()
-        row["error"] = next((line for line in reversed(lines) if "Error" in line), lines[-1])
+        row["error"] = error(out / "output.log")
     return without_paths(row, args)
 
 
@@ -115,36 +134,54 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(description: str, results: Path) -> argparse.ArgumentParser:
+    """What the commands of this folder have in common."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--checkouts", type=Path, required=True)
     parser.add_argument("--packages", type=Path, help="a folder of further packages")
     parser.add_argument("--oomph", default="oomph", help="the installed command")
     parser.add_argument("--python-path", action="append", default=[])
     parser.add_argument("--module", action="store_true", help="run python -m oomph beside --oomph")
     parser.add_argument("--gpu", default="rtx-4090", help="`real` for this machine's own")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=600)
     parser.add_argument("names", nargs="*")
-    args = parser.parse_args()
-    scripts = tomllib.loads((HERE / "scripts.toml").read_text())["script"]
-    rows = {}
-    if args.results.exists():
-        lines = args.results.read_text().splitlines()
-        rows = {(row := json.loads(line))["name"]: row for line in lines}
-    for script in scripts:
+    return parser
+
+
+def scripts() -> list[dict]:
+    return tomllib.loads((HERE / "scripts.toml").read_text())["script"]
+
+
+def read(results: Path) -> list[dict]:
+    lines = results.read_text().splitlines() if results.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def write(results: Path, rows: list[dict]) -> None:
+    results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def into_readme(begin: str, end: str, table: str) -> None:
+    text = README.read_text()
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
+    README.write_text(f"{before}{begin}\n{table}\n{end}{after}")
+
+
+def main() -> int:
+    args = options(__doc__.splitlines()[0], RESULTS).parse_args()
+    rows = {row["name"]: row for row in read(args.results)}
+    for script in scripts():
         if args.names and script["name"] not in args.names:
             continue
         row = rows[script["name"]] = run(script, args)
         print(row["name"], row["status"], row.get("verdict"), row["seconds"], "s", flush=True)
-        ordered = [rows[s["name"]] for s in scripts if s["name"] in rows]
-        args.results.write_text("".join(json.dumps(row) + "\n" for row in ordered))
-        if README.exists() and args.results == RESULTS:
-            text = README.read_text()
-            before, _, rest = text.partition(BEGIN)
-            after = rest.partition(END)[2]
-            README.write_text(f"{before}{BEGIN}\n{table(ordered)}\n{END}{after}")
+        ordered = [rows[s["name"]] for s in scripts() if s["name"] in rows]
+        write(args.results, ordered)
+        if args.results == RESULTS:
+            into_readme(BEGIN, END, table(ordered))
     return 0
 
 

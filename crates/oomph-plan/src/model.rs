@@ -598,22 +598,31 @@ impl<'a> Builder<'a> {
 
     /// Where forward and backward of a step end, and the rest.
     fn split(&self, rows: Range<usize>) -> (usize, Range<usize>) {
-        let phase = |op: usize| match self.program.ops.get(op) {
-            Some(&Op::Alloc(id)) => self
-                .program
-                .allocations
-                .get(id as usize)
-                .and_then(|allocation| self.scope_of_row(allocation.alloc_row))
-                .and_then(|scope| self.scope(scope))
-                .map(|scope| scope.0.as_str()),
+        let phase_of_row = |row: u32| {
+            let scope = self.scope_of_row(row).and_then(|scope| self.scope(scope));
+            scope.map(|scope| scope.0.as_str())
+        };
+        let allocation = |id: u32| self.program.allocations.get(id as usize);
+        let made_in = |op: usize| match self.program.ops.get(op) {
+            Some(&Op::Alloc(id)) => phase_of_row(allocation(id)?.alloc_row),
             _ => None,
         };
-        let last = rows.clone().rev().find(|&op| phase(op) == Some("backward"));
+        let last = (rows.clone().rev()).find(|&op| made_in(op) == Some("backward"));
         let Some(last) = last else {
             return (rows.end, rows.end..rows.end);
         };
+        // A step may allocate nothing: then it is over where gradients are cleared.
+        let clears = |op: usize| match self.program.ops.get(op) {
+            Some(&Op::Free(id)) => allocation(id).is_some_and(|one| {
+                let labels = self.trace.labels.as_ref();
+                let label = labels.map(|labels| labels.get(one.alloc_row as usize));
+                label.is_some_and(|label| label.category == Category::Gradient)
+                    && phase_of_row(one.free_row) != Some("backward")
+            }),
+            _ => false,
+        };
         let end = (last + 1..rows.end)
-            .find(|&op| phase(op).is_some())
+            .find(|&op| made_in(op).is_some() || clears(op))
             .unwrap_or(rows.end);
         (end, end..rows.end)
     }
@@ -745,6 +754,22 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// The calls of the steady step that allocate nothing, such as activations in place, each with
+    /// the last call before it that does: they are over before anything else allocates.
+    fn silent(&self, seen: &HashMap<u32, usize>) -> Vec<(u32, u32)> {
+        let mut after = 0;
+        let mut found = Vec::new();
+        for (number, call) in self.model.calls.iter().enumerate().skip(1) {
+            let number = number as u32;
+            if seen.contains_key(&number) {
+                after = number;
+            } else if !call.module.is_empty() && after != 0 {
+                found.push((number, after));
+            }
+        }
+        found
+    }
+
     /// Which tensors calls take and give: the recorder noted addresses.
     fn places(&mut self, steady: Range<usize>) {
         let mut live: HashMap<u64, u32> = HashMap::new();
@@ -768,6 +793,7 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+        let mut silent = self.silent(&seen).into_iter().peekable();
         let mut ends: HashMap<usize, Vec<u32>> = HashMap::new();
         for (call, op) in &seen {
             ends.entry(*op).or_default().push(*call);
@@ -776,6 +802,23 @@ impl<'a> Builder<'a> {
         let mut places: Vec<(u32, bool, u32)> = Vec::new();
         for op in 0..steady.end {
             let now = self.program.ops.get(op).copied();
+            if let Some(Op::Alloc(id)) = now
+                && steady.contains(&op)
+            {
+                let next = forward(self, id);
+                while let Some(&(call, after)) = silent.peek()
+                    && next.map_or_else(|| begun.contains(&after), |next| call < next)
+                {
+                    silent.next();
+                    let Some(record) = self.record.calls.get(call as usize) else {
+                        continue;
+                    };
+                    for (is_input, addrs) in [(true, &record.2), (false, &record.3)] {
+                        let found = addrs.iter().filter_map(|addr| live.get(addr));
+                        places.extend(found.map(|&id| (call, is_input, id)));
+                    }
+                }
+            }
             if let Some(Op::Alloc(id)) = now
                 && steady.contains(&op)
                 && let Some(mut call) = forward(self, id)

@@ -1,12 +1,12 @@
 //! Which modules could be checkpointed or offloaded, and in which order that pays.
 //!
 //! Found by structure: the repeated parts of a model (children of `ModuleList`, `Sequential` and
-//! their like that have parts of their own), and the parts of those.
+//! their like that have parts of their own; attributes of one class that have), and the parts of those.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::draft::Draft;
-use crate::levers::blocks;
+use crate::levers::blocks::find;
 use crate::model::Model;
 
 /// Ratios of bytes to time this close are one: then the order of the forward pass decides. What
@@ -65,12 +65,7 @@ pub(crate) fn ancestors(module: &str) -> impl Iterator<Item = &str> {
 
 /// The repeated blocks of a model, outermost ones only.
 pub fn repeated(model: &Model) -> Vec<String> {
-    let called: HashSet<&str> = model
-        .calls
-        .iter()
-        .map(|call| call.module.as_str())
-        .filter(|name| !name.is_empty())
-        .collect();
+    let called = called(model);
     let mut children: HashMap<&str, u32> = HashMap::new();
     let mut containers: HashSet<&str> = HashSet::new();
     for module in &model.modules {
@@ -107,19 +102,71 @@ pub fn repeated(model: &Model) -> Vec<String> {
     found
 }
 
+/// The repeated blocks, and modules outside of them and not around them whose class occurs more than
+/// once, outermost ones only: networks written with an attribute for each block (`down1`, `down2`, …).
+fn blocks(model: &Model) -> Vec<String> {
+    let mut found = repeated(model);
+    found.extend(alike(model, &found));
+    found
+}
+
+fn alike(model: &Model, blocks: &[String]) -> Vec<String> {
+    let called = called(model);
+    let with_parts = with_parts(model);
+    let around: HashSet<&str> = blocks.iter().flat_map(|name| ancestors(name)).collect();
+    let mut known: HashSet<&str> = blocks.iter().map(String::as_str).collect();
+    let candidates: Vec<_> = model
+        .modules
+        .iter()
+        .filter(|module| {
+            let name = module.name.as_str();
+            !module.container
+                && name.contains('.')
+                && with_parts.contains(name)
+                && called.contains(name)
+                && !around.contains(name)
+                && !known.contains(name)
+                && !ancestors(name).any(|above| known.contains(above))
+        })
+        .collect();
+    let mut count: HashMap<&str, u32> = HashMap::new();
+    for module in &candidates {
+        *count.entry(&module.kind).or_default() += 1;
+    }
+    let mut found = Vec::new();
+    for module in candidates {
+        let name = module.name.as_str();
+        if count
+            .get(module.kind.as_str())
+            .is_some_and(|&count| count >= 2)
+            && !ancestors(name).any(|above| known.contains(above))
+        {
+            known.insert(name);
+            found.push(name.to_owned());
+        }
+    }
+    found
+}
+
+/// The names of modules that were called.
+fn called(model: &Model) -> HashSet<&str> {
+    let names = model.calls.iter().map(|call| call.module.as_str());
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// The names of modules that have parts.
+fn with_parts(model: &Model) -> HashSet<&str> {
+    let names = model.modules.iter();
+    names
+        .filter_map(|module| module.name.rsplit_once('.').map(|(above, _)| above))
+        .collect()
+}
+
 /// The parts of blocks that are modules with parts of their own.
 fn parts(model: &Model, blocks: &[String]) -> Vec<String> {
     let blocks: HashSet<&str> = blocks.iter().map(String::as_str).collect();
-    let with_parts: HashSet<&str> = model
-        .modules
-        .iter()
-        .filter_map(|module| module.name.rsplit_once('.').map(|(above, _)| above))
-        .collect();
-    let called: HashSet<&str> = model
-        .calls
-        .iter()
-        .map(|call| call.module.as_str())
-        .collect();
+    let with_parts = with_parts(model);
+    let called = called(model);
     model
         .modules
         .iter()
@@ -135,7 +182,7 @@ fn parts(model: &Model, blocks: &[String]) -> Vec<String> {
 
 /// The order in which checkpointing pays: most bytes for the least time first.
 pub fn to_checkpoint(draft: &Draft<'_>) -> Sequence {
-    let blocks = repeated(draft.model);
+    let blocks = blocks(draft.model);
     let mut worth = worth(draft, &blocks);
     worth.extend(self::worth(draft, &parts(draft.model, &blocks)));
     worth.sort_by(|a, b| b.class.cmp(&a.class).then(a.place.cmp(&b.place)));
@@ -153,7 +200,7 @@ pub fn to_checkpoint(draft: &Draft<'_>) -> Sequence {
 /// The order in which offloading pays: the blocks from the first on, as their copies have the
 /// longest time to come back.
 pub fn to_offload(draft: &Draft<'_>) -> Sequence {
-    let mut worth = worth(draft, &repeated(draft.model));
+    let mut worth = worth(draft, &blocks(draft.model));
     worth.sort_by_key(|unit| unit.place);
     Sequence {
         modules: worth.into_iter().map(|unit| unit.module).collect(),
@@ -189,7 +236,7 @@ struct Unit {
 }
 
 fn worth(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
-    let (found, _) = blocks::find(draft, modules);
+    let (found, _) = find(draft, modules);
     let mut units: HashMap<&str, (u64, f64, usize)> = HashMap::new();
     for block in &found {
         let Some(call) = draft.model.calls.get(block.call as usize) else {

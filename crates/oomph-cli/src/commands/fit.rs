@@ -331,6 +331,13 @@ impl Args {
             .iter()
             .map(|word| word.to_string_lossy().into_owned())
             .collect();
+        // The same may be assumed in several places, which the plain run's record names.
+        let mut assumptions: Vec<String> = Vec::new();
+        for found in &plain.summary.assumptions {
+            if !assumptions.contains(&found.what) {
+                assumptions.push(found.what.clone());
+            }
+        }
         Fit {
             format: fit::FORMAT,
             outcome: Outcome::AlreadyFits,
@@ -356,12 +363,7 @@ impl Args {
             variants: Vec::new(),
             largest: Vec::new(),
             rejected: Vec::new(),
-            assumptions: plain
-                .summary
-                .assumptions
-                .iter()
-                .map(|found| found.what.clone())
-                .collect(),
+            assumptions,
             runs: 0,
             run_seconds: 0.0,
             planning_seconds: 0.0,
@@ -640,6 +642,15 @@ impl Fitter {
     /// What the script's own ways rule out, with the reason.
     fn say_what_is_left_out(&mut self, model: &Model) {
         for (lever, why) in oomph_plan::search::excluded(model) {
+            // What nobody wants needs no reason.
+            let Options { allow, forbid, .. } = &self.options;
+            let unwanted = allow
+                .as_ref()
+                .is_some_and(|allow| !allow.iter().any(|name| name == lever))
+                || forbid.iter().any(|name| name == lever);
+            if unwanted {
+                continue;
+            }
             self.reject(lever, &why);
         }
     }

@@ -62,7 +62,7 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
             .into_iter()
             .filter(|line| !source.lines().any(|other| other == *line))
             .map(str::to_owned)
-            .partition(|line| line.starts_with("from torch"));
+            .partition(|line| line.starts_with("from torch") || line.starts_with("import torch"));
         edits.insert(0, Edit::insert(places.imports, first));
         let end = places.after_imports.unwrap_or(places.imports);
         edits.push(Edit::insert(end, later));
@@ -103,43 +103,41 @@ fn place(
                 OptimizerStep::Fused => "fused=True",
                 OptimizerStep::SingleTensor => "foreach=False",
             };
-            let call = places.optimizer.as_ref()?;
+            let call = places.optimizer.as_ref().filter(|call| call.class)?;
             Some(vec![script.add_argument(call.line, argument)?])
         }
         Lever::Checkpoint { modules } => {
             let (at, indent) = places.after_model.clone()?;
             imports.push("import functools");
-            imports.push("from torch.utils.checkpoint import checkpoint");
+            // By its whole name: scripts have variables and functions called `checkpoint`.
+            imports.push("import torch.utils.checkpoint");
             let model = places.model.clone()?;
-            let mut lines = vec![format!("{indent}for name in [")];
-            lines.extend(modules.iter().map(|module| {
-                let path = module.split_once('.').map_or("", |(_, path)| path);
-                format!("{indent}    \"{path}\",")
-            }));
-            lines.push(format!("{indent}]:"));
-            lines.push(format!("{indent}    block = {model}.get_submodule(name)"));
+            let [name, block] = ["name", "block"].map(|word| script.free_name(word));
+            let mut lines = for_modules(&indent, &name, modules);
             lines.push(format!(
-                "{indent}    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)"
+                "{indent}    # A BatchNorm inside updates its running statistics twice a step."
+            ));
+            lines.push(format!(
+                "{indent}    {block} = {model}.get_submodule({name})"
+            ));
+            lines.push(format!(
+                "{indent}    {block}.forward = functools.partial(torch.utils.checkpoint.checkpoint, {block}.forward, use_reentrant=False)"
             ));
             Some(vec![Edit::insert(at, lines)])
         }
         Lever::InplaceActivations { modules } => {
             let (at, indent) = places.after_model.clone()?;
             let model = places.model.clone()?;
-            let mut lines = vec![format!("{indent}for name in [")];
-            lines.extend(modules.iter().map(|module| {
-                let path = module.split_once('.').map_or("", |(_, path)| path);
-                format!("{indent}    \"{path}\",")
-            }));
-            lines.push(format!("{indent}]:"));
+            let name = script.free_name("name");
+            let mut lines = for_modules(&indent, &name, modules);
             lines.push(format!(
-                "{indent}    {model}.get_submodule(name).inplace = True"
+                "{indent}    {model}.get_submodule({name}).inplace = True"
             ));
             Some(vec![Edit::insert(at, lines)])
         }
         Lever::Shard { .. } => shard::place(script, places, lever, imports),
         Lever::CudnnBenchmark { enabled } => {
-            flag(places, "torch.backends.cudnn.benchmark", *enabled)
+            flag(script, places, "torch.backends.cudnn.benchmark", *enabled)
         }
         Lever::LoadOnCpu { dtype: None } => load_on_cpu(script),
         Lever::InferenceMode {} => {
@@ -150,15 +148,54 @@ fn place(
                 vec![Edit::insert(at, vec![line])]
             })
         }
-        Lever::Tf32 { enabled } => flag(places, "torch.backends.cuda.matmul.allow_tf32", *enabled),
+        Lever::Tf32 { enabled } => flag(
+            script,
+            places,
+            "torch.backends.cuda.matmul.allow_tf32",
+            *enabled,
+        ),
         // Placed in the training loop, by `Places::training`.
         Lever::MixedPrecision { dtype: Dtype::Bf16 } | Lever::MicroBatch { .. } => Some(Vec::new()),
         _ => None,
     }
 }
 
-fn flag(places: &Places, name: &str, enabled: bool) -> Option<Vec<Edit>> {
+/// The head of a loop over modules of the model, by their names in it.
+fn for_modules(indent: &str, name: &str, modules: &[String]) -> Vec<String> {
+    let mut lines = vec![format!("{indent}for {name} in [")];
+    lines.extend(modules.iter().map(|module| {
+        let path = module.split_once('.').map_or("", |(_, path)| path);
+        format!("{indent}    \"{path}\",")
+    }));
+    lines.push(format!("{indent}]:"));
+    lines
+}
+
+/// A setting of torch: where the script sets it itself, or else after its imports.
+fn flag(script: &Script<'_>, places: &Places, name: &str, enabled: bool) -> Option<Vec<Edit>> {
     let value = if enabled { "True" } else { "False" };
+    // `cudnn.benchmark`, however `cudnn` was imported.
+    let parts: Vec<&str> = name.rsplitn(3, '.').take(2).collect();
+    let short = format!("{}.{}", parts.get(1)?, parts.first()?);
+    let sets: Vec<Edit> = script
+        .lines
+        .iter()
+        .enumerate()
+        .filter_map(|(number, line)| {
+            let (target, rest) = line.split_once('=')?;
+            let target = target.trim_end();
+            if rest.starts_with('=')
+                || !(target.trim() == short || target.ends_with(&format!(".{short}")))
+            {
+                return None;
+            }
+            let line = format!("{target} = {value}");
+            Some(Edit::replace(number, number, vec![line]))
+        })
+        .collect();
+    if !sets.is_empty() {
+        return Some(sets);
+    }
     Some(vec![Edit::insert(
         places.after_imports?,
         vec![format!("{name} = {value}")],

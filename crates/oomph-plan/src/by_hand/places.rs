@@ -11,6 +11,8 @@ pub(super) struct Optimizer {
     pub(super) name: String,
     /// The line.
     pub(super) line: usize,
+    /// Whether the call is that of its class, whose arguments are known.
+    pub(super) class: bool,
 }
 
 /// Places in a script; what is not found is `None`.
@@ -71,14 +73,18 @@ impl Places {
                     }
                 }
             }
-            if places.optimizer.is_none()
-                && let Some((name, model)) = optimizer(&text)
-            {
-                places.optimizer = Some(Optimizer {
-                    name,
-                    line: statement.last,
-                });
-                places.model = model;
+            if let Some((name, model, class)) = optimizer(&text) {
+                if places.optimizer.is_none() {
+                    places.optimizer = Some(Optimizer {
+                        name,
+                        line: statement.last,
+                        class,
+                    });
+                    places.model = model;
+                } else if places.model != model {
+                    // Which of several models a module is part of is not told by names.
+                    places.model = None;
+                }
             }
         }
         places.find_model(script);
@@ -86,29 +92,17 @@ impl Places {
         places
     }
 
-    /// The last statement before the optimizer that assigns to the model, or moves it.
+    /// The place before the optimizer is made of the model's parameters: there the model is complete,
+    /// whether it is made in the same function or given to it.
     fn find_model(&mut self, script: &Script<'_>) {
-        let (Some(model), Some(optimizer)) = (&self.model, &self.optimizer) else {
+        let (Some(_), Some(optimizer)) = (&self.model, &self.optimizer) else {
             return;
         };
-        let made = script
-            .statements
-            .iter()
-            .take_while(|statement| statement.first < optimizer.line)
-            .filter(|statement| {
-                let text = script.text(statement);
-                text.starts_with(&format!("{model} = "))
-                    || text.starts_with(&format!("{model}.to("))
-            })
-            .last();
-        // The optimizer's own indentation: the model may be made in a `with`.
         let place = script
             .statements
             .iter()
             .find(|statement| (statement.first..=statement.last).contains(&optimizer.line));
-        if let (Some(_), Some(place)) = (made, place) {
-            self.after_model = Some((place.first, " ".repeat(place.indent)));
-        }
+        self.after_model = place.map(|place| (place.first, " ".repeat(place.indent)));
     }
 
     fn find_training(&self, script: &Script<'_>) -> Option<Training> {
@@ -320,8 +314,9 @@ fn is_name(text: &str) -> bool {
 }
 
 /// The optimizer's variable and the model's, of a statement like
-/// `optimizer = torch.optim.AdamW(model.parameters(), …)`.
-fn optimizer(text: &str) -> Option<(String, Option<String>)> {
+/// `optimizer = torch.optim.AdamW(model.parameters(), …)`, and whether it calls the class: a model
+/// may make its optimizer itself, by `configure_optimizers`.
+fn optimizer(text: &str) -> Option<(String, Option<String>, bool)> {
     let (name, call) = text.split_once(" = ")?;
     let known = [
         "Adam",
@@ -333,6 +328,12 @@ fn optimizer(text: &str) -> Option<(String, Option<String>)> {
         "Muon",
     ];
     let function = call.split('(').next()?;
+    if let Some(model) = function.strip_suffix(".configure_optimizers")
+        && is_name(name)
+        && is_name(model)
+    {
+        return Some((name.to_owned(), Some(model.to_owned()), false));
+    }
     let class = function.rsplit('.').next()?;
     if !is_name(name) || !known.iter().any(|known| class.starts_with(known)) {
         return None;
@@ -343,11 +344,14 @@ fn optimizer(text: &str) -> Option<(String, Option<String>)> {
         .filter(|_| call.contains(".parameters()"))
         .map(|before| {
             before
-                .rsplit(|character: char| !(character.is_alphanumeric() || character == '_'))
+                .rsplit(|character: char| {
+                    !(character.is_alphanumeric() || "_.".contains(character))
+                })
                 .next()
                 .unwrap_or_default()
                 .to_owned()
         })
+        // An attribute of something is not what modules are named after.
         .filter(|model| is_name(model));
-    Some((name.to_owned(), model))
+    Some((name.to_owned(), model, true))
 }

@@ -83,6 +83,21 @@ impl<'a> Script<'a> {
         parts.join(" ")
     }
 
+    /// A name like `word` that the script does not use.
+    pub(super) fn free_name(&self, word: &str) -> String {
+        let used = |name: &str| {
+            self.lines.iter().any(|line| {
+                line.split(|character: char| !(character.is_alphanumeric() || character == '_'))
+                    .any(|other| other == name)
+            })
+        };
+        let mut name = word.to_owned();
+        while used(&name) {
+            name.push('_');
+        }
+        name
+    }
+
     /// Edits that put `new` for `old` wherever it stands.
     pub(super) fn replace_all(&self, old: &str, new: &str) -> Vec<Edit> {
         self.lines

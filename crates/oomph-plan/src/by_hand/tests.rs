@@ -65,7 +65,7 @@ fn each_change_has_its_place() {
     ]);
     assert!(text.starts_with("import functools\nimport os\nos.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\"\nimport torch\n"), "{text}");
     assert!(
-        text.contains("DataLoader\nfrom torch.utils.checkpoint import checkpoint\n"),
+        text.contains("DataLoader\nimport torch.utils.checkpoint\n"),
         "{text}"
     );
     assert!(text.contains("zero_grad(set_to_none=True)"), "{text}");
@@ -74,7 +74,7 @@ fn each_change_has_its_place() {
         "{text}"
     );
     assert!(
-        text.contains("        \"blocks.0\",\n    ]:\n        block = model.get_submodule(name)"),
+        text.contains("        \"blocks.0\",\n    ]:\n        # A BatchNorm inside"),
         "{text}"
     );
 }
@@ -114,4 +114,83 @@ fn what_has_no_place_is_said_in_words() {
     assert_eq!(hand.changed, 0);
     assert_eq!(hand.snippets.len(), 2);
     assert!(hand.text().starts_with("# by hand: "));
+}
+
+#[test]
+fn what_is_added_takes_no_name_of_the_script() {
+    let source = "import torch\n\ndef main():\n    name = \"run\"\n    model = Net().cuda()\n    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n    checkpoint = torch.load(name)\n";
+    let lever = Lever::Checkpoint {
+        modules: vec!["Net.blocks.0".to_owned()],
+    };
+    let script = Script::new(source);
+    let text = apply(&script.lines, &by_hand("train.py", source, &[lever]).diff);
+    assert!(text.contains("    for name_ in ["), "{text}");
+    assert!(
+        text.contains("block = model.get_submodule(name_)"),
+        "{text}"
+    );
+    assert!(
+        text.contains("partial(torch.utils.checkpoint.checkpoint, block.forward"),
+        "{text}"
+    );
+    assert!(!text.contains("import checkpoint"), "{text}");
+}
+
+#[test]
+fn a_model_that_makes_its_optimizer_is_found() {
+    let source = "import torch\nmodel = GPT(config)\nmodel.to(device)\noptimizer = model.configure_optimizers(0.1, 1e-3)\n";
+    let levers = [
+        Lever::Checkpoint {
+            modules: vec!["GPT.transformer.h.0".to_owned()],
+        },
+        Lever::OptimizerStep {
+            kind: OptimizerStep::Fused,
+        },
+    ];
+    let hand = by_hand("train.py", source, &levers);
+    let text = apply(&Script::new(source).lines, &hand.diff);
+    assert!(text.contains("block = model.get_submodule(name)"), "{text}");
+    // Its arguments are the model's own.
+    assert!(text.contains("configure_optimizers(0.1, 1e-3)"), "{text}");
+    assert_eq!(hand.snippets.len(), 1);
+}
+
+#[test]
+fn a_setting_that_the_script_makes_is_changed_where_it_makes_it() {
+    let source = "import torch\nimport torch.backends.cudnn as cudnn\n\nif gpu:\n    cudnn.benchmark = True\n";
+    let lever = Lever::CudnnBenchmark { enabled: false };
+    let hand = by_hand("train.py", source, std::slice::from_ref(&lever));
+    let text = apply(&Script::new(source).lines, &hand.diff);
+    assert!(
+        text.ends_with("if gpu:\n    cudnn.benchmark = False"),
+        "{text}"
+    );
+    assert!(!text.contains("torch.backends.cudnn.benchmark"), "{text}");
+    let hand = by_hand("train.py", "import torch\nrun()\n", &[lever]);
+    assert!(
+        hand.diff
+            .contains("+torch.backends.cudnn.benchmark = False"),
+        "{}",
+        hand.diff
+    );
+}
+
+#[test]
+fn checkpoints_go_where_the_model_is_known() {
+    let lever = Lever::Checkpoint {
+        modules: vec!["Net.blocks.0".to_owned()],
+    };
+    let placed =
+        |source: &str| by_hand("train.py", source, std::slice::from_ref(&lever)).changed > 0;
+    // A function is given the model.
+    assert!(placed(
+        "import torch\ndef train(model):\n    optimizer = torch.optim.Adam(model.parameters())\n"
+    ));
+    // An attribute may be a part of it, and of two models it may be either.
+    assert!(!placed(
+        "import torch\noptimizer = torch.optim.Adam(self.model.parameters())\n"
+    ));
+    assert!(!placed(
+        "import torch\na = torch.optim.Adam(netD.parameters())\nb = torch.optim.Adam(netG.parameters())\n"
+    ));
 }

@@ -29,8 +29,25 @@ pub(crate) struct Block {
 pub(crate) struct Positions {
     /// Where each tensor is freed in the round that made it.
     pub(crate) frees: HashMap<u32, usize>,
-    /// The first allocation of the backward pass.
-    pub(crate) backward: usize,
+    /// Allocations of backward passes, in order. A step may have several passes, as where a script
+    /// accumulates gradients or trains two networks.
+    backward: Vec<usize>,
+    /// Where the body ends.
+    end: usize,
+}
+
+impl Positions {
+    /// Where the backward pass after `at` begins to allocate.
+    pub(crate) fn backward_after(&self, at: usize) -> usize {
+        let next = self.backward.partition_point(|&backward| backward < at);
+        self.backward.get(next).copied().unwrap_or(self.end)
+    }
+
+    /// Whether what was made at `at` is there when the backward pass after it begins.
+    pub(crate) fn waits(&self, number: u32, at: usize) -> bool {
+        let freed = self.frees.get(&number);
+        freed.is_some_and(|&freed| freed >= self.backward_after(at))
+    }
 }
 
 /// The calls of `modules`, outermost ones only, and the positions of everything.
@@ -40,7 +57,7 @@ pub(crate) fn find(draft: &Draft<'_>, modules: &[String]) -> (Vec<Block>, Positi
     let root = |tensor: &Tensor| chosen.get(tensor.call as usize).copied().unwrap_or(0);
     let mut blocks: HashMap<u32, Block> = HashMap::default();
     let mut positions = Positions {
-        backward: template.body.len(),
+        end: template.body.len(),
         ..Positions::default()
     };
     // The block whose forward the last allocation was in.
@@ -53,7 +70,7 @@ pub(crate) fn find(draft: &Draft<'_>, modules: &[String]) -> (Vec<Block>, Positi
                 };
                 let call = root(tensor);
                 if tensor.phase == Phase::Backward {
-                    positions.backward = positions.backward.min(at);
+                    positions.backward.push(at);
                 }
                 let forward = tensor.phase == Phase::Forward;
                 if open != 0
@@ -104,18 +121,14 @@ fn fill(
     block: &mut Block,
 ) {
     let events = template.body.get(block.forward.clone()).unwrap_or_default();
-    for event in events {
+    for (at, event) in (block.forward.start..).zip(events) {
         let Event::Alloc(number) = *event else {
             continue;
         };
         let Some(tensor) = template.tensors.get(number as usize) else {
             continue;
         };
-        let waits = positions
-            .frees
-            .get(&number)
-            .is_some_and(|&at| at >= positions.backward);
-        if !waits
+        if !positions.waits(number, at)
             || root(tensor) != block.call
             || !matches!(
                 tensor.category,

@@ -149,7 +149,7 @@ fn recompute(
                 }
                 edits.replace(freed, Event::Free(copy));
                 let gone = if casts.contains(&number) {
-                    positions.backward
+                    positions.backward_after(block.forward.end)
                 } else {
                     let tensor = template.tensors.get(number as usize);
                     tensor.map_or(block.forward.end, |tensor| uses.end(number, tensor, block))

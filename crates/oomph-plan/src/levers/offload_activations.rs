@@ -68,12 +68,12 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
             if let (false, (Some(&from), Some(&freed))) = (makers.contains_key(number), places) {
                 // Autocast keeps weights in another precision until the forward pass is over.
                 let cast = block.casts.contains(number);
-                leaves(
-                    *number,
-                    from,
-                    if cast { positions.backward } else { 0 },
-                    freed,
-                );
+                let held = if cast {
+                    positions.backward_after(from)
+                } else {
+                    0
+                };
+                leaves(*number, from, held, freed);
             }
         }
     }
@@ -97,10 +97,17 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
         }
     }
     let mut edits = Edits::default();
-    // The lever waits for what is under way when the last block is done.
-    let last = found.iter().map(|block| block.forward.end).max();
-    leave(&mut moved, last.unwrap_or(positions.backward), &mut edits);
-    come_back(draft, &mut moved, positions.backward, &mut edits);
+    moved.sort_by_key(|moved| moved.made);
+    let backward = |moved: &Moved| positions.backward_after(moved.made);
+    // Those of one backward pass after those of the other.
+    for pass in moved.chunk_by_mut(|a, b| backward(a) == backward(b)) {
+        let begins = pass.first().map_or(0, backward);
+        // The lever waits for what is under way when the last block is done.
+        let ends = found.iter().map(|block| block.forward.end);
+        let last = ends.filter(|&end| end <= begins).max();
+        leave(pass, last.unwrap_or(begins), &mut edits);
+        come_back(draft, pass, begins, &mut edits);
+    }
     draft.template.body = edits.apply(&draft.template.body);
     let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
     let link = total as f64 / draft.pace().link_bytes_per_s * 1e9;
@@ -121,9 +128,9 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     draft.waits += (link - forward * meanwhile).max(0.0) + (link - backward * meanwhile).max(0.0);
 }
 
-/// Each is gone when those after it fill what may be under way; the last ones after all blocks.
+/// Each is gone when those after it, in the order in which they are saved, fill what may be under way;
+/// the last ones after all blocks.
 fn leave(moved: &mut [Moved], last: usize, edits: &mut Edits) {
-    moved.sort_by_key(|moved| moved.made);
     let mut under_way = 0;
     let mut next = 0;
     for index in 0..moved.len() {

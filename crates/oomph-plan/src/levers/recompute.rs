@@ -82,20 +82,22 @@ pub(crate) fn offered(model: &Model) -> Vec<Vec<String>> {
             wide.insert(&call.module);
         }
     }
-    // Those of which something goes.
-    let everything: Vec<String> =
-        in_order(model, |name| cheap.contains(name) || wide.contains(name));
-    let found = find(&Draft::new(model, Pace::default()), &everything);
-    let used = found.again();
-    let useful: HashSet<&str> = used
-        .iter()
-        .filter_map(|&call| model.calls.get(call as usize))
-        .map(|call| call.module.as_str())
-        .collect();
-    let first = in_order(model, |name| cheap.contains(name) && useful.contains(name));
-    let second = in_order(model, |name| {
-        (cheap.contains(name) || wide.contains(name)) && useful.contains(name)
-    });
+    // Those of which something goes: an activation that overwrites a product's result is of use only
+    // together with the product.
+    let draft = Draft::new(model, Pace::default());
+    let useful = |names: Vec<String>| -> Vec<String> {
+        let (found, _) = find(&draft, &names);
+        let again = found.again();
+        let calls = again
+            .iter()
+            .filter_map(|&call| model.calls.get(call as usize));
+        let used: HashSet<&str> = calls.map(|call| call.module.as_str()).collect();
+        in_order(model, |name| used.contains(name))
+    };
+    let first = useful(in_order(model, |name| cheap.contains(name)));
+    let second = useful(in_order(model, |name| {
+        cheap.contains(name) || wide.contains(name)
+    }));
     let mut choices = Vec::new();
     if !first.is_empty() {
         choices.push(first);
@@ -147,7 +149,7 @@ impl Found {
 
 /// Applies the lever.
 pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
-    let found = find(draft, modules);
+    let (found, positions) = find(draft, modules);
     let body = &draft.template.body;
     // Where each call begins to allocate in the backward pass, and ends to in the forward pass.
     let mut backward: HashMap<u32, usize> = HashMap::default();
@@ -157,7 +159,6 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     let mut freed: HashMap<u32, usize> = HashMap::default();
     // Where each call ends to in the backward pass.
     let mut done: HashMap<u32, usize> = HashMap::default();
-    let mut start = body.len();
     let mut inside = 0;
     for (at, event) in body.iter().enumerate() {
         match *event {
@@ -167,7 +168,6 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
                     continue;
                 };
                 if tensor.phase == Phase::Backward {
-                    start = start.min(at);
                     backward.entry(tensor.call).or_insert(at);
                     done.insert(tensor.call, at + 1);
                 } else {
@@ -194,6 +194,7 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
         };
         let used = one.users.iter().filter_map(|call| forward.get(call));
         let last = used.copied().max().unwrap_or(made).max(made);
+        let start = positions.backward_after(made);
         let next = begins.partition_point(|&begin| begin <= last);
         let gone = begins.get(next).copied().unwrap_or(start).min(start);
         let needed = one.users.iter().filter_map(|call| backward.get(call));
@@ -231,7 +232,7 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
 }
 
 /// What is no longer saved when the results of `modules` are computed again.
-fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
+fn find(draft: &Draft<'_>, modules: &[String]) -> (Found, blocks::Positions) {
     let (model, template) = (draft.model, &draft.template);
     let chosen: HashSet<&str> = modules.iter().map(String::as_str).collect();
     let is_chosen = |call: u32| {
@@ -267,12 +268,6 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
         }
     }
     let (_, positions) = blocks::find(draft, &[]);
-    let waits = |number: u32| {
-        positions
-            .frees
-            .get(&number)
-            .is_some_and(|&at| at >= positions.backward)
-    };
     // The result that a cast or a copy inside of a call was made of.
     let mut given: HashMap<u32, Vec<u32>> = HashMap::default();
     // Results of chosen modules, by the call around them: a product with one follows from it.
@@ -310,15 +305,17 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
                 .is_some_and(|around| around.outputs.contains(&number))
     };
     let mut found = Found::default();
-    for event in &template.body {
+    let mut made: HashMap<u32, usize> = HashMap::default();
+    for (at, event) in template.body.iter().enumerate() {
         let Event::Alloc(number) = *event else {
             continue;
         };
         let Some(tensor) = template.tensors.get(number as usize) else {
             continue;
         };
+        made.insert(number, at);
         if tensor.phase != Phase::Forward
-            || !waits(number)
+            || !positions.waits(number, at)
             || tensor.bytes < LEAST_BYTES
             || !matches!(
                 tensor.category,
@@ -380,6 +377,10 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
         let Some(call) = model.calls.get(number as usize) else {
             continue;
         };
+        let waits = |input: u32| {
+            let made = made.get(&input).copied().unwrap_or(0);
+            positions.waits(input, made)
+        };
         for &input in call.inputs.iter().filter(|input| !waits(**input)) {
             match results.get(&input) {
                 Some(&before) => found.through.push(before),
@@ -387,5 +388,5 @@ fn find(draft: &Draft<'_>, modules: &[String]) -> Found {
             }
         }
     }
-    found
+    (found, positions)
 }

@@ -92,6 +92,11 @@ fn variants(
             what
         };
         let used = run.peak().used_bytes;
+        // Rows of blocks too short to be cut further are the same job again.
+        if variant.layers.is_some() && result.variants.iter().any(|other| other.used_bytes == used)
+        {
+            continue;
+        }
         result.variants.push(Smaller {
             what: format!("{what}, with that plan"),
             used_bytes: used,
