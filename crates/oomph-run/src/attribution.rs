@@ -6,8 +6,9 @@ use oomph_trace::{Action, Category, Label, Labels, Phase, StackId, StringId, Tra
 
 use crate::record::Record;
 
-/// Clocks of the history and of the recorder differ by less than this, in µs.
-const CLOCK_SLACK: i64 = 2_000;
+/// Clocks of the history and of the recorder mostly differ by less than the first of these, and always
+/// by less than the second, in µs. Steps of a millisecond use the same addresses again meanwhile.
+const CLOCK_SLACK: [i64; 2] = [100, 2_000];
 
 /// One allocation's life, in rows of the history.
 #[derive(Debug, Clone, Copy)]
@@ -186,10 +187,12 @@ fn marked(
             continue;
         };
         let begins = |life: &Life| trace.events.time(life.alloc).0;
-        let index = candidates.partition_point(|life| begins(life) <= time + CLOCK_SLACK);
         // The clocks may disagree about the very newest; an older one that still lived is better.
-        let life = candidates[..index].iter().rev().find(|life| {
-            life.free >= trace.events.len() || trace.events.time(life.free).0 >= time - CLOCK_SLACK
+        let life = CLOCK_SLACK.iter().find_map(|slack| {
+            let index = candidates.partition_point(|life| begins(life) <= time + slack);
+            candidates[..index].iter().rev().find(|life| {
+                life.free >= trace.events.len() || trace.events.time(life.free).0 >= time - slack
+            })
         });
         if let Some(life) = life {
             let owner = trace.strings.intern(owner);
