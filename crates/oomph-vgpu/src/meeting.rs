@@ -1047,7 +1047,8 @@ mod tests {
                 .map(|_| ())
         });
         let told = ended[1].as_ref().err().cloned().unwrap_or_default();
-        assert!(told.starts_with("rank 0 sent 3 float64"), "{told}");
+        // Which ranks is not asked: to the board, threads of one process are whoever joined first.
+        assert!(told.contains(" sent 3 float64 to rank "), "{told}");
         assert!(told.ends_with("expected 4 float64"), "{told}");
     }
 }
