@@ -21,6 +21,29 @@ struct Choice {
     next: usize,
 }
 
+/// Asks `$choose` with the caller's two arguments; returns the handle that it gives, or jumps to the
+/// next function with those arguments, which then sees the caller and not this library.
+#[cfg(target_arch = "x86_64")]
+macro_rules! return_or_jump {
+    ($choose:ident) => {
+        std::arch::naked_asm!(
+            "push rdi",
+            "push rsi",
+            "sub rsp, 8",
+            "call {choose}",
+            "add rsp, 8",
+            "pop rsi",
+            "pop rdi",
+            "test rax, rax",
+            "jnz 2f",
+            "jmp rdx",
+            "2:",
+            "ret",
+            choose = sym $choose,
+        )
+    };
+}
+
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 type Symbol = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
@@ -126,21 +149,7 @@ unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
-    std::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {choose}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jnz 2f",
-        "jmp rdx",
-        "2:",
-        "ret",
-        choose = sym choose,
-    )
+    return_or_jump!(choose)
 }
 
 /// The vendor's libraries for which this one stands in. Parts of theirs (`libcudnn_graph.so`), which
@@ -227,19 +236,5 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    std::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {choose}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jnz 2f",
-        "jmp rdx",
-        "2:",
-        "ret",
-        choose = sym choose_symbol,
-    )
+    return_or_jump!(choose_symbol)
 }
