@@ -17,7 +17,7 @@ use oomph_run::summary::{Peak, Summary, Verdict, summarize};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::host::Host;
-use crate::job::{Attempt, read_trace};
+use crate::job::{Attempt, Job, Rehearsed, read_trace};
 use crate::json;
 
 /// How long a rank may do nothing while others wait for it, unless the user says otherwise.
@@ -304,9 +304,55 @@ fn directories(directory: &Path) -> BTreeSet<String> {
         .collect()
 }
 
+/// Runs a job once: all of it, or ranks of so many one after the other, the rest being absent; what each
+/// rank came to. The attempt has the record of the one that stands for the job.
+pub fn attempt(
+    job: &mut Job,
+    rehearsed: Option<(u32, &[u32])>,
+    directory: &Path,
+    limit: Option<u64>,
+    log: Option<&Path>,
+    doing: &str,
+) -> anyhow::Result<(Attempt, Vec<RankSummary>)> {
+    let mut attempt = match rehearsed {
+        None => job.attempt(directory, limit, log, doing)?,
+        Some((world_size, chosen)) => {
+            let mut last = None;
+            for &rank in chosen {
+                job.rehearsed = Some(Rehearsed {
+                    rank,
+                    world_size,
+                    per_host: job.gpu.as_ref().map_or(1, |gpu| gpu.count),
+                });
+                let own = directory.join(format!("rank-{rank}"));
+                fs::create_dir_all(&own)
+                    .with_context(|| format!("cannot make {}", own.display()))?;
+                let attempt = job.attempt(&own, limit, log, &format!("{doing} rank {rank}"))?;
+                let ended = attempt.record.is_none() || !attempt.status.success();
+                last = Some(attempt);
+                if ended {
+                    break;
+                }
+            }
+            let mut attempt = last.context("no rank was asked for")?;
+            if attempt.record.is_none() {
+                return Ok((attempt, Vec::new()));
+            }
+            (attempt.record, attempt.trace) = (None, None);
+            attempt
+        }
+    };
+    let mut ranks = gather(directory, &attempt, job.total)?;
+    if rehearsed.is_some() {
+        ranks.retain(|rank| !rank.directory.is_empty());
+    }
+    put_spokesman(directory, &mut attempt, &ranks)?;
+    Ok((attempt, ranks))
+}
+
 /// What each rank came to, from the directories that they left; none where there was one process.
 /// Each gets its own summary and history in oomph's form.
-pub fn gather(
+fn gather(
     directory: &Path,
     attempt: &Attempt,
     total: Option<u64>,
@@ -382,7 +428,7 @@ fn ended(directory: &Path, rank: u32) -> String {
 }
 
 /// Puts the record and the history of the rank that stands for the job in the place of the launcher's.
-pub fn put_spokesman(
+fn put_spokesman(
     directory: &Path,
     attempt: &mut Attempt,
     ranks: &[RankSummary],

@@ -1,6 +1,5 @@
 //! The runs behind `oomph fit`: the plain job, plans at the real capacity, variants of the job.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ use oomph_run::summary::{Summary, Verdict, summarize};
 
 use crate::cluster;
 use crate::host;
-use crate::job::{Attempt, Job, Rehearsed, Variant};
+use crate::job::{Attempt, Job, Variant};
 use crate::progress::Progress;
 
 /// What runs have in common.
@@ -166,7 +165,7 @@ impl Workshop {
             Some(gpus) if !self.first_rank && gpus <= MOST_RANKS => Ranks::All(gpus),
             Some(gpus) => {
                 let last = if self.first_rank { 0 } else { gpus - 1 };
-                Ranks::Rehearsed(gpus, BTreeSet::from([0, last]))
+                Ranks::Rehearsed(gpus, if last == 0 { vec![0] } else { vec![0, last] })
             }
             None => Ranks::Alone,
         };
@@ -277,7 +276,7 @@ enum Ranks {
     /// All of them, started by PyTorch's launcher.
     All(u32),
     /// Some of so many, one after the other, the rest being absent.
-    Rehearsed(u32, BTreeSet<u32>),
+    Rehearsed(u32, Vec<u32>),
 }
 
 /// More ranks than this are not started for a plan: named ones are run by themselves.
@@ -294,41 +293,12 @@ fn attempt(
     log: &Path,
     what: &str,
 ) -> anyhow::Result<(Attempt, Vec<RankSummary>)> {
-    let mut attempt = match ranks {
+    let rehearsed = match ranks {
         Ranks::Alone => return Ok((job.attempt(directory, limit, Some(log), what)?, Vec::new())),
-        Ranks::All(_) => job.attempt(directory, limit, Some(log), what)?,
-        Ranks::Rehearsed(world_size, chosen) => {
-            let mut last = None;
-            for &rank in chosen {
-                job.rehearsed = Some(Rehearsed {
-                    rank,
-                    world_size: *world_size,
-                    per_host: job.gpu.as_ref().map_or(1, |gpu| gpu.count),
-                });
-                let own = directory.join(format!("rank-{rank}"));
-                fs::create_dir_all(&own)
-                    .with_context(|| format!("cannot make {}", own.display()))?;
-                let attempt = job.attempt(&own, limit, Some(log), what)?;
-                let ended = attempt.record.is_none() || !attempt.status.success();
-                last = Some(attempt);
-                if ended {
-                    break;
-                }
-            }
-            let mut attempt = last.context("no rank was run")?;
-            if attempt.record.is_none() {
-                return Ok((attempt, Vec::new()));
-            }
-            (attempt.record, attempt.trace) = (None, None);
-            attempt
-        }
+        Ranks::All(_) => None,
+        Ranks::Rehearsed(world_size, chosen) => Some((*world_size, &chosen[..])),
     };
-    let mut found = cluster::gather(directory, &attempt, job.total)?;
-    if matches!(ranks, Ranks::Rehearsed(..)) {
-        found.retain(|rank| !rank.directory.is_empty());
-    }
-    cluster::put_spokesman(directory, &mut attempt, &found)?;
-    Ok((attempt, found))
+    cluster::attempt(job, rehearsed, directory, limit, Some(log), what)
 }
 
 fn last_line(log: &Path) -> Option<String> {

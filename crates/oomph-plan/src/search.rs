@@ -24,6 +24,8 @@ use crate::units::{self, Sequence};
 const PLAYED_EVENTS: usize = 4_500_000;
 /// Fewest and most combinations that are played.
 const PLAYS: std::ops::RangeInclusive<usize> = 60..=1500;
+/// What plans may do to the results, the strictest first.
+const RESULTS: [Results; 3] = [Results::Exact, Results::Rounding, Results::Numerics];
 /// What one more lever must save in time to be worth its mention.
 const LEVER_COST: f64 = 0.003;
 
@@ -264,14 +266,17 @@ impl Options {
         });
     }
 
-    /// Whether a lever may be used.
-    pub fn permits(&self, lever: &Lever) -> bool {
-        let name = lever.name();
+    /// Whether levers of this name are asked for, whatever they do to the results.
+    pub fn wants(&self, name: &str) -> bool {
         self.allow
             .as_ref()
             .is_none_or(|allowed| allowed.iter().any(|other| other == name))
             && !self.forbid.iter().any(|other| other == name)
-            && !(self.keep_results && lever.results() > Results::Rounding)
+    }
+
+    /// Whether a lever may be used.
+    pub fn permits(&self, lever: &Lever) -> bool {
+        self.wants(lever.name()) && !(self.keep_results && lever.results() > Results::Rounding)
     }
 }
 
@@ -405,8 +410,8 @@ struct Searcher<'a> {
     plain_time: f64,
     fitting: Vec<Plan>,
     least: Option<Plan>,
-    /// The least cost of what fits, by what it may do to the results.
-    quickest: [f64; 3],
+    /// The least cost of what fits, by what it may do to the results: as in `RESULTS`.
+    quickest: [f64; RESULTS.len()],
 }
 
 /// A plan of which the memory is not known yet.
@@ -436,7 +441,7 @@ impl<'a> Searcher<'a> {
             plain_time,
             fitting: Vec::new(),
             least: None,
-            quickest: [f64::INFINITY; 3],
+            quickest: [f64::INFINITY; RESULTS.len()],
         }
     }
 
@@ -643,17 +648,8 @@ impl<'a> Searcher<'a> {
 
     /// Whether a plan that fits at this cost would be among the quickest.
     fn may_win(&self, (results, cost): Promise) -> bool {
-        cost <= self.quickest_of(results)
-    }
-
-    /// The least cost so far that plans of these results are compared with.
-    fn quickest_of(&self, results: Results) -> f64 {
-        let [exact, rounding, numerics] = self.quickest;
-        match results {
-            Results::Exact => exact,
-            Results::Rounding => rounding,
-            Results::Numerics => numerics,
-        }
+        let mut quickest = RESULTS.into_iter().zip(self.quickest);
+        quickest.any(|(compared, quickest)| compared == results && cost <= quickest)
     }
 
     /// Considers a plan, and whether it fits.
@@ -684,19 +680,16 @@ impl<'a> Searcher<'a> {
     }
 
     fn keep(&mut self, plan: Plan) {
-        let [exact, rounding, numerics] = &mut self.quickest;
         let cost = plan.cost();
-        *numerics = numerics.min(cost);
-        if plan.results <= Results::Rounding {
-            *rounding = rounding.min(cost);
-        }
-        if plan.results == Results::Exact {
-            *exact = exact.min(cost);
+        for (results, quickest) in RESULTS.into_iter().zip(&mut self.quickest) {
+            if plan.results <= results {
+                *quickest = quickest.min(cost);
+            }
         }
         self.fitting.push(plan);
     }
 
-    /// Levers with what buys time and costs no memory, if that goes with them.
+    /// The price of levers together with what buys time and costs no memory, if that goes with them.
     fn quicker(&self, base: &Base, levers: &[Lever]) -> Option<Price> {
         let lever = Lever::Tf32 { enabled: true };
         let in_half = |lever: &Lever| lever.name() == "mixed_precision";
@@ -866,15 +859,8 @@ impl<'a> Searcher<'a> {
         let first = |up_to: Results| self.fitting.iter().find(|plan| plan.results <= up_to);
         let least = self.fitting.iter().min_by_key(|plan| plan.used);
         let mut plans: Vec<Plan> = Vec::new();
-        for plan in [
-            first(Results::Numerics),
-            first(Results::Rounding),
-            first(Results::Exact),
-            least,
-        ]
-        .into_iter()
-        .flatten()
-        {
+        let quickest = RESULTS.into_iter().rev().map(first);
+        for plan in quickest.chain([least]).flatten() {
             if !plans.contains(plan) {
                 plans.push(plan.clone());
             }

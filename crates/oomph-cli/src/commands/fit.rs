@@ -643,15 +643,9 @@ impl Fitter {
     fn say_what_is_left_out(&mut self, model: &Model) {
         for (lever, why) in oomph_plan::search::excluded(model) {
             // What nobody wants needs no reason.
-            let Options { allow, forbid, .. } = &self.options;
-            let unwanted = allow
-                .as_ref()
-                .is_some_and(|allow| !allow.iter().any(|name| name == lever))
-                || forbid.iter().any(|name| name == lever);
-            if unwanted {
-                continue;
+            if self.options.wants(lever) {
+                self.reject(lever, &why);
             }
-            self.reject(lever, &why);
         }
     }
 
@@ -764,12 +758,11 @@ impl Fitter {
 
     /// The job with `levers` and without a limit; else the lever that failed, and why.
     fn probe(&mut self, levers: &[Lever]) -> anyhow::Result<Result<Base, (String, String)>> {
-        let words: Vec<String> = levers.iter().map(ToString::to_string).collect();
         let names: Vec<&str> = levers.iter().map(Lever::name).collect();
         let last = names.last().copied().unwrap_or_default().to_owned();
         let ended = self.workshop.run(
             &format!("probe-{}", self.workshop.runs),
-            &format!("running it with {}, without a limit", words.join(", ")),
+            &format!("running it with {}, without a limit", listed(levers, ", ")),
             levers,
             Variant::default(),
             None,
@@ -970,8 +963,7 @@ impl Fitter {
         self.verifications += 1;
         let number = self.verifications;
         let name = format!("plan-{number}");
-        let words: Vec<String> = plan.levers.iter().map(ToString::to_string).collect();
-        let what = format!("verifying: {}", words.join(", "));
+        let what = format!("verifying: {}", listed(&plan.levers, ", "));
         let limit = limited.then_some(self.workshop.budget);
         let ended = self
             .workshop
@@ -997,7 +989,7 @@ impl Fitter {
                         self.reject_newest(plan, &why);
                     }
                     Ended::OutOfMemory(_) => self.note(
-                        &words.join(" + "),
+                        &listed(&plan.levers, " + "),
                         "the script raised an out-of-memory error of its own although memory had no limit",
                     ),
                 }
@@ -1073,10 +1065,15 @@ impl Fitter {
         if let Some(name) = suspect {
             self.reject(name, &why);
         } else {
-            let words: Vec<String> = plan.levers.iter().map(ToString::to_string).collect();
-            self.note(&words.join(" + "), &why);
+            self.note(&listed(&plan.levers, " + "), &why);
         }
     }
+}
+
+/// Levers in words.
+fn listed(levers: &[Lever], between: &str) -> String {
+    let words: Vec<String> = levers.iter().map(ToString::to_string).collect();
+    words.join(between)
 }
 
 /// What the ranks of a run came to, and which of them there were.
@@ -1102,7 +1099,6 @@ fn ranks_note(run: &Run, rehearsed: bool) -> Option<String> {
 
 /// A plan that no run has confirmed.
 fn predicted(plan: &search::Plan) -> Plan {
-    let words: Vec<String> = plan.levers.iter().map(ToString::to_string).collect();
     let peak = Peak {
         allocated_bytes: plan.allocated,
         reserved_bytes: plan.reserved,
@@ -1110,7 +1106,7 @@ fn predicted(plan: &search::Plan) -> Plan {
     };
     Plan {
         levers: plan.levers.clone(),
-        what: words.join(" + "),
+        what: listed(&plan.levers, " + "),
         peak,
         predicted: peak,
         time_ratio: plan.time_ratio,

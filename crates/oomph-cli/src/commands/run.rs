@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use super::explain::Found;
 use crate::cluster::{self, Words};
 use crate::host;
-use crate::job::{Attempt, Job, Rehearsed, Variant, free_directory};
+use crate::job::{Attempt, Job, Variant, free_directory};
 use crate::page;
 use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
@@ -284,40 +284,8 @@ impl Args {
         log: Option<&Path>,
         doing: &str,
     ) -> anyhow::Result<(Attempt, Vec<RankSummary>)> {
-        let mut attempt = match self.world_size {
-            None => job.attempt(directory, limit, log, doing)?,
-            Some(world_size) => {
-                let mut last = None;
-                for &rank in &self.ranks {
-                    job.rehearsed = Some(Rehearsed {
-                        rank,
-                        world_size,
-                        per_host: job.gpu.as_ref().map_or(1, |gpu| gpu.count),
-                    });
-                    let own = directory.join(format!("rank-{rank}"));
-                    fs::create_dir_all(&own)
-                        .with_context(|| format!("cannot make {}", own.display()))?;
-                    let attempt = job.attempt(&own, limit, log, &format!("{doing} rank {rank}"))?;
-                    let ended = attempt.record.is_none() || !attempt.status.success();
-                    last = Some(attempt);
-                    if ended {
-                        break;
-                    }
-                }
-                let mut attempt = last.context("no rank was asked for")?;
-                if attempt.record.is_none() {
-                    return Ok((attempt, Vec::new()));
-                }
-                (attempt.record, attempt.trace) = (None, None);
-                attempt
-            }
-        };
-        let mut ranks = cluster::gather(directory, &attempt, job.total)?;
-        if self.world_size.is_some() {
-            ranks.retain(|rank| !rank.directory.is_empty());
-        }
-        cluster::put_spokesman(directory, &mut attempt, &ranks)?;
-        Ok((attempt, ranks))
+        let rehearsed = self.world_size.map(|size| (size, &self.ranks[..]));
+        cluster::attempt(job, rehearsed, directory, limit, log, doing)
     }
 
     /// What a rehearsal rests on.
