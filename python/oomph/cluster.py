@@ -224,15 +224,8 @@ def watch_ranks(recorder: Any) -> None:
 
 def _watchdog_has_seen(group: Any) -> None:
     """Wait until NCCL's watchdog has let go of everything that is done."""
-
-    def wait() -> None:
-        with contextlib.suppress(RuntimeError):  # a backend without a watchdog
-            group._wait_for_pending_works()
-
-    # Not for ever: another rank may be gone.
-    waiting = threading.Thread(target=wait, name="oomph-wait", daemon=True)
-    waiting.start()
-    waiting.join(_LOOKS)
+    # Not for ever: another rank may be gone. Other backends than NCCL's have no watchdog.
+    launch.at_most(_LOOKS, group._wait_for_pending_works, RuntimeError)
 
 
 def _settle_first_buckets(recorder: Any, library: Any) -> None:

@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 from oomph import levers
@@ -256,6 +257,18 @@ class Session:
             _end_process_groups()
 
 
+def at_most(seconds: float, wait: Callable[[], Any], ignored: type[Exception]) -> None:
+    """Call `wait` and go on when it is done, has raised what is `ignored`, or has taken so long."""
+
+    def run() -> None:
+        with contextlib.suppress(ignored):
+            wait()
+
+    thread = threading.Thread(target=run, name="oomph-wait", daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
 def _end_process_groups() -> None:
     """Destroy the process groups that the script leaves, as far as that takes a few seconds.
 
@@ -268,15 +281,8 @@ def _end_process_groups() -> None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
 
-    def destroy() -> None:
-        with contextlib.suppress(Exception):
-            distributed.destroy_process_group()
-
-    patience = 5.0
     # A collective that other ranks never joined would be waited for.
-    ending = threading.Thread(target=destroy, name="oomph-end", daemon=True)
-    ending.start()
-    ending.join(patience)
+    at_most(5.0, distributed.destroy_process_group, Exception)
 
 
 def outcome_of(stop: SystemExit) -> dict[str, Any]:

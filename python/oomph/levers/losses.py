@@ -12,11 +12,14 @@ mean `ctx.loss_count` to the number or 0-dim tensor it divided by.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from oomph.levers.base import Lever
 
 MEAN, SUM = 1, 2
 """`_saved_reduction`, as ATen has it."""
@@ -372,6 +375,36 @@ def _targets(node: Any) -> torch.Tensor:
     if weight is None:
         return kept.sum()
     return (weight.float()[target.masked_fill(~kept, 0)] * kept).sum()
+
+
+def nodes(output: Any) -> list[Any]:
+    """The graph's nodes that made the tensors in the output of a model."""
+    return [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
+
+
+def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 4:
+        if isinstance(value, (list, tuple)):
+            items: Any = value
+        elif hasattr(value, "values") and callable(value.values):
+            items = value.values()
+        elif hasattr(value, "__dataclass_fields__"):
+            items = vars(value).values()
+        else:
+            return
+        for item in items:
+            yield from _tensors(item, depth + 1)
+
+
+def check_start(lever: Lever, tensor: torch.Tensor, gradient: Any) -> None:
+    """Refuse a backward pass from `tensor` with a `gradient` of the script's own for several elements."""
+    if gradient is not None and tensor.numel() != 1:
+        raise lever.refuse(
+            "backward starts from a tensor with gradients of the script's own, whose share in "
+            "the batch is not known"
+        )
 
 
 def coupled(loss: torch.Tensor, part: int) -> str | None:

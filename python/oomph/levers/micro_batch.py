@@ -14,7 +14,16 @@ import torch
 from oomph.levers import frameworks
 from oomph.levers.base import Lever
 from oomph.levers.job import Backward, Job, Proceed
-from oomph.levers.losses import PARAMETERS, SAMPLES, Inseparable, Term, coupled, terms
+from oomph.levers.losses import (
+    PARAMETERS,
+    SAMPLES,
+    Inseparable,
+    Term,
+    check_start,
+    coupled,
+    nodes,
+    terms,
+)
 from oomph.levers.splitting import CannotSplit, Layout, layout
 
 BATCH_NORMS = (torch.nn.modules.batchnorm._BatchNorm,)
@@ -134,7 +143,7 @@ class MicroBatch(Lever):
             return
         # What is kept here keeps a graph alive: not that of an evaluation within the loop.
         if module.training or self.trains_in_eval or not self.checked:
-            self.outputs += [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
+            self.outputs += nodes(output)
 
     def _backward(self, call: Backward) -> None:
         batch, outputs, self.outputs = self.batch, self.outputs, []
@@ -156,11 +165,7 @@ class MicroBatch(Lever):
         if batch.index > 0 and batch.backwards == 0 and not batch.external:
             batch.check_gradients(self)
         for index, tensor in enumerate(call.tensors):
-            if call.gradients[index] is not None and tensor.numel() != 1:
-                raise self.refuse(
-                    "backward starts from a tensor with gradients of the script's own, whose share in "
-                    "the batch is not known"
-                )
+            check_start(self, tensor, call.gradients[index])
             try:
                 if not self.checked and (why := coupled(tensor, batch.size)):
                     raise Inseparable(why)
@@ -589,22 +594,6 @@ def _learns(module: torch.nn.Module) -> bool:
 
 def _is_instance_norm(module: torch.nn.Module) -> bool:
     return isinstance(module, torch.nn.modules.instancenorm._InstanceNorm)
-
-
-def _tensors(value: Any, depth: int = 0):
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < 4:
-        if isinstance(value, (list, tuple)):
-            items: Any = value
-        elif hasattr(value, "values") and callable(value.values):
-            items = value.values()
-        elif hasattr(value, "__dataclass_fields__"):
-            items = vars(value).values()
-        else:
-            return
-        for item in items:
-            yield from _tensors(item, depth + 1)
 
 
 def _watch_averages(put_off: Any) -> None:

@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor
 from oomph.levers import alone, shares
 from oomph.levers.base import Lever
 from oomph.levers.forward import Places, around_forward
-from oomph.levers.job import Backward, Job, Proceed, on_import
-from oomph.levers.losses import Inseparable, coupled
+from oomph.levers.job import Backward, Job, Proceed, names, on_import
+from oomph.levers.losses import Inseparable, check_start, coupled, nodes
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
@@ -233,13 +233,13 @@ class Shard(Lever):
         """A model that is dealt out before it is moved never lies whole on one GPU."""
         if self.shards == 1 or not self.modules:
             return
-        named = _names(module)
-        if all(name in named for name in self.modules) and _dtypes(module):
+        named = names(module)
+        if all(name in named for name in self.modules) and _has_contents(module):
             self._shard(module, named)
 
     def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         if module not in self.wrapped:
-            self._model(module, _names(module))
+            self._model(module, names(module))
 
     def _model(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
         # Before there is an optimizer, parts of models are called to see what they give.
@@ -490,7 +490,7 @@ class Shard(Lever):
             return
         self.is_used = True
         if torch.is_grad_enabled():
-            self.outputs += [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
+            self.outputs += nodes(output)
 
     def _backward(self, call: Backward) -> None:
         share, outputs, self.outputs = self.share, self.outputs, []
@@ -501,11 +501,7 @@ class Shard(Lever):
             return
         self.is_trained_on = True
         for index, tensor in enumerate(call.tensors):
-            if call.gradients[index] is not None and tensor.numel() != 1:
-                raise self.refuse(
-                    "backward starts from a tensor with gradients of the script's own, whose share in "
-                    "the batch is not known"
-                )
+            check_start(self, tensor, call.gradients[index])
             try:
                 if not self.checked and (why := coupled(tensor, max(1, share.size))):
                     raise Inseparable(why)
@@ -658,13 +654,7 @@ class _Replica:
             self.ddp.reducer.prepare_for_backward(made if self.ddp.find_unused_parameters else [])
 
 
-def _names(root: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    from oomph.levers.job import names
-
-    return names(root)
-
-
-def _dtypes(module: torch.nn.Module) -> bool:
+def _has_contents(module: torch.nn.Module) -> bool:
     """Whether there is anything to deal out: parameters with contents."""
     return any(p.device.type != "meta" for p in module.parameters())
 
@@ -725,12 +715,6 @@ def _same_is_swapped() -> None:
             original(a, b)
 
     torch.utils.swap_tensors = swap
-
-
-def _tensors(value: Any, depth: int = 0) -> Any:
-    from oomph.levers.micro_batch import _tensors as inside
-
-    return inside(value, depth)
 
 
 LEVER = Shard
