@@ -266,6 +266,20 @@ impl Options {
         });
     }
 
+    /// Learns that a plan needs and takes so many times what its first run said.
+    pub fn correct(&mut self, levers: &[Lever], memory: f64, time: f64) {
+        let known = self.lesson(levers);
+        let levers: Vec<&'static str> = levers.iter().map(sharding::kind).collect();
+        self.lessons.retain(|lesson| lesson.levers != levers);
+        self.lessons.push(Lesson {
+            levers,
+            factors: Factors {
+                memory: known.memory * memory,
+                time: known.time * time,
+            },
+        });
+    }
+
     /// Whether levers of this name are asked for, whatever they do to the results.
     pub fn wants(&self, name: &str) -> bool {
         self.allow

@@ -114,7 +114,12 @@ pub(crate) struct Unit {
 pub(crate) fn units(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
     let (found, positions) = find(draft, modules);
     let model = draft.model;
-    let name = |call: u32| model.calls.get(call as usize).map_or("", |call| &call.module);
+    let name = |call: u32| {
+        model
+            .calls
+            .get(call as usize)
+            .map_or("", |call| &call.module)
+    };
     let mut units: HashMap<&str, (Unit, HashSet<u32>)> = HashMap::default();
     for one in &found.dropped {
         let Some(tensor) = draft.template.tensors.get(one.number as usize) else {
