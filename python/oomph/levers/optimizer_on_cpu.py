@@ -45,13 +45,18 @@ class OptimizerOnCpu(Lever):
 
     def install(self, job: Job) -> None:
         """Step in inside of the hooks that PyTorch puts around an optimizer's step."""
-        job.on_optimizer.append(lambda optimizer: only_per_parameter(self, optimizer, BY_HAND))
+        job.on_optimizer.append(self._made)
         original = optim.Optimizer.profile_hook_step
 
         def hooked(function: Any) -> Any:
             return original(self._streamed(function))
 
         optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
+
+    def _made(self, optimizer: torch.optim.Optimizer) -> None:
+        only_per_parameter(self, optimizer, BY_HAND)
+        # A state that is loaded goes to where the parameters are.
+        optimizer.register_load_state_dict_post_hook(self.evict)
 
     def _streamed(self, original: Any) -> Any:
         @functools.wraps(original)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import weakref
 from typing import Any
@@ -56,6 +57,9 @@ class StepInBackward(Lever):
         self._watch_new_groups()
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.optimizer is not None and self.optimizer() is not None:
+            # That of a training before this one may lie in a cycle.
+            gc.collect()
         if self.optimizer is not None and self.optimizer() is not None:
             raise self.refuse(
                 "it has several optimizers, and which of them a backward pass is for is not known",

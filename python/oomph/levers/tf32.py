@@ -28,7 +28,7 @@ class Tf32(Lever):
         """Set both, and keep the script from setting them otherwise."""
         before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
         self.differs = before != (self.enabled, self.enabled)
-        # The newer settings of precision are derived from these.
+        self._watch_precisions()
         pin("_set_cublas_allow_tf32", self.enabled, changed=self._overrule)
         pin(
             "_set_cudnn_allow_tf32", self.enabled, torch.backends.cudnn, "allow_tf32", "_get_cudnn_allow_tf32",
@@ -39,6 +39,23 @@ class Tf32(Lever):
             "high" if self.enabled else "highest",
             changed=self._overrule,
         )
+
+    def _watch_precisions(self) -> None:
+        """`fp32_precision`, the settings of PyTorch 2.9 and later (Hugging Face's Trainer makes them)."""
+        original = getattr(torch._C, "_set_fp32_precision_setter", None)
+        if original is None:
+            return
+        again = (torch._C._set_cublas_allow_tf32, torch._C._set_cudnn_allow_tf32)
+
+        def keep(backend: str, op: str, precision: str) -> None:
+            original(backend, op, precision)
+            if backend in ("generic", "cuda"):
+                for setter in again:
+                    setter(self.enabled)
+                if (precision == "tf32") != self.enabled:
+                    self._overrule()
+
+        torch._C._set_fp32_precision_setter = keep
 
     def _overrule(self) -> None:
         self.overruled = True
