@@ -228,7 +228,9 @@ def test_divisions_by_frameworks_count_nothing(tmp_path, reduction, parts):
     assert split.refusal is None and max(split.out[2]) == -(-10 // parts)
     assert distance(split.out[0], plain.out[0]) < 1e-6
     inside = loss.replace("model(a)", "self.net(a)")
-    code = LIGHTNING.replace("F.cross_entropy(self.net(a), b)\n            self.log", inside + "\n            self.log")
+    code = LIGHTNING.replace(
+        "F.cross_entropy(self.net(a), b)\n            self.log", inside + "\n            self.log"
+    )
     code = code.replace("lr=0.1", "lr=0.01")
     assert inside in code
     plain = lightning(tmp_path, "", code=code)

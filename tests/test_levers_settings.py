@@ -29,6 +29,26 @@ def test_optimizer_step_changes_the_implementation_only(tmp_path, kind, optimize
     assert kinds == ((True, False) if kind == "fused" else (False, False))
 
 
+@pytest.mark.parametrize("kind", ["fused", "single_tensor"])
+def test_optimizer_step_stays_out_of_what_is_saved_and_outlives_what_is_loaded(tmp_path, kind):
+    code = TRAIN + (
+        "    for _ in range(2): step(F.cross_entropy(model(x), y))\n"
+        "    import copy; saved = copy.deepcopy(optimizer.state_dict())\n"
+        "    if given is not None: optimizer.load_state_dict(given)\n"
+        "    step(F.cross_entropy(model(x), y))\n"
+        "    group = optimizer.param_groups[0]\n"
+        "    out = [saved, optimizer.state_dict(), (group['fused'], group['foreach'])]\n"
+    )
+    lever = ("optimizer_step", {"kind": kind})
+    plain = run(tmp_path, code, given=None).out
+    for given in (None, plain[0]):
+        *states, implementation = run(tmp_path, code, lever, given=given).out
+        assert implementation == (kind == "fused", False)
+        for state, expected in zip(states, plain, strict=False):
+            assert state["param_groups"] == expected["param_groups"]
+            assert distance(state["state"], expected["state"]) < 1e-6
+
+
 def test_optimizer_step_is_inert_where_there_is_none(tmp_path):
     code = TRAIN.replace("AdamW", "RMSprop") + "    step(model(x).sum())\n"
     report = run(tmp_path, code, ("optimizer_step", {"kind": "fused"})).levers["optimizer_step"]

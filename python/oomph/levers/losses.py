@@ -136,7 +136,9 @@ def terms(
     if node is None:
         return []
     for number in batch.divided:
-        inner = _only(node) if _name(node) == "Mul" else node  # a GradScaler's scale is outside of it
+        inner = (
+            _only(node) if _name(node) == "Mul" else node
+        )  # a GradScaler's scale is outside of it
         if inner is not None and _name(inner) == "Div" and _saved_divisor(inner) == number:
             node = _only(inner)
     reader = _Reader(batch, outputs, assume)
