@@ -94,6 +94,7 @@ fn the_loop_is_split_and_cast() {
                 # the loss
                 out = model(x)
                 loss = criterion(out, y)
+            # for a loss that is a mean over samples
             (loss * (len(x) / samples)).backward()
         optimizer.step()"#;
     assert!(text.contains(expected), "{text}");
