@@ -5,6 +5,7 @@ Needs `pip install torchao`."""
 import textwrap
 
 import pytest
+import test_by_hand
 import test_levers_everywhere
 from lever_runs import distance, run
 
@@ -54,6 +55,22 @@ def test_8bit_state_under_frameworks(tmp_path, monkeypatch, framework):
         assert mine.keys() == theirs.keys()
         # Steps of Adam are as large where gradients are near zero; without training it is 0.9 and more.
         assert 0 < distance(mine, theirs) < 0.3
+
+
+@pytest.mark.parametrize(
+    "schedule", ["scheduler.step()", 'for g in optimizer.param_groups: g["lr"] = 0.5']
+)
+def test_8bit_state_by_hand_is_what_the_lever_makes(tmp_path, schedule):
+    code = test_by_hand.script(width=64).replace("scheduler.step()", schedule)
+    code = code.replace(": g[", ":\n            g[").replace("fused=False", "foreach=True")
+    changed = test_by_hand.patched(tmp_path, code, ("optimizer_8bit", {}))
+    assert "optimizer = AdamW8bit(" in changed and "foreach" not in changed
+    plainly = "torch.compile = lambda function=None, **options: function\n"
+    end = "\nout = main()[0]\n"
+    lever = run(tmp_path, plainly + code + end, ("optimizer_8bit", {}))
+    assert lever.levers["optimizer_8bit"]["applied"] == 1
+    by_hand = run(tmp_path, plainly + changed + end)
+    assert distance(by_hand.out, lever.out) == 0.0
 
 
 def weights(framework, found):

@@ -66,7 +66,7 @@ class OptimizerStep(Lever):
     @classmethod
     def by_hand(cls, kind: str = "fused") -> str:
         """An argument of the optimizer."""
-        argument = "fused=True" if kind == "fused" else "foreach=False, fused=False"
+        argument = "fused=True" if kind == "fused" else "foreach=False"
         return f"optimizer = torch.optim.AdamW(model.parameters(), {argument})\n"
 
 

@@ -62,7 +62,7 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
     }
     work.add_imports();
     let changed: Vec<String> = work.text.lines().map(str::to_owned).collect();
-    let (diff, count) = diff::unified(path, &original.lines, &changed);
+    let (diff, count) = diff::unified(path, source, &original.lines, &changed);
     ByHand {
         diff,
         changed: count,
@@ -163,10 +163,13 @@ fn place(work: &mut Work<'_>, lever: &Lever, levers: &[Lever]) -> Option<()> {
         Lever::Optimizer8bit {} => optimizer::eight_bits(work),
         Lever::StepInBackward {} => {
             let on_cpu = levers.contains(&Lever::OptimizerOnCpu {});
+            if is_accumulated(levers) {
+                return None;
+            }
             optimizer::by_parameter(work, true, on_cpu)
         }
         Lever::OptimizerOnCpu {} => {
-            if levers.contains(&Lever::StepInBackward {}) {
+            if levers.contains(&Lever::StepInBackward {}) && !is_accumulated(levers) {
                 return Some(()); // the state moves in that lever's step
             }
             optimizer::by_parameter(work, false, true)
@@ -244,6 +247,13 @@ fn place(work: &mut Work<'_>, lever: &Lever, levers: &[Lever]) -> Option<()> {
         }
         _ => None,
     }
+}
+
+/// Whether gradients wait for a step, of several backward passes.
+fn is_accumulated(levers: &[Lever]) -> bool {
+    levers
+        .iter()
+        .any(|lever| matches!(lever, Lever::MicroBatch { .. }))
 }
 
 /// Checkpoints to the CPU, where the script says to which device.

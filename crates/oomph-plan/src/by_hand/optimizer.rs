@@ -47,17 +47,12 @@ pub(super) fn eight_bits(work: &mut Work<'_>) -> Option<()> {
     for name in ["fused", "foreach", "capturable", "differentiable"] {
         remove_argument(work, name)?;
     }
-    let statement = work.script().statement(call.line)?;
-    let mut edits = vec![Edit::replace(
-        statement.first,
-        statement.first,
-        vec![{
-            let line = work.script().lines.get(statement.first)?.to_owned();
-            line.replacen(&format!("{function}("), &format!("{class}("), 1)
-        }],
-    )];
-    // torchao's learning rate is a tensor, which schedulers know.
     let script = work.script();
+    let first = script.statement(work.places().optimizer?.line)?.first;
+    let line = script.lines.get(first)?;
+    let line = line.replacen(&format!("{function}("), &format!("{class}("), 1);
+    let mut edits = vec![Edit::replace(first, first, vec![line])];
+    // torchao's learning rate is a tensor, which schedulers know.
     for one in &script.statements {
         let text = script.text(one);
         if one.first == one.last

@@ -301,11 +301,12 @@ impl Training {
                 .text(statement)
                 .starts_with(&format!("{optimizer}.zero_grad("))
         };
+        let samples = script.free_name("samples");
         let mut lines: Vec<String> = Vec::new();
         let mut more = 0;
         if let Some(parts) = parts {
             let whole = self.batch.first()?;
-            lines.push(format!("{indent}samples = len({whole})"));
+            lines.push(format!("{indent}{samples} = len({whole})"));
             for &at in &self.body {
                 if let Some(statement) = statements.get(at)
                     && at <= self.backward
@@ -324,7 +325,7 @@ impl Training {
             let pieces: Vec<String> = self
                 .batch
                 .iter()
-                .map(|name| format!("{name}.split(-(-samples // {parts}))"))
+                .map(|name| format!("{name}.split(-(-{samples} // {parts}))"))
                 .collect();
             let target = match self.batch.len() {
                 1 => names,
@@ -372,7 +373,7 @@ impl Training {
                     "{indent}{shift}# for a loss that is a mean over samples"
                 ));
                 lines.push(format!(
-                    "{indent}{shift}({} * (len({whole}) / samples)).backward()",
+                    "{indent}{shift}({} * (len({whole}) / {samples})).backward()",
                     self.loss
                 ));
                 continue;
