@@ -284,6 +284,15 @@ def test_levers_to_rounding(tmp_path, framework, setting):
     assert unlike(results, expected, 3e-2) == []
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_mixed_precision(tmp_path, framework):
+    plain = job(tmp_path, framework, adam=False, clip=0.1)
+    other = job(tmp_path, framework, ("mixed_precision", {"dtype": "bf16"}), adam=False, clip=0.1)
+    assert other.levers["mixed_precision"]["applied"] > 0
+    assert unlike(other.out, plain.out, 1e-7) != []
+    assert unlike(other.out, plain.out, 5e-2) == []
+
+
 ON_GPU = """
     import logging, sys, warnings
     warnings.filterwarnings("ignore"); logging.disable(logging.WARNING)

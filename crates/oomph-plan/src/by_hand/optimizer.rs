@@ -179,13 +179,12 @@ fn remove_argument(work: &mut Work<'_>, name: &str) -> Option<()> {
             return None;
         }
         let before = text.get(..begin)?;
-        let line = match rest.strip_prefix(',') {
-            Some(rest) => format!("{before}{}", rest.trim_start()),
+        let line = if let Some(rest) = rest.strip_prefix(',') {
+            format!("{before}{}", rest.trim_start())
+        } else {
             // The comma before it, if it is on this line, goes with it.
-            None => {
-                let before = before.trim_end();
-                format!("{}{rest}", before.strip_suffix(',').unwrap_or(before))
-            }
+            let before = before.trim_end();
+            format!("{}{rest}", before.strip_suffix(',').unwrap_or(before))
         };
         let lines = if line.trim().is_empty() {
             Vec::new()
