@@ -58,6 +58,6 @@ class Levers:
             lever.finish()
         return [
             dict(name=lever.name, applied=lever.applied, note=lever.note)
-            | (dict(left=lever.left) if lever.left else {})
+            | (dict(left=lever.left_alone) if lever.left_alone else {})
             for lever in self.levers
         ]
