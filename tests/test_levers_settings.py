@@ -1,6 +1,7 @@
 """The small levers, on the CPU: what they change, when they are inert, what they refuse."""
 
 import pytest
+import torch
 from lever_runs import distance, run
 
 TRAIN = """
@@ -91,6 +92,21 @@ def test_tf32_holds_against_the_script(tmp_path, enabled):
     out = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
     """
     assert run(tmp_path, code, ("tf32", {"enabled": enabled})).out == (enabled, enabled)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"), reason="PyTorch 2.9 and later have it"
+)
+@pytest.mark.parametrize("place", ["", ".cuda.matmul", ".cudnn", ".cudnn.conv"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_tf32_holds_against_the_newer_setting(tmp_path, enabled, place):
+    code = f"""
+    torch.backends{place}.fp32_precision = {("ieee" if enabled else "tf32")!r}
+    out = [owner.fp32_precision for owner in (torch.backends.cuda.matmul, torch.backends.cudnn.conv)]
+    """
+    found = run(tmp_path, code, ("tf32", {"enabled": enabled}))
+    assert [precision == "tf32" for precision in found.out] == [enabled] * 2
+    assert found.levers["tf32"]["applied"] == 1
 
 
 def test_no_graph_in_evaluation(tmp_path):

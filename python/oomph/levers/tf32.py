@@ -45,13 +45,14 @@ class Tf32(Lever):
         original = getattr(torch._C, "_set_fp32_precision_setter", None)
         if original is None:
             return
-        again = (torch._C._set_cublas_allow_tf32, torch._C._set_cudnn_allow_tf32)
+        wanted = "tf32" if self.enabled else "ieee"
 
         def keep(backend: str, op: str, precision: str) -> None:
             original(backend, op, precision)
             if backend in ("generic", "cuda"):
-                for setter in again:
-                    setter(self.enabled)
+                # Those that are not set follow the more general ones.
+                for part in ("matmul", "conv", "rnn"):
+                    original("cuda", part, wanted)
                 if (precision == "tf32") != self.enabled:
                     self._overrule()
 

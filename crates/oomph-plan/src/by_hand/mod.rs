@@ -12,6 +12,8 @@ mod script;
 mod settings;
 mod shard;
 
+use std::fmt::Write as _;
+
 use crate::lever::{Dtype, Int8, Lever, OptimizerStep};
 use places::Places;
 use script::{Edit, Script};
@@ -57,7 +59,8 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
         if place(&mut work, lever, levers).is_none() {
             let at = places.of(&original, lever);
             let at = at.map_or_else(String::new, |line| format!("{path}:{}: ", line + 1));
-            snippets.push(format!("{at}{}", snippet(lever)));
+            let words = frameworks(lever, source);
+            snippets.push(format!("{at}{}{words}", snippet(lever)));
         }
     }
     work.add_imports();
@@ -268,6 +271,51 @@ fn load_on_cpu(script: &Script<'_>) -> Option<Vec<Edit>> {
     (!edits.is_empty()).then_some(edits)
 }
 
+/// What the framework that a script uses has of its own for a lever.
+fn frameworks(lever: &Lever, source: &str) -> String {
+    let mut words = String::new();
+    if source.contains("TrainingArguments") {
+        let argument = match lever {
+            Lever::Checkpoint { .. } => "gradient_checkpointing=True (of all blocks)".to_owned(),
+            Lever::MixedPrecision { dtype } => format!("{}=True", dtype.name()),
+            Lever::MicroBatch { parts } => format!(
+                "per_device_train_batch_size divided and gradient_accumulation_steps multiplied by {parts}"
+            ),
+            Lever::OptimizerStep {
+                kind: OptimizerStep::Fused,
+            } => "optim=\"adamw_torch_fused\"".to_owned(),
+            Lever::Optimizer8bit {} => "optim=\"adamw_torch_8bit\"".to_owned(),
+            Lever::StepInBackward {} => "max_grad_norm=0, as it clips gradients".to_owned(),
+            Lever::Tf32 { enabled } => {
+                format!("tf32={}", if *enabled { "True" } else { "False" })
+            }
+            _ => String::new(),
+        };
+        if !argument.is_empty() {
+            let _ = write!(words, "\nin TrainingArguments: {argument}");
+        }
+    }
+    if source.contains("lightning") {
+        let argument = match lever {
+            Lever::MixedPrecision { dtype } => {
+                let short = if *dtype == Dtype::Bf16 { "bf16" } else { "16" };
+                format!("precision=\"{short}-mixed\"")
+            }
+            Lever::MicroBatch { parts } => format!(
+                "accumulate_grad_batches multiplied by {parts}, with the DataLoader's batch_size divided by it"
+            ),
+            Lever::CudnnBenchmark { enabled } => {
+                format!("benchmark={}", if *enabled { "True" } else { "False" })
+            }
+            _ => String::new(),
+        };
+        if !argument.is_empty() {
+            let _ = write!(words, "\nin lightning.Trainer: {argument}");
+        }
+    }
+    words
+}
+
 /// Where a change goes and how it looks, in words.
 fn snippet(lever: &Lever) -> String {
     match lever {
@@ -304,7 +352,7 @@ fn snippet(lever: &Lever) -> String {
             modules.join("\n")
         ),
         Lever::MicroBatch { parts } => format!(
-            "in the loop over batches, with the batch's tensors in {parts} parts (of a loss that is a mean over samples; a mean over tokens counts by targets not ignored):\noptimizer.zero_grad()\nfor part in parts_of(batch):\n    loss = loss_of(part) * len(part) / len(batch)\n    loss.backward()\noptimizer.step()\nHugging Face's Trainer: per_device_train_batch_size divided and gradient_accumulation_steps multiplied by {parts}; Lightning: the DataLoader's batch_size and accumulate_grad_batches"
+            "in the loop over batches, with the batch's tensors in {parts} parts (of a loss that is a mean over samples; a mean over tokens counts by targets not ignored):\noptimizer.zero_grad()\nfor part in parts_of(batch):\n    loss = loss_of(part) * len(part) / len(batch)\n    loss.backward()\noptimizer.step()"
         ),
         Lever::MixedPrecision { dtype } => match dtype {
             Dtype::Bf16 => "around the model's call and the loss:\nwith torch.autocast(\"cuda\", dtype=torch.bfloat16):".to_owned(),
@@ -319,7 +367,7 @@ fn snippet(lever: &Lever) -> String {
         ),
         Lever::ChunkedLogits {} => "where logits are used, the head on the positions that are needed, or on a part of the rows at a time:\nhidden = model.model(input_ids).last_hidden_state  # without the head\nlogits = model.lm_head(hidden[:, -1])\nchoices = torch.cat([model.lm_head(h).argmax(-1) for h in hidden.flatten(0, 1).split(256)])".to_owned(),
         Lever::StepInBackward {} => "after the optimizer is made, a step of each parameter as soon as its gradient is there; without clipping, and without optimizer.step() in the loop:\ndef step(index, p):\n    everything = [group[\"params\"] for group in optimizer.param_groups]\n    for number, group in enumerate(optimizer.param_groups):\n        group[\"params\"] = [p] if number == index else []\n    optimizer.step()\n    for group, params in zip(optimizer.param_groups, everything):\n        group[\"params\"] = params\n    p.grad = None\nfor index, group in enumerate(optimizer.param_groups):\n    for p in group[\"params\"]:\n        p.register_post_accumulate_grad_hook(functools.partial(step, index))".to_owned(),
-        Lever::Optimizer8bit {} => "where the optimizer is made (pip install torchao; Adam and AdamW only):\nfrom torchao.optim import AdamW8bit\noptimizer = AdamW8bit(model.parameters(), …)\nHugging Face's Trainer: TrainingArguments(optim=\"adamw_torch_8bit\")".to_owned(),
+        Lever::Optimizer8bit {} => "where the optimizer is made (pip install torchao; Adam and AdamW only):\nfrom torchao.optim import AdamW8bit\noptimizer = AdamW8bit(model.parameters(), …)".to_owned(),
         Lever::OptimizerOnCpu {} => "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)".to_owned(),
         Lever::InferenceMode {} => "around the loop that infers:\nwith torch.inference_mode():".to_owned(),
         Lever::HalfWeights { dtype } => format!(

@@ -118,6 +118,26 @@ fn what_has_no_place_is_said_in_words() {
 }
 
 #[test]
+fn a_framework_that_does_it_itself_is_told_of() {
+    let source = "from transformers import Trainer, TrainingArguments\narguments = TrainingArguments(\"out\")\nTrainer(model, arguments).train()\n";
+    let levers = [
+        Lever::MixedPrecision { dtype: Dtype::Fp16 },
+        Lever::MicroBatch { parts: 4 },
+        Lever::Optimizer8bit {},
+    ];
+    let hand = by_hand("train.py", source, &levers);
+    assert_eq!(hand.changed, 0);
+    for (snippet, words) in hand.snippets.iter().zip([
+        "in TrainingArguments: fp16=True",
+        "gradient_accumulation_steps multiplied by 4",
+        "optim=\"adamw_torch_8bit\"",
+    ]) {
+        assert!(snippet.starts_with("train.py:"), "{snippet}");
+        assert!(snippet.contains(words), "{snippet}");
+    }
+}
+
+#[test]
 fn what_is_added_takes_no_name_of_the_script() {
     let source = "import torch\n\ndef main():\n    name = \"run\"\n    model = Net().cuda()\n    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n    checkpoint = torch.load(name)\n";
     let lever = Lever::Checkpoint {
