@@ -179,7 +179,10 @@ def variants(model):
         "chunked_cross_entropy 8": ("chunked_cross_entropy", dict(chunks=8)),
     }
     if type(model).__name__ in HALF:
+        fused = ("optimizer_step", dict(kind="fused"))
         found["half of the activations"] = half(model)
+        found["fused step"] = fused
+        found["fused step, half of the activations"] = [fused, half(model)]
     written_out = [name for name, module in names(model).items() if type(module).__name__ in ("LlamaRMSNorm", "NewGELUActivation")]  # fmt: skip
     if written_out:
         fused = ("fused_modules", dict(modules=written_out))

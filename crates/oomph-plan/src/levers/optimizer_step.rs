@@ -13,9 +13,9 @@ use crate::model::{Event, Model};
 /// Optimizers with a fused implementation.
 const FUSED: [&str; 4] = ["Adam", "AdamW", "SGD", "Adagrad"];
 
-/// What would save something.
+/// What would save memory, or time.
 pub(crate) fn offered(model: &Model) -> Option<OptimizerStep> {
-    /// Less is not worth a change.
+    /// Less is not worth one kernel for each parameter.
     const LEAST_BYTES: u64 = 32 << 20;
     let temporaries: u64 = model
         .template
@@ -25,7 +25,7 @@ pub(crate) fn offered(model: &Model) -> Option<OptimizerStep> {
         .map(|tensor| tensor.bytes)
         .sum();
     let optimizers = &model.facts.optimizers;
-    if temporaries < LEAST_BYTES || optimizers.is_empty() || model.facts.closure {
+    if optimizers.is_empty() || model.facts.closure {
         return None;
     }
     let fusable = |kind: &str| FUSED.contains(&kind);
@@ -35,16 +35,28 @@ pub(crate) fn offered(model: &Model) -> Option<OptimizerStep> {
     {
         return Some(OptimizerStep::Fused);
     }
-    optimizers
+    let listed = optimizers
         .iter()
-        .all(|optimizer| !optimizer.fused && optimizer.foreach != Some(false))
-        .then_some(OptimizerStep::SingleTensor)
+        .all(|optimizer| !optimizer.fused && optimizer.foreach != Some(false));
+    (listed && temporaries >= LEAST_BYTES).then_some(OptimizerStep::SingleTensor)
+}
+
+/// How often a fused step goes over as many bytes as the parameters have: they, their gradients and their
+/// state are read, and all but the gradients written.
+fn passes(optimizer: &str) -> f64 {
+    let states = match optimizer {
+        "Adam" | "AdamW" => 2.0,
+        _ => 1.0,
+    };
+    2.0 * (1.0 + states) + 1.0
 }
 
 /// Applies the lever.
 pub(crate) fn apply(draft: &mut Draft<'_>, kind: OptimizerStep) {
     /// Kernels that a step of one parameter launches.
     const EACH: f64 = 12.0;
+    /// Parameters of one launch of a fused step.
+    const AT_ONCE: f64 = 64.0;
     let template = &mut draft.template;
     let temporary: Vec<bool> = template
         .tensors
@@ -66,6 +78,27 @@ pub(crate) fn apply(draft: &mut Draft<'_>, kind: OptimizerStep) {
             }
         }
         *events = changed;
+    }
+    let sizes = || draft.model.parameter_sizes.values().flatten();
+    let work = draft.model.work.iter();
+    let (before, launches) = work
+        .filter(|work| work.phase == Phase::Optimizer)
+        .fold((0.0, 0.0), |sum, work| {
+            (sum.0 + work.busy, sum.1 + work.launches)
+        });
+    if kind == OptimizerStep::Fused {
+        // Each value is read and written once, which is what such a kernel waits for.
+        let passes = draft
+            .model
+            .facts
+            .optimizers
+            .iter()
+            .map(|optimizer| passes(&optimizer.kind));
+        let bytes = sizes().sum::<u64>() as f64 * passes.fold(0.0, f64::max);
+        let fewest = (sizes().count() as f64 / AT_ONCE).ceil();
+        let after = bytes / draft.pace().memory_bytes_per_s * 1e9 + fewest * draft.pace().launch_ns;
+        draft.tail.busy -= (before - after).max(0.0);
+        draft.tail.launches -= (launches - fewest).max(0.0);
     }
     if kind == OptimizerStep::SingleTensor {
         let parameters: usize = draft.model.parameter_sizes.values().map(Vec::len).sum();
