@@ -169,8 +169,11 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
             ));
         } else if facts.optimizers.len() > 1 {
             found.push(("step_in_backward", "there are several optimizers"));
-        } else if facts.closure {
-            found.push(("step_in_backward", "the optimizer steps with a closure"));
+        } else if facts.evaluates_closures() {
+            found.push((
+                "step_in_backward",
+                "the optimizer goes back several times in a step",
+            ));
         }
     }
     if facts.compiled && !model.trains {

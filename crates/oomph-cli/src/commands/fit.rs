@@ -882,6 +882,7 @@ impl Fitter {
         // is given up before the plan of least memory was tried on this GPU.
         if verified.is_empty()
             && let Some(least) = &found.least
+            && !least.levers.is_empty()
             && !self.options.failed.contains(&least.levers)
         {
             match self.verify(least, true)? {

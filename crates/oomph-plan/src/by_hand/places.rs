@@ -169,17 +169,53 @@ impl Places {
             snippets.extend(parts.map(|(_, lever)| snippet(lever)));
             return Vec::new();
         };
-        let rewritten = training.rewrite(
-            script,
-            autocast.is_some(),
-            parts.map(|(p, _)| p),
-            &optimizer.name,
-        );
+        let mut split = parts.map(|(parts, _)| parts);
+        if split.is_some() && training.pieces(script).is_none() {
+            snippets.extend(parts.map(|(_, lever)| snippet(lever)));
+            split = None;
+        }
+        if autocast.is_none() && split.is_none() {
+            return Vec::new();
+        }
+        let rewritten = training.rewrite(script, autocast.is_some(), split, &optimizer.name);
         rewritten.into_iter().collect()
     }
 }
 
 impl Training {
+    /// How a batch is split: an expression of the number of samples, and what the loop over the parts
+    /// goes through, where `{}` is the size of one. `None` where it is not told what a batch is.
+    fn pieces(&self, script: &Script<'_>) -> Option<(String, String)> {
+        let [name] = self.batch.as_slice() else {
+            let parts: Vec<String> = (self.batch.iter())
+                .map(|name| format!("{name}.split({{}})"))
+                .collect();
+            return Some((
+                self.batch.first()?.clone(),
+                format!("zip({})", parts.join(", ")),
+            ));
+        };
+        let statements = self.body.iter().filter_map(|&at| script.statements.get(at));
+        let body: Vec<String> = statements.map(|statement| script.text(statement)).collect();
+        let uses = |text: &str| body.iter().any(|line| has_word(line, text));
+        // A mapping has no order, and how its entries are split depends on what they are.
+        let mapping = ["[\"", "['", ".items(", ".keys(", ".values("];
+        if uses(&format!("**{name}")) || mapping.iter().any(|end| uses(&format!("{name}{end}"))) {
+            return None;
+        }
+        let unpacked = body.iter().any(|line| {
+            let pair = line.split_once(" = ");
+            pair.is_some_and(|(names, value)| names.contains(',') && value == name)
+        });
+        if unpacked || (0..10).any(|index| uses(&format!("{name}[{index}]"))) {
+            return Some((
+                format!("{name}[0]"),
+                format!("zip(*(piece.split({{}}) for piece in {name}))"),
+            ));
+        }
+        Some((name.clone(), format!("{name}.split({{}})")))
+    }
+
     /// The loop's body up to `backward`, as it would be.
     fn rewrite(
         &self,
@@ -197,11 +233,12 @@ impl Training {
                 .text(statement)
                 .starts_with(&format!("{optimizer}.zero_grad("))
         };
+        let samples = script.free_name("samples");
         let mut lines: Vec<String> = Vec::new();
         let mut more = 0;
         if let Some(parts) = parts {
-            let whole = self.batch.first()?;
-            lines.push(format!("{indent}samples = len({whole})"));
+            let (whole, pieces) = self.pieces(script)?;
+            lines.push(format!("{indent}{samples} = len({whole})"));
             for &at in &self.body {
                 if let Some(statement) = statements.get(at)
                     && at <= self.backward
@@ -217,20 +254,8 @@ impl Training {
                 }
             }
             let names = self.batch.join(", ");
-            let pieces: Vec<String> = self
-                .batch
-                .iter()
-                .map(|name| format!("{name}.split(-(-samples // {parts}))"))
-                .collect();
-            let target = match self.batch.len() {
-                1 => names,
-                _ => format!("{names} in zip({})", pieces.join(", ")),
-            };
-            let head = match self.batch.len() {
-                1 => format!("{indent}for {target} in {}:", pieces.join("")),
-                _ => format!("{indent}for {target}:"),
-            };
-            lines.push(head);
+            let pieces = pieces.replace("{}", &format!("-(-{samples} // {parts})"));
+            lines.push(format!("{indent}for {names} in {pieces}:"));
             more += 4;
         }
         // Autocast is around everything from the model's call to the loss.
@@ -263,9 +288,9 @@ impl Training {
             let within = autocast && (self.forward..=cast_end).contains(&at) && !clears(statement);
             let shift = " ".repeat(more + if within { 4 } else { 0 });
             if at == self.backward && parts.is_some() {
-                let whole = self.batch.first()?;
+                let (whole, _) = self.pieces(script)?;
                 lines.push(format!(
-                    "{indent}{shift}({} * (len({whole}) / samples)).backward()",
+                    "{indent}{shift}({} * (len({whole}) / {samples})).backward()",
                     self.loss
                 ));
                 continue;
@@ -303,6 +328,14 @@ fn batch_names(head: &str) -> Option<Vec<String>> {
         .filter(|name| !name.is_empty())
         .collect();
     (!names.is_empty() && names.iter().all(|name| is_name(name))).then_some(names)
+}
+
+/// Whether `text` stands in `line` and is no end of a longer name.
+fn has_word(line: &str, text: &str) -> bool {
+    line.match_indices(text).any(|(at, _)| {
+        let before = line.get(..at).and_then(|before| before.chars().last());
+        before.is_none_or(|last| !(last.is_alphanumeric() || "_.".contains(last)))
+    })
 }
 
 fn is_name(text: &str) -> bool {

@@ -40,14 +40,15 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> a
             result.least = Some(predicted(&least));
         }
     }
+    let whole = gpus_that_hold(result.plain.used_bytes, margin, true);
     if let Some(least) = &result.least {
-        let used = least.peak.used_bytes;
-        result.gpus = gpus_that_hold(used, margin, false)
+        // A plan is of use only on GPUs that are cheaper than those that need none.
+        result.gpus = gpus_that_hold(least.peak.used_bytes, margin, false)
             .into_iter()
+            .take_while(|gpu| whole.first().is_none_or(|first| first.id != gpu.id))
             .take(GPUS)
             .collect();
     }
-    let whole = gpus_that_hold(result.plain.used_bytes, margin, true);
     result.gpus.extend(whole.into_iter().take(GPUS));
     variants(fitter, bases, &levers, result)
 }
@@ -62,7 +63,11 @@ fn variants(
     let Some(model) = bases.first().map(|base| &base.model) else {
         return Ok(());
     };
+    let mut families = true;
     for (index, (what, variant)) in candidates(model).into_iter().enumerate() {
+        if variant.member.is_some() && !families {
+            continue;
+        }
         // Micro-batches of a smaller batch may be smaller than a sample.
         let levers: Vec<oomph_plan::Lever> = levers
             .iter()
@@ -84,6 +89,7 @@ fn variants(
         let is_relative =
             variant.width.is_some() || variant.separable.is_some() || variant.member.is_some();
         if is_relative && became.is_empty() {
+            families &= variant.member.is_none();
             continue;
         }
         let what = if variant.member.is_some() {
@@ -98,7 +104,11 @@ fn variants(
             continue;
         }
         result.variants.push(Smaller {
-            what: format!("{what}, with that plan"),
+            what: if levers.is_empty() {
+                what
+            } else {
+                format!("{what}, with that plan")
+            },
             used_bytes: used,
             fits: used <= fitter.workshop.budget,
         });
