@@ -452,6 +452,9 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
             )
         };
         let _ = writeln!(out, "{}", line("least", &text, width));
+        for note in &least.notes {
+            let _ = writeln!(out, "{}", line("note", note, width));
+        }
     }
     if !fit.held_by.is_empty() {
         let mut parts: Vec<(&String, &u64)> =

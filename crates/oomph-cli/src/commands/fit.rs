@@ -171,6 +171,8 @@ impl Choice {
 
 /// More runs of plans than this are not made: a plan that is not right by then will not be.
 const MOST_VERIFICATIONS: u32 = 12;
+/// Plans that may run out of memory before any held; then the one of least memory tells whether any can.
+const MOST_MISSES: u32 = 4;
 /// Plans that take so much less of the plain job's time, or of memory, are worth another run.
 const WORTH: f64 = 0.02;
 
@@ -248,6 +250,7 @@ impl Args {
             planning: 0.0,
             verifications: 0,
             held: BTreeMap::new(),
+            missed: Vec::new(),
             plain: None,
         };
         let mut plain = fitter.plain_run(&[])?;
@@ -425,6 +428,7 @@ impl Args {
             }
             // It cannot be shared: what follows is about one of the GPUs.
             fitter.plain = None;
+            fitter.missed.clear();
         }
         if fits {
             if self.compile && result.inference {
@@ -599,6 +603,8 @@ pub(crate) struct Fitter {
     verifications: u32,
     /// What held the memory at the peak of the last plan that went through.
     held: BTreeMap<String, u64>,
+    /// Plans that ran out of memory, as measured without a limit, and what held theirs.
+    missed: Vec<(Plan, BTreeMap<String, u64>)>,
     /// The job on one GPU, where plans are for several.
     plain: Option<Base>,
 }
@@ -849,7 +855,8 @@ impl Fitter {
         if !goals.contains(&self.choice) {
             goals.push(self.choice);
         }
-        for goal in goals {
+        let mut misses = 0;
+        'goals: for goal in goals {
             loop {
                 let best = found
                     .plans
@@ -871,24 +878,26 @@ impl Fitter {
                 {
                     break;
                 }
-                match self.verify(&best, true)? {
-                    Some(plan) => verified.push(plan),
-                    None => self.options.failed.push(best.levers.clone()),
-                }
+                let left_out = self.rejected.len();
+                self.attempt(&best, &mut verified)?;
                 found = self.search(bases);
+                if !verified.is_empty() || self.rejected.len() > left_out {
+                    continue;
+                }
+                misses += 1;
+                if misses == MOST_MISSES {
+                    self.attempt_least(&found, &mut verified)?;
+                    found = self.search(bases);
+                    if verified.is_empty() {
+                        break 'goals;
+                    }
+                }
             }
         }
         // What plans were seen to need makes those like them look too large, perhaps wrongly: nothing
         // is given up before the plan of least memory was tried on this GPU.
-        if verified.is_empty()
-            && let Some(least) = &found.least
-            && !least.levers.is_empty()
-            && !self.options.failed.contains(&least.levers)
-        {
-            match self.verify(least, true)? {
-                Some(plan) => verified.push(plan),
-                None => self.options.failed.push(least.levers.clone()),
-            }
+        if verified.is_empty() {
+            self.attempt_least(&found, &mut verified)?;
             found = self.search(bases);
         }
         verified.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
@@ -938,6 +947,27 @@ impl Fitter {
         Ok((plans, chosen))
     }
 
+    /// Verifies a plan, which is `verified` then or not made again.
+    fn attempt(&mut self, plan: &search::Plan, verified: &mut Vec<Plan>) -> anyhow::Result<()> {
+        match self.verify(plan, true)? {
+            Some(plan) => verified.push(plan),
+            None => self.options.failed.push(plan.levers.clone()),
+        }
+        Ok(())
+    }
+
+    /// The same for the plan of least memory, unless that is the job as it is or was tried before.
+    fn attempt_least(&mut self, found: &Found, verified: &mut Vec<Plan>) -> anyhow::Result<()> {
+        match &found.least {
+            Some(least)
+                if !least.levers.is_empty() && !self.options.failed.contains(&least.levers) =>
+            {
+                self.attempt(least, verified)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn search(&mut self, bases: &[Base]) -> Found {
         let started = Instant::now();
         let found = match &self.plain {
@@ -985,6 +1015,9 @@ impl Fitter {
                         let used = run.peak().used_bytes.max(self.workshop.budget + 1);
                         let time = self.time_ratio(&run, plan);
                         self.options.learn(plan, used, time);
+                        if used == run.peak().used_bytes {
+                            self.missed.push(self.measured(plan, &run, time));
+                        }
                     }
                     Ended::Failed { why, .. } | Ended::Refused(why) => {
                         self.reject_newest(plan, &why);
@@ -1017,33 +1050,41 @@ impl Fitter {
         if run.peak().used_bytes > self.workshop.budget && limited {
             return Ok(None);
         }
-        self.held = run
-            .summary
-            .by_category
-            .iter()
-            .map(|(name, held)| ((*name).to_owned(), *held))
-            .collect();
-        let mut verified = predicted(plan);
-        verified.peak = run.peak();
+        let (mut verified, held) = self.measured(plan, &run, time_ratio);
         verified.verified = limited;
+        self.held = held;
+        Ok(Some(verified))
+    }
+
+    /// A plan as a run of it measured it, and what held the memory at its peak.
+    fn measured(
+        &self,
+        plan: &search::Plan,
+        run: &Run,
+        time_ratio: Option<f64>,
+    ) -> (Plan, BTreeMap<String, u64>) {
+        let mut measured = predicted(plan);
+        measured.peak = run.peak();
         if let Some(ratio) = time_ratio {
-            verified.time_ratio = ratio;
+            measured.time_ratio = ratio;
         }
         if run.retries_a_step() >= 1.0 {
-            verified.notes.push(
+            measured.notes.push(
                 "it fits so closely that the allocator gives its cache back in every step, which takes time: a smaller batch or a larger --margin avoids it".to_owned(),
             );
         }
-        verified
+        measured
             .notes
-            .extend(ranks_note(&run, self.workshop.rehearsed));
-        verified
+            .extend(ranks_note(run, self.workshop.rehearsed));
+        measured
             .notes
             .extend(run.record.levers.iter().filter_map(|lever| {
                 let note = lever.note.as_ref()?;
                 Some(format!("{}: {note}", lever.name))
             }));
-        Ok(Some(verified))
+        let held = run.summary.by_category.iter();
+        let held = held.map(|(name, held)| ((*name).to_owned(), *held));
+        (measured, held.collect())
     }
 
     /// The script fails under a plan: the lever of it that no plan has worked with is left out; where

@@ -23,6 +23,14 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> a
     let mut levers = Vec::new();
     // Each run teaches how far predictions of its levers hold: the next may be another plan.
     let mut known = u64::MAX;
+    let missed = std::mem::take(&mut fitter.missed).into_iter();
+    if let Some((mut least, held)) = missed.min_by_key(|(plan, _)| plan.peak.used_bytes) {
+        known = least.peak.used_bytes;
+        least.verified = true;
+        levers.clone_from(&least.levers);
+        result.held_by = held;
+        result.least = Some(least);
+    }
     for _ in 0..TRIES {
         let Some(least) = fitter.search(bases).least.filter(|plan| plan.used < known) else {
             break;
@@ -98,6 +106,9 @@ fn variants(
             what
         };
         let used = run.peak().used_bytes;
+        if (result.least.as_ref()).is_some_and(|least| used >= least.peak.used_bytes) {
+            continue;
+        }
         // Rows of blocks too short to be cut further are the same job again.
         if variant.layers.is_some() && result.variants.iter().any(|other| other.used_bytes == used)
         {
