@@ -316,7 +316,9 @@ def test_a_step_in_backward_waits_for_all_uses_of_a_parameter(tmp_path):
     """Gradients of the first use wait for those of the second, and are not promised away."""
     found = fit(tmp_path, USED_TWICE, "--memory", "600MiB", "--allow", "step_in_backward")
     least = found.json["least"]
-    assert found.status == 3 and [lever["name"] for lever in least["levers"]] == ["step_in_backward"]
+    assert found.status == 3 and [lever["name"] for lever in least["levers"]] == [
+        "step_in_backward"
+    ]
     assert 0.97 < least["predicted"]["allocated_bytes"] / least["peak"]["allocated_bytes"] < 1.03
     assert least["notes"] == []
 

@@ -118,13 +118,22 @@ fn a_batch_in_one_name_is_split_by_what_it_is() {
     optimizer.step()";
     let text = split("for batch in data:", "loss = f(net(batch[0]), batch[1])");
     assert!(text.as_ref().is_some_and(|text| text.ends_with(expected)));
-    let text = split("for i, batch in enumerate(data):", "x, y = batch\n    loss = f(net(x), y)");
+    let text = split(
+        "for i, batch in enumerate(data):",
+        "x, y = batch\n    loss = f(net(x), y)",
+    );
     assert!(text.is_some_and(|text| text.contains("for piece in batch)")));
     let text = split("for batch in data:", "loss = net(batch.cuda())");
     assert!(text.is_some_and(|text| text.contains("for batch in batch.split(-(-samples_ // 2)):")));
     // Of a mapping it is not told what its entries are.
-    assert_eq!(split("for batch in data:", "loss = net(**batch).loss"), None);
-    assert_eq!(split("for batch in data:", "loss = net(batch[\"x\"])"), None);
+    assert_eq!(
+        split("for batch in data:", "loss = net(**batch).loss"),
+        None
+    );
+    assert_eq!(
+        split("for batch in data:", "loss = net(batch[\"x\"])"),
+        None
+    );
 }
 
 #[test]
