@@ -100,3 +100,15 @@ torch.cuda.reset_peak_memory_stats(); before = torch.cuda.memory_allocated()
 loss.backward()
 assert (torch.cuda.max_memory_allocated() - before) >> 24 <= 3, (torch.cuda.max_memory_allocated() - before) >> 24
 """)  # fmt: skip
+
+
+def test_masks_of_large_dropouts_take_no_memory(oomph):
+    check(oomph, """
+import resource
+x = torch.empty(60 << 20, device=cuda, requires_grad=True)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+torch.nn.functional.dropout(x, 0.5).sum().backward()
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10
+small = torch.nn.functional.dropout(torch.ones(1000, device=cuda), 0.5)
+assert 300 < int((small == 2).sum()) < 700 and int(((small == 0) | (small == 2)).sum()) == 1000
+""")  # fmt: skip

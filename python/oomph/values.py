@@ -543,7 +543,7 @@ class ValueLayer:
         else:
             outs = [out] if isinstance(out, torch.Tensor) else _tensors(out, [])
         worth = False
-        for t in outs:
+        for t in outs[:1] if op.name == _DROPOUT else outs:
             if t.is_cuda:
                 if self._computable(t) or (
                     t.numel() <= WIDE_LIMIT and not op.random and op.name not in _CONSTANTS
@@ -931,6 +931,10 @@ _OVERWRITES = {
     "aten::bernoulli_", "aten::exponential_", "aten::set_", "aten::_foreach_copy_", "aten::_foreach_zero_",
 }  # fmt: skip
 # What they read back is a status, and zero means success.
+_DROPOUT = "aten::native_dropout"
+"""Its mask is for its backward pass alone: where the result is too large to be computed, it is not written
+either, which would take the time and the memory of one byte for each element."""
+
 _CHECKS = {
     "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex", "aten::linalg_lu_factor_ex",
     "aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_qr",

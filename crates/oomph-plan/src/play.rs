@@ -37,6 +37,11 @@ pub fn length(template: &Template) -> usize {
 
 /// Plays `template` with the allocator's settings `config` on `device`.
 pub fn play(template: &Template, config: &Config, device: Device) -> Peak {
+    play_steps(template, config, device, STEPS)
+}
+
+/// Plays `steps` steps: from one to the next the allocator may cut its segments otherwise, and hold more.
+pub fn play_steps(template: &Template, config: &Config, device: Device, steps: usize) -> Peak {
     let driver = AddressModel::new(device.capacity).with_limit(device.limit);
     let mut player = Player {
         template,
@@ -48,7 +53,7 @@ pub fn play(template: &Template, config: &Config, device: Device) -> Peak {
         share: (1, 1),
         accumulates: false,
     };
-    player.run();
+    player.run(steps);
     let stats = player.simulator.stats();
     Peak {
         allocated: stats.allocated_peak,
@@ -75,11 +80,11 @@ struct Player<'a> {
 }
 
 impl Player<'_> {
-    fn run(&mut self) {
+    fn run(&mut self, steps: usize) {
         let template = self.template;
         self.events(&template.setup);
         let parts = template.parts.clamp(1, PARTS);
-        for step in 0..if template.once { 1 } else { STEPS } {
+        for step in 0..if template.once { 1 } else { steps } {
             for part in 0..parts {
                 self.share = template.share();
                 self.round += 1;

@@ -269,6 +269,20 @@ impl Options {
         });
     }
 
+    /// Learns that a plan needs and takes so many times what its first run said.
+    pub fn correct(&mut self, levers: &[Lever], memory: f64, time: f64) {
+        let known = self.lesson(levers);
+        let levers: Vec<&'static str> = levers.iter().map(sharding::kind).collect();
+        self.lessons.retain(|lesson| lesson.levers != levers);
+        self.lessons.push(Lesson {
+            levers,
+            factors: Factors {
+                memory: known.memory * memory,
+                time: known.time * time,
+            },
+        });
+    }
+
     /// Whether levers of this name are asked for, whatever they do to the results.
     pub fn wants(&self, name: &str) -> bool {
         self.allow
@@ -370,6 +384,7 @@ type Combination = Vec<Lever>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Treatment {
     Checkpoint,
+    Recompute,
     Offload,
     Stream,
 }
@@ -455,6 +470,7 @@ impl<'a> Searcher<'a> {
         let offers = Offers::new(base, self.options, precision);
         let sequences: Vec<(Treatment, Sequence)> = [
             (Treatment::Checkpoint, units::to_checkpoint(&draft)),
+            (Treatment::Recompute, units::to_recompute(&draft)),
             (Treatment::Offload, units::to_offload(&draft)),
             (Treatment::Stream, units::to_stream(&base.model)),
         ]
@@ -491,6 +507,10 @@ impl<'a> Searcher<'a> {
                         for combination in combinations.iter().skip(first).step_by(threads) {
                             own.attempt(base, combination);
                             for (treatment, sequence) in sequences {
+                                let name = treatment.lever(Vec::new()).name();
+                                if combination.iter().any(|lever| lever.name() == name) {
+                                    continue;
+                                }
                                 own.sequence(base, combination, *treatment, sequence, grid);
                             }
                         }
@@ -916,6 +936,7 @@ impl Treatment {
     fn lever(self, modules: Vec<String>) -> Lever {
         match self {
             Self::Checkpoint => Lever::Checkpoint { modules },
+            Self::Recompute => Lever::Recompute { modules },
             Self::Offload => Lever::OffloadActivations { modules },
             Self::Stream => Lever::StreamWeights { modules },
         }
@@ -992,13 +1013,9 @@ impl Offers {
         if !inplace.is_empty() && model.trains {
             group(vec![vec![Lever::InplaceActivations { modules: inplace }]]);
         }
-        if model.trains && !model.facts.compiled {
-            let choices = recompute::offered(model).into_iter();
-            group(
-                choices
-                    .map(|modules| vec![Lever::Recompute { modules }])
-                    .collect(),
-            );
+        let modules = recompute::modules(model);
+        if model.trains && !model.facts.compiled && !modules.is_empty() {
+            group(vec![vec![Lever::Recompute { modules }]]);
         }
         if set_to_none::offered(model) {
             group(vec![vec![Lever::SetToNone {}]]);

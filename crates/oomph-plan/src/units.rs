@@ -7,38 +7,43 @@ use std::collections::{HashMap, HashSet};
 
 use crate::draft::Draft;
 use crate::levers::blocks::find;
+use crate::levers::recompute;
 use crate::model::Model;
 
 /// Ratios of bytes to time this close are one: then the order of the forward pass decides. What
 /// comes first is needed last, when other activations are gone already.
 const STEP: f64 = 1.15;
+/// The part of the host's time that single modules are thought to cost: it mostly hides behind the GPU's.
+const HOST_SHARE: f64 = 0.25;
 /// Less is not worth a change.
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// Modules in the order in which giving up their activations pays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sequence {
-    modules: Vec<String>,
+    /// Those of each decision.
+    steps: Vec<Vec<String>>,
 }
 
 impl Sequence {
     /// How long it is.
     pub fn len(&self) -> usize {
-        self.modules.len()
+        self.steps.len()
     }
 
     /// Whether there is nothing to choose from.
     pub fn is_empty(&self) -> bool {
-        self.modules.is_empty()
+        self.steps.is_empty()
     }
 
     /// The modules of the first `count` decisions, in the order of the forward pass; those inside
     /// of others among them are left out.
     pub fn prefix(&self, model: &Model, count: usize) -> Vec<String> {
         let chosen: HashSet<&str> = self
-            .modules
+            .steps
             .iter()
             .take(count)
+            .flatten()
             .map(String::as_str)
             .collect();
         let mut seen = HashSet::new();
@@ -191,7 +196,7 @@ pub fn to_checkpoint(draft: &Draft<'_>) -> Sequence {
     for unit in worth {
         if !ancestors(&unit.module).any(|above| taken.contains(above)) {
             taken.insert(unit.module.clone());
-            sequence.modules.push(unit.module);
+            sequence.steps.push(vec![unit.module]);
         }
     }
     sequence
@@ -203,7 +208,38 @@ pub fn to_offload(draft: &Draft<'_>) -> Sequence {
     let mut worth = worth(draft, &blocks(draft.model));
     worth.sort_by_key(|unit| unit.place);
     Sequence {
-        modules: worth.into_iter().map(|unit| unit.module).collect(),
+        steps: worth.into_iter().map(|unit| vec![unit.module]).collect(),
+    }
+}
+
+/// The order in which computing single modules again pays: most bytes for the least time first.
+pub fn to_recompute(draft: &Draft<'_>) -> Sequence {
+    /// More decisions are made several at a time: each costs a search as much as a block does.
+    const MOST: usize = 24;
+    let modules = recompute::modules(draft.model);
+    let mut units = recompute::units(draft, &modules);
+    units.retain(|unit| unit.bytes > 0);
+    units.sort_by(|a, b| {
+        let class = |unit: &recompute::Unit| {
+            class(
+                unit.bytes,
+                unit.load.busy + HOST_SHARE * unit.load.host(draft.pace()),
+            )
+        };
+        class(b)
+            .cmp(&class(a))
+            .then(b.place.cmp(&a.place))
+            .then(a.modules.cmp(&b.modules))
+    });
+    let at_once = units.len().div_ceil(MOST).max(1);
+    let names = |units: &[recompute::Unit]| {
+        units
+            .iter()
+            .flat_map(|unit| unit.modules.iter().cloned())
+            .collect()
+    };
+    Sequence {
+        steps: units.chunks(at_once).map(names).collect(),
     }
 }
 
@@ -224,7 +260,14 @@ pub fn to_stream(model: &Model) -> Sequence {
         modules = layers.map(|module| module.name.clone()).collect();
     }
     modules.reverse();
-    Sequence { modules }
+    Sequence {
+        steps: modules.into_iter().map(|module| vec![module]).collect(),
+    }
+}
+
+/// Bytes for a nanosecond, in steps.
+fn class(bytes: u64, time: f64) -> i64 {
+    ((bytes as f64 / time.max(1.0)).ln() / STEP.ln()).round() as i64
 }
 
 struct Unit {
@@ -260,7 +303,7 @@ fn worth(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
         .filter(|(_, (bytes, ..))| *bytes >= LEAST_BYTES)
         .map(|(module, (bytes, time, place))| Unit {
             module: module.to_owned(),
-            class: ((bytes as f64 / time.max(1.0)).ln() / STEP.ln()).round() as i64,
+            class: class(bytes, time),
             place,
         })
         .collect()

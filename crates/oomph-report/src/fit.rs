@@ -70,6 +70,8 @@ pub struct Plan {
     pub same_results: Results,
     /// Whether a run at the capacity less the margin confirmed it.
     pub verified: bool,
+    /// Steps of that run; 0 where there was none.
+    pub steps: u32,
     /// What the levers said, and what the figures rest on.
     pub notes: Vec<String>,
 }

@@ -17,9 +17,9 @@ import torch
 Around = Callable[[torch.nn.Module, Callable[..., Any], tuple, dict], Any]
 """`around(module, forward, args, kwargs)` calls `forward(*args, **kwargs)` and returns its output."""
 
-_chosen: weakref.WeakKeyDictionary[torch.nn.Module, list[tuple[int, Around]]] = (
-    weakref.WeakKeyDictionary()
-)
+_chosen: dict[int, list[tuple[int, Around]]] = {}
+"""By the `id` of the module, which leaves when the module ends: asking a `WeakKeyDictionary` takes ten times
+as long, and all modules of a class ask in each call."""
 _inside: set[int] = set()
 """Modules whose own forward is running: what it calls of its base class is the same call."""
 
@@ -34,16 +34,17 @@ class Handle:
     def remove(self) -> None:
         """Take it off again. The class's forward goes on asking, which costs a look-up a call."""
         module = self._module()
-        functions = _chosen.get(module) if module is not None else None
+        functions = _chosen.get(id(module)) if module is not None else None
         if functions is not None and self._entry in functions:
             functions.remove(self._entry)
-            if not functions:
-                del _chosen[module]
 
 
 def around_forward(module: torch.nn.Module, around: Around, order: int) -> Handle:
     """Put `around` about the forward of `module`; of several, the lowest `order` is the outermost."""
-    functions = _chosen.setdefault(module, [])
+    functions = _chosen.get(id(module))
+    if functions is None:
+        functions = _chosen[id(module)] = []
+        weakref.finalize(module, _chosen.pop, id(module)).atexit = False
     entry = (order, around)
     functions.append(entry)
     functions.sort(key=lambda entry: entry[0])
@@ -63,14 +64,14 @@ def around_forward(module: torch.nn.Module, around: Around, order: int) -> Handl
 
 def arounds(module: torch.nn.Module) -> list[Around]:
     """What is about the forward of `module`, the outermost first."""
-    return [around for _, around in _chosen.get(module, [])]
+    return [around for _, around in _chosen.get(id(module), [])]
 
 
 def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        functions = _chosen.get(module)
-        if functions is None or id(module) in _inside:
+        functions = _chosen.get(id(module))
+        if not functions or id(module) in _inside:
             return original(module, *args, **kwargs)
 
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
 from collections.abc import Callable
@@ -65,6 +66,12 @@ SAVED: dict[str, dict[str, int | None]] = {
 }
 """What nodes save of their arguments, by the number of the edge; None is their own result."""
 
+PRODUCT_NODES = ("AddmmBackward0", "MmBackward0", "LinearBackward0", "ConvolutionBackward0")
+"""Nodes of `PRODUCTS`, which save what they are given as the first of `SAVED`."""
+
+BATCH_NORM_NODES = ("CudnnBatchNormBackward0", "NativeBatchNormBackward0")
+"""Nodes that save the mean and the inverse deviation of the batch."""
+
 DATA = {
     "AddmmBackward0": 1,
     "LinearBackward0": 0,
@@ -77,6 +84,10 @@ DATA = {
 }
 """The edge that activations come by, where the others lead to parameters. What comes by the others all
 the same is not looked at, so that it is kept."""
+
+
+COMPARED = 16
+"""Parts in which two results of a batch normalization are compared."""
 
 
 def _signed(dim: int) -> int:
@@ -146,6 +157,7 @@ class Recompute(Lever):
         self.modules = modules
         self.places = Places(modules)
         self.graph: _Graph | None = None
+        self.ways: _Ways = {}
         self.called: set[str] = set()
         self.recomputed: set[str] = set()
         self.kept: dict[str, list[str]] = {}
@@ -164,13 +176,14 @@ class Recompute(Lever):
             around_forward(module, self._around(_Place(self, name, module)), self.order)
 
     def _enter(self, root: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-        self.graph = _Graph(_tensors((args, kwargs))) if torch.is_grad_enabled() else None
+        inputs = _tensors((args, kwargs))
+        self.graph = _Graph(inputs, self.ways) if torch.is_grad_enabled() else None
 
     def _leave(self, root: torch.nn.Module, output: Any) -> None:
         graph, self.graph = self.graph, None
         if graph is not None:
             for tensor in _tensors(output):
-                graph.settle(tensor.grad_fn)
+                graph.settle(tensor.grad_fn, "")
 
     def _after_backward(self) -> None:
         self.backwards += 1
@@ -205,7 +218,7 @@ class Recompute(Lever):
     ) -> Any:
         node, inplace = x.grad_fn, bool(getattr(place.module, "inplace", False))
         # Whatever this input was made of has saved what it saves.
-        graph.settle(node)
+        graph.settle(node, place.name)
         source = graph.origin(x)
         if source is None:
             if inplace:
@@ -217,6 +230,8 @@ class Recompute(Lever):
         output = call.first(x)
         if not isinstance(output, torch.Tensor) or output.grad_fn in (None, node):
             return output
+        if place.is_product and isinstance(source, _Given):
+            call.source = _Argument.of(output, x) or source
         if not inplace and x._version != version:
             raise self.refuse(f"{place.name} changes its input in place. Leave it out of the plan")
         self.called.add(place.name)
@@ -280,8 +295,13 @@ class _Place:
             and "forward" not in vars(module)
             and _original(type(module).forward) is _original(kind.forward)
         )
+        self.is_product = self.is_one_operator and isinstance(
+            module, (*PRODUCTS, *_hugging_face_conv1d())
+        )
         self.is_norm = isinstance(module, NORMS)
         self.is_batch_norm = isinstance(module, BATCH_NORMS)
+        self.normalizes_alike: dict[Any, bool] = {}
+        """By the input's shape, strides and type: whether the batch's statistics give the same bits again."""
         # Asking all generators takes longer than such a module.
         made_by = type(module).__module__
         self.is_pure = made_by.startswith("transformers.") and (
@@ -345,6 +365,32 @@ class _Given:
         return self.tensor
 
 
+class _Argument:
+    """What a product was given, as the product itself keeps it: already in the type that it computes in."""
+
+    def __init__(self, node: Node, name: str, shape: torch.Size) -> None:
+        self.node, self.name, self.shape = node, f"_saved_{name}", shape
+
+    @classmethod
+    def of(cls, output: torch.Tensor, x: torch.Tensor) -> _Argument | None:
+        """The argument `x` of the product that made `output`; None where the product keeps nothing."""
+        node = output.grad_fn
+        while node is not None and _kind(node)[0] in STEPS:
+            node = node.next_functions[0][0]
+        if node is None or _kind(node)[0] not in PRODUCT_NODES:
+            return None
+        (name,) = SAVED[_kind(node)[0]]
+        kept = getattr(node, f"_saved_{name}")
+        return cls(node, name, x.shape) if kept is not None and kept.numel() == x.numel() else None
+
+    def expect(self) -> None:
+        """It is there anyway."""
+
+    def value(self) -> torch.Tensor:
+        """Autograd looks whether it was changed."""
+        return getattr(self.node, self.name).reshape(self.shape)
+
+
 @functools.cache
 def _empty(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return torch.empty(0, dtype=dtype, device=device)
@@ -389,7 +435,7 @@ class _Recipe:
         with torch.no_grad():
             tensor = self.producer.take()
             for node in reversed(self.steps):
-                tensor = STEPS[node.name()](tensor, node)
+                tensor = STEPS[_kind(node)[0]](tensor, node)
             if tensor.stride() != self.stride:
                 tensor = torch.empty_strided(
                     self.shape, self.stride, dtype=tensor.dtype, device=tensor.device
@@ -455,17 +501,16 @@ class _Operator(_Call):
             self.statistics = [
                 buffer._version for buffer in module._buffers.values() if buffer is not None
             ]
-        return self.forward(x)
+        output = self.forward(x)
+        self.node = output.grad_fn if self.batch_norm else None
+        return output
 
     def compute(self) -> torch.Tensor:
         module = self.place.module
         with torch.no_grad(), self.autocast.again(caches=False):
             x = self.begin()
             if self.batch_norm:
-                # Without the running statistics, which do not enter the result.
-                return torch.nn.functional.batch_norm(
-                    x, None, None, module.weight, module.bias, True, 0.0, module.eps
-                )
+                return self._normalize(x)
             if self.place.is_batch_norm:
                 now = [buffer._version for buffer in module._buffers.values() if buffer is not None]
                 if module.training or now != self.statistics:
@@ -476,6 +521,61 @@ class _Operator(_Call):
             if getattr(module, "inplace", False) and self.source.producer.cached is not None:
                 x = x.clone()
             return self.forward(x)
+
+    def _normalize(self, x: torch.Tensor) -> torch.Tensor:
+        """Without the running statistics, which do not enter the result.
+
+        With the batch's own, which the node keeps, its input is read once rather than twice: where that gives
+        the same bits, which depends on the kernel that cuDNN has for the shape.
+        """
+        module = self.place.module
+        known = self.place.normalizes_alike
+        key = x.shape, x.stride(), x.dtype
+        statistics = self._batch_statistics(x) if known.get(key, True) else None
+        if statistics is not None and key in known:
+            return torch.batch_norm_elemt(x, module.weight, module.bias, *statistics, module.eps)
+        result = torch.nn.functional.batch_norm(
+            x, None, None, module.weight, module.bias, True, 0.0, module.eps
+        )
+        if statistics is not None:
+            known[key] = not _has_contents() or all(
+                torch.equal(
+                    result[:, part],
+                    torch.batch_norm_elemt(
+                        x[:, part],
+                        module.weight[part],
+                        module.bias[part],
+                        *(s[part] for s in statistics),
+                        module.eps,
+                    ),
+                )
+                for part in _parts_of(x.shape[1])
+            )
+        return result
+
+    def _batch_statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Mean and inverse deviation of each channel, where a kernel could take them."""
+        module = self.place.module
+        if (
+            not x.is_cuda
+            or x.dtype != torch.float32
+            or module.weight is None
+            or _kind(self.node)[0] not in BATCH_NORM_NODES
+        ):
+            return None
+        return self.node._saved_result1, self.node._saved_result2
+
+
+@functools.cache
+def _has_contents() -> bool:
+    """Whether tensors on the GPU have values to compare: on a virtual one they have none."""
+    return not hasattr(ctypes.PyDLL(None), "oomph_vgpu_usage")
+
+
+def _parts_of(channels: int) -> list[slice]:
+    """Channels that are compared at a time, so that comparing takes little memory."""
+    size = -(-channels // COMPARED)
+    return [slice(begin, begin + size) for begin in range(0, channels, size)]
 
 
 class _Composite(_Call):
@@ -566,8 +666,34 @@ class _Product(_Producer):
 # ---- who saved what ----
 
 
-_KINDS: dict[type, tuple[bool, int | None]] = {}
-"""Of nodes by their type: whether they are in `SAVED`, and their edge in `DATA`."""
+_KINDS: dict[type, tuple[str, int | None]] = {}
+"""Of nodes by their type: their name, and their edge in `DATA`. Asking a node for its name takes longer
+than following it."""
+
+
+def _kind(node: Node) -> tuple[str, int | None]:
+    known = _KINDS.get(type(node))
+    if known is None:
+        name = node.name()
+        known = _KINDS[type(node)] = name, DATA.get(name)
+    return known
+
+
+def _before(node: Node) -> list[tuple[int, Node]]:
+    """The nodes that activations came from, with the numbers of their edges."""
+    data = _kind(node)[1]
+    return [
+        (number, before)
+        for number, (before, _) in enumerate(node.next_functions)
+        if before is not None
+        and type(before) is not AccumulateGrad
+        and (data is None or number == data)
+    ]
+
+
+_Ways = dict[tuple[int, str], tuple[int, list[tuple[tuple[int, ...], type]]]]
+"""Of each place where a graph was settled: how many nodes were made since the place before, and how the
+nodes that keep recipes are reached from there, edge by edge."""
 
 
 class _Graph:
@@ -575,10 +701,13 @@ class _Graph:
 
     # Nodes by their sequence numbers: many objects that stay would wake Python's garbage collector.
 
-    def __init__(self, inputs: list[torch.Tensor]) -> None:
+    def __init__(self, inputs: list[torch.Tensor], ways: _Ways) -> None:
         self._results: dict[int, tuple[Node, _Producer]] = {}
-        self.seen = {t.grad_fn._sequence_nr() for t in inputs if t.grad_fn is not None}
+        self._seen = {t.grad_fn._sequence_nr() for t in inputs if t.grad_fn is not None}
         self._factors: dict[int, tuple[Node, dict[str, _Recipe]]] = {}
+        self._replaced: set[int] = set()
+        self._ways, self._settled = ways, 0
+        self._last: int | None = None
 
     def add(self, node: Node, producer: _Producer) -> None:
         """What `node` made can be computed again."""
@@ -593,43 +722,63 @@ class _Graph:
         known, factors = self._factors.get(number, (None, None))
         return self._product(node, factors) if known is node else None
 
-    def settle(self, node: Node | None) -> None:
+    def settle(self, node: Node | None, place: str) -> None:
         """Let `node` and what is before it keep recipes in place of results that can be computed again."""
+        if node is None:
+            return
+        key = self._settled, place
+        self._settled += 1
+        number = node._sequence_nr()
+        made = number - (number if self._last is None else self._last)
+        self._last = number
+        # Where as many nodes were made as in the pass before, the script did the same again.
+        known, ways = self._ways.get(key, (None, []))
+        if known == made and all(self._follow(node, *way) for way in ways):
+            return
+        self._ways[key] = made, _ways_to(self._walk(node), node)
+
+    def _follow(self, node: Node, edges: tuple[int, ...], kind: type) -> bool:
+        """Let the node that is there, where it was in the pass before, keep recipes."""
+        for edge in edges:
+            following = node.next_functions
+            node = following[edge][0] if edge < len(following) else None
+            if node is None:
+                return False
+        return type(node) is kind and self._replace(node)
+
+    def _walk(self, node: Node) -> list[Node]:
+        """All that is before `node` and was not looked at; those of it that keep recipes."""
         # What is before a node comes first: products are known when somebody has saved them.
-        waiting: list[tuple[Node, bool]] = [(node, False)] if node is not None else []
-        seen = self.seen
+        waiting: list[tuple[Node, bool]] = [(node, False)]
+        found = []
         while waiting:
             node, is_done = waiting.pop()
             if is_done:
-                self._replace(node)
+                if self._replace(node):
+                    found.append(node)
                 continue
             number = node._sequence_nr()
-            if number in seen:
+            if number in self._seen:
                 continue
-            seen.add(number)
-            # Asking a node for its name takes longer than all the rest.
-            known = _KINDS.get(type(node))
-            if known is None:
-                name = node.name()
-                known = _KINDS[type(node)] = name in SAVED, DATA.get(name)
-            saves, data = known
-            if saves:
+            self._seen.add(number)
+            if _kind(node)[0] in SAVED:
                 waiting.append((node, True))
-            edges = node.next_functions
-            if data is not None:
-                edges = edges[data : data + 1]
-            for before, _ in edges:
-                if before is not None and type(before) is not AccumulateGrad:
-                    waiting.append((before, False))
+            waiting.extend((before, False) for _, before in _before(node))
+        return found
 
     def origin(self, tensor: torch.Tensor) -> _Recipe | None:
         """How to compute `tensor` again; None if it cannot be."""
         found = self._trace(tensor.grad_fn, tensor.output_nr)
         return _recipe(found, tensor) if found is not None else None
 
-    def _replace(self, node: Node) -> None:
+    def _replace(self, node: Node) -> bool:
+        """Let a node keep recipes; whether there is something that it keeps so."""
+        number = node._sequence_nr()
+        if number in self._replaced:
+            return True
         found: tuple[_Producer, list[Node]] | None
-        for saved, edge in SAVED.get(node.name(), {}).items():
+        name = _kind(node)[0]
+        for saved, edge in SAVED.get(name, {}).items():
             if edge is None:
                 producer = self.producer(node)
                 found = (producer, []) if producer is not None else None
@@ -653,9 +802,11 @@ class _Graph:
                 continue
             if made:
                 made[0].expect()
-                if node.name() == "MulBackward0":
-                    entry = self._factors.setdefault(node._sequence_nr(), (node, {}))
+                self._replaced.add(number)
+                if name == "MulBackward0":
+                    entry = self._factors.setdefault(number, (node, {}))
                     entry[1][saved] = made[0]
+        return number in self._replaced
 
     def _trace(self, node: Node | None, number: int) -> tuple[_Producer, list[Node]] | None:
         """The producer of output `number` of a node, and the casts and views in between."""
@@ -666,7 +817,7 @@ class _Graph:
                 if number or (isinstance(producer, _Call) and not producer.is_as_made()):
                     return None
                 return producer, steps
-            if node.name() not in STEPS:
+            if _kind(node)[0] not in STEPS:
                 return None
             steps.append(node)
             node, number = node.next_functions[0]
@@ -684,9 +835,31 @@ class _Graph:
         return product
 
 
+def _ways_to(ends: list[Node], node: Node) -> list[tuple[tuple[int, ...], type]]:
+    """The shortest ways from `node` to each of `ends`."""
+    ways: dict[int, tuple[int, ...]] = {}
+    missing = {end._sequence_nr() for end in ends}
+    seen = set()
+    layer: list[tuple[Node, tuple[int, ...]]] = [(node, ())]
+    while missing and layer:
+        following = []
+        for node, edges in layer:
+            number = node._sequence_nr()
+            if number in seen:
+                continue
+            seen.add(number)
+            if number in missing:
+                missing.discard(number)
+                ways[number] = edges
+            following += [(before, (*edges, edge)) for edge, before in _before(node)]
+        layer = following
+    return [(ways[end._sequence_nr()], type(end)) for end in ends]
+
+
 def _recipe(found: tuple[_Producer, list[Node]], tensor: torch.Tensor) -> _Recipe | None:
-    if any(
-        stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    strides = tensor.stride()
+    if 0 in strides and any(
+        stride == 0 and size > 1 for size, stride in zip(tensor.shape, strides, strict=True)
     ):
         return None
     return _Recipe(*found, tensor)

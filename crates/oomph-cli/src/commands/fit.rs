@@ -173,6 +173,13 @@ impl Choice {
 const MOST_VERIFICATIONS: u32 = 12;
 /// Plans that may run out of memory before any held; then the one of least memory tells whether any can.
 const MOST_MISSES: u32 = 4;
+/// Steps that the chosen plan is run for: in the first ones the allocator may hold a few percent less than
+/// later, when its segments have been cut otherwise. It hardly changes after so many.
+const LONGER: u32 = 16;
+/// How often a step has to give back the cache to be said.
+const OFTEN: f64 = 0.5;
+/// Plans that are run for so long before one of them is taken as it is.
+const MOST_LONGER: u32 = 4;
 /// Plans that take so much less of the plain job's time, or of memory, are worth another run.
 const WORTH: f64 = 0.02;
 
@@ -249,6 +256,7 @@ impl Args {
             loading_ns: None,
             planning: 0.0,
             verifications: 0,
+            tried: Vec::new(),
             held: BTreeMap::new(),
             missed: Vec::new(),
             plain: None,
@@ -601,6 +609,8 @@ pub(crate) struct Fitter {
     /// Seconds of planning.
     planning: f64,
     verifications: u32,
+    /// Plans that went through.
+    tried: Vec<search::Plan>,
     /// What held the memory at the peak of the last plan that went through.
     held: BTreeMap<String, u64>,
     /// Plans that ran out of memory, as measured without a limit, and what held theirs.
@@ -846,10 +856,13 @@ impl Fitter {
             })
     }
 
-    /// The plans to show, and which of them is chosen.
-    fn plans(&mut self, bases: &[Base]) -> anyhow::Result<(Vec<Plan>, Option<usize>)> {
-        let mut verified: Vec<Plan> = Vec::new();
-        let mut found = self.search(bases);
+    /// Verifies what is best of what was found, for each of the goals.
+    fn verify_best(
+        &mut self,
+        bases: &[Base],
+        verified: &mut Vec<Plan>,
+        mut found: Found,
+    ) -> anyhow::Result<Found> {
         // Those that keep results first: what they teach helps the others.
         let mut goals = vec![Choice::SameResults, Choice::Fastest];
         if !goals.contains(&self.choice) {
@@ -879,14 +892,14 @@ impl Fitter {
                     break;
                 }
                 let left_out = self.rejected.len();
-                self.attempt(&best, &mut verified)?;
+                self.attempt(&best, verified)?;
                 found = self.search(bases);
                 if !verified.is_empty() || self.rejected.len() > left_out {
                     continue;
                 }
                 misses += 1;
                 if misses == MOST_MISSES {
-                    self.attempt_least(&found, &mut verified)?;
+                    self.attempt_least(&found, verified)?;
                     found = self.search(bases);
                     if verified.is_empty() {
                         break 'goals;
@@ -897,10 +910,14 @@ impl Fitter {
         // What plans were seen to need makes those like them look too large, perhaps wrongly: nothing
         // is given up before the plan of least memory was tried on this GPU.
         if verified.is_empty() {
-            self.attempt_least(&found, &mut verified)?;
+            self.attempt_least(&found, verified)?;
             found = self.search(bases);
         }
-        verified.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
+        Ok(found)
+    }
+
+    /// The one of `verified` that was asked for, or what comes nearest.
+    fn choose(&self, verified: &[Plan]) -> Option<Plan> {
         let least = |choice: Choice| {
             let plans = verified.iter();
             plans
@@ -911,10 +928,42 @@ impl Fitter {
                         .total_cmp(&choice.of(b.time_ratio, b.peak.used_bytes))
                 })
         };
-        let choice = least(self.choice)
+        least(self.choice)
             .or_else(|| least(Choice::SameResults))
             .or_else(|| least(Choice::Fastest))
-            .cloned();
+            .cloned()
+    }
+
+    /// The plans to show, and which of them is chosen.
+    fn plans(&mut self, bases: &[Base]) -> anyhow::Result<(Vec<Plan>, Option<usize>)> {
+        let mut verified: Vec<Plan> = Vec::new();
+        let mut found = self.search(bases);
+        let trains = bases.first().is_some_and(|base| base.model.trains);
+        let mut longer: Vec<Vec<Lever>> = Vec::new();
+        let choice = loop {
+            found = self.verify_best(bases, &mut verified, found)?;
+            let choice = self.choose(&verified);
+            // Several ranks take too long.
+            let Some(plan) = choice.as_ref().filter(|plan| {
+                trains
+                    && plan.steps < LONGER
+                    && plan.steps >= self.workshop.steps
+                    && oomph_plan::sharding::gpus(&plan.levers).is_none()
+                    && !longer.contains(&plan.levers)
+                    && longer.len() < MOST_LONGER as usize
+            }) else {
+                break choice;
+            };
+            longer.push(plan.levers.clone());
+            let held = self.run_longer(plan)?;
+            verified.retain(|other| other.levers != plan.levers);
+            match held {
+                Some(plan) => verified.push(plan),
+                None => self.options.failed.push(plan.levers.clone()),
+            }
+            found = self.search(bases);
+        };
+        verified.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
         // What another plan beats in everything is no choice.
         let beaten = |plan: &Plan, by: &Plan| {
             by.levers != plan.levers
@@ -1016,7 +1065,8 @@ impl Fitter {
                         let time = self.time_ratio(&run, plan);
                         self.options.learn(plan, used, time);
                         if used == run.peak().used_bytes {
-                            self.missed.push(self.measured(plan, &run, time));
+                            let missed = self.measured(plan, &run, true);
+                            self.missed.push((missed, std::mem::take(&mut self.held)));
                         }
                     }
                     Ended::Failed { why, .. } | Ended::Refused(why) => {
@@ -1050,27 +1100,75 @@ impl Fitter {
         if run.peak().used_bytes > self.workshop.budget && limited {
             return Ok(None);
         }
-        let (mut verified, held) = self.measured(plan, &run, time_ratio);
-        verified.verified = limited;
-        self.held = held;
-        Ok(Some(verified))
+        self.tried.push(plan.clone());
+        Ok(Some(self.measured(plan, &run, limited)))
     }
 
-    /// A plan as a run of it measured it, and what held the memory at its peak.
-    fn measured(
-        &self,
-        plan: &search::Plan,
-        run: &Run,
-        time_ratio: Option<f64>,
-    ) -> (Plan, BTreeMap<String, u64>) {
+    /// Runs a verified plan for more steps. `None` if it does not hold.
+    fn run_longer(&mut self, plan: &Plan) -> anyhow::Result<Option<Plan>> {
+        let tried = self.tried.iter().find(|tried| tried.levers == plan.levers);
+        let Some(tried) = tried.cloned() else {
+            return Ok(Some(plan.clone()));
+        };
+        let steps = std::mem::replace(&mut self.workshop.steps, LONGER);
+        let ended = self.workshop.run(
+            &format!("plan-{}-longer", self.verifications),
+            &format!("running for {LONGER} steps: {}", listed(&plan.levers, ", ")),
+            &plan.levers,
+            Variant::default(),
+            Some(self.workshop.budget),
+        );
+        self.workshop.steps = steps;
+        let (held, used) = match ended? {
+            Ended::Through(run) => {
+                let measured = self.measured(&tried, &run, true);
+                let used = measured.peak.used_bytes;
+                (
+                    (used <= self.workshop.budget).then_some(measured),
+                    Some(used),
+                )
+            }
+            Ended::OutOfMemory(_) => (None, Some(self.workshop.budget + 1)),
+            // It took too long, or the script has no more to do.
+            Ended::Refused(_) | Ended::Failed { .. } => {
+                let mut plan = plan.clone();
+                plan.notes
+                    .push(format!("what it holds was seen for {} steps", plan.steps));
+                (Some(plan), None)
+            }
+        };
+        if let Some(used) = used {
+            let time = held
+                .as_ref()
+                .map_or(plan.time_ratio, |held| held.time_ratio);
+            let more = |now: f64, before: f64| if before > 0.0 { now / before } else { 1.0 };
+            self.options.correct(
+                &plan.levers,
+                more(used as f64, plan.peak.used_bytes as f64),
+                more(time, plan.time_ratio),
+            );
+        }
+        Ok(held)
+    }
+
+    /// A plan as a run of it was.
+    fn measured(&mut self, plan: &search::Plan, run: &Run, limited: bool) -> Plan {
+        self.held = run
+            .summary
+            .by_category
+            .iter()
+            .map(|(name, held)| ((*name).to_owned(), *held))
+            .collect();
         let mut measured = predicted(plan);
         measured.peak = run.peak();
-        if let Some(ratio) = time_ratio {
+        measured.verified = limited;
+        measured.steps = run.record.steps;
+        if let Some(ratio) = self.time_ratio(run, plan) {
             measured.time_ratio = ratio;
         }
-        if run.retries_a_step() >= 1.0 {
+        if run.retries_a_step() >= OFTEN {
             measured.notes.push(
-                "it fits so closely that the allocator gives its cache back in every step, which takes time: a smaller batch or a larger --margin avoids it".to_owned(),
+                "it fits so closely that the allocator gives its cache back in most steps, which takes time: a smaller batch or a larger --margin avoids it".to_owned(),
             );
         }
         measured
@@ -1082,9 +1180,7 @@ impl Fitter {
                 let note = lever.note.as_ref()?;
                 Some(format!("{}: {note}", lever.name))
             }));
-        let held = run.summary.by_category.iter();
-        let held = held.map(|(name, held)| ((*name).to_owned(), *held));
-        (measured, held.collect())
+        measured
     }
 
     /// The script fails under a plan: the lever of it that no plan has worked with is left out; where
@@ -1155,6 +1251,7 @@ fn predicted(plan: &search::Plan) -> Plan {
         predicted_time_ratio: plan.time_ratio,
         same_results: plan.results,
         verified: false,
+        steps: 0,
         notes: plan.assumptions.clone(),
     }
 }

@@ -45,8 +45,8 @@ const LEAST_BYTES: u64 = 256 << 10;
 /// pass and coming back in the backward pass.
 const HOST_NS: f64 = 100_000.0;
 
-/// The modules that it could be applied to: the cheap ones, and those with the products before them.
-pub(crate) fn offered(model: &Model) -> Vec<Vec<String>> {
+/// The modules that it could be applied to: the cheap ones, and the products before them.
+pub(crate) fn modules(model: &Model) -> Vec<String> {
     let kinds: HashMap<&str, &str> = model
         .modules
         .iter()
@@ -94,18 +94,78 @@ pub(crate) fn offered(model: &Model) -> Vec<Vec<String>> {
         let used: HashSet<&str> = calls.map(|call| call.module.as_str()).collect();
         in_order(model, |name| used.contains(name))
     };
-    let first = useful(in_order(model, |name| cheap.contains(name)));
-    let second = useful(in_order(model, |name| {
+    useful(in_order(model, |name| {
         cheap.contains(name) || wide.contains(name)
-    }));
-    let mut choices = Vec::new();
-    if !first.is_empty() {
-        choices.push(first);
+    }))
+}
+
+/// Modules that only help together, what they give up and what that costs.
+pub(crate) struct Unit {
+    pub(crate) modules: Vec<String>,
+    /// What is no longer kept.
+    pub(crate) bytes: u64,
+    /// What is computed again.
+    pub(crate) load: Load,
+    /// Where the first of it is made.
+    pub(crate) place: usize,
+}
+
+/// The parts of `modules`, each with those that work in place on its result.
+pub(crate) fn units(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
+    let (found, positions) = find(draft, modules);
+    let model = draft.model;
+    let name = |call: u32| {
+        model
+            .calls
+            .get(call as usize)
+            .map_or("", |call| &call.module)
+    };
+    let mut units: HashMap<&str, (Unit, HashSet<u32>)> = HashMap::default();
+    for one in &found.dropped {
+        let Some(tensor) = draft.template.tensors.get(one.number as usize) else {
+            continue;
+        };
+        let place = positions.frees.get(&one.number).copied().unwrap_or(0);
+        let (unit, calls) = units.entry(name(one.call)).or_insert_with(|| {
+            let unit = Unit {
+                modules: vec![name(one.call).to_owned()],
+                bytes: 0,
+                load: Load::default(),
+                place,
+            };
+            (unit, HashSet::default())
+        });
+        unit.bytes += tensor.bytes;
+        // What is made first is freed last.
+        unit.place = unit.place.max(place);
+        calls.insert(one.call);
+        let again = one.users.iter().filter(|user| found.through.contains(user));
+        for &user in again {
+            calls.insert(user);
+            if !unit.modules.iter().any(|known| known == name(user)) {
+                unit.modules.push(name(user).to_owned());
+            }
+        }
     }
-    if !second.is_empty() && choices.first() != Some(&second) {
-        choices.push(second);
-    }
-    choices
+    units
+        .into_values()
+        .map(|(mut unit, calls)| {
+            for call in calls {
+                unit.load.add(load(draft, call));
+            }
+            unit
+        })
+        .collect()
+}
+
+/// Computing a call again.
+fn load(draft: &Draft<'_>, call: u32) -> Load {
+    let mut load = draft.forward_load(call);
+    load.add(Load {
+        lever: HOST_NS,
+        ..Load::default()
+    });
+    load
 }
 
 /// Names of called modules that are wanted, in the order of the calls.
@@ -221,11 +281,7 @@ pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
     let mut again: Vec<u32> = found.again().into_iter().collect();
     again.sort_unstable();
     for call in again {
-        let mut load = draft.forward_load(call);
-        load.add(Load {
-            lever: HOST_NS,
-            ..Load::default()
-        });
+        let load = load(draft, call);
         draft.body.add(load);
     }
     draft.template.body = edits.apply(&draft.template.body);
