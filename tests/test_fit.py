@@ -103,6 +103,11 @@ def peak(place, script, *options):
     return json.loads((place / "run.json").read_text())["peak"]
 
 
+def found_budget(found):
+    """What a plan might use, in bytes."""
+    return found.json["gpu"]["memory_bytes"] - found.json["gpu"]["margin_bytes"]
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """The peak of the job as it is."""
@@ -173,6 +178,16 @@ def test_nothing_fits_says_what_would(tmp_path, plain):
     assert found.json["held_by"]["parameters"] > 0
     prices = [gpu["usd_per_hour"] for gpu in found.json["gpus"] if gpu["as_it_is"]]
     assert prices and prices == sorted(prices)
+    # A plan is named on GPUs that the job does not fit as it is.
+    assert len({gpu["id"] for gpu in found.json["gpus"]}) == len(found.json["gpus"])
+    # The plan of least memory ran out of memory and was measured: it needs no other run.
+    made = sorted(run.name for run in tmp_path.glob("oomph-report/script-1/plan-*"))
+    assert made == ["plan-1", "plan-1-unlimited"]
+    least = found.json["least"]["peak"]["used_bytes"]
+    assert f"{(least - found_budget(found)) / 2**30:.1f} GiB too much" in " ".join(
+        found.out.split()
+    )
+    assert all(variant["used_bytes"] < least for variant in found.json["variants"])
     variants = [variant["what"].partition(",")[0] for variant in found.json["variants"]]
     # Not half as wide: the data goes into the first block as it is.
     assert variants == [
