@@ -293,3 +293,78 @@ def test_refusals(tmp_path):
     """
     stopped = run(tmp_path, compiled, ("recompute", {"modules": ["OptimizedModule._orig_mod.1"]}))
     assert "torch.compile" in stopped.refusal
+
+
+def test_products_keep_what_they_multiply_and_not_what_it_was_cast_from(tmp_path):
+    """Under autocast the norm's wide result would otherwise stay for the product alone."""
+    code = SAVED.replace(
+        "    loss = model(x)",
+        "    with torch.autocast('cpu', torch.bfloat16):\n        y = model(x)\n    loss = y",
+    )
+    code = code.replace("self.norm(x)", "self.norm(x.float())").replace(
+        ".pow(2)", ".float().pow(2)"
+    )
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, ("recompute", {"modules": names(["wide", "act"])}))
+    assert plain.out == [False, True, True] * 2 + [True]
+    assert changed.out == [False] * 6 + [True]
+
+
+def test_scripts_that_do_something_else_each_time(tmp_path):
+    """Where nodes lie in the graph is remembered from the pass before, and no longer true here."""
+    code = """
+    class Mlp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.wide, self.act, self.out = nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)
+            self.step = 0
+        def forward(self, x):
+            self.step += 1
+            h = self.act(self.wide(self.norm(x)))
+            if self.step % 2:
+                h = h * 2
+            if self.step % 3 == 0:
+                h = (h + torch.tanh(h)).relu() * self.norm(x).mean()
+            made.append(StorageWeakRef(h.untyped_storage()))
+            return x + self.out(h if self.step % 5 else h.double().float())
+    from torch.multiprocessing.reductions import StorageWeakRef
+    out = []
+    model = nn.Sequential(nn.Linear(8, 8), Mlp(), Mlp())
+    for step in range(12):
+        made = []
+        loss = model(torch.randn(2, 5, 8)).pow(2).mean()
+        kept = [not storage.expired() for storage in made]
+        loss.backward()
+        out.append([kept, loss.detach(), [p.grad.clone() for p in model.parameters()]])
+        model.zero_grad()
+    """  # fmt: skip
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, ("recompute", {"modules": names(["norm", "wide", "act"])}))
+    assert same([row[1:] for row in changed.out], [row[1:] for row in plain.out])
+    # The activation's result as it is, or cast: other ways came before.
+    assert [changed.out[step][0] for step in (1, 3, 7, 9)] == [[False, False]] * 4
+    assert changed.out[0][0] == plain.out[1][0] == [True, True]
+
+
+def test_batch_normalization_takes_the_statistics_that_it_has(oomph):
+    """On a GPU, where the first time shows that this gives the same bits."""
+    run = oomph("""
+        import torch
+        from torch import nn
+        from oomph.levers import Levers
+        calls = []
+        original = torch.batch_norm_elemt
+        torch.batch_norm_elemt = lambda *args: calls.append(args[0].shape) or original(*args)
+        levers = Levers([dict(name="recompute", modules=["Sequential.1", "Sequential.2"])])
+        levers.install()
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3)).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(16, 3, 64, 64, device="cuda")).mean().backward()
+            optimizer.step()
+        assert len(calls) == 2, calls
+        assert levers.report()[0]["applied"] == 2, levers.report()
+    """)  # fmt: skip
+    assert run.status == 0, run.err
+    assert "equal" not in str(run.json["assumptions"])

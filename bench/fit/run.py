@@ -68,7 +68,7 @@ def fit(job: str, gpu: str, share: int, peak: dict, place: Path, options: list[s
     if found["chosen"] is not None:
         again = place / f"again-{share}.json"
         row["again_status"] = oomph(
-            "run", "--gpu", gpu, "--memory", budget, "--steps", 3, "--plan", plan, "--no-measure",
+            "run", "--gpu", gpu, "--memory", budget, "--steps", 16, "--plan", plan, "--no-measure",
             "--json", again, "-q", "--out", place / f"again-{share}", script(job),
         )  # fmt: skip
         if again.exists():

@@ -3,10 +3,12 @@
     python bench/gpu/levers.py --out bench/gpu/results/NAME.json [--job gpt2 …] [--lever checkpoint …]
     python bench/gpu/levers.py --tiny --out FILE      # small models, to try the script (any CUDA GPU)
 
-Each variant of a job has a process of its own; they take turns, round by round, and the median of the
-steps is kept. `difference` is the relative L2 distance of loss, gradients and updated parameters from
-the plain job's first step, with the same weights, data and random state: 0 is bitwise, and "plain
-again" is the noise. Peaks are those of a step that begins with all of the optimizer's state.
+Each variant of a job has a process of its own; they take turns, round by round, and the median is kept:
+of steps in rows, as loops train that do not read the loss in every step (`step_s`), and of steps that are
+waited for one by one (`step_alone_s`), where the GPU idles at the beginning of each. `difference` is the
+relative L2 distance of loss, gradients and updated parameters from the plain job's first step, with the
+same weights, data and random state: 0 is bitwise, and "plain again" is the noise (less of it with
+`--deterministic`). Peaks are those of a step that begins with all of the optimizer's state.
 """
 
 import argparse
@@ -76,6 +78,8 @@ def whole_llama(tiny):
 
 
 JOBS = dict(gpt2=gpt2, resnet50=resnet50, vit_b_16=vit, bert_base=bert, llama1b_6_layers=llama, llama1b=whole_llama)  # fmt: skip
+DETERMINISTIC = "OOMPH_BENCH_DETERMINISTIC"
+ROW = 5
 NOT_COMPARED = ["llama1b"]
 """Gradients of a billion parameters on the CPU take longer than the measurement."""
 
@@ -120,9 +124,13 @@ WIDE = (
     ".downsample.0",
 )
 """Products whose results are wider than what they are made of, by the ends of their names."""
-CHECKPOINTED = dict(GPT2LMHeadModel=8, BertForSequenceClassification=1, VisionTransformer=1, LlamaForCausalLM=0, ResNet=1)  # fmt: skip
-"""How many blocks are checkpointed, beside recomputation in the others, until half of the peak's
-activations are gone; found with `oomph run --gpu h200`."""
+HALF = dict(
+    BertForSequenceClassification=[("intermediate.dense", 12), ("intermediate.intermediate_act_fn", 12), ("output.LayerNorm", 11), ("attention.output.LayerNorm", 3)],
+    VisionTransformer=[("mlp.0", 12), ("mlp.1", 12), ("ln_2", 12), ("ln_1", 7)],
+    ResNet=[("conv3", 16), ("bn1", 14), ("bn2", 14), ("relu", 14), ("downsample.0", 4)],
+)  # fmt: skip
+"""Modules that give up most bytes for their time, in so many of the blocks, until half of what is saved is
+gone; found with `oomph run --gpu h200`."""
 
 
 def cheap(model, wide):
@@ -137,12 +145,14 @@ def cheap(model, wide):
 
 
 def half(model):
-    """Recomputation everywhere but in the first blocks, which are checkpointed."""
-    first = repeated(model)[: CHECKPOINTED[type(model).__name__]]
-    rest = [name for name in cheap(model, True) if not name.startswith(tuple(f"{block}." for block in first))]  # fmt: skip
-    return [("recompute", dict(modules=rest))] + (
-        [("checkpoint", dict(modules=first))] if first else []
-    )
+    """The modules of `HALF`."""
+    blocks = repeated(model)
+    chosen = [
+        f"{block}.{part}" for part, count in HALF[type(model).__name__] for block in blocks[:count]
+    ]
+    known = names(model)
+    outside = ["ResNet.bn1", "ResNet.relu"]  # on the largest images of all
+    return "recompute", dict(modules=[name for name in (*outside, *chosen) if name in known])
 
 
 def variants(model):
@@ -155,7 +165,6 @@ def variants(model):
         "checkpoint half of the blocks": ("checkpoint", dict(modules=share(every, 0.5))),
         "recompute": ("recompute", dict(modules=cheap(model, False))),
         "recompute with products": ("recompute", dict(modules=cheap(model, True))),
-        "half of the activations": half(model),
         "recompute, chunked_cross_entropy 8": [
             ("recompute", dict(modules=cheap(model, False))),
             ("chunked_cross_entropy", dict(chunks=8)),
@@ -169,6 +178,8 @@ def variants(model):
         "optimizer_on_cpu": ("optimizer_on_cpu", {}),
         "chunked_cross_entropy 8": ("chunked_cross_entropy", dict(chunks=8)),
     }
+    if type(model).__name__ in HALF:
+        found["half of the activations"] = half(model)
     written_out = [name for name, module in names(model).items() if type(module).__name__ in ("LlamaRMSNorm", "NewGELUActivation")]  # fmt: skip
     if written_out:
         fused = ("fused_modules", dict(modules=written_out))
@@ -205,7 +216,7 @@ class Variant:
 
     def __init__(self, name, lever, make, tiny, reference):
         self.name, self.lever, self.make, self.tiny, self.reference = name, lever, make, tiny, reference  # fmt: skip
-        self.times, self.row = [], dict(name=name)
+        self.times, self.alone, self.row = [], [], dict(name=name)
 
     def begin(self):
         context = multiprocessing.get_context("spawn")
@@ -236,6 +247,8 @@ class Variant:
     # ---- in its process ----
 
     def setup(self):
+        if DETERMINISTIC in os.environ:
+            torch.use_deterministic_algorithms(True, warn_only=True)
         self.levers = None
         if self.lever not in (None, "save_on_cpu"):
             chosen = [self.lever] if isinstance(self.lever, tuple) else self.lever
@@ -304,15 +317,17 @@ class Variant:
         self.rest()
         return result
 
-    def steps(self, count):
+    def steps(self, count, row):
+        """Seconds of a step, `count` times: of `row` steps, between which nobody waits for the GPU."""
         self.one()  # memory is cut again, and clocks are up
         times = []
         for _ in range(count):
             torch.cuda.synchronize()
             begin = time.perf_counter()
-            self.one()
+            for _ in range(row):
+                self.one()
             torch.cuda.synchronize()
-            times.append(time.perf_counter() - begin)
+            times.append((time.perf_counter() - begin) / row)
         self.rest()
         return times
 
@@ -357,7 +372,8 @@ def measure(job, only, tiny, rounds):
             variant.row.update(variant.ask("peak") or {})
         for _ in range(rounds):
             for variant in running:
-                variant.times += variant.ask("steps", 3) or []
+                variant.times += variant.ask("steps", 3, ROW) or []
+                variant.alone += variant.ask("steps", 2, 1) or []
         for variant in running:
             variant.row.update(variant.ask("report") or {}, name=variant.name)
     finally:
@@ -367,14 +383,16 @@ def measure(job, only, tiny, rounds):
             os.remove(reference)
     rows = []
     for variant in running:
-        row = dict(job=job, **variant.row, steps_s=variant.times)
-        if variant.times:
+        row = dict(job=job, **variant.row, steps_s=variant.times, alone_s=variant.alone)
+        if variant.times and variant.alone:
             row["step_s"] = statistics.median(variant.times)
+            row["step_alone_s"] = statistics.median(variant.alone)
         rows.append(row)
     plain = rows[0]
     for row in rows:
         if "step_s" in row and "step_s" in plain:
             row["time_ratio"] = row["step_s"] / plain["step_s"]
+            row["time_ratio_alone"] = row["step_alone_s"] / plain["step_alone_s"]
             row["saved_bytes"] = plain["peak_allocated_bytes"] - row["peak_allocated_bytes"]
             activations = plain["peak_allocated_bytes"] - plain["held_between_steps_bytes"]
             row["saved_share_of_activations"] = row["saved_bytes"] / activations
@@ -388,8 +406,11 @@ def main():
     parser.add_argument("--lever", nargs="*", default=[], help="beginnings of variants' names")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--deterministic", action="store_true", help="kernels that give the same bits each time: exact levers then differ by 0")  # fmt: skip
     parser.add_argument("--out", required=True)
     arguments = parser.parse_args()
+    if arguments.deterministic:
+        os.environ.update({DETERMINISTIC: "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
     # CUDA begins in the processes of the variants, never in this one.
     began = time.time()
     result = dict(
@@ -421,7 +442,7 @@ def main():
             if "step_s" in row and "time_ratio" in row:
                 near = row.get("difference") or dict(loss=0, gradients=0)
                 text = (
-                    f"{row['step_s'] * 1e3:8.1f} ms {row['time_ratio']:6.3f}x  peak {row['peak_allocated_bytes'] / 2**20:7.0f} MiB  "
+                    f"{row['step_s'] * 1e3:8.1f} ms {row['time_ratio']:6.3f}x ({row['time_ratio_alone']:.3f}x alone)  peak {row['peak_allocated_bytes'] / 2**20:7.0f} MiB  "
                     f"{row['saved_share_of_activations']:6.1%} of activations ({row['saved_share_for_backward']:6.1%} after the forward pass)  loss {near['loss']:.1e}  gradients {near['gradients']}"
                 )
             else:
