@@ -213,3 +213,39 @@ def test_accelerate(tmp_path):
     assert distance(split.out[0], plain.out[0]) < 1e-6
     accumulates = ACCELERATE.replace("OPTIONS", "gradient_accumulation_steps=2")
     assert "accumulates" in run(tmp_path, accumulates, ("micro_batch", {"parts": 3})).refusal
+
+
+@pytest.mark.parametrize("parts", [3, 10])
+@pytest.mark.parametrize("reduction", ["sum", "sum by samples"])
+def test_divisions_by_frameworks_count_nothing(tmp_path, reduction, parts):
+    """They divide each loss by one where nothing accumulates, which parts of one sample are as many as."""
+    pytest.importorskip("accelerate")
+    pytest.importorskip("lightning")
+    loss = "F.cross_entropy(model(a), b, reduction='sum')" + " / len(a)" * (reduction != "sum")
+    code = ACCELERATE.replace("OPTIONS", "").replace("F.cross_entropy(model(a), b)", loss)
+    code = code.replace("lr=0.1", "lr=0.01")
+    plain, split = run(tmp_path, code), run(tmp_path, code, ("micro_batch", {"parts": parts}))
+    assert split.refusal is None and max(split.out[2]) == -(-10 // parts)
+    assert distance(split.out[0], plain.out[0]) < 1e-6
+    inside = loss.replace("model(a)", "self.net(a)")
+    code = LIGHTNING.replace(
+        "F.cross_entropy(self.net(a), b)\n            self.log", inside + "\n            self.log"
+    )
+    code = code.replace("lr=0.1", "lr=0.01")
+    assert inside in code
+    plain = lightning(tmp_path, "", code=code)
+    split = lightning(tmp_path, "", ("micro_batch", {"parts": parts}), code=code)
+    assert split.refusal is None and distance(split.out[0], plain.out[0]) < 1e-6
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum", "max"])
+def test_lightning_logs_what_the_batch_would(tmp_path, reduce):
+    code = LIGHTNING.replace("y[torch.rand(23) < 0.3] = -100", "pass").replace(
+        'self.log("loss", loss)',
+        f"""value = {{"mean": loss, "sum": (b == 1).float().sum(), "max": a.max()}}["{reduce}"]
+            self.log("it", value, on_step=True, on_epoch=True, reduce_fx="{reduce}")""",
+    )
+    code += "    out += [float(trainer.callback_metrics[n]) for n in ('it_step', 'it_epoch')]\n"
+    plain = lightning(tmp_path, "", code=code)
+    split = lightning(tmp_path, "", ("micro_batch", {"parts": 3}), code=code)
+    assert split.refusal is None and split.out[3:] == pytest.approx(plain.out[3:], rel=1e-5)

@@ -34,6 +34,7 @@ CODE = """
 """  # fmt: skip
 
 NAMES = [f"Net.{n}" for n in ["safe", "residual", "saved", "silu", "given", "out", "drop", "last"]]
+NAMES_LEFT = ["residual", "saved", "silu", "given", "drop", "last"]
 
 
 def test_only_where_nothing_reads_the_input(tmp_path):
@@ -46,6 +47,8 @@ def test_only_where_nothing_reads_the_input(tmp_path):
     assert report["applied"] == 2
     for words in ("SiLU needs its input", "read again", "saved", "the model's own", "kept by"):
         assert words in report["note"], report["note"]
+    # A patch must not make them work in place.
+    assert sorted(report["left"]) == sorted(f"Net.{n}" for n in NAMES_LEFT)
 
 
 def test_two_in_a_row(tmp_path):

@@ -1,6 +1,7 @@
 """The small levers, on the CPU: what they change, when they are inert, what they refuse."""
 
 import pytest
+import torch
 from lever_runs import distance, run
 
 TRAIN = """
@@ -27,6 +28,26 @@ def test_optimizer_step_changes_the_implementation_only(tmp_path, kind, optimize
     assert distance(other.out, plain.out) < 1e-6
     kinds = run(tmp_path, code + "    out = kinds\n", ("optimizer_step", {"kind": kind})).out
     assert kinds == ((True, False) if kind == "fused" else (False, False))
+
+
+@pytest.mark.parametrize("kind", ["fused", "single_tensor"])
+def test_optimizer_step_stays_out_of_what_is_saved_and_outlives_what_is_loaded(tmp_path, kind):
+    code = TRAIN + (
+        "    for _ in range(2): step(F.cross_entropy(model(x), y))\n"
+        "    import copy; saved = copy.deepcopy(optimizer.state_dict())\n"
+        "    if given is not None: optimizer.load_state_dict(given)\n"
+        "    step(F.cross_entropy(model(x), y))\n"
+        "    group = optimizer.param_groups[0]\n"
+        "    out = [saved, optimizer.state_dict(), (group['fused'], group['foreach'])]\n"
+    )
+    lever = ("optimizer_step", {"kind": kind})
+    plain = run(tmp_path, code, given=None).out
+    for given in (None, plain[0]):
+        *states, implementation = run(tmp_path, code, lever, given=given).out
+        assert implementation == (kind == "fused", False)
+        for state, expected in zip(states, plain, strict=False):
+            assert state["param_groups"] == expected["param_groups"]
+            assert distance(state["state"], expected["state"]) < 1e-6
 
 
 def test_optimizer_step_is_inert_where_there_is_none(tmp_path):
@@ -71,6 +92,21 @@ def test_tf32_holds_against_the_script(tmp_path, enabled):
     out = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
     """
     assert run(tmp_path, code, ("tf32", {"enabled": enabled})).out == (enabled, enabled)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"), reason="PyTorch 2.9 and later have it"
+)
+@pytest.mark.parametrize("place", ["", ".cuda.matmul", ".cudnn", ".cudnn.conv"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_tf32_holds_against_the_newer_setting(tmp_path, enabled, place):
+    code = f"""
+    torch.backends{place}.fp32_precision = {("ieee" if enabled else "tf32")!r}
+    out = [owner.fp32_precision for owner in (torch.backends.cuda.matmul, torch.backends.cudnn.conv)]
+    """
+    found = run(tmp_path, code, ("tf32", {"enabled": enabled}))
+    assert [precision == "tf32" for precision in found.out] == [enabled] * 2
+    assert found.levers["tf32"]["applied"] == 1
 
 
 def test_no_graph_in_evaluation(tmp_path):

@@ -5,6 +5,8 @@ Needs `pip install torchao`."""
 import textwrap
 
 import pytest
+import test_by_hand
+import test_levers_everywhere
 from lever_runs import distance, run
 
 pytest.importorskip("torchao")
@@ -35,6 +37,47 @@ def test_8bit_state_is_a_quarter_and_is_called_state(oomph, tmp_path):
     # A byte for each moment of each parameter, and 4 bytes for every 256.
     state = 2 * PARAMETERS / 4 * (1 + 4 / 256)
     assert found.json["by_category"]["optimizer_state"] == pytest.approx(state, rel=0.02)
+
+
+@pytest.mark.parametrize("framework", ["plain", "trainer", "lightning"])
+def test_8bit_state_under_frameworks(tmp_path, monkeypatch, framework):
+    """Trained, saved and resumed; what is saved of the model is as ever."""
+    code = test_levers_everywhere.FRAMEWORKS[framework].replace("n_embd=16", "n_embd=64")
+    if framework == "lightning":
+        # Its `map_location` is a function, with which PyTorch reads no tensors of classes of their own.
+        code = code.replace("out.append(train(1))", "out.append(None)")
+    code = "    torch.compile = lambda function=None, **options: function\n" + code
+    monkeypatch.setitem(test_levers_everywhere.FRAMEWORKS, framework, code)
+    plain = test_levers_everywhere.job(tmp_path, framework)
+    other = test_levers_everywhere.job(tmp_path, framework, ("optimizer_8bit", {}))
+    assert other.levers["optimizer_8bit"]["applied"] == (1 if framework == "lightning" else 2)
+    for mine, theirs in zip(weights(framework, other), weights(framework, plain), strict=True):
+        assert mine.keys() == theirs.keys()
+        # Steps of Adam are as large where gradients are near zero; without training it is 0.9 and more.
+        assert 0 < distance(mine, theirs) < 0.3
+
+
+@pytest.mark.parametrize(
+    "schedule", ["scheduler.step()", 'for g in optimizer.param_groups: g["lr"] = 0.5']
+)
+def test_8bit_state_by_hand_is_what_the_lever_makes(tmp_path, schedule):
+    code = test_by_hand.script(width=64).replace("scheduler.step()", schedule)
+    code = code.replace(": g[", ":\n            g[").replace("fused=False", "foreach=True")
+    changed = test_by_hand.patched(tmp_path, code, ("optimizer_8bit", {}))
+    assert "optimizer = AdamW8bit(" in changed and "foreach" not in changed
+    plainly = "torch.compile = lambda function=None, **options: function\n"
+    end = "\nout = main()[0]\n"
+    lever = run(tmp_path, plainly + code + end, ("optimizer_8bit", {}))
+    assert lever.levers["optimizer_8bit"]["applied"] == 1
+    by_hand = run(tmp_path, plainly + changed + end)
+    assert distance(by_hand.out, lever.out) == 0.0
+
+
+def weights(framework, found):
+    """After the training and after the resumed one."""
+    if framework == "plain":
+        return [found.out[0], found.out[2]]
+    return [found.out[0][0], found.out[3][0]] if framework == "trainer" else [found.out[0][0]]
 
 
 NET = """

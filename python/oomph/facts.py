@@ -233,8 +233,17 @@ class Facts:
             loaded_on_gpu=self._loaded_on_gpu,
             input=self._input,
             benchmark=torch.backends.cudnn.benchmark,
-            tf32=torch.backends.cuda.matmul.allow_tf32,
+            tf32=allows_tf32(),
             graph_in_evaluation=self._graph_in_evaluation,
             modules=self._modules,
             optimizers=list(self._optimizers.values()),
         )
+
+
+def allows_tf32() -> bool:
+    """Whether products of fp32 may use TF32.
+
+    PyTorch raises where a script that made the setting of 2.9 and later is asked for the older one.
+    """
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return torch.backends.cuda.matmul.allow_tf32 if precision is None else precision == "tf32"

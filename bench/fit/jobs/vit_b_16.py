@@ -11,7 +11,7 @@ from vision import RandomImages
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=16)
     args = parser.parse_args()
 
     torch.manual_seed(0)

@@ -89,10 +89,20 @@ fn next_levers(
         .transpose()
 }
 
+/// A script's `source` under levers (a JSON array, as in plan files), by hand: see
+/// `oomph_plan::by_hand`. The text of a patch of the file at `path`.
+#[pyfunction]
+fn by_hand(path: &str, source: &str, levers: &str) -> PyResult<String> {
+    let levers: Vec<oomph_plan::Lever> =
+        serde_json::from_str(levers).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(oomph_plan::by_hand::by_hand(path, source, &levers).text())
+}
+
 #[pymodule]
 fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(pack, module)?)?;
-    module.add_function(wrap_pyfunction!(next_levers, module)?)
+    module.add_function(wrap_pyfunction!(next_levers, module)?)?;
+    module.add_function(wrap_pyfunction!(by_hand, module)?)
 }

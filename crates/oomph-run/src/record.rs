@@ -315,6 +315,9 @@ pub struct LeverReport {
     pub applied: u64,
     /// Why it was inert, or what the user should know.
     pub note: Option<String>,
+    /// Modules of the plan that it left as they are.
+    #[serde(default, skip_serializing)]
+    pub left: Vec<String>,
 }
 
 /// What the virtual GPU counted.

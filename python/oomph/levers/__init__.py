@@ -52,9 +52,12 @@ class Levers:
             self.job.watch()
 
     def report(self) -> list[dict[str, Any]]:
-        """What each lever did: `{"name", "applied", "note"}`; `applied` 0 means that it was inert."""
+        """What each lever did: `{"name", "applied", "note"}`; `applied` 0 means that it was inert.
+        `left` are modules of the plan that it left alone, if there are any."""
         for lever in self.levers:
             lever.finish()
         return [
-            dict(name=lever.name, applied=lever.applied, note=lever.note) for lever in self.levers
+            dict(name=lever.name, applied=lever.applied, note=lever.note)
+            | (dict(left=lever.left_alone) if lever.left_alone else {})
+            for lever in self.levers
         ]

@@ -32,7 +32,7 @@ class Autocast:
         if caches is None:
             caches = self._caches
         contexts = [
-            torch.autocast(device, dtype=then[1], enabled=then[0], cache_enabled=caches)
+            _Said(device, then, caches)
             for device, then in self._then
             if then[0] or then != _said(device)
         ]
@@ -42,6 +42,30 @@ class Autocast:
         for context in contexts:
             stack.enter_context(context)
         return stack
+
+
+class _Said:
+    """What `torch.autocast` does, without its checks: they take longer than a small operator."""
+
+    def __init__(self, device: str, said: tuple[bool, torch.dtype], caches: bool) -> None:
+        self._device, self._said, self._caches = device, said, caches
+
+    def __enter__(self) -> None:
+        self._before = _said(self._device), torch.is_autocast_cache_enabled()
+        self._say(*self._said, self._caches)
+        torch.autocast_increment_nesting()
+
+    def __exit__(self, *error: object) -> None:
+        # As there: the outermost one clears what was kept.
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        said, caches = self._before
+        self._say(*said, caches)
+
+    def _say(self, enabled: bool, dtype: torch.dtype, caches: bool) -> None:
+        torch.set_autocast_enabled(self._device, enabled)
+        torch.set_autocast_dtype(self._device, dtype)
+        torch.set_autocast_cache_enabled(caches)
 
 
 def _said(device: str) -> tuple[bool, torch.dtype]:

@@ -45,6 +45,8 @@ class Lever:
         """How often it took effect: blocks wrapped, batches split, …; 0 means that it was inert."""
         self.note: str | None = None
         """Why it was inert, or what the user should know."""
+        self.left_alone: list[str] = []
+        """Modules of the plan that it left as they are; by hand they must not be changed either."""
         self.handles: list[Handle] = []
         """What it put about the forward of modules."""
 

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 def install(lever: MicroBatch) -> None:
     """Wait for the frameworks to be imported."""
     on_import("transformers.trainer", functools.partial(_trainer, lever))
+    on_import("accelerate.accelerator", functools.partial(_accelerate, lever))
     for package in ("lightning.pytorch", "pytorch_lightning"):
         on_import(f"{package}.loops.optimization.automatic", functools.partial(_lightning, lever))
+        results = f"{package}.trainer.connectors.logger_connector.result"
+        on_import(results, functools.partial(_logged, lever))
         on_import(f"{package}.loops.optimization.manual", functools.partial(_manual, lever))
         on_import(f"{package}.trainer.trainer", functools.partial(_within, lever, "fit"))
 
@@ -63,14 +66,14 @@ def _trainer(lever: MicroBatch, module: Any) -> None:
         if lever.batch is not None:  # a subclass called it within its own
             return run(inputs)
         # A model that takes the number of targets divides the sum of its loss by it.
-        return _parts(
-            lever,
-            inputs,
-            run,
-            num_items_in_batch,
-            sums=num_items_in_batch is not None
-            and bool(getattr(trainer, "model_accepts_loss_kwargs", False)),
+        sums = num_items_in_batch is not None and bool(
+            getattr(trainer, "model_accepts_loss_kwargs", False)
         )
+        divided = ()
+        if not sums and getattr(trainer, "compute_loss_func", None) is None:
+            steps = trainer.args.gradient_accumulation_steps
+            divided = (float(getattr(trainer, "current_gradient_accumulation_steps", steps)),)
+        return _parts(lever, inputs, run, num_items_in_batch, sums=sums, divided=divided)
 
     module.Trainer.training_step = training_step
 
@@ -96,7 +99,8 @@ def _lightning(lever: MicroBatch, module: Any) -> None:
                 return results[-1].loss
 
             try:
-                loss = _parts(lever, batch, run, cleared=zero_grad is not None)
+                divided = (float(loop.trainer.accumulate_grad_batches),)
+                loss = _parts(lever, batch, run, cleared=zero_grad is not None, divided=divided)
             finally:
                 kwargs[key] = batch
             results[-1].loss = loss
@@ -106,6 +110,53 @@ def _lightning(lever: MicroBatch, module: Any) -> None:
         return closure
 
     module._AutomaticOptimization._make_closure = make_closure
+
+
+def _accelerate(lever: MicroBatch, module: Any) -> None:
+    """accelerate divides each loss by the number of batches that it accumulates, which may be one."""
+    original = module.Accelerator.backward
+
+    @functools.wraps(original)
+    def backward(accelerator: Any, loss: Any, **kwargs: Any) -> None:
+        batch = lever.batch
+        if batch is None:
+            return original(accelerator, loss, **kwargs)
+        before = batch.divided
+        batch.divided = (float(accelerator.gradient_accumulation_steps), *before)
+        try:
+            return original(accelerator, loss, **kwargs)
+        finally:
+            batch.divided = before
+
+    module.Accelerator.backward = backward
+
+
+def _logged(lever: MicroBatch, module: Any) -> None:
+    """Lightning's `self.log`: what a step logs in each part becomes what it would log of the batch."""
+    original = module._ResultMetric.update
+
+    @functools.wraps(original)
+    def update(metric: Any, value: Any, batch_size: int) -> None:
+        batch = lever.batch
+        if batch is None or not metric.is_tensor:
+            return original(metric, value, batch_size)
+        # Lightning takes the size of the batch that it loaded.
+        original(metric, value, batch.size if batch_size == batch.whole else batch_size)
+        if not metric.meta.on_step:
+            return None
+        last = metric._forward_cache
+        before, weight = batch.logged.get(id(metric), (None, 0))
+        if before is not None and metric.meta.is_mean_reduction:
+            last = (before * weight + last * batch.size) / (weight + batch.size)
+        elif before is not None:
+            last = metric.meta.reduce_fx(torch.stack([before, last]))
+        batch.logged[id(metric)] = (last, weight + batch.size)
+        metric._forward_cache = last
+        if not metric.meta.on_epoch:
+            metric.value = last
+        return None
+
+    module._ResultMetric.update = update
 
 
 def _manual(lever: MicroBatch, module: Any) -> None:
@@ -127,17 +178,18 @@ def _parts(
     constant: Any = None,
     sums: bool = False,
     cleared: bool = False,
+    divided: tuple[float, ...] = (),
 ) -> Any:
     """Run a step on each part of `inputs`; returns the loss of the whole.
 
     `constant` is a divisor that counts the whole; `sums` says that losses were divided by it;
-    `cleared` that the step clears the gradients itself.
+    `cleared` that the step clears the gradients itself; `divided` is what it divides any loss by.
     """
     from oomph.levers.micro_batch import Batch
 
     pieces = _pieces(lever, inputs)
     batch = Batch(sum(size for _, size in pieces), len(pieces), external=True)
-    batch.constant = constant
+    batch.constant, batch.divided = constant, divided
     batch.had_gradients = not cleared and any(
         p.grad is not None
         for optimizer in lever.job.optimizers

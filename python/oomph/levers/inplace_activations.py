@@ -94,6 +94,7 @@ class InplaceActivations(Lever):
         """Say what was left alone, and why."""
         if problem := self.places.problem():
             self.add_note(problem)
+        self.left_alone = [name for names in self.kept.values() for name in names]
         for why, names in self.kept.items():
             self.add_note(f"{len(names)} left as they are, as {why}: {', '.join(names[:3])}")
 

@@ -11,6 +11,8 @@ mean `ctx.loss_count` to the number or 0-dim tensor it divided by.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -127,12 +129,20 @@ def terms(
 
     `batch.constant` is a divisor that counts all of them, if one is known. `outputs` are the graph
     nodes of the model's outputs, which tell data from parameters; `assume` is called with what had
-    to be assumed. Raises `Inseparable`.
+    to be assumed. `batch.divided` are numbers by which a framework divides any loss, the last first.
+    Raises `Inseparable`.
     """
-    if loss.grad_fn is None:
+    node = loss.grad_fn
+    if node is None:
         return []
+    for number in batch.divided:
+        inner = (
+            _only(node) if _name(node) == "Mul" else node
+        )  # a GradScaler's scale is outside of it
+        if inner is not None and _name(inner) == "Div" and _saved_divisor(inner) == number:
+            node = _only(inner)
     reader = _Reader(batch, outputs, assume)
-    reader.read(loss.grad_fn, divisor=None, below=False)
+    reader.read(node, divisor=None, below=False)
     reader.join_samples()
     return reader.found
 
@@ -179,8 +189,7 @@ class _Reader:
                 if other is None:
                     raise Inseparable("it divides one part of the loss by another")
                 top = top or node
-                if divisor is None:
-                    divisor = other
+                divisor = other if divisor is None else self._both(divisor, other)
                 waiting += [(child, divisor, below, top) for child in children]
             elif name in THROUGH and (scalar or name in ("Stack", "Cat")):
                 if name == "Mul" and _edges(node) > 1:
@@ -251,7 +260,8 @@ class _Reader:
         single = [term for term in self.found if term.single]
         if not single:
             return
-        divisors = {term.divisor for term in single if not isinstance(term.divisor, torch.Tensor)}
+        numbers = [term.divisor for term in single if not isinstance(term.divisor, torch.Tensor)]
+        divisors = {math.prod(one) if isinstance(one, tuple) else one for one in numbers}
         if len(single) != self.part or len(divisors) != 1:
             raise Inseparable("it takes the losses of some samples one by one")
         divisor = divisors.pop()
@@ -261,14 +271,38 @@ class _Reader:
         for term in single:
             term.count = SAMPLES if mean else None
 
-    def _divisor(self, divisor: Any, elements: int) -> Any:
-        """What a divided sum is a mean over; None if the divisor is a constant."""
+    def _both(self, outer: Any, inner: Any) -> Any:
+        """The divisor of what is divided twice: what counts something, or a tuple of numbers."""
+        if self._is_constant(inner) or self._is_constant(outer):
+            return inner if self._is_constant(inner) else outer
+        counts = [one for one in (outer, inner) if isinstance(one, torch.Tensor)]
+        if counts:
+            return counts[0]
+        return (*(outer if isinstance(outer, tuple) else (outer,)), inner)
+
+    def _is_constant(self, divisor: Any) -> bool:
+        """Whether it is the one that counts the whole batch."""
         constant = self.constant
+        if constant is None or isinstance(divisor, tuple):
+            return False
         if isinstance(divisor, torch.Tensor):
             known = isinstance(constant, torch.Tensor)
-            return None if known and divisor.data_ptr() == constant.data_ptr() else divisor
-        if constant is not None and divisor == float(constant):
+            return known and divisor.data_ptr() == constant.data_ptr()
+        return divisor == float(constant)
+
+    def _divisor(self, divisor: Any, elements: int) -> Any:
+        """What a divided sum is a mean over; None if the divisor is a constant."""
+        if isinstance(divisor, tuple):
+            # By samples and by tokens, or by one of them and a constant.
+            product = float(math.prod(divisor))
+            for one in (product, *divisor):
+                with contextlib.suppress(Inseparable):
+                    return self._divisor(one, elements)
+            divisor = product
+        if self._is_constant(divisor):
             return None
+        if isinstance(divisor, torch.Tensor):
+            return divisor
         if divisor in (self.part, elements) and divisor != self.whole:
             return divisor
         if divisor in (1, self.whole):
@@ -316,6 +350,12 @@ def _name(node: Any) -> str:
     """`MulBackward1` → `Mul`."""
     name = node.name().rpartition("::")[2]
     return name.partition("Backward")[0] or name
+
+
+def _only(node: Any) -> Any:
+    """The node that its only input with gradients came from; None if there are others."""
+    children = [child for child, _ in node.next_functions if child is not None]
+    return children[0] if len(children) == 1 else None
 
 
 def _edges(node: Any) -> int:

@@ -339,10 +339,14 @@ class Batch:
         self.pending = False
         self.ahead = False
         """Whether parts were asked for with no call of a model between."""
+        self.logged: dict[int, tuple[Any, int]] = {}
+        """What the parts have logged so far of a metric (by id), and of how many samples."""
         self.put_off: dict[Any, Proceed] = {}
         """What the script asked for after a part, to be done after the last."""
         self.constant: Any = None
         """A divisor of the loss that counts all parts: a number or a tensor."""
+        self.divided: tuple[float, ...] = ()
+        """What a framework divides any loss by, the last first."""
         self.had_gradients = False
         """Whether earlier batches are in the gradients."""
         self._estimates: dict[Any, Any] = {}

@@ -38,6 +38,7 @@ class NoGradEval(Lever):
         job.on_enter.append(self._enter)
         job.on_leave.append(self._leave)
         job.on_backward.append(self._backward)
+        job.on_optimizer.append(self._optimizer)
 
     def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         if module.training:
@@ -66,6 +67,10 @@ class NoGradEval(Lever):
         if self.context is not None:
             self.context.__exit__(None, None, None)
             self.context = None
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Another training begins: what was evaluated before it is no part of its losses."""
+        self.pending.clear()
 
     def _optimized(self, module: torch.nn.Module) -> bool:
         mine = {id(p) for p in module.parameters()}

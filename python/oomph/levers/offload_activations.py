@@ -142,15 +142,14 @@ class OffloadActivations(Lever):
         """PyTorch's own hooks: the same memory, but the GPU waits for each copy."""
         paths = ", ".join(repr(name.partition(".")[2]) for name in modules)
         return (
+            "from functools import partial\n"
             "from torch.autograd.graph import save_on_cpu\n"
-            "def offloaded(forward):\n"
-            "    def call(*args, **kwargs):\n"
-            "        with save_on_cpu(pin_memory=True):\n"
-            "            return forward(*args, **kwargs)\n"
-            "    return call\n"
+            "def offloaded(forward, *args, **kwargs):\n"
+            "    with save_on_cpu(pin_memory=True):\n"
+            "        return forward(*args, **kwargs)\n"
             f"for name in [{paths}]:\n"
             "    module = model.get_submodule(name)\n"
-            "    module.forward = offloaded(module.forward)\n"
+            "    module.forward = partial(offloaded, module.forward)\n"
             "# save_on_cpu copies without overlap and once per use; the lever does neither\n"
         )
 

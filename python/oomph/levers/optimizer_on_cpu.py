@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,16 +43,35 @@ class OptimizerOnCpu(Lever):
         super().__init__()
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
         self._inside = False
+        self._came: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        """Optimizers whose state was loaded, and of which no model was called since."""
 
     def install(self, job: Job) -> None:
         """Step in inside of the hooks that PyTorch puts around an optimizer's step."""
-        job.on_optimizer.append(lambda optimizer: only_per_parameter(self, optimizer, BY_HAND))
+        job.on_optimizer.append(self._made)
+        job.on_enter.append(self._enter)
         original = optim.Optimizer.profile_hook_step
 
         def hooked(function: Any) -> Any:
             return original(self._streamed(function))
 
         optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
+
+    def _made(self, optimizer: torch.optim.Optimizer) -> None:
+        only_per_parameter(self, optimizer, BY_HAND)
+        optimizer.register_load_state_dict_post_hook(self._loaded)
+
+    def _loaded(self, optimizer: torch.optim.Optimizer) -> None:
+        """A state that is loaded goes to where the parameters are."""
+        self.evict(optimizer)
+        self._came.add(optimizer)
+
+    def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        """Lightning moves what it has loaded to the GPU once more."""
+        while self._came:
+            optimizer = self._came.pop()
+            if bytes_on_gpu(optimizer):
+                self.evict(optimizer)
 
     def _streamed(self, original: Any) -> Any:
         @functools.wraps(original)

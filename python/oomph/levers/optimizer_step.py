@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from oomph.levers.base import Lever
@@ -51,6 +53,7 @@ class OptimizerStep(Lever):
             for k, v in wanted.items()
         ):
             return self.add_note(f"{name} steps so already")
+        _Implementation(optimizer, wanted)
         for group in groups:
             group.update(wanted)
         if self.kind == "fused":
@@ -63,8 +66,35 @@ class OptimizerStep(Lever):
     @classmethod
     def by_hand(cls, kind: str = "fused") -> str:
         """An argument of the optimizer."""
-        argument = "fused=True" if kind == "fused" else "foreach=False, fused=False"
+        argument = "fused=True" if kind == "fused" else "foreach=False"
         return f"optimizer = torch.optim.AdamW(model.parameters(), {argument})\n"
+
+
+class _Implementation:
+    """Keeps the choice out of what is saved, and beyond what is loaded: a state has its groups' options."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, wanted: dict[str, bool]) -> None:
+        """`wanted` is about to be put into the optimizer's groups."""
+        self.wanted = wanted
+        self.script = {name: optimizer.defaults[name] for name in wanted}
+        optimizer.register_state_dict_post_hook(self._saved)
+        optimizer.register_load_state_dict_pre_hook(self._loaded)
+
+    def _saved(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        """As without the lever: the script's options, and counts of steps on the CPU."""
+        saved = {**state, "param_groups": [{**g, **self.script} for g in state["param_groups"]]}
+        if self.wanted.get("fused") and not self.script["fused"]:
+            saved["state"] = {
+                key: {**values, "step": values["step"].cpu()}
+                if isinstance(values.get("step"), torch.Tensor)
+                else values
+                for key, values in state["state"].items()
+            }
+        return saved
+
+    def _loaded(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        """Before it is loaded, as the options say where counts of steps belong."""
+        return {**state, "param_groups": [{**g, **self.wanted} for g in state["param_groups"]]}
 
 
 LEVER = OptimizerStep

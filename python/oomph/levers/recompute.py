@@ -407,6 +407,7 @@ class _Producer:
         self.uses += 1
 
     def compute(self) -> torch.Tensor:
+        """It again. Nobody records gradients, unless it asks for that itself."""
         raise NotImplementedError
 
     def take(self) -> torch.Tensor:
@@ -507,7 +508,7 @@ class _Operator(_Call):
 
     def compute(self) -> torch.Tensor:
         module = self.place.module
-        with torch.no_grad(), self.autocast.again(caches=False):
+        with self.autocast.again(caches=False):
             x = self.begin()
             if self.batch_norm:
                 return self._normalize(x)
@@ -528,28 +529,24 @@ class _Operator(_Call):
         With the batch's own, which the node keeps, its input is read once rather than twice: where that gives
         the same bits, which depends on the kernel that cuDNN has for the shape.
         """
-        module = self.place.module
+        module: Any = self.place.module
         known = self.place.normalizes_alike
         key = x.shape, x.stride(), x.dtype
         statistics = self._batch_statistics(x) if known.get(key, True) else None
+        weight, bias = module.weight, module.bias
         if statistics is not None and key in known:
-            return torch.batch_norm_elemt(x, module.weight, module.bias, *statistics, module.eps)
-        result = torch.nn.functional.batch_norm(
-            x, None, None, module.weight, module.bias, True, 0.0, module.eps
-        )
+            return torch.batch_norm_elemt(x, weight, bias, *statistics, module.eps)
+        result = torch.nn.functional.batch_norm(x, None, None, weight, bias, True, 0.0, module.eps)
         if statistics is not None:
+            mean, deviation = statistics
             known[key] = not _has_contents() or all(
                 torch.equal(
-                    result[:, part],
+                    result[:, c],
                     torch.batch_norm_elemt(
-                        x[:, part],
-                        module.weight[part],
-                        module.bias[part],
-                        *(s[part] for s in statistics),
-                        module.eps,
+                        x[:, c], weight[c], bias[c], mean[c], deviation[c], module.eps
                     ),
                 )
-                for part in _parts_of(x.shape[1])
+                for c in _parts_of(x.shape[1])
             )
         return result
 
@@ -659,8 +656,7 @@ class _Product(_Producer):
 
     def compute(self) -> torch.Tensor:
         # Whoever saved this product has its backward pass before the product's own.
-        with torch.no_grad():
-            return self.node._saved_self * self.node._saved_other
+        return self.node._saved_self * self.node._saved_other
 
 
 # ---- who saved what ----

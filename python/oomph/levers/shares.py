@@ -38,7 +38,8 @@ class Share:
     """Whether there was nothing left for this rank: it computes a sample that counts for nothing, as
     the others wait for it."""
     constant: Any = None
-    """As `losses.terms` reads it."""
+    divided: tuple[float, ...] = ()
+    """As `losses.terms` reads them."""
 
 
 def bounds(count: int, ranks: int, rank: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import weakref
 from typing import Any
@@ -13,12 +14,17 @@ from oomph.levers.base import CannotApply, Lever
 from oomph.levers.job import Backward, Job
 
 BY_HAND = """\
-optimizers = {p: Optimizer([p], lr=…) for p in model.parameters()}
-def step(p):
-    optimizers[p].step()
-    optimizers[p].zero_grad()
-for p in model.parameters():
-    p.register_post_accumulate_grad_hook(step)
+def step(index, p):
+    everything = [group["params"] for group in optimizer.param_groups]
+    for number, group in enumerate(optimizer.param_groups):
+        group["params"] = [p] if number == index else []
+    optimizer.step()
+    for group, params in zip(optimizer.param_groups, everything):
+        group["params"] = params
+    p.grad = None
+for index, group in enumerate(optimizer.param_groups):
+    for p in group["params"]:
+        p.register_post_accumulate_grad_hook(functools.partial(step, index))
 # and no optimizer.step() after loss.backward()
 """
 
@@ -56,6 +62,9 @@ class StepInBackward(Lever):
         self._watch_new_groups()
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.optimizer is not None and self.optimizer() is not None:
+            # That of a training before this one may lie in a cycle.
+            gc.collect()
         if self.optimizer is not None and self.optimizer() is not None:
             raise self.refuse(
                 "it has several optimizers, and which of them a backward pass is for is not known",
@@ -146,7 +155,7 @@ class StepInBackward(Lever):
 
     @classmethod
     def by_hand(cls) -> str:
-        """One optimizer a parameter, in hooks."""
+        """A step a parameter, in hooks."""
         return BY_HAND
 
 

@@ -28,7 +28,7 @@ class Tf32(Lever):
         """Set both, and keep the script from setting them otherwise."""
         before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
         self.differs = before != (self.enabled, self.enabled)
-        # The newer settings of precision are derived from these.
+        self._watch_precisions()
         pin("_set_cublas_allow_tf32", self.enabled, changed=self._overrule)
         pin(
             "_set_cudnn_allow_tf32", self.enabled, torch.backends.cudnn, "allow_tf32", "_get_cudnn_allow_tf32",
@@ -39,6 +39,24 @@ class Tf32(Lever):
             "high" if self.enabled else "highest",
             changed=self._overrule,
         )
+
+    def _watch_precisions(self) -> None:
+        """`fp32_precision`, the settings of PyTorch 2.9 and later (Hugging Face's Trainer makes them)."""
+        original = getattr(torch._C, "_set_fp32_precision_setter", None)
+        if original is None:
+            return
+        wanted = "tf32" if self.enabled else "ieee"
+
+        def keep(backend: str, op: str, precision: str) -> None:
+            original(backend, op, precision)
+            if backend in ("generic", "cuda"):
+                # Those that are not set follow the more general ones.
+                for part in ("matmul", "conv", "rnn"):
+                    original("cuda", part, wanted)
+                if (precision == "tf32") != self.enabled:
+                    self._overrule()
+
+        torch._C._set_fp32_precision_setter = keep
 
     def _overrule(self) -> None:
         self.overruled = True

@@ -1,6 +1,6 @@
 //! `oomph fit`: the cheapest change that makes a script fit, verified on the virtual GPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -259,6 +259,7 @@ impl Args {
             tried: Vec::new(),
             held: BTreeMap::new(),
             missed: Vec::new(),
+            left: BTreeSet::new(),
             plain: None,
         };
         let mut plain = fitter.plain_run(&[])?;
@@ -515,7 +516,8 @@ impl Args {
         let absolute = fs::canonicalize(script).unwrap_or_else(|_| PathBuf::from(script));
         let path = absolute.strip_prefix(&here).unwrap_or(&absolute);
         let path = path.to_string_lossy();
-        let hand = oomph_plan::by_hand::by_hand(path.trim_start_matches('/'), &text, &plan.levers);
+        let levers = by_hand_levers(&plan.levers, &fitter.left);
+        let hand = oomph_plan::by_hand::by_hand(path.trim_start_matches('/'), &text, &levers);
         fs::write(&self.patch, hand.text())
             .with_context(|| format!("cannot write {}", self.patch.display()))?;
         result.patch_file = Some((self.patch.display().to_string(), hand.changed));
@@ -531,6 +533,19 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// The levers without the modules that they left as they are: a lever looks who reads what a module
+/// would write over, which a line of a script does not.
+fn by_hand_levers(levers: &[Lever], left: &BTreeSet<(String, String)>) -> Vec<Lever> {
+    let mut levers = levers.to_vec();
+    for lever in &mut levers {
+        let name = lever.name().to_owned();
+        if let Lever::InplaceActivations { modules } | Lever::FusedModules { modules } = lever {
+            modules.retain(|module| !left.contains(&(name.clone(), module.clone())));
+        }
+    }
+    levers
 }
 
 /// Writes the page: the job as it is, which was measured without a limit, and the plans beside it.
@@ -615,6 +630,8 @@ pub(crate) struct Fitter {
     held: BTreeMap<String, u64>,
     /// Plans that ran out of memory, as measured without a limit, and what held theirs.
     missed: Vec<(Plan, BTreeMap<String, u64>)>,
+    /// Modules that levers left as they are, with the levers' names.
+    left: BTreeSet<(String, String)>,
     /// The job on one GPU, where plans are for several.
     plain: Option<Base>,
 }
@@ -1153,6 +1170,13 @@ impl Fitter {
 
     /// A plan as a run of it was.
     fn measured(&mut self, plan: &search::Plan, run: &Run, limited: bool) -> Plan {
+        for lever in &run.record.levers {
+            let left = lever
+                .left
+                .iter()
+                .map(|module| (lever.name.clone(), module.clone()));
+            self.left.extend(left);
+        }
         self.held = run
             .summary
             .by_category
@@ -1279,4 +1303,22 @@ pub(crate) fn gpus_that_hold(used: u64, margin: f64, as_it_is: bool) -> Vec<Alte
             count: 1,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_lever_left_alone_is_not_changed_by_hand() {
+        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect();
+        let levers = [Lever::InplaceActivations {
+            modules: names(&["Net.a", "Net.b"]),
+        }];
+        let left = BTreeSet::from([("inplace_activations".to_owned(), "Net.a".to_owned())]);
+        let expected = [Lever::InplaceActivations {
+            modules: names(&["Net.b"]),
+        }];
+        assert_eq!(by_hand_levers(&levers, &left), expected);
+    }
 }

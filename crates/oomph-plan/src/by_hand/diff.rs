@@ -13,8 +13,9 @@ enum Change {
     Add,
 }
 
-/// The diff from `old` to `new` of the file at `path`, and how many lines it adds and removes.
-pub(super) fn unified(path: &str, old: &[&str], new: &[String]) -> (String, usize) {
+/// The diff from `old` to `new` of the file at `path`, and how many lines it adds and removes. Lines
+/// end as in `source`, of which `old` are the lines.
+pub(super) fn unified(path: &str, source: &str, old: &[&str], new: &[String]) -> (String, usize) {
     let script = changes(old, new);
     let count = script
         .iter()
@@ -23,6 +24,7 @@ pub(super) fn unified(path: &str, old: &[&str], new: &[String]) -> (String, usiz
     if count == 0 {
         return (String::new(), 0);
     }
+    let end_of_line = if source.contains("\r\n") { "\r" } else { "" };
     let mut text = format!("--- a/{path}\n+++ b/{path}\n");
     let mut at = 0;
     while let Some(offset) = script
@@ -62,7 +64,15 @@ pub(super) fn unified(path: &str, old: &[&str], new: &[String]) -> (String, usiz
                 Change::Remove => ('-', old.get(in_old).copied().unwrap_or_default()),
                 Change::Add => ('+', new.get(in_new).map_or("", String::as_str)),
             };
-            let _ = writeln!(text, "{mark}{line}");
+            let is_last = match change {
+                Change::Keep | Change::Remove => in_old + 1 == old.len(),
+                Change::Add => in_new + 1 == new.len(),
+            };
+            if is_last && !source.ends_with('\n') {
+                let _ = writeln!(text, "{mark}{line}\n\\ No newline at end of file");
+            } else {
+                let _ = writeln!(text, "{mark}{line}{end_of_line}");
+            }
         }
         at = end;
     }

@@ -5,9 +5,14 @@
 //! written in the usual way is left alone and described instead.
 
 mod diff;
+mod modules;
+mod optimizer;
 mod places;
 mod script;
+mod settings;
 mod shard;
+
+use std::fmt::Write as _;
 
 use crate::lever::{Dtype, Int8, Lever, OptimizerStep};
 use places::Places;
@@ -41,34 +46,26 @@ impl ByHand {
 
 /// Writes `levers` as changes of `source`, the script at `path`.
 pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
-    let script = Script::new(source);
-    let places = Places::find(&script);
-    let mut edits: Vec<Edit> = Vec::new();
+    let original = Script::new(source);
+    let places = Places::find(&original);
+    let mut work = Work {
+        text: source.to_owned(),
+        original: &original,
+        imports: Vec::new(),
+    };
     let mut snippets = Vec::new();
-    let mut imports: Vec<&str> = Vec::new();
     for lever in levers {
         snippets.extend(shard::rest(lever));
-        match place(&script, &places, lever, &mut imports) {
-            Some(found) => edits.extend(found),
-            None => snippets.push(snippet(lever)),
+        if place(&mut work, lever, levers).is_none() {
+            let at = places.of(&original, lever);
+            let at = at.map_or_else(String::new, |line| format!("{path}:{}: ", line + 1));
+            let words = frameworks(lever, source);
+            snippets.push(format!("{at}{}{words}", snippet(lever)));
         }
     }
-    edits.extend(places.training(&script, levers, &mut snippets));
-    if !imports.is_empty() {
-        imports.sort_unstable();
-        imports.dedup();
-        // The environment is set before torch is imported, so torch's own come after the others.
-        let (later, first): (Vec<String>, Vec<String>) = imports
-            .into_iter()
-            .filter(|line| !source.lines().any(|other| other == *line))
-            .map(str::to_owned)
-            .partition(|line| line.starts_with("from torch") || line.starts_with("import torch"));
-        edits.insert(0, Edit::insert(places.imports, first));
-        let end = places.after_imports.unwrap_or(places.imports);
-        edits.push(Edit::insert(end, later));
-    }
-    let changed = script.apply(&mut edits);
-    let (diff, count) = diff::unified(path, &script.lines, &changed);
+    work.add_imports();
+    let changed: Vec<String> = work.text.lines().map(str::to_owned).collect();
+    let (diff, count) = diff::unified(path, source, &original.lines, &changed);
     ByHand {
         diff,
         changed: count,
@@ -76,130 +73,190 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
     }
 }
 
-/// The edits of a lever that has a place of its own; those of the training loop are made together.
-fn place(
-    script: &Script<'_>,
-    places: &Places,
-    lever: &Lever,
-    imports: &mut Vec<&'static str>,
-) -> Option<Vec<Edit>> {
+/// The script as changed so far: each lever reads it anew, so that none undoes another's lines.
+struct Work<'a> {
+    text: String,
+    original: &'a Script<'a>,
+    imports: Vec<&'static str>,
+}
+
+impl Work<'_> {
+    fn script(&self) -> Script<'_> {
+        Script::new(&self.text)
+    }
+
+    fn places(&self) -> Places {
+        Places::find(&self.script())
+    }
+
+    fn apply(&mut self, mut edits: Vec<Edit>) {
+        let mut text = self.script().apply(&mut edits).join("\n");
+        text.push('\n');
+        self.text = text;
+    }
+
+    /// A name like `word` that the user's script does not use.
+    fn free_name(&self, word: &str) -> String {
+        self.original.free_name(word)
+    }
+
+    /// Whether the script has `torch` by that name.
+    fn has_torch(&self) -> bool {
+        self.original.lines.contains(&"import torch")
+    }
+
+    /// A line to add to the imports, if it is not there.
+    fn import(&mut self, line: &'static str) {
+        self.imports.push(line);
+    }
+
+    fn add_imports(&mut self) {
+        let mut lines = std::mem::take(&mut self.imports);
+        lines.sort_unstable();
+        lines.dedup();
+        lines.retain(|line| !self.original.lines.contains(line));
+        if lines.is_empty() {
+            return;
+        }
+        // torch's own come after the others, as the environment is set before the first of them.
+        let (later, first): (Vec<String>, Vec<String>) = lines
+            .into_iter()
+            .map(str::to_owned)
+            .partition(|line| line.starts_with("from torch") || line.starts_with("import torch"));
+        let places = self.places();
+        let end = places.after_imports.unwrap_or(places.imports);
+        self.apply(vec![
+            Edit::insert(places.imports, first),
+            Edit::insert(end, later),
+        ]);
+    }
+}
+
+/// Places a lever; `None` if it has no clear place.
+fn place(work: &mut Work<'_>, lever: &Lever, levers: &[Lever]) -> Option<()> {
     match lever {
         Lever::Allocator { conf } => {
-            imports.push("import os");
-            let at = places.torch?;
-            Some(vec![Edit::insert(
-                at,
-                vec![format!(
-                    "os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"{conf}\""
-                )],
-            )])
+            let at = work.places().torch?;
+            let early = work
+                .script()
+                .lines
+                .iter()
+                .take(at)
+                .any(|line| *line == "import os");
+            let mut lines = vec![format!(
+                "os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"{conf}\""
+            )];
+            if !early {
+                lines.insert(0, "import os".to_owned());
+            }
+            work.apply(vec![Edit::insert(at, lines)]);
+            Some(())
         }
         Lever::SetToNone {} => {
-            let edits: Vec<Edit> = script.replace_all("set_to_none=False", "set_to_none=True");
-            (!edits.is_empty()).then_some(edits)
+            let script = work.script();
+            let mut edits = script.replace_all("set_to_none=False", "set_to_none=True");
+            edits.extend(script.replace_all("zero_grad(False)", "zero_grad()"));
+            if edits.is_empty() {
+                return None;
+            }
+            work.apply(edits);
+            Some(())
         }
-        Lever::OptimizerStep { kind } => {
-            let argument = match kind {
-                OptimizerStep::Fused => "fused=True",
-                OptimizerStep::SingleTensor => "foreach=False",
-            };
-            let call = places.optimizer.as_ref().filter(|call| call.class)?;
-            Some(vec![script.add_argument(call.line, argument)?])
+        Lever::OptimizerStep { kind } => optimizer::step(work, *kind, levers),
+        Lever::Optimizer8bit {} => optimizer::eight_bits(work),
+        Lever::StepInBackward {} => {
+            let on_cpu = levers.contains(&Lever::OptimizerOnCpu {});
+            if is_accumulated(levers) {
+                return None;
+            }
+            optimizer::by_parameter(work, true, on_cpu)
         }
-        Lever::Checkpoint { modules } => {
-            let (at, indent) = places.after_model.clone()?;
-            imports.push("import functools");
-            // By its whole name: scripts have variables and functions called `checkpoint`.
-            imports.push("import torch.utils.checkpoint");
-            let model = places.model.clone()?;
-            let [name, block] = ["name", "block"].map(|word| script.free_name(word));
-            let mut lines = for_modules(&indent, &name, modules);
-            lines.push(format!(
-                "{indent}    # A BatchNorm inside updates its running statistics twice a step."
-            ));
-            lines.push(format!(
-                "{indent}    {block} = {model}.get_submodule({name})"
-            ));
-            lines.push(format!(
-                "{indent}    {block}.forward = functools.partial(torch.utils.checkpoint.checkpoint, {block}.forward, use_reentrant=False)"
-            ));
-            Some(vec![Edit::insert(at, lines)])
+        Lever::OptimizerOnCpu {} => {
+            if levers.contains(&Lever::StepInBackward {}) && !is_accumulated(levers) {
+                return Some(()); // the state moves in that lever's step
+            }
+            optimizer::by_parameter(work, false, true)
         }
-        Lever::InplaceActivations { modules } => {
-            let (at, indent) = places.after_model.clone()?;
-            let model = places.model.clone()?;
-            let name = script.free_name("name");
-            let mut lines = for_modules(&indent, &name, modules);
-            lines.push(format!(
-                "{indent}    {model}.get_submodule({name}).inplace = True"
-            ));
-            Some(vec![Edit::insert(at, lines)])
+        Lever::NoGradEval {} => settings::no_grad_eval(work),
+        Lever::Checkpoint { .. }
+        | Lever::Recompute { .. }
+        | Lever::OffloadActivations { .. }
+        | Lever::InplaceActivations { .. } => modules::place(work, lever, levers),
+        Lever::Shard { .. } => {
+            let script = work.script();
+            let (edits, imports) = shard::place(&script, &work.places(), lever)?;
+            for import in imports {
+                work.import(import);
+            }
+            work.apply(edits);
+            Some(())
         }
-        Lever::Shard { .. } => shard::place(script, places, lever, imports),
         Lever::CudnnBenchmark { enabled } => {
-            flag(script, places, "torch.backends.cudnn.benchmark", *enabled)
+            settings::flag(work, "torch.backends.cudnn.benchmark", *enabled)
         }
-        Lever::LoadOnCpu { dtype: None } => load_on_cpu(script),
+        Lever::Tf32 { enabled } => settings::tf32(work, *enabled),
+        Lever::LoadOnCpu { dtype: None } => {
+            let edits = load_on_cpu(&work.script())?;
+            work.apply(edits);
+            Some(())
+        }
         Lever::InferenceMode {} => {
             // From here on; a context around the loop would need its lines to move.
-            let at = places.after_imports?;
-            script.lines.contains(&"import torch").then(|| {
-                let line = "torch.set_grad_enabled(False)".to_owned();
-                vec![Edit::insert(at, vec![line])]
-            })
+            let at = work.places().after_imports.filter(|_| work.has_torch())?;
+            let line = "torch.set_grad_enabled(False)".to_owned();
+            work.apply(vec![Edit::insert(at, vec![line])]);
+            Some(())
         }
-        Lever::Tf32 { enabled } => flag(
-            script,
-            places,
-            "torch.backends.cuda.matmul.allow_tf32",
-            *enabled,
-        ),
-        // Placed in the training loop, by `Places::training`.
-        Lever::MixedPrecision { dtype: Dtype::Bf16 } | Lever::MicroBatch { .. } => Some(Vec::new()),
+        // The three change the training loop, and are made together, when the last of them comes.
+        Lever::MixedPrecision { dtype: Dtype::Bf16 }
+        | Lever::Attention { .. }
+        | Lever::MicroBatch { .. } => {
+            let is_of_loop = |other: &&Lever| {
+                matches!(
+                    other,
+                    Lever::MixedPrecision { dtype: Dtype::Bf16 }
+                        | Lever::Attention { .. }
+                        | Lever::MicroBatch { .. }
+                )
+            };
+            let places = work.places();
+            let parts = levers.iter().find_map(|other| match other {
+                Lever::MicroBatch { parts } => Some(*parts),
+                _ => None,
+            });
+            let contexts: Vec<String> = levers.iter().filter_map(places::context).collect();
+            let is_split = matches!(lever, Lever::MicroBatch { .. });
+            let mut edit = places.rewritten(&work.script(), &contexts, parts);
+            if edit.is_none() && !is_split {
+                // The batch cannot be split, which contexts do not mind.
+                edit = places.rewritten(&work.script(), &contexts, None);
+            }
+            let edit = edit?;
+            let is_last = levers.iter().rfind(is_of_loop) == Some(lever);
+            let is_alone = parts.is_some() && !is_split && !places.can_split(&work.script());
+            let last_context = levers
+                .iter()
+                .rfind(|other| places::context(other).is_some());
+            if is_last || is_alone && last_context == Some(lever) {
+                if levers
+                    .iter()
+                    .any(|other| matches!(other, Lever::Attention { .. }))
+                {
+                    work.import("import torch.nn.attention");
+                }
+                work.apply(vec![edit]);
+            }
+            Some(())
+        }
         _ => None,
     }
 }
 
-/// The head of a loop over modules of the model, by their names in it.
-fn for_modules(indent: &str, name: &str, modules: &[String]) -> Vec<String> {
-    let mut lines = vec![format!("{indent}for {name} in [")];
-    lines.extend(modules.iter().map(|module| {
-        let path = module.split_once('.').map_or("", |(_, path)| path);
-        format!("{indent}    \"{path}\",")
-    }));
-    lines.push(format!("{indent}]:"));
-    lines
-}
-
-/// A setting of torch: where the script sets it itself, or else after its imports.
-fn flag(script: &Script<'_>, places: &Places, name: &str, enabled: bool) -> Option<Vec<Edit>> {
-    let value = if enabled { "True" } else { "False" };
-    // `cudnn.benchmark`, however `cudnn` was imported.
-    let parts: Vec<&str> = name.rsplitn(3, '.').take(2).collect();
-    let short = format!("{}.{}", parts.get(1)?, parts.first()?);
-    let sets: Vec<Edit> = script
-        .lines
+/// Whether gradients wait for a step, of several backward passes.
+fn is_accumulated(levers: &[Lever]) -> bool {
+    levers
         .iter()
-        .enumerate()
-        .filter_map(|(number, line)| {
-            let (target, rest) = line.split_once('=')?;
-            let target = target.trim_end();
-            if rest.starts_with('=')
-                || !(target.trim() == short || target.ends_with(&format!(".{short}")))
-            {
-                return None;
-            }
-            let line = format!("{target} = {value}");
-            Some(Edit::replace(number, number, vec![line]))
-        })
-        .collect();
-    if !sets.is_empty() {
-        return Some(sets);
-    }
-    Some(vec![Edit::insert(
-        places.after_imports?,
-        vec![format!("{name} = {value}")],
-    )])
+        .any(|lever| matches!(lever, Lever::MicroBatch { .. }))
 }
 
 /// Checkpoints to the CPU, where the script says to which device.
@@ -212,6 +269,51 @@ fn load_on_cpu(script: &Script<'_>) -> Option<Vec<Edit>> {
         })
         .collect();
     (!edits.is_empty()).then_some(edits)
+}
+
+/// What the framework that a script uses has of its own for a lever.
+fn frameworks(lever: &Lever, source: &str) -> String {
+    let mut words = String::new();
+    if source.contains("TrainingArguments") {
+        let argument = match lever {
+            Lever::Checkpoint { .. } => "gradient_checkpointing=True (of all blocks)".to_owned(),
+            Lever::MixedPrecision { dtype } => format!("{}=True", dtype.name()),
+            Lever::MicroBatch { parts } => format!(
+                "per_device_train_batch_size divided and gradient_accumulation_steps multiplied by {parts}"
+            ),
+            Lever::OptimizerStep {
+                kind: OptimizerStep::Fused,
+            } => "optim=\"adamw_torch_fused\"".to_owned(),
+            Lever::Optimizer8bit {} => "optim=\"adamw_torch_8bit\"".to_owned(),
+            Lever::StepInBackward {} => "max_grad_norm=0, as it clips gradients".to_owned(),
+            Lever::Tf32 { enabled } => {
+                format!("tf32={}", if *enabled { "True" } else { "False" })
+            }
+            _ => String::new(),
+        };
+        if !argument.is_empty() {
+            let _ = write!(words, "\nin TrainingArguments: {argument}");
+        }
+    }
+    if source.contains("lightning") {
+        let argument = match lever {
+            Lever::MixedPrecision { dtype } => {
+                let short = if *dtype == Dtype::Bf16 { "bf16" } else { "16" };
+                format!("precision=\"{short}-mixed\"")
+            }
+            Lever::MicroBatch { parts } => format!(
+                "accumulate_grad_batches multiplied by {parts}, with the DataLoader's batch_size divided by it"
+            ),
+            Lever::CudnnBenchmark { enabled } => {
+                format!("benchmark={}", if *enabled { "True" } else { "False" })
+            }
+            _ => String::new(),
+        };
+        if !argument.is_empty() {
+            let _ = write!(words, "\nin lightning.Trainer: {argument}");
+        }
+    }
+    words
 }
 
 /// Where a change goes and how it looks, in words.
@@ -238,7 +340,8 @@ fn snippet(lever: &Lever) -> String {
             format!("{how}\n{}", modules.join("\n"))
         }
         Lever::Recompute { modules } => format!(
-            "around the call of the blocks that hold these modules, where all but products, convolutions and attention is computed again:\nfrom torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts\naten = torch.ops.aten\nkept = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default, aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default]\ny = checkpoint(block, x, use_reentrant=False, context_fn=functools.partial(create_selective_checkpoint_contexts, kept))\n{}",
+            "around the call of the blocks that hold these modules, where all but products, convolutions and attention is computed again:\nfrom torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts\nkept = [{}]\ny = checkpoint(block, x, use_reentrant=False, context_fn=functools.partial(create_selective_checkpoint_contexts, kept))\n{}",
+            modules::KEPT.map(|operator| format!("torch.ops.aten.{operator}.default")).join(", "),
             modules.join("\n")
         ),
         Lever::InplaceActivations { modules } => {
@@ -249,27 +352,23 @@ fn snippet(lever: &Lever) -> String {
             modules.join("\n")
         ),
         Lever::MicroBatch { parts } => format!(
-            "in the loop over batches, before optimizer.step():\nfor part in batch.chunk({parts}):\n    loss = loss_of(part) * len(part) / len(batch)\n    loss.backward()"
+            "in the loop over batches, with the batch's tensors in {parts} parts (of a loss that is a mean over samples; a mean over tokens counts by targets not ignored):\noptimizer.zero_grad()\nfor part in parts_of(batch):\n    loss = loss_of(part) * len(part) / len(batch)\n    loss.backward()\noptimizer.step()"
         ),
         Lever::MixedPrecision { dtype } => match dtype {
             Dtype::Bf16 => "around the model's call and the loss:\nwith torch.autocast(\"cuda\", dtype=torch.bfloat16):".to_owned(),
             Dtype::Fp16 => "around the model's call and the loss, with a gradient scaler:\nscaler = torch.amp.GradScaler()\nwith torch.autocast(\"cuda\", dtype=torch.float16):\n    loss = …\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()".to_owned(),
         },
         Lever::Attention { backend } => format!(
-            "around the model's call:\nwith torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.{}):",
-            match backend {
-                crate::lever::Attention::Flash => "FLASH_ATTENTION",
-                crate::lever::Attention::Efficient => "EFFICIENT_ATTENTION",
-                crate::lever::Attention::Cudnn => "CUDNN_ATTENTION",
-            }
+            "around the model's call (Hugging Face models that write the scores themselves: attn_implementation=\"sdpa\" where they are made):\nimport torch.nn.attention\nwith {}:",
+            places::attention(*backend)
         ),
         Lever::ChunkedCrossEntropy { chunks } => format!(
-            "where the loss over the vocabulary is computed: in {chunks} parts of the rows, each under torch.utils.checkpoint\nloss = sum(checkpoint(F.cross_entropy, l, t, reduction=\"sum\", use_reentrant=False) for l, t in zip(logits.chunk({chunks}), targets.chunk({chunks}))) / len(targets)"
+            "in place of the loss over the vocabulary, with the model's output before its head (`hidden`):\nfrom torch.utils.checkpoint import checkpoint\ndef part(h, y):\n    return F.cross_entropy(head(h).float(), y, reduction=\"sum\")\nhidden, target = hidden.flatten(0, -2), target.flatten()\npairs = zip(hidden.chunk({chunks}), target.chunk({chunks}))\nloss = sum(checkpoint(part, h, y, use_reentrant=False) for h, y in pairs) / (target != -100).sum()"
         ),
         Lever::ChunkedLogits {} => "where logits are used, the head on the positions that are needed, or on a part of the rows at a time:\nhidden = model.model(input_ids).last_hidden_state  # without the head\nlogits = model.lm_head(hidden[:, -1])\nchoices = torch.cat([model.lm_head(h).argmax(-1) for h in hidden.flatten(0, 1).split(256)])".to_owned(),
-        Lever::StepInBackward {} => "after the model is made, one optimizer for each parameter:\noptimizers = {p: Optimizer([p], …) for p in model.parameters()}\ndef step(p):\n    optimizers[p].step()\n    optimizers[p].zero_grad()\nfor p in model.parameters():\n    p.register_post_accumulate_grad_hook(step)".to_owned(),
-        Lever::Optimizer8bit {} => "where the optimizer is made (pip install torchao):\nfrom torchao.optim import AdamW8bit\noptimizer = AdamW8bit(model.parameters(), …)".to_owned(),
-        Lever::OptimizerOnCpu {} => "where the optimizer is made (pip install torchao):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)".to_owned(),
+        Lever::StepInBackward {} => "after the optimizer is made, a step of each parameter as soon as its gradient is there; without clipping, and without optimizer.step() in the loop:\ndef step(index, p):\n    everything = [group[\"params\"] for group in optimizer.param_groups]\n    for number, group in enumerate(optimizer.param_groups):\n        group[\"params\"] = [p] if number == index else []\n    optimizer.step()\n    for group, params in zip(optimizer.param_groups, everything):\n        group[\"params\"] = params\n    p.grad = None\nfor index, group in enumerate(optimizer.param_groups):\n    for p in group[\"params\"]:\n        p.register_post_accumulate_grad_hook(functools.partial(step, index))".to_owned(),
+        Lever::Optimizer8bit {} => "where the optimizer is made (pip install torchao; Adam and AdamW only):\nfrom torchao.optim import AdamW8bit\noptimizer = AdamW8bit(model.parameters(), …)".to_owned(),
+        Lever::OptimizerOnCpu {} => "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)".to_owned(),
         Lever::InferenceMode {} => "around the loop that infers:\nwith torch.inference_mode():".to_owned(),
         Lever::HalfWeights { dtype } => format!(
             "where the model is made, before it goes to the GPU:\nmodel = model.to({0})\nand for what it is called with:\noutputs = model(inputs.to({0}))",
@@ -303,10 +402,10 @@ fn snippet(lever: &Lever) -> String {
         Lever::CudnnBenchmark { enabled } => {
             format!("after the imports:\ntorch.backends.cudnn.benchmark = {}", if *enabled { "True" } else { "False" })
         }
-        Lever::Tf32 { enabled } => format!(
-            "after the imports:\ntorch.backends.cuda.matmul.allow_tf32 = {}",
-            if *enabled { "True" } else { "False" }
-        ),
+        Lever::Tf32 { enabled } => {
+            let (value, precision) = if *enabled { ("True", "tf32") } else { ("False", "ieee") };
+            format!("after the imports:\ntorch.backends.cuda.matmul.allow_tf32 = {value}\ntorch.backends.cudnn.allow_tf32 = {value}\nor, where the script sets fp32_precision: torch.backends.fp32_precision = \"{precision}\"")
+        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! Where in a script the changes go: its imports, its model, its optimizer, its training loop.
 
 use crate::by_hand::script::{Edit, Logical, Script};
-use crate::by_hand::snippet;
-use crate::lever::{Dtype, Lever};
+use crate::lever::{Attention, Dtype, Lever};
 
 /// The call that makes the optimizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,39 +146,120 @@ impl Places {
         })
     }
 
-    /// The training loop under the levers that change it.
-    pub(super) fn training(
+    /// The training loop in `contexts`, and with each batch in so many parts.
+    pub(super) fn rewritten(
         &self,
         script: &Script<'_>,
-        levers: &[Lever],
-        snippets: &mut Vec<String>,
-    ) -> Vec<Edit> {
-        let autocast = levers
-            .iter()
-            .find(|lever| matches!(lever, Lever::MixedPrecision { dtype: Dtype::Bf16 }));
-        let parts = levers.iter().find_map(|lever| match lever {
-            Lever::MicroBatch { parts } => Some((*parts, lever)),
-            _ => None,
-        });
-        if autocast.is_none() && parts.is_none() {
-            return Vec::new();
+        contexts: &[String],
+        parts: Option<u32>,
+    ) -> Option<Edit> {
+        let (training, optimizer) = (self.training.as_ref()?, self.optimizer.as_ref()?);
+        if parts.is_some() && !self.can_split(script) {
+            return None;
         }
-        let (Some(training), Some(optimizer)) = (&self.training, &self.optimizer) else {
-            snippets.extend(autocast.into_iter().map(snippet));
-            snippets.extend(parts.map(|(_, lever)| snippet(lever)));
-            return Vec::new();
-        };
-        let mut split = parts.map(|(parts, _)| parts);
-        if split.is_some() && training.pieces(script).is_none() {
-            snippets.extend(parts.map(|(_, lever)| snippet(lever)));
-            split = None;
-        }
-        if autocast.is_none() && split.is_none() {
-            return Vec::new();
-        }
-        let rewritten = training.rewrite(script, autocast.is_some(), split, &optimizer.name);
-        rewritten.into_iter().collect()
+        training.rewrite(script, contexts, parts, &optimizer.name)
     }
+
+    /// Whether it is told how the loop's batches are split.
+    pub(super) fn can_split(&self, script: &Script<'_>) -> bool {
+        self.training
+            .as_ref()
+            .is_some_and(|training| training.pieces(script).is_some())
+    }
+
+    /// The line that a lever which has to be described concerns.
+    pub(super) fn of(&self, script: &Script<'_>, lever: &Lever) -> Option<usize> {
+        let training = self.training.as_ref();
+        let line = |at: usize| script.statements.get(at).map(|statement| statement.first);
+        let call = |words: &[&str]| {
+            let found = script.statements.iter().find(|one| {
+                let text = script.text(one);
+                words.iter().any(|word| text.contains(word)) && !text.starts_with("def ")
+            });
+            found.map(|one| one.first)
+        };
+        match lever {
+            Lever::Allocator { .. } => self.torch,
+            Lever::SetToNone {} => call(&["zero_grad("]),
+            Lever::OptimizerStep { .. }
+            | Lever::Optimizer8bit {}
+            | Lever::OptimizerOnCpu {}
+            | Lever::StepInBackward {} => self
+                .optimizer
+                .as_ref()
+                .map(|call| call.line)
+                .or_else(|| call(&["optim.", "Trainer("])),
+            Lever::NoGradEval {} => call(&[".eval()"]),
+            Lever::CudnnBenchmark { .. } | Lever::Tf32 { .. } | Lever::InferenceMode {} => {
+                self.after_imports
+            }
+            Lever::MicroBatch { .. } | Lever::MixedPrecision { .. } | Lever::Attention { .. } => {
+                training
+                    .and_then(|training| line(training.forward))
+                    .or_else(|| call(&[".backward(", "Trainer("]))
+            }
+            Lever::ChunkedCrossEntropy { .. } => {
+                let known = [
+                    "cross_entropy(",
+                    "criterion(",
+                    "loss_fn(",
+                    "CrossEntropyLoss(",
+                ];
+                call(&known)
+                    .or_else(|| training.and_then(|training| line(training.forward)))
+                    .or_else(|| call(&["Trainer("]))
+            }
+            Lever::Checkpoint { .. }
+            | Lever::Recompute { .. }
+            | Lever::OffloadActivations { .. }
+            | Lever::InplaceActivations { .. }
+            | Lever::FusedModules { .. }
+            | Lever::Shard { .. } => self
+                .after_model
+                .as_ref()
+                .map(|(line, _)| *line)
+                .or_else(|| call(&["Trainer("])),
+            Lever::LoadOnCpu { .. } => call(&["torch.load(", "load_file(", "from_pretrained("]),
+            Lever::KvCache { .. } => call(&[".generate("]),
+            Lever::HalfWeights { .. }
+            | Lever::Int8Linear { .. }
+            | Lever::StreamWeights { .. }
+            | Lever::Compile {} => call(&[".cuda()", ".to("]),
+            Lever::SplitBatch { .. } | Lever::ChunkedLogits {} => call(&["no_grad()", "model("]),
+        }
+    }
+}
+
+/// What is around the model's call and the loss under a lever.
+pub(super) fn context(lever: &Lever) -> Option<String> {
+    match lever {
+        Lever::MixedPrecision { dtype: Dtype::Bf16 } => {
+            Some("torch.autocast(\"cuda\", dtype=torch.bfloat16)".to_owned())
+        }
+        Lever::Attention { backend } => Some(attention(*backend)),
+        _ => None,
+    }
+}
+
+/// One kernel of attention first, then the others.
+pub(super) fn attention(first: Attention) -> String {
+    let name = |backend| match backend {
+        Attention::Flash => "FLASH_ATTENTION",
+        Attention::Efficient => "EFFICIENT_ATTENTION",
+        Attention::Cudnn => "CUDNN_ATTENTION",
+    };
+    let all = [Attention::Flash, Attention::Efficient, Attention::Cudnn];
+    let others = all.into_iter().filter(|other| *other != first);
+    let names: Vec<String> = std::iter::once(first)
+        .chain(others)
+        .map(name)
+        .chain(["MATH"])
+        .map(|name| format!("torch.nn.attention.SDPBackend.{name}"))
+        .collect();
+    format!(
+        "torch.nn.attention.sdpa_kernel([{}], set_priority=True)",
+        names.join(", ")
+    )
 }
 
 impl Training {
@@ -220,7 +300,7 @@ impl Training {
     fn rewrite(
         &self,
         script: &Script<'_>,
-        autocast: bool,
+        contexts: &[String],
         parts: Option<u32>,
         optimizer: &str,
     ) -> Option<Edit> {
@@ -258,7 +338,7 @@ impl Training {
             lines.push(format!("{indent}for {names} in {pieces}:"));
             more += 4;
         }
-        // Autocast is around everything from the model's call to the loss.
+        // Contexts are around everything from the model's call to the loss.
         let cast_end = self
             .body
             .iter()
@@ -279,16 +359,19 @@ impl Training {
             if parts.is_some() && clears(statement) {
                 continue;
             }
-            if autocast && at == self.forward {
-                lines.push(format!(
-                    "{}with torch.autocast(\"cuda\", dtype=torch.bfloat16):",
-                    " ".repeat(last.indent + more)
-                ));
+            if !contexts.is_empty() && at == self.forward {
+                let before = " ".repeat(last.indent + more);
+                lines.push(format!("{before}with {}:", contexts.join(", ")));
             }
-            let within = autocast && (self.forward..=cast_end).contains(&at) && !clears(statement);
+            let within = !contexts.is_empty()
+                && (self.forward..=cast_end).contains(&at)
+                && !clears(statement);
             let shift = " ".repeat(more + if within { 4 } else { 0 });
             if at == self.backward && parts.is_some() {
                 let (whole, _) = self.pieces(script)?;
+                lines.push(format!(
+                    "{indent}{shift}# for a loss that is a mean over samples"
+                ));
                 lines.push(format!(
                     "{indent}{shift}({} * (len({whole}) / {samples})).backward()",
                     self.loss

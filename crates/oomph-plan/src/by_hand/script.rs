@@ -83,6 +83,14 @@ impl<'a> Script<'a> {
         parts.join(" ")
     }
 
+    /// The statement that has this line.
+    pub(super) fn statement(&self, line: usize) -> Option<Logical> {
+        self.statements
+            .iter()
+            .find(|statement| (statement.first..=statement.last).contains(&line))
+            .copied()
+    }
+
     /// A name like `word` that the script does not use.
     pub(super) fn free_name(&self, word: &str) -> String {
         let used = |name: &str| {
@@ -110,10 +118,7 @@ impl<'a> Script<'a> {
 
     /// An edit that adds an argument to the call which the statement at `line` ends with.
     pub(super) fn add_argument(&self, line: usize, argument: &str) -> Option<Edit> {
-        let statement = self
-            .statements
-            .iter()
-            .find(|statement| (statement.first..=statement.last).contains(&line))?;
+        let statement = self.statement(line)?;
         let last = self.lines.get(statement.last)?;
         let close = last.rfind(')')?;
         if !last.get(close + 1..)?.trim().is_empty() {

@@ -11,28 +11,27 @@ const GROUP: [&str; 3] = [
     "torch.distributed.init_process_group(\"cpu:gloo,cuda:nccl\")",
 ];
 
-/// The edits, where imports and model have a clear place.
+/// The edits, and imports that they need, where imports and model have a clear place.
 pub(super) fn place(
     script: &Script<'_>,
     places: &Places,
     lever: &Lever,
-    imports: &mut Vec<&'static str>,
-) -> Option<Vec<Edit>> {
+) -> Option<(Vec<Edit>, Vec<&'static str>)> {
     let (at, indent) = places.after_model.clone()?;
     let model = places.model.clone()?;
     let after_imports = places.after_imports?;
     if !script.lines.contains(&"import torch") {
         return None;
     }
-    imports.push("import os");
     let wrapped = wrapping(lever, &model)
         .into_iter()
         .map(|line| format!("{indent}{line}"))
         .collect();
-    Some(vec![
+    let edits = vec![
         Edit::insert(after_imports, GROUP.map(str::to_owned).to_vec()),
         Edit::insert(at, wrapped),
-    ])
+    ];
+    Some((edits, vec!["import os"]))
 }
 
 /// The lines that wrap the model.

@@ -94,6 +94,7 @@ fn the_loop_is_split_and_cast() {
                 # the loss
                 out = model(x)
                 loss = criterion(out, y)
+            # for a loss that is a mean over samples
             (loss * (len(x) / samples)).backward()
         optimizer.step()"#;
     assert!(text.contains(expected), "{text}");
@@ -114,6 +115,7 @@ fn a_batch_in_one_name_is_split_by_what_it_is() {
     samples_ = len(batch[0])
     for batch in zip(*(piece.split(-(-samples_ // 2)) for piece in batch)):
         loss = f(net(batch[0]), batch[1])
+        # for a loss that is a mean over samples
         (loss * (len(batch[0]) / samples_)).backward()
     optimizer.step()";
     let text = split("for batch in data:", "loss = f(net(batch[0]), batch[1])");
@@ -151,6 +153,26 @@ fn what_has_no_place_is_said_in_words() {
     assert_eq!(hand.changed, 0);
     assert_eq!(hand.snippets.len(), 2);
     assert!(hand.text().starts_with("# by hand: "));
+}
+
+#[test]
+fn a_framework_that_does_it_itself_is_told_of() {
+    let source = "from transformers import Trainer, TrainingArguments\narguments = TrainingArguments(\"out\")\nTrainer(model, arguments).train()\n";
+    let levers = [
+        Lever::MixedPrecision { dtype: Dtype::Fp16 },
+        Lever::MicroBatch { parts: 4 },
+        Lever::Optimizer8bit {},
+    ];
+    let hand = by_hand("train.py", source, &levers);
+    assert_eq!(hand.changed, 0);
+    for (snippet, words) in hand.snippets.iter().zip([
+        "in TrainingArguments: fp16=True",
+        "gradient_accumulation_steps multiplied by 4",
+        "optim=\"adamw_torch_8bit\"",
+    ]) {
+        assert!(snippet.starts_with("train.py:"), "{snippet}");
+        assert!(snippet.contains(words), "{snippet}");
+    }
 }
 
 #[test]
