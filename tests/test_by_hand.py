@@ -234,13 +234,14 @@ def test_what_has_no_place_names_a_line():
         assert patch.startswith("# by hand: train.py:") and "@@" not in patch
         line = int(patch.split(":")[2])
         assert words in code.splitlines()[line - 1], patch
-    # Batches that are no tensors have no `split`; autocast does not mind.
+    # Of a mapping it is not told what its entries are; autocast does not mind.
     loop = (
         "for x, y in DataLoader(data, batch_size=8):\n            x, y = x.to('cpu'), y.to('cpu')"
     )
     assert loop in code
     code = code.replace(
-        loop, "for batch in DataLoader(data, batch_size=8):\n            x, y = batch"
+        loop,
+        "for batch in DataLoader(data, batch_size=8):\n            x, y = batch['x'], batch['y']",
     )
     both = by_hand(code, ("mixed_precision", {"dtype": "bf16"}), ("micro_batch", {"parts": 2}))
     assert (

@@ -45,10 +45,22 @@ LOSSES = {
     "own softmax": "loss = -F.log_softmax(model(x), -1).view(-1, 40)[torch.arange(21), y.clamp(min=0).view(-1)].mean()",
     "functional head": "loss = F.cross_entropy(F.linear(model.inner(model.tokens(x)), model.head.weight).view(-1, 40) + model.head.bias, y.view(-1))",
     "autocast": "\n    with torch.autocast('cpu', torch.bfloat16): loss = F.cross_entropy(model(x).view(-1, 40), y.view(-1))",
+    "log softmax": "loss = F.nll_loss(F.log_softmax(model(x).view(-1, 40), dim=1), y.view(-1), reduction='sum')",
+    "log softmax modules": "loss = nn.NLLLoss(weight, ignore_index=3)(nn.LogSoftmax(-1)(model(x)).view(-1, 40), y.clamp(min=0).view(-1))",
+    "log softmax twice used": "logs = model(x).log_softmax(-1); loss = F.nll_loss(logs.view(-1, 40), y.view(-1)) - 0.1 * logs.mean()",
+    "log softmax along the sequence": "loss = F.nll_loss(F.log_softmax(model(x), dim=1).view(-1, 40), y.view(-1))",
+    "autocast log softmax": "\n    with torch.autocast('cpu', torch.bfloat16): loss = F.nll_loss(torch.log_softmax(model(x), -1).view(-1, 40), y.view(-1))",
+    "half log softmax": "model.bfloat16(); loss = F.nll_loss(F.log_softmax(model(x), -1).float().view(-1, 40), y.view(-1))",
     "half": "model.bfloat16(); loss = F.cross_entropy(model(x).float().view(-1, 40), y.view(-1))",
 }
 
-WHOLE = ("classes second", "probabilities", "own softmax")
+WHOLE = (
+    "classes second",
+    "probabilities",
+    "own softmax",
+    "log softmax along the sequence",
+    "half log softmax",
+)
 
 
 @pytest.mark.parametrize("case", LOSSES)
@@ -58,14 +70,21 @@ def test_losses_and_gradients(tmp_path, case, chunks):
     plain = run(tmp_path, code)
     changed = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": chunks}))
     assert changed.refusal is None, changed.refusal
-    limit = 1e-2 if case in ("autocast", "half") else 2e-6
+    limit = 1e-2 if case.startswith(("autocast", "half")) else 2e-6
     assert distance(changed.out, plain.out) <= limit
     for a, b in zip(changed.out, plain.out, strict=True):
         assert a.dtype == b.dtype and distance(a, b) <= 2 * limit
     assert changed.levers["chunked_cross_entropy"]["applied"] == (case not in WHOLE)
 
 
-def test_logits_never_exist(tmp_path):
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "F.cross_entropy(model(x).view(-1, 40), y.view(-1))",
+        "F.nll_loss(F.log_softmax(model(x).view(-1, 40), dim=1), y.view(-1))",
+    ],
+)
+def test_logits_never_exist(tmp_path, loss):
     code = SETUP + """
     largest = 0
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -75,12 +94,12 @@ def test_logits_never_exist(tmp_path):
             if isinstance(result, torch.Tensor) and result.dim() == 2 and result.shape[1] == 40 and result.shape[0] != 8:
                 if result.shape != (40, 40): largest = max(largest, result.shape[0])
             return result
-    loss = F.cross_entropy(model(x).view(-1, 40), y.view(-1))
+    loss = LOSS
     with Watch():
-        loss = F.cross_entropy(model(x).view(-1, 40), y.view(-1))
+        loss = LOSS
         loss.backward()
     out = largest
-    """  # fmt: skip
+    """.replace("LOSS", loss)  # fmt: skip
     assert run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 7})).out == 3
     assert run(tmp_path, code).out == 21
 

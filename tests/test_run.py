@@ -39,6 +39,23 @@ def test_a_job_that_fits(oomph):
     assert any("Sequential" in share["name"] for share in run.json["modules"])
 
 
+def test_a_closure_is_no_part_of_the_optimizers_step(oomph):
+    run = oomph("""
+    import torch
+    model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), *(torch.nn.GELU() for _ in range(8))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+    x = torch.randn(65536, 1024, device="cuda")
+    def closure():
+        optimizer.zero_grad(); loss = model(x).sum(); loss.backward()
+        return loss
+    for _ in range(3):
+        optimizer.step(closure=closure)
+    """)  # fmt: skip
+    assert run.status == 0 and run.json["step_count"] == 3, run.err
+    assert run.json["by_category"]["activations"] >= 8 * 65536 * 1024 * 4
+    assert any("Sequential" in share["name"] for share in run.json["modules"])
+
+
 def test_a_job_that_does_not_fit_says_where_and_by_how_much(oomph):
     run = oomph(TRAIN, args=["400000"])
     assert run.status == 3

@@ -34,6 +34,7 @@ w = torch.randn(8, 8, device=cuda, requires_grad=True); x = torch.randn(4, 8, de
 loss = torch.nn.functional.gelu(x @ w).pow(2).mean(); loss.backward()
 w2 = w.detach().cpu().requires_grad_(); loss2 = torch.nn.functional.gelu(x.cpu() @ w2).pow(2).mean(); loss2.backward()
 assert loss2 > 0 and torch.allclose(loss.cpu(), loss2, rtol=1e-5) and torch.allclose(w.grad.cpu(), w2.grad, rtol=1e-4)
+assert (loss / 4).grad_fn._saved_other.item() == 4  # a number, as graphs save it
 scaler = torch.amp.GradScaler("cuda"); optimizer = torch.optim.SGD([w], lr=.1)
 scaler.scale((x @ w).sum()).backward(); scaler.step(optimizer); scaler.update()
 assert scaler.get_scale() == 65536.0

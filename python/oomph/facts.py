@@ -26,6 +26,12 @@ MOST_BATCHES = 1000
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
 
+def _is_lightnings(closure: Any) -> bool:
+    """Whether Lightning made it: the batch is split before it is called (`levers/frameworks.py`)."""
+    module = getattr(getattr(closure, "func", closure), "__module__", None) or ""
+    return module.startswith(("lightning.pytorch.", "pytorch_lightning."))
+
+
 class Facts:
     """Gathered while the script runs; `as_dict` gives the record's `facts`."""
 
@@ -164,7 +170,8 @@ class Facts:
 
     def _steps(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         # The arguments of the method: the optimizer itself comes first.
-        if any(given is not None for given in args[1:]) or kwargs.get("closure") is not None:
+        given = [value for value in (*args[1:], kwargs.get("closure")) if value is not None]
+        if not all(map(_is_lightnings, given)):
             self._closure = True
         self._optimizers.setdefault(
             id(optimizer),

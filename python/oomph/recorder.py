@@ -177,10 +177,10 @@ class Recorder:
             "onnxruntime.capi.onnxruntime_inference_collection",
             lambda module: sessions.watch(module, self),
         )
+        self._facts.watch()
         optim.register_optimizer_step_pre_hook(self._before_step)
         optim.register_optimizer_step_post_hook(self._after_step)
         self._watch_compile()
-        self._facts.watch()
         if self.virtual:
             library = ctypes.PyDLL(None)
             self._busy = (ctypes.c_uint64 * 3).in_dll(library, "oomph_vgpu_busy")
@@ -435,10 +435,38 @@ class Recorder:
             if any(hasattr(p, "_local_tensor") for p in root.parameters()):
                 self._mark_model(root, type(root).__name__)
 
-    def _before_step(self, optimizer, args, kwargs) -> None:
+    def _before_step(self, optimizer, args, kwargs) -> Any:
         self._in_optimizer += 1
-        self._say(OPTIMIZER)
         self._optimizers.add(optimizer)
+        if not any(map(callable, (*args[1:], *kwargs.values()))):
+            self._gradients_are_there()
+            return None
+        # A closure makes the forward and the backward pass, which are no part of the step.
+        return (
+            tuple(map(self._before_the_step, args)),
+            {name: self._before_the_step(value) for name, value in kwargs.items()},
+        )
+
+    def _before_the_step(self, closure: Any) -> Any:
+        """`closure` as it would run before the optimizer's step; what else a step is given stays."""
+        if not callable(closure):
+            return closure
+
+        @functools.wraps(closure)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            within, self._in_optimizer = self._in_optimizer, 0
+            try:
+                result = closure(*args, **kwargs)
+            finally:
+                self._in_optimizer = within
+            self._gradients_are_there()
+            return result
+
+        return run
+
+    def _gradients_are_there(self) -> None:
+        """The optimizer begins to use them."""
+        self._say(OPTIMIZER)
         if self._step < MARKED_STEPS:
             self._mark_parts()
             self._mark_gradients()

@@ -745,6 +745,8 @@ class ValueLayer:
     # ---- operators that need help ----
 
     def _item(self, func, op, args, kwargs):
+        if not isinstance(args[0], torch.Tensor):
+            return args[0]  # of a Python number's tensor, which graphs save, the number comes here
         if self.is_unknown(args[0]):
             floating = args[0].is_floating_point() or args[0].is_complex()
             kind = "zero" if floating else f"a value by the rule {self.rule!r}"

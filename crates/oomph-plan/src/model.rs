@@ -175,6 +175,9 @@ pub struct Model {
     pub trains: bool,
     /// Memory outside the allocator.
     pub outside: u64,
+    /// What an evaluation before the first step needs at once, in tensors: no lever of a step changes
+    /// it. 0 where passes without gradients are part of each step, or there are none.
+    pub evaluation: u64,
     /// Events that the model was made of.
     pub events: usize,
 }
@@ -349,10 +352,42 @@ impl<'a> Builder<'a> {
             self.number_all(tail.clone());
             self.events(tail, first.start)
         };
+        if self.model.trains && self.before_forward(steady.clone()) == 0 {
+            self.model.evaluation = self.before_forward(first);
+        }
         self.works();
         self.parameters();
         self.places(steady);
         Ok(self.model)
+    }
+
+    /// The most that is held at once where no gradients are recorded before a step's own forward pass,
+    /// in bytes.
+    fn before_forward(&self, rows: Range<usize>) -> u64 {
+        let allocation = |id: u32| self.program.allocations.get(id as usize);
+        let (mut held, mut most) = (0, 0);
+        for (at, op) in self.program.ops.iter().enumerate().take(rows.end) {
+            match *op {
+                Op::Alloc(id) => {
+                    let Some(allocation) = allocation(id) else {
+                        continue;
+                    };
+                    held += allocation.requested;
+                    let scope = self.scope_of_row(allocation.alloc_row);
+                    let scope = scope.and_then(|number| self.scope(number));
+                    match scope.map_or("", |scope| scope.0.as_str()) {
+                        "inference" if at >= rows.start => most = most.max(held),
+                        "forward" if at >= rows.start => break,
+                        _ => {}
+                    }
+                }
+                Op::Free(id) => {
+                    held = held.saturating_sub(allocation(id).map_or(0, |one| one.requested));
+                }
+                _ => {}
+            }
+        }
+        most
     }
 
     /// Sizes of parameters, by owner.

@@ -169,8 +169,11 @@ pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
             ));
         } else if facts.optimizers.len() > 1 {
             found.push(("step_in_backward", "there are several optimizers"));
-        } else if facts.closure {
-            found.push(("step_in_backward", "the optimizer steps with a closure"));
+        } else if facts.evaluates_closures() {
+            found.push((
+                "step_in_backward",
+                "the optimizer goes back several times in a step",
+            ));
         }
     }
     if facts.compiled && !model.trains {
@@ -750,7 +753,19 @@ impl<'a> Searcher<'a> {
 
     /// A plan by its price and the memory of `levers` on the base.
     fn plan(&self, base: &Base, price: Price, levers: &[Lever]) -> Plan {
-        let peak = self.played(base, levers);
+        let mut peak = self.played(base, levers);
+        // Where a lever makes passes without gradients smaller is known once it has run.
+        let mut assumptions = price.timed.assumptions;
+        let evaluation = base.model.evaluation;
+        let narrower = levers.iter().any(|lever| lever.name() == "mixed_precision");
+        if evaluation > peak.reserved && !narrower {
+            peak.allocated = peak.allocated.max(evaluation);
+            peak.reserved = evaluation;
+            assumptions.push(
+                "an evaluation before the first step needs the most, which no lever of the step changes: smaller batches there do"
+                    .to_owned(),
+            );
+        }
         let factor = base.correction * price.learned.memory;
         let scale = |bytes: u64| (bytes as f64 * factor) as u64;
         Plan {
@@ -765,7 +780,7 @@ impl<'a> Searcher<'a> {
                 alone_ns: base.model.facts.loading_ns as f64,
             },
             results: price.results,
-            assumptions: price.timed.assumptions,
+            assumptions,
         }
     }
 

@@ -445,15 +445,25 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
             "predicted"
         };
         let peak = bytes(least.peak.used_bytes);
+        let usable = fit.gpu.memory_bytes.saturating_sub(fit.gpu.margin_bytes);
+        let missing = match least.peak.used_bytes.checked_sub(usable) {
+            Some(bytes_missing) if bytes_missing > 0 => {
+                format!(", {} too much", bytes(bytes_missing))
+            }
+            _ => String::new(),
+        };
         let text = if least.levers.is_empty() {
-            format!("{peak} as it is: no lever that may be used makes it less")
+            format!("{peak} as it is{missing}: no lever that may be used makes it less")
         } else {
             format!(
-                "{peak} with {} ({how}, {:.2}× the time)",
+                "{peak} with {} ({how}, {:.2}× the time){missing}",
                 least.what, least.time_ratio
             )
         };
         let _ = writeln!(out, "{}", line("least", &text, width));
+        for note in &least.notes {
+            let _ = writeln!(out, "{}", line("note", note, width));
+        }
     }
     if !fit.held_by.is_empty() {
         let mut parts: Vec<(&String, &u64)> =

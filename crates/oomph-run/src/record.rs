@@ -139,7 +139,7 @@ pub struct Facts {
     pub clipped: bool,
     /// Calls of `Tensor.backward`.
     pub backwards: u32,
-    /// Whether an optimizer's step was given a closure.
+    /// Whether an optimizer's step was given a closure that is not Lightning's.
     pub closure: bool,
     /// Whether `torch.compile` was used.
     pub compiled: bool,
@@ -337,6 +337,15 @@ pub struct LibraryAssumption {
     pub what: String,
     /// How often.
     pub count: u64,
+}
+
+impl Facts {
+    /// Whether an optimizer may go back several times in one step: others call a closure once, before
+    /// they begin.
+    pub fn evaluates_closures(&self) -> bool {
+        let mut optimizers = self.optimizers.iter();
+        self.closure && optimizers.any(|optimizer| optimizer.kind.contains("LBFGS"))
+    }
 }
 
 impl Record {

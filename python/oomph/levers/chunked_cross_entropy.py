@@ -24,7 +24,7 @@ class ChunkedCrossEntropy(Lever):
     """The loss over a vocabulary is computed in chunks of rows, and so are its gradients.
 
     Needs: `cross_entropy` (or `CrossEntropyLoss`, or a Hugging Face loss, which call it) with class
-    indices as targets, over 4096 classes or more. Changes: where the logits come from a linear layer
+    indices as targets, over 4096 classes or more; or `log_softmax` of a linear layer and `nll_loss`. Changes: where the logits come from a linear layer
     and go nowhere else, they never exist as a whole; the backward pass computes them again, a chunk
     at a time. Other logits exist, but no copies of them in fp32. Results: the same to rounding.
 
@@ -50,6 +50,7 @@ class ChunkedCrossEntropy(Lever):
         """Step in at `linear` and `cross_entropy`."""
         LazyLogits.lever = self
         self.linear, self.cross_entropy = functional.linear, functional.cross_entropy
+        self.nll_loss = functional.nll_loss
 
         @functools.wraps(self.linear)
         def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -86,6 +87,26 @@ class ChunkedCrossEntropy(Lever):
                 return self._loss(input, target, options)
             return self.cross_entropy(whole(input), target, **options)
 
+        @functools.wraps(self.nll_loss)
+        def nll_loss(
+            input: Any,
+            target: Any,
+            weight: Any = None,
+            size_average: Any = None,
+            ignore_index: int = -100,
+            reduce: Any = None,
+            reduction: str = "mean",
+        ) -> Any:
+            if isinstance(input, LazyLogits) and input.logged:
+                # The logarithms of probabilities are their own: it is their cross-entropy.
+                return functional.cross_entropy(
+                    input, target, weight, size_average, ignore_index, reduce, reduction
+                )
+            return self.nll_loss(
+                whole(input), target, weight, size_average, ignore_index, reduce, reduction
+            )
+
+        functional.nll_loss = nll_loss
         functional.linear = linear  # type: ignore[assignment]
         functional.cross_entropy = cross_entropy
 
@@ -169,18 +190,24 @@ class ChunkedCrossEntropy(Lever):
         )
 
 
+LOG_SOFTMAX = (functional.log_softmax, torch.log_softmax, torch.Tensor.log_softmax)
+
+
 class LazyLogits(LazyRows):
     """What a linear layer of many outputs gives, until somebody looks.
 
-    Views that keep the last dimension whole, and casts, are lazy too. Anything but these and
-    cross-entropy computes the logits.
+    Views that keep the last dimension whole, casts, and `log_softmax` over the classes are lazy too.
+    Anything but these and cross-entropy computes the logits.
     """
 
     lever: Any = None
 
     @staticmethod
-    def __new__(cls, hidden: Any, weight: Any, bias: Any, casts: tuple = ()) -> LazyLogits:
-        """`hidden` (…, width), `weight` (classes, width), `bias` (classes) or None; `casts` follow."""
+    def __new__(
+        cls, hidden: Any, weight: Any, bias: Any, casts: tuple = (), logged: bool = False
+    ) -> LazyLogits:
+        """`hidden` (…, width), `weight` (classes, width), `bias` (classes) or None; `casts` follow, and
+        `log_softmax` if `logged`."""
         kind = hidden.device.type
         autocast = torch.is_autocast_enabled(kind) if not casts else False
         dtype = casts[-1] if casts else torch.get_autocast_dtype(kind) if autocast else hidden.dtype
@@ -193,9 +220,12 @@ class LazyLogits(LazyRows):
         )
         return self
 
-    def __init__(self, hidden: Any, weight: Any, bias: Any, casts: tuple = ()) -> None:
+    def __init__(
+        self, hidden: Any, weight: Any, bias: Any, casts: tuple = (), logged: bool = False
+    ) -> None:
         """As `__new__`."""
         self.hidden, self.weight, self.bias, self.casts = hidden, weight, bias, casts
+        self.logged = logged
         self.classes = weight.shape[0]
         self.logits: torch.Tensor | None = None
         if not casts:
@@ -219,17 +249,39 @@ class LazyLogits(LazyRows):
                 logits = lever.linear(*self.operands())
                 for dtype in self.casts[1:]:
                     logits = logits.to(dtype)
+                if self.logged:
+                    logits = functional.log_softmax(logits, -1)
             self.logits = logits
         return self.logits
 
     def like(self, hidden: torch.Tensor) -> LazyLogits:
         """Of other rows."""
-        return LazyLogits(hidden, self.weight, self.bias, self.casts)
+        return LazyLogits(hidden, self.weight, self.bias, self.casts, self.logged)
 
     def cast(self, dtype: torch.dtype) -> LazyLogits:
         """In another type."""
         casts = self.casts if dtype == self.casts[-1] else (*self.casts, dtype)
-        return LazyLogits(self.hidden, self.weight, self.bias, casts)
+        return LazyLogits(self.hidden, self.weight, self.bias, casts, self.logged)
+
+    def rather(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Also the logarithms of probabilities."""
+        if func in LOG_SOFTMAX:
+            return self._logged(*args, **kwargs)
+        lazy = super().rather(func, args, kwargs)
+        # Another type after the logarithm is none before it.
+        if self.logged and lazy is not NotImplemented and lazy.dtype != self.dtype:
+            return NotImplemented
+        return lazy
+
+    def _logged(self, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Any:
+        if dim not in (-1, len(self.shape) - 1):
+            return NotImplemented
+        kind = self.hidden.device.type
+        dtype = dtype or (torch.float32 if torch.is_autocast_enabled(kind) else self.dtype)
+        if self.logged and dtype != self.dtype:
+            return NotImplemented
+        casts = self.cast(dtype).casts
+        return LazyLogits(self.hidden, self.weight, self.bias, casts, logged=True)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:

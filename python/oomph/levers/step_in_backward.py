@@ -120,9 +120,10 @@ class StepInBackward(Lever):
             raise self._accumulates()
 
     def _step(self, optimizer: torch.optim.Optimizer, proceed: Any) -> Any:
-        result = proceed()  # no gradient is left, so that it changes nothing; its hooks run
-        self.done.clear()
-        return result
+        try:
+            return proceed()  # no gradient is left, so that it changes nothing; its hooks run
+        finally:  # the recorder ends a run here that has made its steps
+            self.done.clear()
 
     def _clip(self, parameters: list[torch.Tensor], proceed: Any) -> Any:
         if self.job.clip_limit == float("inf"):

@@ -171,6 +171,8 @@ impl Choice {
 
 /// More runs of plans than this are not made: a plan that is not right by then will not be.
 const MOST_VERIFICATIONS: u32 = 12;
+/// Plans that may run out of memory before any held; then the one of least memory tells whether any can.
+const MOST_MISSES: u32 = 4;
 /// Steps that the chosen plan is run for: in the first ones the allocator may hold a few percent less than
 /// later, when its segments have been cut otherwise. It hardly changes after so many.
 const LONGER: u32 = 16;
@@ -256,6 +258,7 @@ impl Args {
             verifications: 0,
             tried: Vec::new(),
             held: BTreeMap::new(),
+            missed: Vec::new(),
             left: BTreeSet::new(),
             plain: None,
         };
@@ -434,6 +437,7 @@ impl Args {
             }
             // It cannot be shared: what follows is about one of the GPUs.
             fitter.plain = None;
+            fitter.missed.clear();
         }
         if fits {
             if self.compile && result.inference {
@@ -624,6 +628,8 @@ pub(crate) struct Fitter {
     tried: Vec<search::Plan>,
     /// What held the memory at the peak of the last plan that went through.
     held: BTreeMap<String, u64>,
+    /// Plans that ran out of memory, as measured without a limit, and what held theirs.
+    missed: Vec<(Plan, BTreeMap<String, u64>)>,
     /// Modules that levers left as they are, with the levers' names.
     left: BTreeSet<(String, String)>,
     /// The job on one GPU, where plans are for several.
@@ -879,7 +885,8 @@ impl Fitter {
         if !goals.contains(&self.choice) {
             goals.push(self.choice);
         }
-        for goal in goals {
+        let mut misses = 0;
+        'goals: for goal in goals {
             loop {
                 let best = found
                     .plans
@@ -901,23 +908,26 @@ impl Fitter {
                 {
                     break;
                 }
-                match self.verify(&best, true)? {
-                    Some(plan) => verified.push(plan),
-                    None => self.options.failed.push(best.levers.clone()),
-                }
+                let left_out = self.rejected.len();
+                self.attempt(&best, verified)?;
                 found = self.search(bases);
+                if !verified.is_empty() || self.rejected.len() > left_out {
+                    continue;
+                }
+                misses += 1;
+                if misses == MOST_MISSES {
+                    self.attempt_least(&found, verified)?;
+                    found = self.search(bases);
+                    if verified.is_empty() {
+                        break 'goals;
+                    }
+                }
             }
         }
         // What plans were seen to need makes those like them look too large, perhaps wrongly: nothing
         // is given up before the plan of least memory was tried on this GPU.
-        if verified.is_empty()
-            && let Some(least) = &found.least
-            && !self.options.failed.contains(&least.levers)
-        {
-            match self.verify(least, true)? {
-                Some(plan) => verified.push(plan),
-                None => self.options.failed.push(least.levers.clone()),
-            }
+        if verified.is_empty() {
+            self.attempt_least(&found, verified)?;
             found = self.search(bases);
         }
         Ok(found)
@@ -1003,6 +1013,27 @@ impl Fitter {
         Ok((plans, chosen))
     }
 
+    /// Verifies a plan, which is `verified` then or not made again.
+    fn attempt(&mut self, plan: &search::Plan, verified: &mut Vec<Plan>) -> anyhow::Result<()> {
+        match self.verify(plan, true)? {
+            Some(plan) => verified.push(plan),
+            None => self.options.failed.push(plan.levers.clone()),
+        }
+        Ok(())
+    }
+
+    /// The same for the plan of least memory, unless that is the job as it is or was tried before.
+    fn attempt_least(&mut self, found: &Found, verified: &mut Vec<Plan>) -> anyhow::Result<()> {
+        match &found.least {
+            Some(least)
+                if !least.levers.is_empty() && !self.options.failed.contains(&least.levers) =>
+            {
+                self.attempt(least, verified)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn search(&mut self, bases: &[Base]) -> Found {
         let started = Instant::now();
         let found = match &self.plain {
@@ -1050,6 +1081,10 @@ impl Fitter {
                         let used = run.peak().used_bytes.max(self.workshop.budget + 1);
                         let time = self.time_ratio(&run, plan);
                         self.options.learn(plan, used, time);
+                        if used == run.peak().used_bytes {
+                            let missed = self.measured(plan, &run, true);
+                            self.missed.push((missed, std::mem::take(&mut self.held)));
+                        }
                     }
                     Ended::Failed { why, .. } | Ended::Refused(why) => {
                         self.reject_newest(plan, &why);

@@ -160,11 +160,11 @@ impl Places {
         training.rewrite(script, contexts, parts, &optimizer.name)
     }
 
-    /// Whether the loop's batches are tensors, which have a `split`.
+    /// Whether it is told how the loop's batches are split.
     pub(super) fn can_split(&self, script: &Script<'_>) -> bool {
         self.training
             .as_ref()
-            .is_some_and(|training| !training.batch_is_nested(script))
+            .is_some_and(|training| training.pieces(script).is_some())
     }
 
     /// The line that a lever which has to be described concerns.
@@ -263,25 +263,37 @@ pub(super) fn attention(first: Attention) -> String {
 }
 
 impl Training {
-    /// Whether the batch is a dictionary, a list or the like, which has no `split`.
-    fn batch_is_nested(&self, script: &Script<'_>) -> bool {
-        let [name] = &self.batch[..] else {
-            return false;
+    /// How a batch is split: an expression of the number of samples, and what the loop over the parts
+    /// goes through, where `{}` is the size of one. `None` where it is not told what a batch is.
+    fn pieces(&self, script: &Script<'_>) -> Option<(String, String)> {
+        let [name] = self.batch.as_slice() else {
+            let parts: Vec<String> = (self.batch.iter())
+                .map(|name| format!("{name}.split({{}})"))
+                .collect();
+            return Some((
+                self.batch.first()?.clone(),
+                format!("zip({})", parts.join(", ")),
+            ));
         };
-        self.body.iter().any(|&at| {
-            script.statements.get(at).is_some_and(|statement| {
-                let text = script.text(statement);
-                [
-                    format!("**{name}"),
-                    format!(" {name}["),
-                    format!("({name}["),
-                ]
-                .iter()
-                .any(|use_| text.contains(use_.as_str()))
-                    || text.contains(&format!("{name}.items()"))
-                    || text.ends_with(&format!(" = {name}"))
-            })
-        })
+        let statements = self.body.iter().filter_map(|&at| script.statements.get(at));
+        let body: Vec<String> = statements.map(|statement| script.text(statement)).collect();
+        let uses = |text: &str| body.iter().any(|line| has_word(line, text));
+        // A mapping has no order, and how its entries are split depends on what they are.
+        let mapping = ["[\"", "['", ".items(", ".keys(", ".values("];
+        if uses(&format!("**{name}")) || mapping.iter().any(|end| uses(&format!("{name}{end}"))) {
+            return None;
+        }
+        let unpacked = body.iter().any(|line| {
+            let pair = line.split_once(" = ");
+            pair.is_some_and(|(names, value)| names.contains(',') && value == name)
+        });
+        if unpacked || (0..10).any(|index| uses(&format!("{name}[{index}]"))) {
+            return Some((
+                format!("{name}[0]"),
+                format!("zip(*(piece.split({{}}) for piece in {name}))"),
+            ));
+        }
+        Some((name.clone(), format!("{name}.split({{}})")))
     }
 
     /// The loop's body up to `backward`, as it would be.
@@ -305,7 +317,7 @@ impl Training {
         let mut lines: Vec<String> = Vec::new();
         let mut more = 0;
         if let Some(parts) = parts {
-            let whole = self.batch.first()?;
+            let (whole, pieces) = self.pieces(script)?;
             lines.push(format!("{indent}{samples} = len({whole})"));
             for &at in &self.body {
                 if let Some(statement) = statements.get(at)
@@ -322,20 +334,8 @@ impl Training {
                 }
             }
             let names = self.batch.join(", ");
-            let pieces: Vec<String> = self
-                .batch
-                .iter()
-                .map(|name| format!("{name}.split(-(-{samples} // {parts}))"))
-                .collect();
-            let target = match self.batch.len() {
-                1 => names,
-                _ => format!("{names} in zip({})", pieces.join(", ")),
-            };
-            let head = match self.batch.len() {
-                1 => format!("{indent}for {target} in {}:", pieces.join("")),
-                _ => format!("{indent}for {target}:"),
-            };
-            lines.push(head);
+            let pieces = pieces.replace("{}", &format!("-(-{samples} // {parts})"));
+            lines.push(format!("{indent}for {names} in {pieces}:"));
             more += 4;
         }
         // Contexts are around everything from the model's call to the loss.
@@ -368,7 +368,7 @@ impl Training {
                 && !clears(statement);
             let shift = " ".repeat(more + if within { 4 } else { 0 });
             if at == self.backward && parts.is_some() {
-                let whole = self.batch.first()?;
+                let (whole, _) = self.pieces(script)?;
                 lines.push(format!(
                     "{indent}{shift}# for a loss that is a mean over samples"
                 ));
@@ -411,6 +411,14 @@ fn batch_names(head: &str) -> Option<Vec<String>> {
         .filter(|name| !name.is_empty())
         .collect();
     (!names.is_empty() && names.iter().all(|name| is_name(name))).then_some(names)
+}
+
+/// Whether `text` stands in `line` and is no end of a longer name.
+fn has_word(line: &str, text: &str) -> bool {
+    line.match_indices(text).any(|(at, _)| {
+        let before = line.get(..at).and_then(|before| before.chars().last());
+        before.is_none_or(|last| !(last.is_alphanumeric() || "_.".contains(last)))
+    })
 }
 
 fn is_name(text: &str) -> bool {

@@ -101,6 +101,44 @@ fn the_loop_is_split_and_cast() {
 }
 
 #[test]
+fn a_batch_in_one_name_is_split_by_what_it_is() {
+    let split = |head: &str, call: &str| {
+        let source = format!(
+            "import torch\nsamples = 0\noptimizer = torch.optim.SGD(net.parameters(), 0.1)\n{head}\n    {call}\n    loss.backward()\n    optimizer.step()\n"
+        );
+        let hand = by_hand("train.py", &source, &[Lever::MicroBatch { parts: 2 }]);
+        let text = apply(&Script::new(&source).lines, &hand.diff);
+        assert_eq!(hand.snippets.len(), usize::from(hand.changed == 0));
+        (hand.changed > 0).then_some(text)
+    };
+    let expected = r"for batch in data:
+    samples_ = len(batch[0])
+    for batch in zip(*(piece.split(-(-samples_ // 2)) for piece in batch)):
+        loss = f(net(batch[0]), batch[1])
+        # for a loss that is a mean over samples
+        (loss * (len(batch[0]) / samples_)).backward()
+    optimizer.step()";
+    let text = split("for batch in data:", "loss = f(net(batch[0]), batch[1])");
+    assert!(text.as_ref().is_some_and(|text| text.ends_with(expected)));
+    let text = split(
+        "for i, batch in enumerate(data):",
+        "x, y = batch\n    loss = f(net(x), y)",
+    );
+    assert!(text.is_some_and(|text| text.contains("for piece in batch)")));
+    let text = split("for batch in data:", "loss = net(batch.cuda())");
+    assert!(text.is_some_and(|text| text.contains("for batch in batch.split(-(-samples_ // 2)):")));
+    // Of a mapping it is not told what its entries are.
+    assert_eq!(
+        split("for batch in data:", "loss = net(**batch).loss"),
+        None
+    );
+    assert_eq!(
+        split("for batch in data:", "loss = net(batch[\"x\"])"),
+        None
+    );
+}
+
+#[test]
 fn what_has_no_place_is_said_in_words() {
     let hand = by_hand(
         "train.py",

@@ -20,7 +20,7 @@ pub(crate) fn offered(model: &Model) -> bool {
         .tensors
         .iter()
         .any(|tensor| tensor.category == Category::OptimizerState)
-        && !model.facts.closure
+        && !model.facts.evaluates_closures()
 }
 
 /// Parameters that step together, in bytes (`python/oomph/levers/optimizer_on_cpu.py`).

@@ -23,6 +23,14 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> a
     let mut levers = Vec::new();
     // Each run teaches how far predictions of its levers hold: the next may be another plan.
     let mut known = u64::MAX;
+    let missed = std::mem::take(&mut fitter.missed).into_iter();
+    if let Some((mut least, held)) = missed.min_by_key(|(plan, _)| plan.peak.used_bytes) {
+        known = least.peak.used_bytes;
+        least.verified = true;
+        levers.clone_from(&least.levers);
+        result.held_by = held;
+        result.least = Some(least);
+    }
     for _ in 0..TRIES {
         let Some(least) = fitter.search(bases).least.filter(|plan| plan.used < known) else {
             break;
@@ -40,14 +48,15 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> a
             result.least = Some(predicted(&least));
         }
     }
+    let whole = gpus_that_hold(result.plain.used_bytes, margin, true);
     if let Some(least) = &result.least {
-        let used = least.peak.used_bytes;
-        result.gpus = gpus_that_hold(used, margin, false)
+        // A plan is of use only on GPUs that are cheaper than those that need none.
+        result.gpus = gpus_that_hold(least.peak.used_bytes, margin, false)
             .into_iter()
+            .take_while(|gpu| whole.first().is_none_or(|first| first.id != gpu.id))
             .take(GPUS)
             .collect();
     }
-    let whole = gpus_that_hold(result.plain.used_bytes, margin, true);
     result.gpus.extend(whole.into_iter().take(GPUS));
     variants(fitter, bases, &levers, result)
 }
@@ -62,7 +71,11 @@ fn variants(
     let Some(model) = bases.first().map(|base| &base.model) else {
         return Ok(());
     };
+    let mut families = true;
     for (index, (what, variant)) in candidates(model).into_iter().enumerate() {
+        if variant.member.is_some() && !families {
+            continue;
+        }
         // Micro-batches of a smaller batch may be smaller than a sample.
         let levers: Vec<oomph_plan::Lever> = levers
             .iter()
@@ -84,6 +97,7 @@ fn variants(
         let is_relative =
             variant.width.is_some() || variant.separable.is_some() || variant.member.is_some();
         if is_relative && became.is_empty() {
+            families &= variant.member.is_none();
             continue;
         }
         let what = if variant.member.is_some() {
@@ -92,13 +106,20 @@ fn variants(
             what
         };
         let used = run.peak().used_bytes;
+        if (result.least.as_ref()).is_some_and(|least| used >= least.peak.used_bytes) {
+            continue;
+        }
         // Rows of blocks too short to be cut further are the same job again.
         if variant.layers.is_some() && result.variants.iter().any(|other| other.used_bytes == used)
         {
             continue;
         }
         result.variants.push(Smaller {
-            what: format!("{what}, with that plan"),
+            what: if levers.is_empty() {
+                what
+            } else {
+                format!("{what}, with that plan")
+            },
             used_bytes: used,
             fits: used <= fitter.workshop.budget,
         });
