@@ -28,6 +28,8 @@ const PLAYS: std::ops::RangeInclusive<usize> = 60..=1500;
 const RESULTS: [Results; 3] = [Results::Exact, Results::Rounding, Results::Numerics];
 /// What one more lever must save in time to be worth its mention.
 const LEVER_COST: f64 = 0.003;
+/// What results that are not exactly the same must save in time.
+const INEXACT_COST: f64 = 0.01;
 
 /// A run that plans start from.
 #[derive(Debug, Clone)]
@@ -358,9 +360,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What plans are ordered by: time, and a little for each lever.
+    /// What plans are ordered by.
     pub fn cost(&self) -> f64 {
-        cost(self.time_ratio, &self.levers)
+        cost(self.time_ratio, &self.levers, self.results)
     }
 }
 
@@ -443,13 +445,18 @@ struct Price {
 
 impl Price {
     fn cost(&self) -> f64 {
-        cost(self.time_ratio, &self.levers)
+        cost(self.time_ratio, &self.levers, self.results)
     }
 }
 
-/// What plans are ordered by.
-fn cost(time_ratio: f64, levers: &[Lever]) -> f64 {
-    time_ratio + LEVER_COST * levers.len() as f64
+/// What plans are ordered by: time, a little for each lever, and a little for results that are not exact.
+pub fn cost(time_ratio: f64, levers: &[Lever], results: Results) -> f64 {
+    let inexact = if results > Results::Exact {
+        INEXACT_COST
+    } else {
+        0.0
+    };
+    time_ratio + LEVER_COST * levers.len() as f64 + inexact
 }
 
 impl<'a> Searcher<'a> {

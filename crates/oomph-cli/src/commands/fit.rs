@@ -901,9 +901,9 @@ impl Fitter {
                 let known = verified
                     .iter()
                     .filter(|plan| plan.same_results <= goal.results())
-                    .map(|plan| goal.of(plan.time_ratio, plan.peak.used_bytes))
+                    .map(|plan| goal.of(cost(plan), plan.peak.used_bytes))
                     .fold(f64::INFINITY, f64::min);
-                if goal.of(best.time_ratio, best.used) > goal.worth(known)
+                if goal.of(best.cost(), best.used) > goal.worth(known)
                     || self.verifications >= MOST_VERIFICATIONS
                 {
                     break;
@@ -941,8 +941,8 @@ impl Fitter {
                 .filter(|plan| plan.same_results <= choice.results())
                 .min_by(|a, b| {
                     choice
-                        .of(a.time_ratio, a.peak.used_bytes)
-                        .total_cmp(&choice.of(b.time_ratio, b.peak.used_bytes))
+                        .of(cost(a), a.peak.used_bytes)
+                        .total_cmp(&choice.of(cost(b), b.peak.used_bytes))
                 })
         };
         least(self.choice)
@@ -1230,6 +1230,11 @@ impl Fitter {
             self.note(&listed(&plan.levers, " + "), &why);
         }
     }
+}
+
+/// What plans are ordered by.
+fn cost(plan: &Plan) -> f64 {
+    search::cost(plan.time_ratio, &plan.levers, plan.same_results)
 }
 
 /// Levers in words.
