@@ -1,7 +1,8 @@
 //! `recompute`: results of cheap modules are computed again in the backward pass.
 //!
-//! Offered for normalisations and activation functions whose results somebody saves, and, as a
-//! second choice, for the products too that widen what such a module is given. Memory: a result,
+//! Offered for normalisations and activation functions whose results somebody saves, and for the
+//! products that widen what such a module is given: as many of them as needed, those first that give
+//! up most bytes for their time, or all of them beside checkpointed blocks. Memory: a result,
 //! the casts of it that its consumers save, and what the module saves inside are freed when the
 //! next such module is called, and come back when the first consumer's backward pass needs them.
 //! Time: the forward of those modules once more, and the host's work for each call. Results: exact.
