@@ -187,3 +187,51 @@ fn recomputation_saves_memory_for_time_and_leaves_checkpointed_blocks_alone() {
         }
     }
 }
+
+#[test]
+fn only_as_many_modules_are_computed_again_as_needed() {
+    let only = |budget| {
+        plans(&Options {
+            allow: Some(vec!["recompute".to_owned()]),
+            ..options(budget)
+        })
+    };
+    let least = only(RUN.1 / 100).least.unwrap();
+    let count = |plan: &oomph_plan::search::Plan| match &plan.levers[..] {
+        [Lever::Recompute { modules }] => modules.len(),
+        other => panic!("{other:?}"),
+    };
+    // Halfway to the least: fewer modules, in less time.
+    let found = only(u64::midpoint(RUN.1, least.used));
+    let plan = found.plans.first().unwrap();
+    assert!(count(plan) < count(&least), "{plan:?} {least:?}");
+    assert!(plan.time_ratio < least.time_ratio, "{plan:?} {least:?}");
+}
+
+#[test]
+fn a_fused_step_saves_time() {
+    // Of its own, as what was found before is kept for one pace at a time.
+    let base = &RUN.0.scaled(1, 1);
+    let lever = Lever::OptimizerStep {
+        kind: oomph_plan::OptimizerStep::Fused,
+    };
+    // The record is of a clock that took steps over lists to be quicker than they are.
+    let options = Options {
+        pace: Pace {
+            memory_bytes_per_s: 1e13,
+            ..Pace::default()
+        },
+        ..options(u64::MAX)
+    };
+    let predict = |levers: &[Lever]| oomph_plan::search::predict(base, base, levers, &options);
+    let (plain, fused) = (predict(&[]), predict(&[lever]));
+    assert!(fused.time_ratio < plain.time_ratio, "{fused:?}");
+    assert!(fused.allocated <= plain.allocated);
+}
+
+#[test]
+fn inexact_results_must_save_time() {
+    let cost = oomph_plan::search::cost;
+    assert!(cost(0.995, &[], Results::Rounding) > cost(1.0, &[], Results::Exact));
+    assert!(cost(0.98, &[], Results::Rounding) < cost(1.0, &[], Results::Exact));
+}

@@ -244,7 +244,11 @@ class Recompute(Lever):
         self.applied = len(self.recomputed if self.backwards else self.called)
         if problem := self.places.problem():
             self.add_note(problem)
-        for why, names in self.kept.items():
+        for why, kept in self.kept.items():
+            # Of a module that is called several times, some calls may be of no use.
+            names = [name for name in kept if name not in self.recomputed]
+            if not names:
+                continue
             self.add_note(f"{len(names)} left as they are, as {why}: {', '.join(names[:3])}")
         idle = sorted(self.called - self.recomputed)
         if not self.called and not self.kept and not self.places.missing:
