@@ -26,6 +26,15 @@ BLOCKS = {
     "resnet50": [f"ResNet.layer{n}.{i}" for n, size in enumerate((3, 4, 6, 3), 1) for i in range(size)],
 }  # fmt: skip
 
+PARTS = {
+    "gpt2": ("mlp.c_fc", "mlp.act"),
+    "bert_base": ("intermediate.dense", "intermediate.intermediate_act_fn"),
+    "vit_b_16": ("mlp.0", "mlp.1"),
+    "llama1b": ("input_layernorm", "mlp.gate_proj", "mlp.act_fn"),
+    "resnet50": ("conv3",),
+}
+"""What is computed again in each block."""
+
 
 def variants(job):
     """Lists of levers."""
@@ -34,6 +43,8 @@ def variants(job):
     on_cpu, in_backward = dict(name="optimizer_on_cpu"), dict(name="step_in_backward")
     found = [[on_cpu], [in_backward], [dict(name="chunked_cross_entropy", chunks=8)]]
     found.append([dict(name="allocator", conf="expandable_segments:True")])
+    again = [f"{block}.{part}" for block in blocks for part in PARTS[job]]
+    found.append([dict(name="recompute", modules=again)])
     if job != "resnet50":  # its batch normalisations see a batch
         found.append([parts])
     for count in (len(blocks) // 3, len(blocks)):
