@@ -930,11 +930,11 @@ _OVERWRITES = {
     "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_",
     "aten::bernoulli_", "aten::exponential_", "aten::set_", "aten::_foreach_copy_", "aten::_foreach_zero_",
 }  # fmt: skip
-# What they read back is a status, and zero means success.
 _DROPOUT = "aten::native_dropout"
 """Its mask is for its backward pass alone: where the result is too large to be computed, it is not written
 either, which would take the time and the memory of one byte for each element."""
 
+# What they read back is a status, and zero means success.
 _CHECKS = {
     "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex", "aten::linalg_lu_factor_ex",
     "aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_qr",

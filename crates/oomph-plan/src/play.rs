@@ -37,11 +37,6 @@ pub fn length(template: &Template) -> usize {
 
 /// Plays `template` with the allocator's settings `config` on `device`.
 pub fn play(template: &Template, config: &Config, device: Device) -> Peak {
-    play_steps(template, config, device, STEPS)
-}
-
-/// Plays `steps` steps: from one to the next the allocator may cut its segments otherwise, and hold more.
-pub fn play_steps(template: &Template, config: &Config, device: Device, steps: usize) -> Peak {
     let driver = AddressModel::new(device.capacity).with_limit(device.limit);
     let mut player = Player {
         template,
@@ -53,7 +48,7 @@ pub fn play_steps(template: &Template, config: &Config, device: Device, steps: u
         share: (1, 1),
         accumulates: false,
     };
-    player.run(steps);
+    player.run();
     let stats = player.simulator.stats();
     Peak {
         allocated: stats.allocated_peak,
@@ -80,11 +75,11 @@ struct Player<'a> {
 }
 
 impl Player<'_> {
-    fn run(&mut self, steps: usize) {
+    fn run(&mut self) {
         let template = self.template;
         self.events(&template.setup);
         let parts = template.parts.clamp(1, PARTS);
-        for step in 0..if template.once { 1 } else { steps } {
+        for step in 0..if template.once { 1 } else { STEPS } {
             for part in 0..parts {
                 self.share = template.share();
                 self.round += 1;

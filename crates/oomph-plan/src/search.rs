@@ -257,22 +257,13 @@ impl Options {
 
     /// Learns from a run of a plan: it used so many bytes and took so many times the plain step.
     pub fn learn(&mut self, plan: &Plan, used: u64, time_ratio: Option<f64>) {
-        // The prediction had what was known before in it.
-        let known = self.lesson(&plan.levers);
-        let levers: Vec<&'static str> = plan.levers.iter().map(sharding::kind).collect();
-        self.lessons.retain(|lesson| lesson.levers != levers);
         let time = time_ratio.map_or(1.0, |ratio| ratio / plan.time_ratio.max(1e-9));
-        self.lessons.push(Lesson {
-            levers,
-            factors: Factors {
-                memory: known.memory * used as f64 / plan.used.max(1) as f64,
-                time: known.time * time,
-            },
-        });
+        self.correct(&plan.levers, used as f64 / plan.used.max(1) as f64, time);
     }
 
-    /// Learns that a plan needs and takes so many times what its first run said.
+    /// Learns that a plan needs and takes so many times what was thought.
     pub fn correct(&mut self, levers: &[Lever], memory: f64, time: f64) {
+        // What was thought had what was known before in it.
         let known = self.lesson(levers);
         let levers: Vec<&'static str> = levers.iter().map(sharding::kind).collect();
         self.lessons.retain(|lesson| lesson.levers != levers);

@@ -179,7 +179,7 @@ const LONGER: u32 = 16;
 /// How often a step has to give back the cache to be said.
 const OFTEN: f64 = 0.5;
 /// Plans that are run for so long before one of them is taken as it is.
-const MOST_LONGER: u32 = 4;
+const MOST_LONGER: usize = 4;
 /// Plans that take so much less of the plain job's time, or of memory, are worth another run.
 const WORTH: f64 = 0.02;
 
@@ -960,14 +960,14 @@ impl Fitter {
         let choice = loop {
             found = self.verify_best(bases, &mut verified, found)?;
             let choice = self.choose(&verified);
-            // Several ranks take too long.
+            // Scripts that ended before have no more steps, and several ranks take too long.
             let Some(plan) = choice.as_ref().filter(|plan| {
                 trains
                     && plan.steps < LONGER
                     && plan.steps >= self.workshop.steps
                     && oomph_plan::sharding::gpus(&plan.levers).is_none()
                     && !longer.contains(&plan.levers)
-                    && longer.len() < MOST_LONGER as usize
+                    && longer.len() < MOST_LONGER
             }) else {
                 break choice;
             };
