@@ -24,9 +24,9 @@ class ChunkedCrossEntropy(Lever):
     """The loss over a vocabulary is computed in chunks of rows, and so are its gradients.
 
     Needs: `cross_entropy` (or `CrossEntropyLoss`, or a Hugging Face loss, which call it) with class
-    indices as targets, over 4096 classes or more; or `log_softmax` of a linear layer and `nll_loss`. Changes: where the logits come from a linear layer
-    and go nowhere else, they never exist as a whole; the backward pass computes them again, a chunk
-    at a time. Other logits exist, but no copies of them in fp32. Results: the same to rounding.
+    indices as targets, over 4096 classes or more; or `log_softmax` of a linear layer and `nll_loss`.
+    Changes: where the logits come from a linear layer and go nowhere else, they never exist as a whole;
+    the backward pass computes them again, a chunk at a time. Other logits exist, but no copies of them in fp32. Results: the same to rounding.
 
     Logits that the script uses otherwise (accuracy, a penalty) are computed for it as a whole.
     """
@@ -88,23 +88,12 @@ class ChunkedCrossEntropy(Lever):
             return self.cross_entropy(whole(input), target, **options)
 
         @functools.wraps(self.nll_loss)
-        def nll_loss(
-            input: Any,
-            target: Any,
-            weight: Any = None,
-            size_average: Any = None,
-            ignore_index: int = -100,
-            reduce: Any = None,
-            reduction: str = "mean",
-        ) -> Any:
+        def nll_loss(input: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(input, LazyLogits) and input.logged:
-                # The logarithms of probabilities are their own: it is their cross-entropy.
-                return functional.cross_entropy(
-                    input, target, weight, size_average, ignore_index, reduce, reduction
-                )
-            return self.nll_loss(
-                whole(input), target, weight, size_average, ignore_index, reduce, reduction
-            )
+                # The logarithms of probabilities are their own: it is their cross-entropy, whose arguments
+                # have the same names and order.
+                return functional.cross_entropy(input, *args, **kwargs)
+            return self.nll_loss(whole(input), *args, **kwargs)
 
         functional.nll_loss = nll_loss
         functional.linear = linear  # type: ignore[assignment]
