@@ -92,7 +92,7 @@ def begin() -> None:
     parent = settings["directory"]
     settings["directory"] = os.path.join(parent, name)
     settings["several"] = True
-    os.makedirs(settings["directory"], exist_ok=True)
+    launch.make_directory(settings["directory"])
     session = launch.Session(settings)
     try:
         session.begin()

@@ -199,7 +199,9 @@ class Launcher:
             if rank is not None and popen.returncode:
                 own = os.path.join(self._directory, rank)
                 with contextlib.suppress(OSError):
-                    os.makedirs(own, exist_ok=True)
+                    from oomph import launch
+
+                    launch.make_directory(own)
                     with open(os.path.join(own, "ended.txt"), "w") as file:
                         file.write(_how(popen.returncode))
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
@@ -14,11 +14,13 @@ use anyhow::{Context as _, bail};
 use oomph_run::Record;
 use oomph_run::ranks::{self, RankSummary};
 use oomph_run::summary::{Peak, Summary, Verdict, summarize};
+use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::host::Host;
 use crate::job::{Attempt, Job, Rehearsed, read_trace};
 use crate::json;
+use crate::run_directory;
 
 /// How long a rank may do nothing while others wait for it, unless the user says otherwise.
 pub const PATIENCE_SECONDS: u64 = 12;
@@ -163,45 +165,80 @@ pub struct Hall {
     directory: PathBuf,
     over: Arc<AtomicBool>,
     watch: Option<std::thread::JoinHandle<()>>,
+    /// Held while the directory is in use.
+    _lock: fs::File,
+}
+
+/// Its lock is held by the run that meets there. Process ids would not do: runs in other containers
+/// may share `/dev/shm`, and have process ids of their own.
+const OWNER: &str = "owner";
+const PLACE_PREFIX: &str = "oomph-";
+
+/// Makes a directory of its own for the ranks of a run, and takes its lock.
+fn make_place(parent: &Path) -> std::io::Result<(PathBuf, fs::File)> {
+    const MOST: u32 = 1000;
+    let process = std::process::id();
+    for number in 0..MOST {
+        let directory = parent.join(format!("{PLACE_PREFIX}{process}-{number}"));
+        match fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Ok(()) => {
+                // Locked before it has its name: whoever sees the name sees the lock.
+                let unnamed = directory.join(".owner");
+                let lock = fs::File::create(&unnamed)?;
+                rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+                fs::rename(&unnamed, directory.join(OWNER))?;
+                return Ok((directory, lock));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(std::io::ErrorKind::AlreadyExists.into())
+}
+
+/// Removes the directories of this user's runs that were killed.
+fn sweep(parent: &Path) {
+    let own = rustix::process::getuid().as_raw();
+    for old in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_place = old
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(PLACE_PREFIX));
+        let is_own = is_place
+            && old
+                .metadata()
+                .is_ok_and(|data| data.is_dir() && data.uid() == own);
+        if is_own
+            && let Ok(lock) = fs::File::open(old.path().join(OWNER))
+            && rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            let _ = fs::remove_dir_all(old.path());
+        }
+    }
 }
 
 impl Hall {
-    /// Makes the directory, in shared memory where there is some, otherwise in the run's own.
-    pub fn open(run: &Path) -> anyhow::Result<Self> {
+    /// Makes the directory, in shared memory where there is some, otherwise among temporary files.
+    pub fn open() -> anyhow::Result<Self> {
         const MEMORY: &str = "/dev/shm";
-        const PREFIX: &str = "oomph-";
         /// Several collectives that carry as much as they may (32 MiB each), and all small ones.
         const ENOUGH: u64 = 1 << 30;
-        let own = std::process::id();
-        // Runs that were killed leave theirs behind.
-        for old in fs::read_dir(MEMORY).into_iter().flatten().flatten() {
-            let name = old.file_name();
-            let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-            let process = process.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-            if process.is_some_and(|id| id != own && !Path::new(&format!("/proc/{id}")).exists()) {
-                let _ = fs::remove_dir_all(old.path());
-            }
-        }
         // A rank that writes where no memory is left is killed by the system: containers often have
         // only 64 MiB there.
         let free = rustix::fs::statvfs(MEMORY).map_or(0, |data| data.f_bavail * data.f_frsize);
-        let in_memory = (0_u32..16)
-            .filter(|_| free >= ENOUGH)
-            .map(|number| Path::new(MEMORY).join(format!("{PREFIX}{own}-{number}")))
-            .find(|candidate| fs::create_dir(candidate).is_ok());
-        let directory = if let Some(directory) = in_memory {
-            directory
+        let parent = if free >= ENOUGH {
+            PathBuf::from(MEMORY)
         } else {
-            let directory = run.join("ranks");
-            let _ = fs::remove_dir_all(&directory);
-            fs::create_dir_all(&directory)
-                .with_context(|| format!("cannot make {}", directory.display()))?;
-            directory
+            std::env::temp_dir()
         };
+        sweep(&parent);
+        let (directory, lock) = make_place(&parent)
+            .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
         Ok(Self {
             directory,
             over: Arc::new(AtomicBool::new(false)),
             watch: None,
+            _lock: lock,
         })
     }
 
@@ -281,13 +318,6 @@ pub fn hook(command: &mut Command, host: &Host, settings: &Path) {
     command.env("OOMPH_RANKS", settings).env("PYTHONPATH", path);
 }
 
-/// Forgets what ranks of an earlier run left in `directory`.
-pub fn clear(directory: &Path) {
-    for name in directories(directory) {
-        let _ = fs::remove_dir_all(directory.join(name));
-    }
-}
-
 /// The names of the ranks' directories.
 fn directories(directory: &Path) -> BTreeSet<String> {
     fs::read_dir(directory)
@@ -325,8 +355,7 @@ pub fn attempt(
                     per_host: job.gpu.as_ref().map_or(1, |gpu| gpu.count),
                 });
                 let own = directory.join(format!("rank-{rank}"));
-                fs::create_dir_all(&own)
-                    .with_context(|| format!("cannot make {}", own.display()))?;
+                run_directory::prepare(&own)?;
                 let attempt = job.attempt(&own, limit, log, &format!("{doing} rank {rank}"))?;
                 let ended = attempt.record.is_none() || !attempt.status.success();
                 last = Some(attempt);

@@ -20,6 +20,7 @@ use rustix::fs::FlockOperation;
 use crate::cluster::{self, Hall};
 use crate::host::Host;
 use crate::live::{self, Inherits};
+use crate::run_directory;
 
 /// What to run, and on what.
 #[derive(Debug)]
@@ -137,7 +138,6 @@ impl Job {
         ] {
             let _ = fs::remove_file(directory.join(stale));
         }
-        cluster::clear(&directory);
         let mut command = self.command()?;
         let config = directory.join("virtual-gpu.conf");
         let lock = directory.join("lock");
@@ -174,7 +174,7 @@ impl Job {
             rehearsed.tell(&mut command);
         }
         let mut hall = (several && self.gpu.is_some())
-            .then(|| Hall::open(&directory))
+            .then(Hall::open)
             .transpose()?;
         let settings_path = directory.join("settings.json");
         fs::write(&settings_path, settings.to_string())
@@ -383,11 +383,17 @@ fn cache_directory() -> Option<PathBuf> {
     Some(base.join("oomph"))
 }
 
-/// `oomph-report/NAME-N` for the first N that is free.
+/// The directory of a run: the one that was asked for, or else `oomph-report/NAME-N`.
 /// `words` are a script's, or a launcher's if it `launches`.
-pub fn free_directory(words: &[OsString], launches: bool) -> anyhow::Result<PathBuf> {
-    /// Nobody keeps more runs of one script than this.
-    const MOST: u32 = 100_000;
+pub fn run_directory(
+    asked: Option<&Path>,
+    words: &[OsString],
+    launches: bool,
+) -> anyhow::Result<PathBuf> {
+    if let Some(directory) = asked {
+        run_directory::prepare(directory)?;
+        return Ok(directory.to_owned());
+    }
     let name = if launches {
         cluster::script_of(words)
     } else {
@@ -397,8 +403,5 @@ pub fn free_directory(words: &[OsString], launches: bool) -> anyhow::Result<Path
     let name = name
         .file_stem()
         .map_or_else(|| "run".into(), |stem| stem.to_string_lossy().into_owned());
-    (1..MOST)
-        .map(|number| Path::new("oomph-report").join(format!("{name}-{number}")))
-        .find(|directory| !directory.exists())
-        .context("oomph-report is full: remove old runs from it")
+    run_directory::make_numbered(&name)
 }

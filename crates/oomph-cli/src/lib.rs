@@ -14,6 +14,7 @@ mod live;
 mod page;
 mod planning;
 mod progress;
+mod run_directory;
 pub mod rungs;
 mod script;
 mod table;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use oomph_gpus::GpuSpec;
 use oomph_plan::Lever;
 use oomph_plan::draft::{Load, Pace};
@@ -20,6 +20,7 @@ use crate::cluster;
 use crate::host;
 use crate::job::{Attempt, Job, Variant};
 use crate::progress::Progress;
+use crate::run_directory;
 
 /// What runs have in common.
 #[derive(Debug)]
@@ -157,8 +158,7 @@ impl Workshop {
         const LONGER: u32 = 6;
         const LEAST: Duration = Duration::from_mins(2);
         let directory = self.directory.join(name);
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        run_directory::prepare(&directory)?;
         let host = host::get()?;
         let gpus = sharding::gpus(levers);
         let shown = match gpus {

@@ -11,7 +11,7 @@ use oomph_plan::{Lever, PlanFile, Results};
 use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};
 use oomph_report::terminal::width;
 
-use crate::job::{Compared, Job, Variant, free_directory};
+use crate::job::{Compared, Job, Variant, run_directory};
 use crate::progress::Progress;
 use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, host, json, stdout};
@@ -102,10 +102,7 @@ impl Args {
                 EXIT_OK
             });
         }
-        let directory = match &self.out {
-            Some(directory) => directory.clone(),
-            None => free_directory(&words, false)?,
-        };
+        let directory = run_directory(self.out.as_deref(), &words, false)?;
         let progress = Progress::new(self.quiet);
         for (planned, what) in [
             (false, "running it plain"),
@@ -201,8 +198,6 @@ impl Args {
         levers: &[Lever],
         planned: bool,
     ) -> anyhow::Result<Measured> {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
         let directory = fs::canonicalize(directory)
             .with_context(|| format!("cannot use {}", directory.display()))?;
         let result = directory.join(if planned {

@@ -19,7 +19,7 @@ use oomph_report::terminal::width;
 use oomph_run::Verdict;
 
 use crate::commands::run::this_job;
-use crate::job::{Variant, free_directory};
+use crate::job::{Variant, run_directory};
 use crate::planning::{Ended, Run, Workshop};
 use crate::progress::Progress;
 use crate::script::Script;
@@ -210,10 +210,7 @@ impl Args {
         {
             eprintln!("note: {note}");
         }
-        let directory = match &self.out {
-            Some(directory) => directory.clone(),
-            None => free_directory(&words, false)?,
-        };
+        let directory = run_directory(self.out.as_deref(), &words, false)?;
         let mut fitter = Fitter {
             workshop: Workshop {
                 words,

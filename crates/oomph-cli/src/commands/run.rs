@@ -25,10 +25,10 @@ use sha2::{Digest as _, Sha256};
 use super::explain::Found;
 use crate::cluster::{self, Words};
 use crate::host;
-use crate::job::{Attempt, Job, Variant, free_directory};
+use crate::job::{Attempt, Job, Variant, run_directory};
 use crate::page;
 use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, run_directory, stdout};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
@@ -126,12 +126,7 @@ impl Args {
         for warning in &warnings {
             eprintln!("warning: {warning}");
         }
-        let directory = match &self.out {
-            Some(directory) => directory.clone(),
-            None => free_directory(&job.words, job.launches)?,
-        };
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        let directory = run_directory(self.out.as_deref(), &job.words, job.launches)?;
         if !self.quiet
             && let Some(note) = job.gpu.as_ref().and_then(GpuSpec::note)
         {
@@ -390,7 +385,7 @@ impl Args {
             );
         }
         let place = directory.join("unlimited");
-        fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+        run_directory::prepare(&place)?;
         // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
         let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
         job.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
