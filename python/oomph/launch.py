@@ -295,17 +295,6 @@ def outcome_of(stop: SystemExit) -> dict[str, Any]:
     return dict(kind="finished" if status == 0 else "exit", status=status)
 
 
-def make_directory(path: str) -> None:
-    """Make a directory for a process of the run, marked as one that oomph made.
-
-    `oomph run` removes nothing from a directory without the mark
-    (`crates/oomph-cli/src/run_directory.rs`).
-    """
-    os.makedirs(path, exist_ok=True)
-    with open(os.path.join(path, ".oomph-run"), "w"):
-        pass
-
-
 def refuse(settings: dict[str, Any], refusal: Refused) -> int:
     """Leave word for `oomph run` why this run cannot begin; returns the exit status."""
     with open(os.path.join(settings["directory"], "refused.txt"), "w") as file:

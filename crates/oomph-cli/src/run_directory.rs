@@ -10,15 +10,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// Marks a directory as one that oomph made. `python/oomph` writes it too.
+/// Marks a directory as one that oomph made. `python/oomph/_run_directory.py` writes it too.
 pub const MARKER: &str = ".oomph-run";
 
 const MARKER_TEXT: &str =
     "oomph made this directory, and removes its own files from it before the next run.\n";
 
 /// The files that oomph and its recorder write into a marked directory.
-const FILES: [&str; 20] = [
+const FILES: [&str; 21] = [
     MARKER,
+    "cell.py",
     "ended.txt",
     "explanation.json",
     "failure.pickle",

@@ -33,6 +33,8 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+from oomph._run_directory import make_directory
+
 VARIABLE = "OOMPH_FORK_SERVER"
 """Names the descriptor of a server's socket, in its environment."""
 
@@ -199,9 +201,7 @@ class Launcher:
             if rank is not None and popen.returncode:
                 own = os.path.join(self._directory, rank)
                 with contextlib.suppress(OSError):
-                    from oomph import launch
-
-                    launch.make_directory(own)
+                    make_directory(own)
                     with open(os.path.join(own, "ended.txt"), "w") as file:
                         file.write(_how(popen.returncode))
 

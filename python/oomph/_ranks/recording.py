@@ -23,6 +23,7 @@ from typing import Any
 
 from oomph import launch
 from oomph._ranks import fork_server
+from oomph._run_directory import make_directory
 
 RANKS_VARIABLE = "OOMPH_RANKS"
 """Names the JSON file with the settings of a run of several ranks, written by `oomph run`."""
@@ -93,7 +94,7 @@ def begin() -> None:
     parent = settings["directory"]
     settings["directory"] = os.path.join(parent, name)
     settings["several"] = True
-    launch.make_directory(settings["directory"])
+    make_directory(settings["directory"])
     session = launch.Session(settings)
     try:
         session.begin()
