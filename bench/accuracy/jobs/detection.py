@@ -3,12 +3,14 @@
 import torch
 import torchvision
 
-from job import device, job, main, pick
+from job import device, job, main, pick, small
 
 models = torchvision.models.detection
 
 
 def made(name, **more):
+    if small and not name.startswith("ssd"):
+        more.update(min_size=96, max_size=160)
     return getattr(models, name)(weights=None, weights_backbone=None, **more).to(device)
 
 
@@ -34,7 +36,7 @@ def train(model, sizes, batch, classes, amp=None, objects=6, optimizer=None, **m
     for step, (height, width) in enumerate(sizes):
         height, width = pick(height, height // 5), pick(width, width // 5)
         images, wanted = [], []
-        for i in range(pick(batch, 1)):
+        for i in range(pick(batch, 2)):
             images.append(torch.rand(3, height, width, device=device))
             wanted.append(targets(objects, height, width, classes, 10 * step + i, **more))
         with torch.autocast(device, dtype=amp or torch.bfloat16, enabled=amp is not None):

@@ -6,7 +6,6 @@ JOBS_SMALL=1 python SUBJECT.py [JOB…]    tiny sizes on the CPU: finds mistakes
 """
 
 import ctypes
-import gc
 import json
 import os
 import sys
@@ -97,8 +96,6 @@ def run(name):
     )
     if torch.cuda.get_allocator_backend() != "native":
         out.update(memory_stats={k: v for k, v in stats.items() if v}, mempool=mempool())
-    parameters = [o for o in gc.get_objects() if type(o) is torch.nn.Parameter]
-    out["params"] = sum(p.numel() for p in parameters)
     return out
 
 
