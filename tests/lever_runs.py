@@ -48,7 +48,7 @@ def run(tmp_path, code, *levers, **names):
 
 def _run(code, levers, names):
     from oomph.levers import Levers
-    from oomph.levers.base import CannotApply
+    from oomph.levers._shared.base import CannotApply
 
     specifications = [{"name": name, **parameters} for name, parameters in levers]
     refusal = error = None

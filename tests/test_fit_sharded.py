@@ -110,7 +110,7 @@ def test_ranks_number_the_words_of_a_set_alike(tmp_path, monkeypatch):
         "    for (x,) in data:",
         """
     import os
-    forked = b"oomph.fork_server" in open("/proc/self/cmdline", "rb").read()
+    forked = b"oomph._ranks.fork_server" in open("/proc/self/cmdline", "rb").read()
     with open("words-" + os.environ["RANK"], "w") as file:
         file.write(" ".join([str(forked), *{f"word{n}" for n in range(50)}]))
     for (x,) in data:""",

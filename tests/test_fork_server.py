@@ -49,7 +49,7 @@ if __name__ == "__main__":
     with open(f"facts-{sys.argv[1]}-{local}.json", "w") as file:
         json.dump(facts, file, default=str)
     with open(f"own-{sys.argv[1]}-{local}.json", "w") as file:
-        forked = b"oomph.fork_server" in open("/proc/self/cmdline", "rb").read()
+        forked = b"oomph._ranks.fork_server" in open("/proc/self/cmdline", "rb").read()
         json.dump([forked, *drawn], file)
     torch.distributed.destroy_process_group()
     print("output of", local); print("error of", local, file=sys.stderr)
@@ -132,7 +132,7 @@ assert importlib.util.find_spec("torch") and importlib.util.find_spec("torch")
 from torch.utils.data import DataLoader
 import torch
 with open(f"started-{{os.environ['RANK']}}", "w") as file:
-    forked = b"oomph.fork_server" in open("/proc/self/cmdline", "rb").read()
+    forked = b"oomph._ranks.fork_server" in open("/proc/self/cmdline", "rb").read()
     print(forked, torch.get_num_threads(), os.environ.get("PYTORCH_CUDA_ALLOC_CONF"), file=file)
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"])); torch.ones(1, device="cuda")
 """

@@ -284,7 +284,7 @@ def test_the_largest_images_of_a_job_without_a_loader(tmp_path):
 
 def test_what_a_model_is_called_with_is_resized():
     import torch
-    from oomph.variant import Variant, sizes
+    from oomph._recorder.resize import Variant, sizes
 
     given = ((torch.zeros(4, 3, 32, 16),), {"tokens": torch.zeros(4, 7, dtype=torch.long), "k": 2})
     assert sizes(given) == {"batch": 4, "length": 7, "height": 32}

@@ -294,7 +294,7 @@ def test_hugging_face_with_a_cache(tmp_path):
 
 
 def test_grouping():
-    from oomph.levers.blocks import candidates
+    from oomph.levers._shared.blocks import candidates
     from torch import nn
 
     def block():

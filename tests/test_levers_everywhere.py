@@ -293,7 +293,7 @@ ON_GPU = """
     import logging, sys, warnings
     warnings.filterwarnings("ignore"); logging.disable(logging.WARNING)
     import lightning, torch, transformers
-    from oomph.facts import allows_tf32
+    from oomph._recorder.facts import allows_tf32
     def new_model():
         torch.manual_seed(1)
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(

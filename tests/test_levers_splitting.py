@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oomph.levers.splitting import CannotSplit, layout
+from oomph.levers._shared.splitting import CannotSplit, layout
 
 Pair = collections.namedtuple("Pair", "x y")
 

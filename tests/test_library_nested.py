@@ -5,8 +5,8 @@ from collections import namedtuple
 
 import pytest
 import torch
-from oomph import nested
-from oomph.weights import tokens
+from oomph._training import nested
+from oomph._training.loss_weights import tokens
 
 
 @dataclasses.dataclass

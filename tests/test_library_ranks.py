@@ -7,7 +7,7 @@ import sys
 import oomph
 import pytest
 import torch
-from oomph import ranks
+from oomph._training import rank_agreement
 from torch import nn
 
 SCRIPT = os.path.join(os.path.dirname(__file__), "..", "bench", "library", "two_ranks.py")
@@ -65,8 +65,8 @@ class Sharded(FSDPModule, nn.Linear):
 
 
 def test_sharded_models_are_refused_before_training(monkeypatch):
-    monkeypatch.setattr(ranks.dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(ranks.dist, "get_world_size", lambda *a: 2)
+    monkeypatch.setattr(rank_agreement.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(rank_agreement.dist, "get_world_size", lambda *a: 2)
     model = Sharded(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(oomph.Refused, match=r"FSDPModule.*micro_batch=N, retry=False"):

@@ -16,11 +16,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "bench", "libra
 import fault_sweep
 import models
 from faults import allocates
-from oomph.levers.blocks import repeated
+from oomph._training.block_survey import Survey
+from oomph._training.ladder import Ladder, Unsuitable, places
+from oomph._training.memory_model import Gauge
+from oomph.levers._shared.blocks import repeated
 from oomph.levers.checkpoint import is_checkpointed
-from oomph.memory_model import Gauge
-from oomph.rungs import Ladder, Unsuitable, places
-from oomph.survey import Survey
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -294,7 +294,7 @@ def job(width=512, depth=12, **options):
 
 def test_as_few_blocks_as_save_what_is_missing(oomph):
     run = check(oomph, NET + """
-from oomph.rungs import ModuleLever
+from oomph._training.ladder import ModuleLever
 import logging
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
 def steps(train, length, count=3):

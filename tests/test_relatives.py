@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from oomph import relatives
+from oomph._recorder import smaller_models
 from torch import nn
 
 
@@ -54,7 +54,7 @@ def test_half_as_wide(name):
         before = model(*args, **kwargs)
     shape = getattr(before, "logits", before).shape
     objects = [id(p) for p in model.parameters()]
-    relatives.narrow(model, 0.5)
+    smaller_models.narrow(model, 0.5)
     assert [id(p) for p in model.parameters()] == objects
     after = model(*args, **kwargs)
     after = getattr(after, "logits", after)
@@ -68,7 +68,7 @@ def test_half_as_wide(name):
 
 
 def test_convolutions_in_two_parts():
-    relative = relatives.Separable()
+    relative = smaller_models.Separable()
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.Conv2d(32, 32, 1)
     )  # fmt: skip
@@ -86,8 +86,8 @@ def test_convolutions_in_two_parts():
 
 CODE = """
 import sys
-from oomph import relatives
-member = relatives.Member({steps})
+from oomph._recorder import smaller_models
+member = smaller_models.Member({steps})
 member.install()
 {build}
 print(member.became, sum(p.numel() for p in model.parameters()))
@@ -121,13 +121,13 @@ def test_members_of_families(build, steps, became):
 
 def test_each_model_is_changed_once_also_where_another_one_lay(monkeypatch):
     """Models that are made one after the other often come to lie at the same address."""
-    original, handles, changed = relatives.nn_module.register_module_forward_pre_hook, [], []
+    original, handles, changed = smaller_models.nn_module.register_module_forward_pre_hook, [], []
     monkeypatch.setattr(
-        relatives.nn_module,
+        smaller_models.nn_module,
         "register_module_forward_pre_hook",
         lambda hook: handles.append(original(hook)),
     )
-    relatives.once_a_model(lambda module: changed.append(type(module)))
+    smaller_models.once_a_model(lambda module: changed.append(type(module)))
     try:
         for _ in range(20):
             model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
