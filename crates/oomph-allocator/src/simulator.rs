@@ -220,9 +220,6 @@ impl<D: Driver> Simulator<D> {
     }
 
     fn find_pool(&self, id: PoolId, rounded: u64) -> Option<Place<Pool>> {
-        if id == PoolId::DEFAULT {
-            return Some(self.default_pools.for_size(rounded));
-        }
         let is_small = rounded <= SMALL_LIMIT;
         self.pools
             .iter()
@@ -231,16 +228,26 @@ impl<D: Driver> Simulator<D> {
     }
 
     fn pool_index(&mut self, id: PoolId, rounded: u64) -> Place<Pool> {
+        if id == PoolId::DEFAULT {
+            return self.default_pools.for_size(rounded);
+        }
+        self.private_pool(id, rounded)
+    }
+
+    #[cold]
+    fn private_pool(&mut self, id: PoolId, rounded: u64) -> Place<Pool> {
         self.find_pool(id, rounded)
             .unwrap_or_else(|| self.pools.add_pair(id).for_size(rounded))
     }
 
+    #[inline(never)]
     fn add_unmapped(&mut self, id: Place<Block>) {
         let (pool, stream, addr) = self.unmapped_key(id);
         let unmapped = self.pools[pool].unmapped.entry(stream).or_default();
         unmapped.insert((addr, id));
     }
 
+    #[inline(never)]
     fn remove_unmapped(&mut self, id: Place<Block>) {
         let (pool, stream, addr) = self.unmapped_key(id);
         if let Some(unmapped) = self.pools[pool].unmapped.get_mut(&stream) {
@@ -287,6 +294,7 @@ impl<D: Driver> Simulator<D> {
     }
 
     /// Hands out a block.
+    #[inline]
     pub fn malloc(
         &mut self,
         requested: u64,
@@ -509,6 +517,7 @@ impl<D: Driver> Simulator<D> {
     }
 
     /// Takes `other` into its neighbour `id` if both are free and alike.
+    #[inline]
     fn merge(&mut self, id: Place<Block>, other: Option<Place<Block>>) {
         let Some(other) = other else { return };
         let from = self.block(other);

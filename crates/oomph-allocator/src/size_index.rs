@@ -12,9 +12,9 @@ pub(crate) struct Entry<B> {
     pub(crate) block: B,
 }
 
-impl<B> Entry<B> {
+impl<B: Copy> Entry<B> {
     #[inline]
-    fn key(&self) -> (u64, u64) {
+    fn key(self) -> (u64, u64) {
         (self.size, self.addr)
     }
 }
@@ -90,7 +90,7 @@ impl<B: Copy> SizeIndex<B> {
             return false;
         };
         let item = chunk.partition_point(|other| other.key() < key);
-        if chunk.get(item).map(Entry::key) != Some(key) {
+        if chunk.get(item).map(|entry| entry.key()) != Some(key) {
             return false;
         }
         chunk.remove(item);
@@ -158,7 +158,7 @@ mod tests {
                 let found = index.lower_bound(size).map(|(_, entry)| entry.key());
                 prop_assert_eq!(found, model.range((size, 0)..).next().copied());
             }
-            let keys: Vec<_> = index.iter().map(|entry| entry.key()).collect();
+            let keys: Vec<_> = index.iter().map(Entry::key).collect();
             prop_assert_eq!(&keys, &model.iter().copied().collect::<Vec<_>>());
             let mut walked = Vec::new();
             let mut at = index.lower_bound(0);

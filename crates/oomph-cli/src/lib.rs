@@ -5,6 +5,7 @@
 
 mod cluster;
 pub mod commands;
+mod files;
 mod findings;
 pub mod host;
 mod job;
