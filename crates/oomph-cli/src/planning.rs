@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use oomph_gpus::GpuSpec;
-use oomph_plan::Lever;
 use oomph_plan::draft::{Load, Pace};
 use oomph_plan::search::HostTime;
 use oomph_plan::sharding::{self, USUAL_HOST};
+use oomph_plan::{Lever, by_hand};
 use oomph_report::fit::Peak;
 use oomph_run::Record;
 use oomph_run::ranks::RankSummary;
@@ -89,10 +89,17 @@ pub enum Ended {
     Through(Box<Run>),
     /// It ran out of memory.
     OutOfMemory(Box<Run>),
-    /// A lever cannot be applied to this script, and says why.
-    Refused(String),
+    /// A lever cannot be applied to this script.
+    Refused {
+        /// Its name.
+        lever: Option<String>,
+        /// Why, and what to do instead.
+        why: String,
+    },
     /// The script failed.
     Failed {
+        /// The lever that failed, if one did.
+        lever: Option<String>,
         /// The error, in a line.
         why: String,
         /// What the script printed.
@@ -221,6 +228,7 @@ impl Workshop {
         }
         let Some(record) = attempt.record.take() else {
             return Ok(Ended::Failed {
+                lever: None,
                 why: late
                     .then(|| "it took more than six times as long as the plain job".to_owned())
                     .or_else(|| last_line(&log))
@@ -233,16 +241,21 @@ impl Workshop {
             .iter()
             .map(|rank| (rank.rank, rank.peak.used_bytes))
             .collect();
+        let mut blame = record.outcome.blame.clone();
         let refused = ranks.iter().find(|rank| rank.verdict == Verdict::Refused);
         if let Some(refused) = refused {
             summary.verdict = Verdict::Refused;
             summary.failure.clone_from(&refused.failure);
+            blame.clone_from(&refused.blame);
         } else if !ranks.is_empty() {
             cluster::join(&mut summary, ranks, attempt.failure.clone(), attempt.status);
         }
         if summary.verdict == Verdict::Refused {
-            let why = summary.failure.clone().unwrap_or_default();
-            return Ok(Ended::Refused(why));
+            let message = summary.failure.clone().unwrap_or_default();
+            return Ok(Ended::Refused {
+                why: by_hand::refusal(&message, blame.as_ref(), levers),
+                lever: blame.map(|blame| blame.lever),
+            });
         }
         let failed = record.outcome.status != 0 || summary.verdict == Verdict::ScriptFailed;
         let out_of_memory = record.out_of_memory() || summary.verdict == Verdict::OutOfMemory;
@@ -258,6 +271,7 @@ impl Workshop {
             Ended::OutOfMemory(run)
         } else if failed {
             Ended::Failed {
+                lever: blame.map(|blame| blame.lever),
                 why: why
                     .and_then(|why| why.lines().next().map(str::to_owned))
                     .unwrap_or_default(),

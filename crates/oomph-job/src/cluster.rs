@@ -439,6 +439,7 @@ fn gather(
             by_category: std::collections::BTreeMap::new(),
             step_count: 0,
             failure: Some(ended(directory, missing)),
+            blame: None,
             directory: String::new(),
         });
     }

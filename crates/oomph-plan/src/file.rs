@@ -55,6 +55,7 @@ pub enum PlanError {
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanFile {
     /// [`FORMAT`].
     pub format: String,
@@ -76,6 +77,7 @@ pub struct PlanFile {
 
 /// A script and its arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Job {
     /// The script's path, or `-m module`.
@@ -88,6 +90,7 @@ pub struct Job {
 
 /// A GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Gpu {
     /// Its name in the catalogue.
@@ -98,6 +101,7 @@ pub struct Gpu {
 
 /// Versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Versions {
     /// Of oomph.
@@ -108,6 +112,7 @@ pub struct Versions {
 
 /// What a plan comes to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Figures {
     /// Peak in tensors.
     pub allocated_bytes: u64,

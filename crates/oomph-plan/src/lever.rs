@@ -15,6 +15,7 @@ use crate::units::Sequence;
 /// How far results stay the same under a lever; the later, the less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Results {
     /// Bitwise the same on the same kernels.
     Exact,
@@ -244,6 +245,11 @@ pub(crate) trait Facets {
 
     /// Into how many parts each batch that is trained on goes, one after the other.
     fn micro_batches(&self) -> Option<u32> {
+        None
+    }
+
+    /// The type of fewer bits that models compute in while they train.
+    fn computes_in(&self) -> Option<Dtype> {
         None
     }
 

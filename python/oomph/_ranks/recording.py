@@ -21,7 +21,7 @@ import threading
 import warnings
 from typing import Any
 
-from oomph import launch
+from oomph import launch, levers
 from oomph._ranks import fork_server
 from oomph._run_directory import make_directory
 
@@ -77,9 +77,7 @@ def begin() -> None:
     except (OSError, ValueError):
         return  # the run that this process was started by is over
     if name is None:
-        if any(lever["name"] == "shard" for lever in settings.get("levers", [])):
-            # One process numbers the words of a set in some order; its ranks must in the same.
-            os.environ.setdefault("PYTHONHASHSEED", "0")
+        levers.prepare(settings.get("levers", []))
         if settings["fork"]:
             launcher = fork_server.Launcher(settings["directory"])
             launcher.install()
@@ -142,9 +140,10 @@ class _End:
 
     def _finish(self) -> None:
         if os.getpid() == self._process:
-            levers = sys.modules.get("oomph.levers._shared.base")
-            if levers is not None and levers.CannotApply.last is not None:
-                self._outcome = launch.outcome_of(levers.CannotApply.last)
+            # Python itself runs the script, and does not tell of a `SystemExit`.
+            applied = self._session.recorder.levers if self._session.recorder else None
+            if applied is not None and applied.refusal is not None:
+                self._outcome = launch.outcome_of(applied.refusal)
             self._session.finish(self._outcome)
 
     def _watch_termination(self) -> None:

@@ -12,8 +12,10 @@ use oomph_allocator::Config;
 use oomph_gpus::Gpu;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
+use oomph_plan::parameters::Compile;
 use oomph_plan::search::{self, Base, Found, HostTime, Options};
-use oomph_plan::{Dtype, FORMAT, Figures, Lever, NAMES, PlanFile, Results, Versions, inference};
+use oomph_plan::sharding::data_parallel;
+use oomph_plan::{Dtype, FORMAT, Figures, Lever, NAMES, PlanFile, Results, Stage, Versions};
 use oomph_report::fit::{self, Alternative, Fit, Outcome, Peak, Plan, Rejected, fit_report};
 use oomph_report::terminal::width;
 use oomph_run::Verdict;
@@ -263,14 +265,15 @@ impl Args {
         let fails = |plain: &Ended| matches!(plain, Ended::Failed { why, .. } if !is_a_rank(why));
         if fitter.workshop.shares && fails(&plain) {
             // A DataParallel that names its GPUs does not run on one.
-            plain = fitter.plain_run(&[oomph_plan::sharding::data_parallel(1)])?;
+            plain = fitter.plain_run(&[data_parallel(1)])?;
         }
         if fitter.workshop.shares && fails(&plain) {
             // Nor does a script that uses several GPUs by itself.
             fitter.workshop.shares = false;
             plain = fitter.plain_run(&[])?;
             if matches!(plain, Ended::Through(_)) {
-                fitter.note("shard", "the script uses several GPUs by itself");
+                let sharing = data_parallel(1).name();
+                fitter.note(sharing, "the script uses several GPUs by itself");
             }
         }
         let plain = match plain {
@@ -281,8 +284,8 @@ impl Args {
                     run.directory.join("output.log").display()
                 )
             }
-            Ended::Refused(why) => bail!("{why}"),
-            Ended::Failed { why, log } => {
+            Ended::Refused { why, .. } => bail!("{why}"),
+            Ended::Failed { why, log, .. } => {
                 if let Ok(text) = fs::read_to_string(&log) {
                     std::eprint!("{text}");
                 }
@@ -538,9 +541,7 @@ fn by_hand_levers(levers: &[Lever], left: &BTreeSet<(String, String)>) -> Vec<Le
     let mut levers = levers.to_vec();
     for lever in &mut levers {
         let name = lever.name().to_owned();
-        if let Lever::InplaceActivations { modules } | Lever::FusedModules { modules } = lever {
-            modules.retain(|module| !left.contains(&(name.clone(), module.clone())));
-        }
+        lever.without(|module| left.contains(&(name.clone(), module.to_owned())));
     }
     levers
 }
@@ -608,6 +609,26 @@ fn allocator_config() -> Config {
     Config::parse(&conf, oomph_allocator::TorchVersion::ASSUMED).unwrap_or_default()
 }
 
+/// Why a job could not be run with levers.
+struct Unfit {
+    /// The lever to leave out.
+    lever: String,
+    /// Whether it says itself that it cannot be applied.
+    refused: bool,
+    /// In words.
+    why: String,
+}
+
+impl From<(String, String)> for Unfit {
+    fn from((lever, why): (String, String)) -> Self {
+        Self {
+            lever,
+            refused: false,
+            why,
+        }
+    }
+}
+
 /// The search with its runs.
 pub(crate) struct Fitter {
     workshop: Workshop,
@@ -639,7 +660,7 @@ impl Fitter {
         let mut model = Model::new(trace, &run.record)?;
         // Measured on a host that does other things as well: only what differs is a plan's doing.
         if let Some(loading) = self.loading_ns
-            && !applied.iter().any(|lever| lever.name() == "shard")
+            && !applied.iter().any(|lever| lever.sharing().is_some())
         {
             model.facts.loading_ns = loading;
         }
@@ -695,10 +716,10 @@ impl Fitter {
         while !on.is_empty() {
             match self.probe(&on)? {
                 Ok(base) => return Ok(Some(base)),
-                Err((name, why)) => {
-                    self.reject(&name, &why);
+                Err(unfit) => {
+                    self.reject(&unfit.lever, &unfit.why);
                     let before = on.len();
-                    on.retain(|lever| lever.name() != name);
+                    on.retain(|lever| lever.name() != unfit.lever);
                     if on.len() == before {
                         on.clear();
                     }
@@ -717,7 +738,7 @@ impl Fitter {
             let levers: Vec<Lever> = on.iter().cloned().chain([lever]).collect();
             match self.probe(&levers)? {
                 Ok(base) => bases.push(base),
-                Err((name, why)) => self.reject(&name, &why),
+                Err(unfit) => self.reject(&unfit.lever, &unfit.why),
             }
         }
         Ok(bases)
@@ -726,24 +747,20 @@ impl Fitter {
     /// The job in 16 bits, run once on top of the settings that cost nothing: which types results
     /// have is better measured than told by rules.
     fn probe_precision(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
-        let lever = Lever::MixedPrecision {
-            dtype: self.options.dtype,
-        };
-        let plain = bases
-            .first()
-            .is_some_and(|base| search::offers_precision(&base.model));
-        if !self.options.permits(&lever) || !plain {
+        let plain = bases.first();
+        let Some(lever) = plain.and_then(|base| search::precision(&base.model, &self.options))
+        else {
             return Ok(None);
-        }
+        };
         // The settings that cost nothing come first among what was probed.
         let free = bases.get(1).map_or(&[][..], |base| &base.applied);
-        let is_free = |lever: &&Lever| lever.name() != "cudnn_benchmark";
+        let is_free = |lever: &&Lever| lever.stage() == Stage::Free;
         let mut levers: Vec<Lever> = free.iter().filter(is_free).cloned().collect();
         levers.push(lever);
         match self.probe(&levers)? {
             Ok(base) => Ok(Some(base)),
-            Err((name, why)) => {
-                self.reject(&name, &why);
+            Err(unfit) => {
+                self.reject(&unfit.lever, &unfit.why);
                 Ok(None)
             }
         }
@@ -752,7 +769,7 @@ impl Fitter {
     /// A job that infers, run with what is tried on it: each run on top of the one before.
     fn probe_inference(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
         let mut bases = Vec::new();
-        bases.extend(self.probe_free(inference::free(&plain.model, &self.options))?);
+        bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
         let mut on: Vec<Lever> = bases
             .iter()
             .flat_map(|base: &Base| base.applied.iter().cloned())
@@ -764,7 +781,7 @@ impl Fitter {
         if enough {
             return Ok(bases);
         }
-        for step in inference::ladder(&plain.model, &self.options) {
+        for step in search::ladder(&plain.model, &self.options) {
             let mut taken = None;
             let mut failed = None;
             for lever in step {
@@ -774,12 +791,12 @@ impl Fitter {
                         bases.push(base);
                         taken.get_or_insert(levers);
                     }
-                    Err(why) => failed = Some(why),
+                    Err(unfit) => failed = Some(unfit),
                 }
             }
             match (taken, failed) {
                 (Some(levers), _) => on = levers,
-                (None, Some((name, why))) => self.reject(&name, &why),
+                (None, Some(unfit)) => self.reject(&unfit.lever, &unfit.why),
                 (None, None) => {}
             }
         }
@@ -787,9 +804,8 @@ impl Fitter {
     }
 
     /// The job with `levers` and without a limit; else the lever that failed, and why.
-    fn probe(&mut self, levers: &[Lever]) -> anyhow::Result<Result<Base, (String, String)>> {
-        let names: Vec<&str> = levers.iter().map(Lever::name).collect();
-        let last = names.last().copied().unwrap_or_default().to_owned();
+    fn probe(&mut self, levers: &[Lever]) -> anyhow::Result<Result<Base, Unfit>> {
+        let last = levers.last().map_or("", Lever::name).to_owned();
         let ended = self.workshop.run(
             &format!("probe-{}", self.workshop.runs),
             &format!("running it with {}, without a limit", listed(levers, ", ")),
@@ -799,22 +815,24 @@ impl Fitter {
         )?;
         Ok(match ended {
             Ended::Through(run) => match Self::inert(&run) {
-                Some(inert) => Err(inert),
+                Some(inert) => Err(inert.into()),
                 None => self
                     .base(&run, levers.to_vec())
-                    .map_err(|error| (last, error.to_string())),
+                    .map_err(|error| (last, error.to_string()).into()),
             },
-            Ended::OutOfMemory(_) => Err((last, "it ran out of memory with it".to_owned())),
-            Ended::Refused(why) | Ended::Failed { why, .. } => {
-                let blamed = names.iter().find(|name| why.contains(*name));
-                Err((blamed.map_or(last, |name| (*name).to_owned()), why))
-            }
+            Ended::OutOfMemory(_) => Err((last, "it ran out of memory with it".to_owned()).into()),
+            Ended::Refused { lever, why } => Err(Unfit {
+                lever: lever.unwrap_or(last),
+                refused: true,
+                why,
+            }),
+            Ended::Failed { lever, why, .. } => Err((lever.unwrap_or(last), why).into()),
         })
     }
 
     /// The job with `levers` and compiled models, as a run measures it.
     fn compiled(&mut self, base: &Base, levers: &[Lever]) -> anyhow::Result<Option<Plan>> {
-        let compile = Lever::Compile {};
+        let compile = Lever::from(Compile {});
         if !self.options.permits(&compile) || base.model.facts.compiled {
             return Ok(None);
         }
@@ -1083,8 +1101,8 @@ impl Fitter {
                             self.missed.push((missed, std::mem::take(&mut self.held)));
                         }
                     }
-                    Ended::Failed { why, .. } | Ended::Refused(why) => {
-                        self.reject_newest(plan, &why);
+                    Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
+                        self.reject_blamed(plan, lever.as_deref(), &why);
                     }
                     Ended::OutOfMemory(_) => self.note(
                         &listed(&plan.levers, " + "),
@@ -1093,15 +1111,15 @@ impl Fitter {
                 }
                 return Ok(None);
             }
-            Ended::Refused(why) => {
-                match plan.levers.iter().find(|lever| why.contains(lever.name())) {
-                    Some(lever) => self.reject(lever.name(), &why),
+            Ended::Refused { lever, why } => {
+                match lever {
+                    Some(lever) => self.reject(&lever, &why),
                     None => self.reject_newest(plan, &why),
                 }
                 return Ok(None);
             }
-            Ended::Failed { why, .. } => {
-                self.reject_newest(plan, &why);
+            Ended::Failed { lever, why, .. } => {
+                self.reject_blamed(plan, lever.as_deref(), &why);
                 return Ok(None);
             }
         };
@@ -1144,7 +1162,7 @@ impl Fitter {
             }
             Ended::OutOfMemory(_) => (None, Some(self.workshop.budget + 1)),
             // It took too long, or the script has no more to do.
-            Ended::Refused(_) | Ended::Failed { .. } => {
+            Ended::Refused { .. } | Ended::Failed { .. } => {
                 let mut plan = plan.clone();
                 plan.notes
                     .push(format!("what it holds was seen for {} steps", plan.steps));
@@ -1204,6 +1222,14 @@ impl Fitter {
         measured
     }
 
+    /// The script fails under a plan: the lever that says that it failed is left out.
+    fn reject_blamed(&mut self, plan: &search::Plan, lever: Option<&str>, why: &str) {
+        match lever {
+            Some(lever) => self.reject(lever, &format!("the script failed with it: {why}")),
+            None => self.reject_newest(plan, why),
+        }
+    }
+
     /// The script fails under a plan: the lever of it that no plan has worked with is left out; where
     /// there is no such lever, this plan alone.
     fn reject_newest(&mut self, plan: &search::Plan, why: &str) {
@@ -1216,10 +1242,10 @@ impl Fitter {
         let suspect = plan
             .levers
             .iter()
-            .map(Lever::name)
             .rev()
             // A way to share the job ran by itself before anything was added to it.
-            .find(|name| *name != "shard" && !proved.contains(name));
+            .find(|lever| lever.sharing().is_none() && !proved.contains(&lever.name()))
+            .map(Lever::name);
         let why = format!("the script failed with it: {why}");
         if let Some(name) = suspect {
             self.reject(name, &why);
@@ -1314,13 +1340,13 @@ mod tests {
     #[test]
     fn what_a_lever_left_alone_is_not_changed_by_hand() {
         let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect();
-        let levers = [Lever::InplaceActivations {
-            modules: names(&["Net.a", "Net.b"]),
-        }];
+        let lever = |all: &[&str]| {
+            Lever::from(oomph_plan::parameters::InplaceActivations {
+                modules: names(all),
+            })
+        };
+        let levers = [lever(&["Net.a", "Net.b"])];
         let left = BTreeSet::from([("inplace_activations".to_owned(), "Net.a".to_owned())]);
-        let expected = [Lever::InplaceActivations {
-            modules: names(&["Net.b"]),
-        }];
-        assert_eq!(by_hand_levers(&levers, &left), expected);
+        assert_eq!(by_hand_levers(&levers, &left), [lever(&["Net.b"])]);
     }
 }

@@ -15,6 +15,8 @@ pub(crate) mod settings;
 
 use std::fmt::Write as _;
 
+use oomph_run::record::Blame;
+
 use crate::levers::Lever;
 
 pub(crate) use places::Places;
@@ -133,6 +135,20 @@ impl Work<'_> {
             Edit::insert(end, later),
         ]);
     }
+}
+
+/// What a script was stopped with, and what to do instead: what the lever that refused says, or the same
+/// change by hand. `levers` are those of the plan.
+pub fn refusal(message: &str, blame: Option<&Blame>, levers: &[Lever]) -> String {
+    let instead = blame.and_then(|blame| {
+        let is_it = |lever: &&Lever| blame.manually && lever.name() == blame.lever;
+        let snippet = || Some(levers.iter().find(is_it)?.facets().snippet());
+        blame.instead.clone().or_else(snippet)
+    });
+    instead.map_or_else(
+        || message.to_owned(),
+        |instead| format!("{message}\nby hand:\n{instead}"),
+    )
 }
 
 /// What is put around the model's call and the loss.

@@ -39,12 +39,12 @@ impl Facets for Allocator {
     fn environment(&self, get: &dyn Fn(&str) -> Option<String>) -> Vec<(&'static str, String)> {
         let [new, old] = VARIABLES;
         let variable = if get(new).is_some() { new } else { old };
-        let before = get(variable).filter(|text| !text.is_empty());
-        let settings = before.map_or_else(
-            || self.conf.clone(),
-            |before| format!("{before},{}", self.conf),
-        );
-        vec![(variable, settings)]
+        match get(variable).filter(|text| !text.is_empty()) {
+            // A launcher has set it for its ranks.
+            Some(before) if before.ends_with(&self.conf) => Vec::new(),
+            Some(before) => vec![(variable, format!("{before},{}", self.conf))],
+            None => vec![(variable, self.conf.clone())],
+        }
     }
 
     fn is_only_on_gpu(&self) -> bool {
@@ -121,6 +121,10 @@ mod tests {
                 "PYTORCH_ALLOC_CONF",
                 "a:1,expandable_segments:True".to_owned()
             )]
+        );
+        assert_eq!(
+            with("PYTORCH_ALLOC_CONF", "a:1,expandable_segments:True"),
+            []
         );
         assert_eq!(
             with("PYTORCH_ALLOC_CONF", ""),

@@ -91,6 +91,10 @@ impl Facets for MixedPrecision {
         sharing.is_whole() && sharing.dtype.is_none() && self.dtype == Dtype::Bf16
     }
 
+    fn computes_in(&self) -> Option<Dtype> {
+        Some(self.dtype)
+    }
+
     fn scales_gradients(&self) -> bool {
         self.dtype == Dtype::Fp16
     }

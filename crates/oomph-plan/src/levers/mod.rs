@@ -36,7 +36,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::draft::Draft;
-use crate::lever::{Facets, Results, Stage};
+use crate::lever::{Dtype, Facets, Group, Results, Stage};
 use crate::model::Model;
 use crate::search::Options;
 use crate::sharding::Sharing;
@@ -186,6 +186,13 @@ pub fn application_order() -> Vec<&'static str> {
     kinds.into_iter().map(|kind| kind.name).collect()
 }
 
+/// Names of the levers of a group.
+pub fn of_group(group: Group) -> impl Iterator<Item = &'static str> {
+    let kinds = KINDS.iter();
+    let found = kinds.filter(move |kind| (kind.stage)() == Stage::Combined(group));
+    found.map(|kind| kind.name)
+}
+
 /// Names of the levers that a training loop may apply between two steps.
 pub fn midway() -> impl Iterator<Item = &'static str> {
     let kinds = KINDS.iter().filter(|kind| (kind.is_midway)());
@@ -216,7 +223,7 @@ impl Lever {
     }
 
     /// The modules that it is for, if it names any.
-    pub fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
+    pub(crate) fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
         self.facets_mut().modules_mut()
     }
 
@@ -228,6 +235,18 @@ impl Lever {
     /// How it shares the job among GPUs, if it does.
     pub fn sharing(&self) -> Option<Sharing> {
         self.facets().sharing()
+    }
+
+    /// The type of fewer bits that models compute in with it, if they do.
+    pub fn computes_in(&self) -> Option<Dtype> {
+        self.facets().computes_in()
+    }
+
+    /// Leaves out those of its modules that were `left` as they are.
+    pub fn without(&mut self, left: impl Fn(&str) -> bool) {
+        if let Some(modules) = self.modules_mut() {
+            modules.retain(|module| !left(module));
+        }
     }
 
     /// Into how many parts it cuts each batch that is trained on, if it does.

@@ -149,6 +149,10 @@ impl Facets for Shard {
         })
     }
 
+    fn computes_in(&self) -> Option<Dtype> {
+        self.dtype
+    }
+
     fn sharing(&self) -> Option<Sharing> {
         Some(Sharing {
             gpus: self.gpus,

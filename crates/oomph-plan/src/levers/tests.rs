@@ -108,14 +108,22 @@ fn training_loops_may_apply_what_needs_no_other_script() {
     );
 }
 
+#[test]
+fn what_explain_advises_can_be_allowed() {
+    for lever in oomph_explain::lever::ALL {
+        assert!(NAMES.contains(&lever.name()), "{}", lever.name());
+    }
+}
+
 /// Files that name a lever: as a string, a type, a path, or as a word if it is no word of English.
 fn files_that_name(name: &str, sources: &[(PathBuf, String)]) -> Vec<PathBuf> {
-    const WORDS: [&str; 10] = [
+    const WORDS: [&str; 11] = [
         "allocator",
         "attention",
         "checkpoint",
         "compile",
         "inference_mode",
+        "kv_cache",
         "optimizer_step",
         "recompute",
         "set_to_none",
@@ -170,6 +178,83 @@ fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
             found.push((path, text.to_owned()));
         }
     }
+}
+
+/// What is generated from the levers lies in the repository, and is as it would be generated now:
+/// `OOMPH_UPDATE=1 cargo test -p oomph-plan` writes it anew.
+fn is_generated(path: &str, text: &str) {
+    let path = root().join(path);
+    if std::env::var_os("OOMPH_UPDATE").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == text,
+        "{}: run OOMPH_UPDATE=1 cargo test -p oomph-plan",
+        path.display()
+    );
+}
+
+#[test]
+fn the_schema_of_plan_files_is_of_these_levers() {
+    let schema = schemars::schema_for!(PlanFile);
+    let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    is_generated("docs/plan-schema.json", &text);
+}
+
+#[test]
+fn the_table_in_the_documents_is_of_these_levers() {
+    const BEGIN: &str = "<!-- OOMPH_UPDATE=1 cargo test -p oomph-plan writes this table. -->\n";
+    const END: &str = "<!-- End of the table. -->\n";
+    let page = fs::read_to_string(root().join("docs/levers.md")).unwrap();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let schema = serde_json::to_value(schemars::schema_for!(Lever)).unwrap();
+    let of = |name: &str| {
+        let mut all = schema["oneOf"].as_array().unwrap().iter();
+        all.find(|one| one["properties"]["name"]["const"] == name)
+            .unwrap()
+    };
+    let mut table = "| lever | parameters | results |\n| --- | --- | --- |\n".to_owned();
+    for name in NAMES {
+        let one = of(name);
+        let parameters = one["properties"].as_object().unwrap().keys();
+        let parameters: Vec<String> = parameters
+            .filter(|key| *key != "name")
+            .map(|key| format!("`{key}`"))
+            .collect();
+        let mut results: Vec<Results> = every()
+            .iter()
+            .filter(|lever| lever.name() == *name)
+            .map(Lever::results)
+            .collect();
+        if *name == data_parallel(2).name() {
+            results.insert(0, data_parallel(2).results());
+        }
+        let results: Vec<&str> = results
+            .iter()
+            .map(|results| match results {
+                Results::Exact => "exact",
+                Results::Rounding => "rounding",
+                Results::Numerics => "numerics",
+            })
+            .collect();
+        let has_section = after.contains(&format!("\n## {name}\n"));
+        let section = if has_section {
+            format!("#{name}")
+        } else {
+            "inference.md#the-levers".to_owned()
+        };
+        table.push_str(&format!(
+            "| [`{name}`]({section}) | {} | {} |\n",
+            parameters.join(", "),
+            results.join("; in 16 bits ")
+        ));
+    }
+    is_generated(
+        "docs/levers.md",
+        &format!("{before}{BEGIN}{table}{END}{after}"),
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The largest batch or length that fits: by the model of the trace, confirmed by runs.
 
-use oomph_plan::Lever;
 use oomph_plan::search::{self, Base, Options};
+use oomph_plan::{Group, Lever, levers};
 use oomph_report::fit::Largest;
 
 use crate::commands::fit::Fitter;
@@ -124,7 +124,7 @@ fn fill(
             .forbid
             .iter()
             .cloned()
-            .chain(["micro_batch".to_owned(), "split_batch".to_owned()])
+            .chain(levers::of_group(Group::Batch).map(str::to_owned))
             .collect(),
         keep_results: true,
         budget: 0,
@@ -227,7 +227,7 @@ fn find(
                 correction *= (need(size + 1) / need(size).max(1.0)).max(least);
                 correction = correction.max(fitter.workshop.budget as f64 / predicted.max(1.0));
             }
-            Ended::Refused(_) | Ended::Failed { .. } => break,
+            Ended::Refused { .. } | Ended::Failed { .. } => break,
         }
     }
     Ok(confirmed)

@@ -79,7 +79,7 @@ fn variants(
         // Micro-batches of a smaller batch may be smaller than a sample.
         let levers: Vec<oomph_plan::Lever> = levers
             .iter()
-            .filter(|lever| variant.batch.is_none() || lever.name() != "micro_batch")
+            .filter(|lever| variant.batch.is_none() || lever.micro_batches().is_none())
             .cloned()
             .collect();
         let ended = fitter.workshop.run(
