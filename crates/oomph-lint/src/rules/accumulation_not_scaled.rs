@@ -1,8 +1,9 @@
-use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
-use ruff_python_ast::{Expr, Operator, Stmt};
-use ruff_text_size::Ranged;
+use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
+use oomph_python_source::ast::{Expr, Operator, Stmt};
+use oomph_python_source::Ranged;
 
-use super::util::{accumulations, has_managed_loop};
+use crate::queries::accumulation::accumulations;
+use crate::queries::purpose::has_managed_loop;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -69,8 +70,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         for stmt in found.looped.body {
             divides.visit_stmt(stmt);
         }
-        let sums = model.source.contains("reduction=\"sum\"")
-            || model.source.contains("reduction='sum'");
+        let sums = model.module.text().contains("reduction=\"sum\"")
+            || model.module.text().contains("reduction='sum'");
         if divides.0 || sums {
             continue;
         }

@@ -1,8 +1,8 @@
-use super::util::in_unit_test;
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Model, torch};
-use ruff_python_ast::{Expr, Stmt};
-use ruff_text_size::Ranged;
+use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::Ranged;
 
 declare_rule! {
     /// `backward()` runs under autocast.

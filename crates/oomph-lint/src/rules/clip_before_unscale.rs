@@ -1,10 +1,10 @@
-use ruff_text_size::Ranged;
+use oomph_python_source::Ranged;
 
-use super::util::line_before;
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{Model, place_of};
+use oomph_python_source::{dotted_name};
+use crate::semantic::{Model};
 
 declare_rule! {
     /// Gradients are clipped while they are scaled.
@@ -92,8 +92,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         });
         let fix = step.and_then(|step| {
             let owner = step.recv_place()?;
-            let optimizer = step.node.arguments.find_positional(0).and_then(place_of)?;
-            let edit = line_before(model, call.stmt, &format!("{owner}.unscale_({optimizer})"))?;
+            let optimizer = step.node.arguments.find_positional(0).and_then(dotted_name)?;
+            let edit = model
+.module.insert_before(model.stmt(call.stmt).node, &[format!("{owner}.unscale_({optimizer})")])?;
             Some(Fix::unsafe_("unscale first", edit))
         });
         out.push(

@@ -1,7 +1,8 @@
-use ruff_python_ast::Expr;
+use oomph_python_source::ast::Expr;
 
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model, place_of};
+use oomph_python_source::{dotted_name};
+use crate::semantic::{Model};
 
 declare_rule! {
     /// cuDNN is told to try algorithms with large workspaces.
@@ -44,7 +45,7 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for assign in &model.assigns {
-        let Some(place) = place_of(assign.target) else {
+        let Some(place) = dotted_name(assign.target) else {
             continue;
         };
         let on = matches!(assign.expr, Some(Expr::BooleanLiteral(flag)) if flag.value);

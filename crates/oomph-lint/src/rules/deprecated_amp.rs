@@ -1,6 +1,8 @@
-use ruff_text_size::Ranged;
+use oomph_python_source::ast;
+use oomph_python_source::Ranged;
 
-use crate::fix::{Applicability, Edit, Fix};
+use oomph_python_source::Edit;
+use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -60,7 +62,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let func = &*call.node.func;
         // `torch.cuda.amp.autocast`, spelled out: other spellings need their import changed too.
         let spelled_out = model.text(func) == format!("torch.cuda.amp.{name}")
-            && !call.node.arguments.args.iter().any(ruff_python_ast::Expr::is_starred_expr);
+            && !call.node.arguments.args.iter().any(ast::Expr::is_starred_expr);
         let fix = spelled_out.then(|| {
             let inside = call.node.arguments.inner_range().start();
             let device = if call.node.arguments.is_empty() {

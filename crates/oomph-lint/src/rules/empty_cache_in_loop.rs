@@ -1,6 +1,7 @@
-use ruff_python_ast::{ExceptHandler, Stmt};
+use oomph_python_source::ast::{ExceptHandler, Stmt};
 
-use super::util::{delete_stmt, in_unit_test, oom_handler};
+use crate::queries::oom_handlers::oom_handler;
+use crate::queries::purpose::in_unit_test;
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
@@ -97,7 +98,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || model.is_conditional_in(call.ctx, looped.ctx) {
             continue;
         }
-        let fix = delete_stmt(model, call.stmt).map(|edit| Fix::unsafe_("remove the call", edit));
+        let fix = model.module.delete(model.stmt(call.stmt).node).map(|edit| Fix::unsafe_("remove the call", edit));
         out.push(
             Report::new(
                 call.node,

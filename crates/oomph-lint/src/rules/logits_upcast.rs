@@ -1,6 +1,6 @@
-use ruff_python_ast::Expr;
+use oomph_python_source::ast::Expr;
 
-use super::util::is_cross_entropy;
+use crate::queries::model_calls::is_cross_entropy;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 

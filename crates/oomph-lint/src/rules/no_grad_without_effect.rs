@@ -1,4 +1,4 @@
-use ruff_python_ast::{Expr, Stmt};
+use oomph_python_source::ast::{Expr, Stmt};
 
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Model, torch};

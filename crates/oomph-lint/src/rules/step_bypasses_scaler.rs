@@ -1,4 +1,5 @@
-use super::util::{has_managed_loop, stepped_optimizer};
+use crate::queries::accumulation::stepped_optimizer;
+use crate::queries::purpose::has_managed_loop;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 use crate::semantic::value::Kind;

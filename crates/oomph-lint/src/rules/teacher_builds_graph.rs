@@ -1,4 +1,4 @@
-use super::util::{is_model_call, model_place};
+use crate::queries::model_calls::{is_model_call, model_place};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Grad, Model};
 
@@ -56,7 +56,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if model.source.contains("requires_grad") {
+    if model.module.text().contains("requires_grad") {
         return;
     }
     for call in &model.calls {

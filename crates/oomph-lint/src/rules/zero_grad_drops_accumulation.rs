@@ -1,8 +1,8 @@
-use ruff_text_size::Ranged;
+use oomph_python_source::Ranged;
 
-use super::util::{accumulations, under_modulus};
+use crate::queries::accumulation::{accumulations, under_modulus};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model, is_zero_grad};
+use crate::semantic::{Model};
 
 declare_rule! {
     /// Accumulated gradients are thrown away in every iteration.
@@ -59,7 +59,7 @@ declare_rule! {
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for found in accumulations(model) {
         for call in &model.calls {
-            if !is_zero_grad(call)
+            if !call.is_zero_grad()
                 || !model.is_inside(call.ctx, found.looped.ctx)
                 || under_modulus(model, call.ctx, found.looped.ctx)
                 || model.is_conditional_in(call.ctx, found.looped.ctx)
