@@ -31,7 +31,7 @@ pub(crate) fn oom_handler(handler: &ast::ExceptHandlerExceptHandler) -> Option<O
 }
 
 /// The string literals in a piece of syntax, in lower case.
-pub(crate) fn strings_in(body: &[Stmt]) -> Vec<String> {
+fn strings_in(body: &[Stmt]) -> Vec<String> {
     struct Strings(Vec<String>);
     impl<'a> Visitor<'a> for Strings {
         fn visit_expr(&mut self, expr: &'a Expr) {

@@ -1,6 +1,6 @@
+use oomph_python_source::Ranged;
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, Operator, Stmt};
-use oomph_python_source::Ranged;
 
 use crate::queries::accumulation::accumulations;
 use crate::queries::purpose::has_managed_loop;

@@ -1,9 +1,7 @@
-use oomph_python_source::ast;
-use oomph_python_source::ast::{Expr, Operator};
-use oomph_python_source::Ranged;
+use oomph_python_source::ast::{self, Expr, Operator};
+use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::rule::{Report, declare_rule};
-use oomph_python_source::{last_name, names_in, dotted_name};
 use crate::semantic::{Bind, FuncId, Model};
 
 declare_rule! {

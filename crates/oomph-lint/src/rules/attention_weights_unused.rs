@@ -1,6 +1,5 @@
-use oomph_python_source::ast;
-use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::Ranged;
+use oomph_python_source::ast::{self, Expr, Stmt};
 
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};

@@ -1,8 +1,9 @@
+use oomph_python_source::Ranged;
+use oomph_python_source::ast::{Expr, Stmt};
+
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Model, torch};
-use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::Ranged;
 
 declare_rule! {
     /// `backward()` runs under autocast.

@@ -1,9 +1,9 @@
 use oomph_python_source::ast::Expr;
+use oomph_python_source::{dotted_name, last_name};
 
 use crate::queries::loop_carried::starts_in;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;
-use oomph_python_source::{last_name, dotted_name};
 use crate::semantic::{Bind, Model};
 
 declare_rule! {

@@ -1,10 +1,9 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::Ranged;
+use oomph_python_source::{Ranged, dotted_name, names_in};
 
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
-use oomph_python_source::{names_in, dotted_name};
 use crate::semantic::{Bind, Call, Model};
 
 declare_rule! {

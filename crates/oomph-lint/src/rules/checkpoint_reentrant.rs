@@ -1,4 +1,5 @@
 use oomph_python_source::Edit;
+
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;

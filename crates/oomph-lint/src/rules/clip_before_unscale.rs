@@ -1,10 +1,9 @@
-use oomph_python_source::Ranged;
+use oomph_python_source::{Ranged, dotted_name};
 
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
 use crate::semantic::value::Kind;
-use oomph_python_source::{dotted_name};
-use crate::semantic::{Model};
 
 declare_rule! {
     /// Gradients are clipped while they are scaled.

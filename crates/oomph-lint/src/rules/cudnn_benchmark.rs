@@ -1,8 +1,8 @@
 use oomph_python_source::ast::Expr;
+use oomph_python_source::dotted_name;
 
 use crate::rule::{Report, declare_rule};
-use oomph_python_source::{dotted_name};
-use crate::semantic::{Model};
+use crate::semantic::Model;
 
 declare_rule! {
     /// cuDNN is told to try algorithms with large workspaces.

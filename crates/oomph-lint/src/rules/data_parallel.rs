@@ -1,11 +1,10 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::Ranged;
+use oomph_python_source::{Ranged, dotted_name};
 
 use crate::queries::model_calls::is_data_parallel;
 use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use oomph_python_source::{dotted_name};
 use crate::semantic::{Call, Model};
 
 declare_rule! {

@@ -1,7 +1,8 @@
+use oomph_python_source::dotted_name;
+
 use crate::queries::devices::moves_to_gpu;
 use crate::rule::{Report, declare_rule};
-use oomph_python_source::{dotted_name};
-use crate::semantic::{Model};
+use crate::semantic::Model;
 
 declare_rule! {
     /// A dataset moves samples to the GPU.

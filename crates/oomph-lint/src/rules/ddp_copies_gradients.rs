@@ -1,8 +1,9 @@
-use crate::queries::purpose::trains;
+use oomph_python_source::{dotted_name, names_in};
+
 use crate::fix::Fix;
+use crate::queries::purpose::trains;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
-use oomph_python_source::{names_in, dotted_name};
 use crate::semantic::{Call, CtxKind, Model, torch};
 
 declare_rule! {

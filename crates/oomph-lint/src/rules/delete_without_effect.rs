@@ -1,7 +1,7 @@
 use oomph_python_source::ast::Stmt;
+use oomph_python_source::dotted_name;
 
 use crate::rule::{Report, declare_rule};
-use oomph_python_source::{dotted_name};
 use crate::semantic::{CtxKind, Model};
 
 declare_rule! {

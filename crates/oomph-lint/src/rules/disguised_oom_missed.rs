@@ -1,5 +1,4 @@
-use oomph_python_source::ast;
-use oomph_python_source::ast::Stmt;
+use oomph_python_source::ast::{self, Stmt};
 use oomph_python_source::{Ranged, TextRange, TextSize};
 
 use crate::queries::oom_handlers::oom_handler;

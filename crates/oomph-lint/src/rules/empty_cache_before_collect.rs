@@ -1,6 +1,5 @@
-use oomph_python_source::Ranged;
+use oomph_python_source::{Edit, Ranged};
 
-use oomph_python_source::Edit;
 use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;

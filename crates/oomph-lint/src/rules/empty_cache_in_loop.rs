@@ -1,8 +1,8 @@
 use oomph_python_source::ast::{ExceptHandler, Stmt};
 
+use crate::fix::Fix;
 use crate::queries::oom_handlers::oom_handler;
 use crate::queries::purpose::in_unit_test;
-use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 

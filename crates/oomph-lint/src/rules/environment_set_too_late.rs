@@ -1,5 +1,5 @@
-use oomph_python_source::ast::Expr;
 use oomph_python_source::Ranged;
+use oomph_python_source::ast::Expr;
 
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;

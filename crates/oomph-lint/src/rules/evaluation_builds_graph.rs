@@ -1,11 +1,9 @@
-use oomph_python_source::ast;
-use oomph_python_source::Ranged;
+use oomph_python_source::{Edit, Ranged, ast};
 
+use crate::fix::Fix;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{in_unit_test, is_eval_name};
-use oomph_python_source::Edit;
-use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Grad, Loop, Model};
 

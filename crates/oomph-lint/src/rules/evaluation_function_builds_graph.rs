@@ -1,8 +1,8 @@
-use super::evaluation_builds_graph::{decorate, graph_loops, is_in_eval_mode};
 use crate::queries::model_calls::model_place;
 use crate::queries::purpose::is_eval_name;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
+use super::evaluation_builds_graph::{decorate, graph_loops, is_in_eval_mode};
 
 declare_rule! {
     /// A function that is named for evaluation builds a graph.

@@ -1,6 +1,6 @@
 use crate::queries::accumulation::stepped_optimizer;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model};
+use crate::semantic::Model;
 
 declare_rule! {
     /// Gradients are cleared between `backward()` and `step()`.

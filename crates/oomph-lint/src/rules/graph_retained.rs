@@ -1,7 +1,7 @@
 use oomph_python_source::Ranged;
 
-use crate::queries::devices::on_cpu_only;
 use crate::fix::Fix;
+use crate::queries::devices::on_cpu_only;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 

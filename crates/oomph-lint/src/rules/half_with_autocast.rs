@@ -1,7 +1,8 @@
 use oomph_python_source::ast;
+
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model, torch};
 use crate::semantic::value::Kind;
+use crate::semantic::{Model, torch};
 
 declare_rule! {
     /// A model is halved and trained with mixed precision as well.

@@ -1,11 +1,9 @@
-use oomph_python_source::ast;
-use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, TextRange};
+use oomph_python_source::ast::{self, Expr, Stmt};
+use oomph_python_source::{Ranged, TextRange, last_name};
 
 use crate::queries::oom_handlers::{OomTest, oom_handler, raises};
 use crate::rule::{Report, declare_rule};
-use oomph_python_source::{last_name};
-use crate::semantic::{Model};
+use crate::semantic::Model;
 
 declare_rule! {
     /// A handler for out-of-memory errors swallows all others.

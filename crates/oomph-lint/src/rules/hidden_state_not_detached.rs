@@ -1,6 +1,7 @@
+use oomph_python_source::dotted_name;
+
 use crate::queries::model_calls::is_model_call;
 use crate::rule::{Report, declare_rule};
-use oomph_python_source::{dotted_name};
 use crate::semantic::{Bind, Grad, Model};
 
 declare_rule! {

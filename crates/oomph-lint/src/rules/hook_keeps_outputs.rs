@@ -1,9 +1,8 @@
 use oomph_python_source::ast::Expr;
+use oomph_python_source::{calls_run_by, dotted_name};
 
-use oomph_python_source::calls_run_by;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use oomph_python_source::{dotted_name};
 use crate::semantic::{Bind, Model};
 
 declare_rule! {

@@ -1,12 +1,11 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::Ranged;
+use oomph_python_source::{Ranged, dotted_name, last_name};
 
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use oomph_python_source::{last_name, dotted_name};
 use crate::semantic::{CtxKind, FuncId, Grad, Model};
 
 declare_rule! {

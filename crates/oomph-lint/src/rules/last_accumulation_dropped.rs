@@ -1,5 +1,5 @@
-use oomph_python_source::ast::Expr;
 use oomph_python_source::Ranged;
+use oomph_python_source::ast::Expr;
 
 use crate::queries::accumulation::{accumulations, stepped_optimizer};
 use crate::queries::purpose::has_managed_loop;

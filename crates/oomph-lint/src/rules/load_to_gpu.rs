@@ -1,12 +1,11 @@
 use oomph_python_source::ast::Expr;
+use oomph_python_source::{Edit, dotted_name};
 
-use super::load_to_saved_device::goes_into_state_dict;
-use oomph_python_source::Edit;
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
 use crate::semantic::value::Device;
-use oomph_python_source::{dotted_name};
-use crate::semantic::{Model};
+use super::load_to_saved_device::goes_into_state_dict;
 
 declare_rule! {
     /// Weights are loaded straight to the GPU.

@@ -1,9 +1,10 @@
+use oomph_python_source::names_in;
+
+use crate::fix::{Applicability, Fix};
 use crate::queries::devices::mentions_gpu;
 use crate::queries::purpose::in_unit_test;
-use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use oomph_python_source::{names_in};
 use crate::semantic::{Call, Model};
 
 declare_rule! {

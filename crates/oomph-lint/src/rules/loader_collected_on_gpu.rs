@@ -1,10 +1,10 @@
-use oomph_python_source::ast;
+use oomph_python_source::ast::{self, Expr, ExprCall};
+use oomph_python_source::last_name;
+
 use crate::queries::devices::moves_to_gpu;
 use crate::rule::{Report, declare_rule};
-use oomph_python_source::{last_name};
-use crate::semantic::{CtxKind, Model, torch};
 use crate::semantic::value::Kind;
-use oomph_python_source::ast::{Expr, ExprCall};
+use crate::semantic::{CtxKind, Model, torch};
 
 declare_rule! {
     /// All batches of a loader are moved to the GPU at once.

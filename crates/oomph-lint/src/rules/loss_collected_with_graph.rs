@@ -1,12 +1,12 @@
 use oomph_python_source::ast::Expr;
+use oomph_python_source::{dotted_name, last_name};
 
+use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only};
 use crate::queries::loop_carried::{feeds_backward, is_cleared_in, starts_in};
 use crate::queries::purpose::in_unit_test;
-use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
-use oomph_python_source::{last_name, dotted_name};
 use crate::semantic::{Grad, Model};
 
 declare_rule! {

@@ -1,12 +1,12 @@
 use oomph_python_source::ast::{Expr, Operator};
+use oomph_python_source::last_name;
 
+use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only};
 use crate::queries::loop_carried::{feeds_backward, starts_in};
 use crate::queries::purpose::in_unit_test;
-use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;
-use oomph_python_source::{last_name};
 use crate::semantic::{Bind, Grad, Model};
 
 declare_rule! {

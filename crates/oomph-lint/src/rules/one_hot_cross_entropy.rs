@@ -1,8 +1,9 @@
+use oomph_python_source::ast::Expr;
+use oomph_python_source::last_name;
+
 use crate::queries::model_calls::is_cross_entropy;
 use crate::rule::{Report, declare_rule};
-use oomph_python_source::{last_name};
-use crate::semantic::{Model};
-use oomph_python_source::ast::Expr;
+use crate::semantic::Model;
 
 declare_rule! {
     /// Targets of a cross-entropy are one-hot.

@@ -1,12 +1,9 @@
-use oomph_python_source::ast;
-use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::Ranged;
+use oomph_python_source::ast::{self, Expr, Stmt};
+use oomph_python_source::{Ranged, calls_run_by, dotted_name};
 
-use oomph_python_source::calls_run_by;
 use crate::queries::oom_handlers::oom_handler;
 use crate::rule::{Report, declare_rule};
-use oomph_python_source::{dotted_name};
-use crate::semantic::{Model};
+use crate::semantic::Model;
 
 declare_rule! {
     /// An out-of-memory error is kept with its traceback.

@@ -1,6 +1,6 @@
-use super::loss_collected_with_graph::collected;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
+use super::loss_collected_with_graph::collected;
 
 declare_rule! {
     /// Outputs of the model are collected in a training loop with their graphs.

@@ -1,9 +1,10 @@
+use oomph_python_source::dotted_name;
+
+use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::queries::loop_carried::{is_cleared_in, starts_in};
-use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;
-use oomph_python_source::{dotted_name};
 use crate::semantic::{Grad, Model};
 
 declare_rule! {

@@ -2,7 +2,7 @@ use oomph_python_source::Ranged;
 
 use crate::queries::accumulation::{accumulations, under_modulus};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model};
+use crate::semantic::Model;
 
 declare_rule! {
     /// Accumulated gradients are thrown away in every iteration.

@@ -1,5 +1,5 @@
-use crate::queries::purpose::in_unit_test;
 use crate::fix::Fix;
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Bind, Model};
 

@@ -5,10 +5,9 @@ use std::rc::Rc;
 use oomph_python_source::ast::{self, ExceptHandler, Expr, ExprCall, Stmt};
 use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, imports_of};
 
-use super::TORCH_ROOTS;
 use super::assignments::def_id;
 use super::backward::attr_name;
-use super::{Vars, Walker};
+use super::{TORCH_ROOTS, Vars, Walker};
 use crate::semantic::value::{DefId, Kind, Tri, Value};
 use crate::semantic::{Bind, CtxKind, Grad, StmtId, StmtInfo, torch};
 
