@@ -78,7 +78,7 @@ impl Scopes {
         };
         let lines = |range: TextRange| (module.line_of(range.start()), module.line_of(range.end()));
         let function = innermost(&self.functions);
-        // A loop around the whole function is the business of its caller.
+        // A loop around the whole function belongs to its caller.
         let around = innermost(&self.loops)
             .filter(|around| function.is_none_or(|function| function.contains_range(*around)));
         match (around, function) {

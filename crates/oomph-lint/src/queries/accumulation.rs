@@ -1,4 +1,4 @@
-//! Gradient accumulation: optimizers that step every so many iterations.
+//! Gradient accumulation: optimizers that step only every N iterations.
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{Expr, Operator};
@@ -19,7 +19,7 @@ pub(crate) fn stepped_optimizer(call: &Call<'_>) -> Option<String> {
     }
 }
 
-/// A step that happens every so many iterations of a training loop: gradient accumulation.
+/// Gradient accumulation: a step that happens only every N iterations of a training loop.
 pub(crate) struct Accumulation<'m, 'a> {
     pub(crate) looped: &'m Loop<'a>,
     pub(crate) optimizer: String,
@@ -58,7 +58,7 @@ pub(crate) fn accumulations<'m, 'a>(model: &'m Model<'a>) -> Vec<Accumulation<'m
         let known = found
             .iter()
             .any(|each| each.test.range() == test.range() && each.optimizer == optimizer);
-        // A backward in the branch as well: an optimizer that trains every so often, as in GANs.
+        // A backward in the branch as well: an optimizer that trains in some iterations only, as in GANs.
         let in_branch = model
             .backwards
             .iter()

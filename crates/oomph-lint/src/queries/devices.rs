@@ -4,13 +4,13 @@ use crate::queries::model_calls::is_model_call;
 use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Call, Loop, Model};
 
-/// Whether the file speaks of a GPU at all.
+/// Whether the file mentions a GPU.
 pub(crate) fn mentions_gpu(model: &Model<'_>) -> bool {
     model.module.text().contains("cuda") || model.module.text().contains("device")
 }
 
-/// Whether the file is a program that never leaves the CPU: it says so, or it runs by itself and
-/// speaks of no other device.
+/// Whether the file is a program that never leaves the CPU: it names the CPU as its device, or it
+/// is a script that mentions no other device.
 pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
     const ELSEWHERE: &[&str] = &[
         "cuda",
@@ -40,8 +40,8 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
     says_so || (!source.contains("device") && !source.contains("gpu") && is_program())
 }
 
-/// Whether a loop of a script or notebook leaves its batches on the CPU, where another loop of the
-/// file moves its own. `DataParallel` moves them by itself.
+/// Whether a loop of a script or notebook leaves its batches on the CPU while another loop of the
+/// file moves its batches. `DataParallel` moves batches itself.
 pub(crate) fn leaves_batches_on_cpu(model: &Model<'_>, looped: &Loop<'_>) -> bool {
     let moves = |each: &Loop<'_>| {
         model.calls.iter().any(|call| {

@@ -35,7 +35,7 @@ pub(crate) fn base(place: &str) -> &str {
     place.strip_suffix("[]").unwrap_or(place)
 }
 
-/// Whether the place starts anew in each iteration of the loop.
+/// Whether the place gets a new value in each iteration of the loop.
 pub(crate) fn starts_in(model: &Model<'_>, each: &Loop<'_>, place: &str) -> bool {
     let func = model.func_of(each.ctx);
     model.assigns_to(func, place).any(|assign| {

@@ -42,7 +42,7 @@ pub(crate) fn is_eval_name(name: &str) -> bool {
     )
 }
 
-/// Whether the trainer of a library owns the loop: it scales losses and steps by itself.
+/// Whether a library's trainer runs the loop: it scales losses and steps optimizers itself.
 pub(crate) fn has_managed_loop(model: &Model<'_>) -> bool {
     ["accelerat", "deepspeed", "fabric", "model_engine"]
         .iter()

@@ -12,13 +12,13 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for loops that step the optimizer every so many iterations and divide nothing.
+    /// Looks for loops that step the optimizer only every N iterations and never divide the loss.
     ///
     /// ## Why it costs memory
     ///
-    /// Gradients add up: without the division they are as many times too large as there are
-    /// micro-batches, so the accumulated run is not the large-batch run that it saves memory for.
-    /// Training diverges, and people give up on accumulation and buy a larger GPU.
+    /// Gradients add up: without the division, N micro-batches make them N times too large, so the
+    /// accumulated run is not the large-batch run that it saves memory for. Training diverges, and
+    /// people give up on accumulation and buy a larger GPU.
     ///
     /// ## Example
     ///

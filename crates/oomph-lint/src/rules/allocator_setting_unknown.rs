@@ -4,7 +4,7 @@ use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
 declare_rule! {
-    /// An allocator setting is not one.
+    /// An allocator setting does not exist or has a wrong value.
     ///
     /// ## What it does
     ///
@@ -40,7 +40,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: what was meant is for you to say.
+    /// No fix: only you know what was meant.
     OOM705 "allocator-setting-unknown" { fix: None, default: true }
 }
 
@@ -102,7 +102,7 @@ fn problems(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
         let Some((key, value)) = pair.split_once(':') else {
-            found.push(format!("`{}` is no `key:value` setting of the allocator", pair.trim()));
+            found.push(format!("`{}` is not a `key:value` setting of the allocator", pair.trim()));
             continue;
         };
         let (key, value) = (key.trim(), value.trim());

@@ -50,7 +50,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// Never known to be: the weights are dropped.
+    /// No case is known: the weights are dropped.
     ///
     /// ## Fix safety
     ///

@@ -48,7 +48,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When autocast is disabled for this block when it runs.
+    /// When the block disables autocast at run time.
     ///
     /// ## Fix safety
     ///

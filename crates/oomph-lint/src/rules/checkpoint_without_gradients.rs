@@ -11,8 +11,8 @@ declare_rule! {
     ///
     /// ## Why it costs memory
     ///
-    /// It does not save any: without gradients no activations are kept, so there is nothing to
-    /// recompute. Whoever put it there expects memory that something else holds.
+    /// It saves nothing: without gradients no activations are kept, so there is nothing to
+    /// recompute. Something else holds the memory.
     ///
     /// ## Example
     ///
@@ -37,7 +37,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// Never known to be.
+    /// No case is known.
     ///
     /// ## Fix safety
     ///

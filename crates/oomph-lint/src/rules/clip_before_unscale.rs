@@ -92,8 +92,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let fix = step.and_then(|step| {
             let owner = step.recv_place()?;
             let optimizer = step.node.arguments.find_positional(0).and_then(dotted_name)?;
-            let edit = model
-.module.insert_before(model.stmt(call.stmt).node, &[format!("{owner}.unscale_({optimizer})")])?;
+            let line = format!("{owner}.unscale_({optimizer})");
+            let edit = model.module.insert_before(model.stmt(call.stmt).node, &[line])?;
             Some(Fix::unsafe_("unscale first", edit))
         });
         out.push(

@@ -35,11 +35,11 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the speed is wanted and the memory is there: off by default.
+    /// When you want the speed and have the memory: the rule is off by default.
     ///
     /// ## Fix safety
     ///
-    /// No fix: it is a trade.
+    /// No fix: it trades memory for speed.
     OOM706 "cudnn-benchmark" { fix: None, default: false }
 }
 

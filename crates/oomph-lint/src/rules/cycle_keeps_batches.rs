@@ -42,7 +42,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: it needs a function of its own.
+    /// No fix: the generator has to be a new function.
     OOM604 "cycle-keeps-batches" { fix: None, default: true }
 }
 

@@ -14,8 +14,8 @@ declare_rule! {
     ///
     /// ## Why it costs memory
     ///
-    /// With `num_workers`, this code runs in the workers: each opens a CUDA context of its own
-    /// (hundreds of MiB per worker), or fails with "Cannot re-initialize CUDA in forked subprocess".
+    /// With `num_workers`, this code runs in the workers: each opens its own CUDA context (hundreds
+    /// of MiB per worker), or fails with "Cannot re-initialize CUDA in forked subprocess".
     /// Prefetched batches pile up on the GPU instead of in host memory.
     ///
     /// ## Example
@@ -42,11 +42,11 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the loader has no workers, and the time is no matter.
+    /// When the loader has no workers and speed does not matter.
     ///
     /// ## Fix safety
     ///
-    /// No fix: the move belongs into another place.
+    /// No fix: the move belongs in another place.
     OOM601 "dataset-moves-to-gpu" { fix: None, default: true }
 }
 
@@ -73,7 +73,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             out.push(
                 Report::new(
                     call.node,
-                    format!("`{name}` runs in the loader's workers: each opens a CUDA context of its own"),
+                    format!("`{name}` runs in the loader's workers: each opens its own CUDA context"),
                 )
                 .help("return CPU tensors, and move the batch in the training loop"),
             );

@@ -16,8 +16,8 @@ declare_rule! {
     /// ## Why it costs memory
     ///
     /// Gradients are copied into buckets for communication, so there are two of each. With
-    /// `gradient_as_bucket_view=True` the gradients are views of the buckets: one copy of the
-    /// parameters less at the peak, the same results, and a copy less in time.
+    /// `gradient_as_bucket_view=True` the gradients are views of the buckets: the peak falls by one
+    /// copy of the parameters, no time goes into copying, and results are the same.
     ///
     /// ## Example
     ///
@@ -71,7 +71,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             out.push(
                 Report::new(
                     &*call.node.func,
-                    "gradients are kept twice: as themselves and in the buckets that are communicated",
+                    "gradients are kept twice: as `.grad` and in the buckets that are communicated",
                 )
                 .help("pass `gradient_as_bucket_view=True`")
                 .fix(Fix::unsafe_("pass `gradient_as_bucket_view=True`", edit)),

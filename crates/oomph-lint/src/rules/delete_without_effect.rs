@@ -50,7 +50,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: the deletion belongs into the caller.
+    /// No fix: the deletion belongs in the caller.
     OOM613 "delete-without-effect" { fix: None, default: true }
 }
 

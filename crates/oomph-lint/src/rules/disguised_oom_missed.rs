@@ -19,7 +19,7 @@ declare_rule! {
     /// Libraries that allocate past PyTorch report the same thing in other words:
     /// `CUBLAS_STATUS_ALLOC_FAILED`, `CUDNN_STATUS_NOT_INITIALIZED`, `CUDNN_STATUS_ALLOC_FAILED`,
     /// "Not enough memory for workspace", NCCL's "Failed to CUDA calloc". All are `RuntimeError`s
-    /// that pass the test by, and end a job that was meant to survive.
+    /// that the test misses, so they end a job that was meant to survive.
     ///
     /// ## Example
     ///
@@ -57,7 +57,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: the test needs a list of its own.
+    /// No fix: the test needs a list of messages.
     OOM903 "disguised-oom-missed" { fix: None, default: true }
 }
 

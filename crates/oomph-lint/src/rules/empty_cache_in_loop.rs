@@ -102,7 +102,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         out.push(
             Report::new(
                 call.node,
-                "the cache is emptied in every iteration: nothing in use is freed, and the next one allocates it again",
+                "the cache is emptied in every iteration: nothing in use is freed, and the next iteration allocates the cache again",
             )
             .help("remove it; for fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`")
             .fix(fix),

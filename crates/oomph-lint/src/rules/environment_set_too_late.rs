@@ -16,7 +16,7 @@ declare_rule! {
     /// ## Why it costs memory
     ///
     /// Both are read once, when CUDA and PyTorch's allocator start. Set later, they are ignored: the
-    /// job runs on GPU 0 beside somebody else's, or without the allocator setting that it relies on.
+    /// job runs on GPU 0 next to another job, or without the allocator setting that it relies on.
     ///
     /// ## Example
     ///

@@ -5,7 +5,7 @@ use crate::semantic::Model;
 use super::evaluation_builds_graph::{decorate, graph_loops, is_in_eval_mode};
 
 declare_rule! {
-    /// A function that is named for evaluation builds a graph.
+    /// A function whose name says that it evaluates builds a graph.
     ///
     /// ## What it does
     ///

@@ -4,7 +4,7 @@ use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
 declare_rule! {
-    /// Gradients are stepped and never cleared.
+    /// The optimizer steps with gradients that are never cleared.
     ///
     /// ## What it does
     ///

@@ -54,7 +54,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the halved model is another one, that is not trained.
+    /// When the halved model is a different one that is not trained.
     ///
     /// ## Fix safety
     ///

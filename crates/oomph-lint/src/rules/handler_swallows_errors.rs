@@ -11,7 +11,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `except RuntimeError` (or wider) that tests the message for "out of memory" and
-    /// raises in no case.
+    /// never raises.
     ///
     /// ## Why it costs memory
     ///
@@ -50,7 +50,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the error is stored and raised by somebody else.
+    /// When other code raises the stored error.
     ///
     /// ## Fix safety
     ///

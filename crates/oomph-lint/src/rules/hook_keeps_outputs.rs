@@ -52,7 +52,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: whether the graph is needed is for you to say.
+    /// No fix: only you know whether the graph is needed.
     OOM108 "hook-keeps-outputs" { fix: None, default: true }
 }
 

@@ -50,7 +50,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: what should be inside the block is for you to say.
+    /// No fix: only you know what belongs inside the block.
     OOM205 "inference-builds-graph" { fix: None, default: true }
 }
 

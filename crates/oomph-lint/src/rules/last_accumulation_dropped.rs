@@ -7,7 +7,7 @@ use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
 declare_rule! {
-    /// The last incomplete group of an accumulation is not stepped.
+    /// The optimizer does not step on the last, incomplete group of an accumulation.
     ///
     /// ## What it does
     ///
@@ -16,9 +16,9 @@ declare_rule! {
     ///
     /// ## Why it costs memory
     ///
-    /// It is the way accumulation goes wrong most quietly: when the loader's length is no multiple
-    /// of the group, the last gradients are not used in this epoch. They stay allocated through
-    /// evaluation and are mixed into the first step of the next epoch.
+    /// Nothing reports this mistake: when the loader's length is not a multiple of the group, the
+    /// last gradients are not used in this epoch. They stay allocated through evaluation and are
+    /// mixed into the first step of the next epoch.
     ///
     /// ## Example
     ///
@@ -54,7 +54,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: the last group needs a denominator of its own.
+    /// No fix: the last group needs its own denominator.
     OOM403 "last-accumulation-dropped" { fix: None, default: true }
 }
 
@@ -86,7 +86,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             out.push(
                 Report::new(
                     found.test,
-                    "the gradients of a last, incomplete group are never stepped",
+                    "the optimizer never steps on the gradients of a last, incomplete group",
                 )
                 .help("also step on the last batch: `or i + 1 == len(loader)`"),
             );

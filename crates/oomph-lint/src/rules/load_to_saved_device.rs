@@ -13,8 +13,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load(path)` without `map_location` whose result goes into
-    /// `load_state_dict`, in files that train or save. Where published weights were saved from
-    /// is not known.
+    /// `load_state_dict`, in files that train or save. Other files load published weights, and
+    /// nothing says from which device those were saved.
     ///
     /// ## Why it costs memory
     ///

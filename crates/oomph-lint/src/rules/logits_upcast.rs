@@ -38,7 +38,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When there are few classes, or float32 is needed for stability: off by default.
+    /// When there are few classes, or float32 is needed for stability: the rule is off by default.
     ///
     /// ## Fix safety
     ///

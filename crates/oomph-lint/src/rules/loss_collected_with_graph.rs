@@ -126,7 +126,7 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
                 "`{list}` keeps the graph of every {what} that is appended to it"
             ),
         )
-        .help("append `.detach()`, or `.item()` of a single number")
+        .help("append its `.detach()`, or its `.item()` if it is a single number")
         .fix(fix);
         found.push((report, value.model_output));
     }

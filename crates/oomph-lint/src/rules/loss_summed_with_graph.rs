@@ -15,8 +15,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `total += loss` (and `total = total + loss`) in a training loop where `loss` holds
-    /// an autograd graph, `total` lives longer than one iteration, and nobody calls `backward()` on
-    /// it.
+    /// an autograd graph, `total` lives longer than one iteration, and nothing calls `backward()`
+    /// on it.
     ///
     /// ## Why it costs memory
     ///
@@ -56,7 +56,7 @@ declare_rule! {
     ///     return total
     /// ```
     ///
-    /// `loss.item()` does as well, and waits for the GPU in every step.
+    /// `loss.item()` also works, but it waits for the GPU in every step.
     ///
     /// ## When it is wrong
     ///

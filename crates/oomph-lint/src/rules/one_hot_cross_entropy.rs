@@ -37,11 +37,11 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// Never known to be, unless the targets are mixed afterwards.
+    /// No case is known, except when the targets are mixed afterwards.
     ///
     /// ## Fix safety
     ///
-    /// No fix: shapes may need care.
+    /// No fix: shapes may have to change.
     OOM803 "one-hot-cross-entropy" { fix: None, default: true }
 }
 

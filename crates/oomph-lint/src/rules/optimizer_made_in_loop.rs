@@ -4,7 +4,7 @@ use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
 declare_rule! {
-    /// An optimizer is made anew in every training step.
+    /// Every training step makes a new optimizer.
     ///
     /// ## What it does
     ///
@@ -85,7 +85,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !model.is_conditional_in(call.ctx, looped.ctx)
         {
             out.push(
-                Report::new(call.node, "the optimizer and its state are made anew in every step")
+                Report::new(call.node, "every step makes a new optimizer with new state")
                     .help("make the optimizer once, before the loop"),
             );
         }

@@ -95,7 +95,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 arg,
                 format!("`{list}` collects the outputs of the whole dataset on the GPU"),
             )
-            .help("append `.cpu()` of it, or reduce it to what the metric needs")
+            .help("call `.cpu()` on it first, or reduce it to what the metric needs")
             .fix(fix),
         );
     }

@@ -35,7 +35,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// Never known to be: even where it trains, the second softmax is for nothing.
+    /// No case is known: even where the model trains, the second softmax does nothing useful.
     ///
     /// ## Fix safety
     ///

@@ -5,7 +5,7 @@ use crate::semantic::Model;
 use crate::semantic::value::Kind;
 
 declare_rule! {
-    /// The loss is scaled, but the optimizer is stepped past the scaler.
+    /// The loss is scaled, but the optimizer steps without the scaler.
     ///
     /// ## What it does
     ///

@@ -51,7 +51,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: the call would need a block of its own.
+    /// No fix: the call would need its own block.
     OOM206 "teacher-builds-graph" { fix: None, default: true }
 }
 

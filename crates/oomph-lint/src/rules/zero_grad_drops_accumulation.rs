@@ -9,7 +9,7 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for loops that step the optimizer every so many iterations but call `zero_grad()` in
+    /// Looks for loops that step the optimizer only every N iterations but call `zero_grad()` in
     /// each of them.
     ///
     /// ## Why it costs memory
@@ -48,7 +48,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// Never known to be.
+    /// No case is known.
     ///
     /// ## Fix safety
     ///

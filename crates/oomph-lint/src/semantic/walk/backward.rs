@@ -42,7 +42,7 @@ impl<'a> Walker<'a, '_> {
                     (_, base) => (base, false),
                 }
             }
-            // timm and its kin: `loss_scaler(loss, optimizer, ...)` runs backward and step.
+            // timm and similar libraries: `loss_scaler(loss, optimizer, ...)` runs backward and step.
             (func, _) if last_name(func).is_some_and(|name| name.ends_with("loss_scaler")) => {
                 match call.arguments.find_positional(0) {
                     Some(loss) => (loss, false),

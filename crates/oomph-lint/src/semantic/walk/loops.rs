@@ -98,7 +98,7 @@ impl<'a> Walker<'a, '_> {
     }
 
     /// Decides which loops train: the innermost loop around a `backward()`, or around a call of a
-    /// function of the file whose `backward()` is under no loop of its own.
+    /// function of the file whose `backward()` is in no loop of that function.
     pub(super) fn mark_loops(&mut self) {
         let mut in_own_loop: FxHashSet<FuncId> = FxHashSet::default();
         let mut sites: Vec<CtxId> = self.model.backwards.iter().map(|each| each.ctx).collect();

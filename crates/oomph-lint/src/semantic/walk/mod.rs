@@ -25,7 +25,7 @@ use crate::semantic::value::{DefId, Value};
 use crate::semantic::{Class, ClassId, Ctx, CtxId, CtxKind, Func, FuncId, Grad, Model, StmtId};
 use definitions::Defs;
 
-/// Roots of imports that make a file one of PyTorch's world.
+/// PyTorch and the libraries on top of it: a file that imports none of them has nothing to lint.
 const TORCH_ROOTS: &[&str] = &[
     "torch",
     "torchvision",
