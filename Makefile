@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
 RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock web/dist/report.html
-PACKAGE := $(wildcard python/oomph/*.py python/oomph/*/*.py) pyproject.toml
+PACKAGE := $(shell find python/oomph -name "*.py") pyproject.toml
 
 .PHONY: build demo test check bench-accuracy bench-speed bench-report test-matrix test-web clean
 

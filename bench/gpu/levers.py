@@ -27,7 +27,7 @@ from datetime import datetime, timezone
 import torch
 
 from oomph.levers import Levers, blocks
-from oomph.levers.job import names
+from oomph.levers._shared.job import names
 
 
 def gpt2(tiny):

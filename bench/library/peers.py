@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 import oomph
-from oomph.release import release_caches
+from oomph._training.release import release_caches
 
 START = 256
 """What somebody types who does not know: the start for tools that only go down."""

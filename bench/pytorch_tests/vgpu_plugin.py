@@ -12,7 +12,7 @@ import pytest
 import torch
 
 if os.environ.get("OOMPH_VGPU"):
-    from oomph.values import Assumptions, ValueLayer
+    from oomph._virtual_gpu.values import Assumptions, ValueLayer
 
     ValueLayer(Assumptions()).install()
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from oomph._oomph import __version__
 
 if TYPE_CHECKING:
-    from oomph.errors import (
+    from oomph._training.batch_size_finder import BatchSizes, find_batch_size
+    from oomph._training.errors import (
         CannotFit,
         MemoryNotRecovered,
         PeerFailed,
@@ -20,27 +21,26 @@ if TYPE_CHECKING:
         StateLost,
         is_out_of_memory,
     )
-    from oomph.finder import BatchSizes, find_batch_size
-    from oomph.memory_model import MemoryModel
-    from oomph.release import Freed, free
-    from oomph.rungs import CheckpointBlocks, Ladder, Rung
-    from oomph.sampler import MemoryBatchSampler, SampleCost, measure_sample_cost
-    from oomph.stepping import StepReport, TrainStep, train_step
-    from oomph.watching import Watch, memory_line, watch
-    from oomph.weights import samples, tokens
+    from oomph._training.ladder import CheckpointBlocks, Ladder, Rung
+    from oomph._training.loss_weights import samples, tokens
+    from oomph._training.memory_model import MemoryModel
+    from oomph._training.memory_sampler import MemoryBatchSampler, SampleCost, measure_sample_cost
+    from oomph._training.release import Freed, free
+    from oomph._training.train_step import StepReport, TrainStep, train_step
+    from oomph._training.watch import Watch, memory_line, watch
 
 _HOMES = {
-    "errors": (
+    "_training.errors": (
         "CannotFit", "MemoryNotRecovered", "PeerFailed", "Refused", "StateLost", "is_out_of_memory",
     ),
-    "finder": ("BatchSizes", "find_batch_size"),
-    "memory_model": ("MemoryModel",),
-    "release": ("Freed", "free"),
-    "rungs": ("CheckpointBlocks", "Ladder", "Rung"),
-    "sampler": ("MemoryBatchSampler", "SampleCost", "measure_sample_cost"),
-    "stepping": ("StepReport", "TrainStep", "train_step"),
-    "watching": ("Watch", "memory_line", "watch"),
-    "weights": ("samples", "tokens"),
+    "_training.batch_size_finder": ("BatchSizes", "find_batch_size"),
+    "_training.memory_model": ("MemoryModel",),
+    "_training.release": ("Freed", "free"),
+    "_training.ladder": ("CheckpointBlocks", "Ladder", "Rung"),
+    "_training.memory_sampler": ("MemoryBatchSampler", "SampleCost", "measure_sample_cost"),
+    "_training.train_step": ("StepReport", "TrainStep", "train_step"),
+    "_training.watch": ("Watch", "memory_line", "watch"),
+    "_training.loss_weights": ("samples", "tokens"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from oomph import nested
-from oomph.errors import Refused
-from oomph.memory_model import Gauge
-from oomph.rungs import Ladder, Rung
-from oomph.shrinking import Shrinker
-from oomph.state import StepState
-from oomph.weights import samples, tokens
+from oomph._training import nested
+from oomph._training.batch_shrinker import Shrinker
+from oomph._training.errors import Refused
+from oomph._training.ladder import Ladder, Rung
+from oomph._training.loss_weights import samples, tokens
+from oomph._training.memory_model import Gauge
+from oomph._training.step_state import StepState
 
 
 class MemoryCallback(TrainerCallback):

@@ -182,7 +182,7 @@ class Session:
         os._exit = self._exit_at_once  # type: ignore[assignment]
 
     def _measures_drift(self) -> None:
-        from oomph.drift import Drift
+        from oomph._recorder.drift import Drift
 
         self.recorder = Drift(self.settings)
         self.recorder.start()
@@ -196,11 +196,11 @@ class Session:
     def _torch_imported(self) -> None:
         if self.settings.get("drift"):
             return self._measures_drift()
-        from oomph.recorder import Recorder
+        from oomph._recorder.recorder import Recorder
 
         settings, variant = self.settings, None
         if any(size is not None for size in settings.get("variant", {}).values()):
-            from oomph.variant import Variant
+            from oomph._recorder.resize import Variant
 
             # Before the recorder, which is to see the job as it is then.
             variant = Variant(**settings["variant"])
@@ -219,11 +219,11 @@ class Session:
         self.recorder = recorder
         # Before levers, which may make a process group.
         if settings.get("rehearsal"):
-            from oomph.rehearsal import install
+            from oomph._ranks.rehearsal import install
 
             install(recorder)
         if settings.get("several"):
-            from oomph.cluster import watch_ranks
+            from oomph._ranks.recording import watch_ranks
 
             watch_ranks(recorder)
         if self._specifications:
@@ -295,17 +295,6 @@ def outcome_of(stop: SystemExit) -> dict[str, Any]:
     return dict(kind="finished" if status == 0 else "exit", status=status)
 
 
-def make_directory(path: str) -> None:
-    """Make a directory for a process of the run, marked as one that oomph made.
-
-    `oomph run` removes nothing from a directory without the mark
-    (`crates/oomph-cli/src/run_directory.rs`).
-    """
-    os.makedirs(path, exist_ok=True)
-    with open(os.path.join(path, ".oomph-run"), "w"):
-        pass
-
-
 def refuse(settings: dict[str, Any], refusal: Refused) -> int:
     """Leave word for `oomph run` why this run cannot begin; returns the exit status."""
     with open(os.path.join(settings["directory"], "refused.txt"), "w") as file:
@@ -330,7 +319,7 @@ def main() -> int:
     # As Python would for this script or module: torch is looked for from there.
     sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(arguments[0]))
     if RUN_VARIABLE not in os.environ:
-        from oomph.cluster import is_recorded
+        from oomph._ranks.recording import is_recorded
 
         if not is_recorded():
             print(

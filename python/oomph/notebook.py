@@ -23,6 +23,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from oomph._run_directory import make_directory
+
 HEIGHT = 900
 """Pixels of the report in the notebook; it scrolls by itself."""
 
@@ -106,7 +108,7 @@ def _run(code: str, words: list[str]) -> Path | None:
     if "--out" in words:
         raise UsageError("--out is taken: a cell's run is kept in oomph-report/cell-N")
     directory = _free_directory()
-    directory.mkdir(parents=True)
+    make_directory(directory)
     script = directory / "cell.py"
     script.write_text(code, encoding="utf-8")
     command = [sys.executable, "-m", "oomph", "run", *words, "--out", str(directory), str(script)]

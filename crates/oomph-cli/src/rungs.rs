@@ -76,7 +76,7 @@ fn read(directory: &Path) -> anyhow::Result<Base> {
             directory.display()
         );
     }
-    let record = crate::files::read_record(&path)?;
+    let record = oomph_job::files::read_record(&path)?;
     let trace = page::read_trace(&whole)?;
     let model = Model::new(&trace, &record)
         .with_context(|| format!("{}: cannot be planned for", directory.display()))?;

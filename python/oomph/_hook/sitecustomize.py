@@ -13,7 +13,7 @@ sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _her
 if "OOMPH_RANKS" in os.environ and not os.environ.keys() & {"OOMPH_RUN", "OOMPH_FORK_SERVER"}:
     # Where oomph is not installed in the environment of this process, it is not recorded.
     with contextlib.suppress(ModuleNotFoundError):
-        from oomph.cluster import begin
+        from oomph._ranks.recording import begin
 
         begin()
 _own = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)

@@ -33,7 +33,7 @@ class Levers:
 
     def __init__(self, specifications: list[dict[str, Any]]) -> None:
         """`specifications` is `[{"name": …, parameters…}]`, as in the plan file."""
-        from oomph.levers.job import Job
+        from oomph.levers._shared.job import Job
 
         self.job = Job()
         self.levers = []

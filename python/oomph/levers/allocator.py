@@ -6,8 +6,8 @@ import os
 
 import torch
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Job
 
 
 class Allocator(Lever):

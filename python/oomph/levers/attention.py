@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Job
 
 BACKENDS = {"flash": 1, "efficient": 2, "cudnn": 3}
 """Numbers of `torch.nn.attention.SDPBackend`."""

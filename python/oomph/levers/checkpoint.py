@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from oomph.levers.again import computed_again
-from oomph.levers.base import Lever
-from oomph.levers.forward import Places, around_forward, arounds
-from oomph.levers.job import Job
-from oomph.levers.random_states import RandomStates
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.forward import Places, around_forward, arounds
+from oomph.levers._shared.job import Job
+from oomph.levers._shared.random_states import RandomStates
+from oomph.levers._shared.recomputation import computed_again
 
 NORMS = (torch.nn.modules.batchnorm._NormBase,)
 """They write their statistics in training without reading them."""

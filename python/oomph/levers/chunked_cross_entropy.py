@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Job
-from oomph.levers.lazy import LazyRows, whole
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.deferred_rows import LazyRows, whole
+from oomph.levers._shared.job import Job
 
 VOCABULARY = 4096
 """Classes below which logits are small beside what makes them."""

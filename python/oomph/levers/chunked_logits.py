@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from oomph.levers.autocast import Autocast
-from oomph.levers.base import Lever
-from oomph.levers.forward import around_forward
+from oomph.levers._shared.autocast import Autocast
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.deferred_rows import LazyRows, whole
+from oomph.levers._shared.forward import around_forward
+from oomph.levers._shared.job import Backward, Job
 from oomph.levers.int8_linear import QuantizedLinear
-from oomph.levers.job import Backward, Job
-from oomph.levers.lazy import LazyRows, whole
 from oomph.levers.stream_weights import STREAMED
 
 VOCABULARY = 4096

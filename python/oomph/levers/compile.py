@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Job
 
 
 class Compile(Lever):

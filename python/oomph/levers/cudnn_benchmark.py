@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Job
-from oomph.levers.settings import pin
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Job
+from oomph.levers._shared.settings import pin
 
 
 class CudnnBenchmark(Lever):

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from oomph.levers.base import Lever
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.job import Job
 from oomph.levers.checkpoint import refuse_compiled
-from oomph.levers.forward import Places, around_forward
-from oomph.levers.job import Job
 
 Function = Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]
 """`function(module, x)` is what the module does to `x`."""

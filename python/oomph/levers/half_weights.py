@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.nn.modules import module as nn_module
 
-from oomph.levers.base import Lever
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Backward, Job
 from oomph.levers.int8_linear import QuantizedLinear
-from oomph.levers.job import Backward, Job
 from oomph.levers.mixed_precision import DTYPES, HALF, full
 
 WIDE = (torch.float32, torch.float64)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Backward, Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Backward, Job
 
 
 class InferenceMode(Lever):

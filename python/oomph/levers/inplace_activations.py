@@ -9,9 +9,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from oomph.levers.base import Lever
-from oomph.levers.forward import Places
-from oomph.levers.job import Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.forward import Places
+from oomph.levers._shared.job import Job
 
 BY_RESULT = (
     torch.nn.ReLU,
@@ -116,7 +116,7 @@ class _Unchanged:
         self.root = root
 
     def __enter__(self) -> None:
-        from oomph.levers.random_states import RandomStates
+        from oomph.levers._shared.random_states import RandomStates
 
         self.random = RandomStates()
         self.buffers = [

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Backward, Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Backward, Job
 
 KINDS = ("weight_only", "dynamic")
 

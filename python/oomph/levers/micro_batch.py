@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from oomph.levers import frameworks
-from oomph.levers.base import Lever
-from oomph.levers.job import Backward, Job, Proceed
-from oomph.levers.losses import (
+from oomph.levers._shared import frameworks
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Backward, Job, Proceed
+from oomph.levers._shared.loss_terms import (
     PARAMETERS,
     SAMPLES,
     Inseparable,
@@ -24,7 +24,7 @@ from oomph.levers.losses import (
     nodes,
     terms,
 )
-from oomph.levers.splitting import CannotSplit, Layout, layout
+from oomph.levers._shared.splitting import CannotSplit, Layout, layout
 
 BATCH_NORMS = (torch.nn.modules.batchnorm._BatchNorm,)
 HERE = os.path.dirname(__file__)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Backward, Job, Proceed
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Backward, Job, Proceed
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 HALF = (torch.bfloat16, torch.float16)

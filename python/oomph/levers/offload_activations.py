@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from oomph.levers.base import Lever
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.job import Job
 from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
-from oomph.levers.forward import Places, around_forward
-from oomph.levers.job import Job
 
 SMALLEST = 256 << 10
 """Bytes below which a copy costs more than it saves."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Job
 
 LEFT_OUT = ("foreach", "fused", "capturable", "maximize", "differentiable")
 """Options of PyTorch's Adam that torchao's has not; all but `maximize` change no results."""

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.optim import optimizer as optim
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Job
 from oomph.levers.step_in_backward import only_per_parameter, step_only
 
 AT_ONCE = 64 << 20

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from oomph.levers.autocast import Autocast
-from oomph.levers.base import Lever
+from oomph.levers._shared.autocast import Autocast
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.job import Job
+from oomph.levers._shared.random_states import RandomStates
 from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
-from oomph.levers.forward import Places, around_forward
-from oomph.levers.job import Job
-from oomph.levers.random_states import RandomStates
 
 Node = Any
 """A node of the autograd graph (`torch.autograd.graph.Node`)."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from oomph.levers.base import Lever
-from oomph.levers.job import Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.job import Job
 
 
 class SetToNone(Lever):

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from oomph.levers import alone, shares
-from oomph.levers.base import Lever
-from oomph.levers.forward import Places, around_forward
-from oomph.levers.job import Backward, Job, Proceed, names, on_import
-from oomph.levers.losses import Inseparable, check_start, coupled, nodes
+from oomph.levers._shared import batch_shares, rank_zero
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.job import Backward, Job, Proceed, names, on_import
+from oomph.levers._shared.loss_terms import Inseparable, check_start, coupled, nodes
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
@@ -72,7 +72,7 @@ class Shard(Lever):
         self.dtype = DTYPES[dtype] if dtype else None
         self.offload, self.unused = offload, unused
         self.rank = 0
-        self.share: shares.Share | None = None
+        self.share: batch_shares.Share | None = None
         """What of the batch that the script is working on this rank has; None if all of it."""
         self.taken = 0
         """Batches that were shared out."""
@@ -112,7 +112,7 @@ class Shard(Lever):
             return
         self.micro_batch = next((one for one in job.levers if one.name == "micro_batch"), None)
         self._start()
-        shares.install(self)
+        batch_shares.install(self)
         job.on_move.append(self._move)
         job.on_model.append(self._model)
         job.on_enter.append(self._enter)
@@ -145,7 +145,7 @@ class Shard(Lever):
         self.rank = dist.get_rank()
         first = [torch.initial_seed(), hash("a string")]
         dist.broadcast_object_list(first, device=torch.device("cpu"))
-        alone.install(self.rank, first[0])
+        rank_zero.install(self.rank, first[0])
         if first[1] != hash("a string"):
             self.add_note(
                 "sets of strings have another order on each rank: start with PYTHONHASHSEED=0 in the "
@@ -414,7 +414,7 @@ class Shard(Lever):
                     group["params"][index] = new
                     if p in optimizer.state:
                         optimizer.state[new] = optimizer.state.pop(p)
-        alone.deal_state(optimizer)
+        rank_zero.deal_state(optimizer)
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS) and self.shards > 1:
@@ -457,7 +457,7 @@ class Shard(Lever):
         models = [m for m in self.job.models if any(id(p) in trained for p in m.parameters())]
         return not models or any(m.training for m in models)
 
-    def take(self, share: shares.Share | None) -> None:
+    def take(self, share: batch_shares.Share | None) -> None:
         """The script gets its part of the next batch."""
         self._count_idle()
         self.share = share
@@ -472,7 +472,7 @@ class Shard(Lever):
         self.idle += self.is_used and not self.is_trained_on
         self.is_used = self.is_trained_on = False
 
-    def check_batch(self, share: shares.Share) -> None:
+    def check_batch(self, share: batch_shares.Share) -> None:
         """Say what unequal parts mean; refuse batches that leave ranks without work for good."""
         if share.whole < self.world and not self.taken:
             raise self.refuse(
@@ -505,7 +505,7 @@ class Shard(Lever):
             try:
                 if not self.checked and (why := coupled(tensor, max(1, share.size))):
                     raise Inseparable(why)
-                factor = shares.weigh(self, tensor, share, outputs)
+                factor = batch_shares.weigh(self, tensor, share, outputs)
             except Inseparable as error:
                 raise self.refuse(
                     f"the loss of a batch is not that of its parts: {error}", self.how()

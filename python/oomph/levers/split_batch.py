@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from oomph.levers.base import Lever
-from oomph.levers.forward import around_forward
-from oomph.levers.job import Backward, Job
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.forward import around_forward
+from oomph.levers._shared.job import Backward, Job
 
 
 class SplitBatch(Lever):

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from oomph.levers.base import CannotApply, Lever
-from oomph.levers.job import Backward, Job
+from oomph.levers._shared.base import CannotApply, Lever
+from oomph.levers._shared.job import Backward, Job
 
 BY_HAND = """\
 def step(index, p):

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from oomph.levers.base import Lever
-from oomph.levers.forward import Places, around_forward
+from oomph.levers._shared.base import Lever
+from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.job import Backward, Job, names
 from oomph.levers.int8_linear import QuantizedLinear
-from oomph.levers.job import Backward, Job, names
 
 ALIGNMENT = 512
 """Where tensors begin in a module's memory, as PyTorch's allocator aligns them."""

@@ -1,0 +1,1 @@
+"""Jobs of several ranks: how launchers' processes are recorded, forked and rehearsed."""

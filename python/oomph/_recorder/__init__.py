@@ -1,0 +1,1 @@
+"""What `oomph run` puts beside a script: it records memory, facts and outcomes."""

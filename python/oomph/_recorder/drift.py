@@ -1,0 +1,366 @@
+"""What a plan changes in the results of a script: `oomph drift` runs it twice with the same seeds.
+
+The plain run keeps what its first model calls were given and gave; the planned run compares. Layers
+are compared too, by a sample of their values in the first call, so that the error can be followed
+from layer to layer. Nothing is recorded of memory here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+WHOLE = 1 << 24
+"""Values of an output that are kept whole; of more, a sample of as many, evenly spread."""
+
+SAMPLE = 1 << 14
+"""Values of a layer's input and output that are kept."""
+
+LAYERS = 5
+"""Layers that are named."""
+
+CLASSES = 2
+"""Fewest entries of a last dimension among which one is the greatest."""
+
+VOCABULARY = 256
+"""Fewest entries of a last dimension that are taken to be a vocabulary."""
+
+
+class Enough(SystemExit):
+    """Ends the script after the asked number of calls, as `sys.exit(0)` would."""
+
+    def __init__(self) -> None:
+        """Exit status 0."""
+        super().__init__(0)
+
+
+class Drift:
+    """Takes the recorder's place in a process that measures drift; `settings` comes from the command."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """Nothing is touched before `start`."""
+        self.settings = settings["drift"]
+        self.directory = settings["directory"]
+        self.planned = bool(self.settings["planned"])
+        self.process = os.getpid()
+        self.levers: Any = None
+        self.calls = 0
+        self.outputs: dict[str, Output] = {}
+        self.layers: dict[str, dict[str, Any]] = {}
+        self.notes: list[str] = []
+        self.diverged: int | None = None
+        self.inside = False
+        self.finished = False
+        self.has_gpu = torch.cuda.is_available()
+
+    def start(self) -> None:
+        """Both runs draw the same numbers; without a GPU, "cuda" is the CPU."""
+        torch.manual_seed(0)
+        random.seed(0)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(0)
+        if not self.has_gpu:
+            from oomph._recorder import cuda_on_cpu
+
+            cuda_on_cpu.install()
+
+    def watch(self) -> None:
+        """Around the outermost calls, outside of all levers."""
+        original = torch.nn.Module.__call__
+
+        @functools.wraps(original)
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self.inside or not any(True for _ in module.parameters()):
+                return original(module, *args, **kwargs)
+            if self.levers is not None:
+                # What replaces layers does so now, and not under the eyes of hooks.
+                self.levers.job.meet(module)
+            self.inside = True
+            given = [_kept(t) for t in _integers((args, kwargs))]
+            hooks = self._watch_layers(module) if self.calls == 0 else []
+            try:
+                output = original(module, *args, **kwargs)
+            finally:
+                self.inside = False
+                for hook in hooks:
+                    hook.remove()
+            with torch.no_grad(), torch.inference_mode(False):
+                self._note(given, output)
+            self.calls += 1
+            if self.calls >= self.settings["calls"]:
+                raise Enough
+            return output
+
+        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def _watch_layers(self, root: torch.nn.Module) -> list[Any]:
+        self.seen: dict[str, dict[str, Any]] = {}
+        hooks = []
+        for name, module in root.named_modules():
+            if name and next(module.children(), None) is None:
+                hook = functools.partial(self._layer, name)
+                hooks.append(module.register_forward_hook(hook))
+        return hooks
+
+    def _layer(self, name: str, module: torch.nn.Module, args: Any, output: Any) -> None:
+        into = next(_floats(args), None)
+        out = next(_floats(output), None)
+        if name in self.seen or into is None or out is None:
+            return
+        self.seen[name] = dict(
+            kind=type(module).__name__,
+            shapes=(tuple(into.shape), tuple(out.shape)),
+            samples=(_sample(into, SAMPLE), _sample(out, SAMPLE)),
+        )
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self.directory, f"call-{number}.pt")
+
+    def _note(self, given: list[torch.Tensor], output: Any) -> None:
+        tokens = next((t for t in given if t.dim() == 2), None)
+        values = {name: Values.of(t, tokens) for name, t in _named("", output)}
+        if not self.planned:
+            layers = self.seen if self.calls == 0 else {}
+            kept = dict(given=given, values=values, layers=layers)
+            torch.save(kept, self._path(self.calls))
+            return
+        path = self._path(self.calls)
+        if self.diverged is not None or not os.path.exists(path):
+            return
+        plain = torch.load(path, map_location="cpu", weights_only=False)
+        os.remove(path)
+        if not _same(given, plain["given"]):
+            # What was generated so far differs, and so would everything from here on.
+            self.diverged = self.calls
+            return
+        for name, before in plain["values"].items():
+            after = values.get(name)
+            if after is None or after.shape != before.shape:
+                self._say(f"{name or 'the output'} has another shape or is not there")
+                continue
+            self.outputs.setdefault(name, Output(name)).compare(before, after)
+        if self.calls == 0:
+            self._compare_layers(plain["layers"])
+
+    def _compare_layers(self, plain: dict[str, dict[str, Any]]) -> None:
+        others = 0
+        for name, before in plain.items():
+            after = self.seen.get(name)
+            if after is None or after["shapes"] != before["shapes"]:
+                others += 1
+                continue
+            into, out = (
+                relative(a, b) for a, b in zip(before["samples"], after["samples"], strict=True)
+            )
+            self.layers[name] = dict(
+                name=name, kind=after["kind"], error_in=into, error_out=out, growth=out - into
+            )
+        if others:
+            self._say(f"{others} layers ran otherwise and are not compared one by one")
+
+    def _say(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    # ---- as the recorder ----
+
+    def failed_with(self, error: BaseException) -> None:
+        """The script ended with `error`."""
+        if isinstance(error, torch.OutOfMemoryError):
+            self._say("out of memory")
+
+    def finish(self, outcome: dict[str, Any]) -> None:
+        """Write `drift.json`; once."""
+        if self.finished:
+            return
+        self.finished = True
+        grown = (layer for layer in self.layers.values() if layer["growth"] > 0)
+        layers = sorted(grown, key=lambda layer: -layer["growth"])
+        result = dict(
+            outcome=outcome,
+            device=torch.cuda.get_device_name() if self.has_gpu else "CPU",
+            on_gpu=self.has_gpu,
+            torch=torch.__version__,
+            calls=self.calls,
+            diverged_at=self.diverged,
+            outputs=[output.as_dict() for output in self.outputs.values()],
+            layers=layers[:LAYERS],
+            notes=self.notes,
+            levers=self.levers.report() if self.levers else [],
+        )
+        path = os.path.join(self.directory, "planned.json" if self.planned else "plain.json")
+        with open(path, "w") as file:
+            json.dump(_finite(result), file)
+
+
+class Values:
+    """What is kept of one output of one call."""
+
+    shape: tuple[int, ...]
+    floats: torch.Tensor | None
+    """All values in fp32, or a sample of them."""
+    sampled: bool
+    integers: torch.Tensor | None
+    top: torch.Tensor | None
+    """Which entry of the last dimension is the greatest, where that means something."""
+    loss: tuple[float, int] | None
+    """The sum of the negative log-likelihoods of the tokens that come next, and their number."""
+
+    @classmethod
+    def of(cls, t: torch.Tensor, tokens: torch.Tensor | None) -> Values:
+        """`tokens` (samples, length) were given to the model, if any were."""
+        self = cls()
+        t = t.detach()
+        self.shape, self.sampled = tuple(t.shape), t.numel() > WHOLE
+        self.floats = self.integers = self.top = self.loss = None
+        if not t.is_floating_point():
+            self.integers = t.cpu()
+            return self
+        self.floats = _sample(t, WHOLE)
+        scores = t.dim() == 2 and t.shape[1] >= CLASSES
+        follows = tokens is not None and t.dim() == 3 and t.shape[:2] == tokens.shape
+        words = t.dim() == 3 and tokens is not None and t.shape[2] >= VOCABULARY
+        if scores or words:
+            self.top = t.argmax(-1).cpu()
+        if follows and words and t.shape[1] > 1 and int(tokens.max()) < t.shape[2]:
+            self.loss = _loss(t, tokens.to(t.device))
+        return self
+
+
+class Output:
+    """An output's differences over all calls."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: where it is in what the model gives."""
+        self.name = name
+        self.calls = 0
+        self.errors: list[float] = []
+        self.greatest = 0.0
+        self.same = self.count = 0
+        self.losses = [0.0, 0.0]
+        self.tokens = 0
+        self.sampled = False
+
+    def compare(self, plain: Values, planned: Values) -> None:
+        """One call more."""
+        self.calls += 1
+        self.sampled = self.sampled or plain.sampled
+        if plain.floats is not None and planned.floats is not None:
+            self.errors.append(relative(plain.floats, planned.floats))
+            if plain.floats.numel():
+                difference = (plain.floats - planned.floats).abs().max().item()
+                self.greatest = max(self.greatest, difference)
+        for a, b in ((plain.top, planned.top), (plain.integers, planned.integers)):
+            if a is not None and b is not None:
+                self.same += int((a == b).sum())
+                self.count += a.numel()
+        if plain.loss is not None and planned.loss is not None:
+            self.losses[0] += plain.loss[0]
+            self.losses[1] += planned.loss[0]
+            self.tokens += plain.loss[1]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `oomph.drift/1` has it."""
+        perplexity = [_exp(loss / self.tokens) for loss in self.losses] if self.tokens else None
+        return dict(
+            name=self.name or "output",
+            calls=self.calls,
+            relative_error=max(self.errors) if self.errors else None,
+            mean_relative_error=sum(self.errors) / len(self.errors) if self.errors else None,
+            largest_difference=self.greatest if self.errors else None,
+            agreement=self.same / self.count if self.count else None,
+            compared=self.count,
+            perplexity=perplexity,
+            perplexity_change=perplexity[1] / perplexity[0] - 1 if perplexity else None,
+            sampled=self.sampled,
+        )
+
+
+def relative(plain: torch.Tensor, planned: torch.Tensor) -> float:
+    """The L2 norm of the difference over that of `plain`; infinite where only one of them is not finite."""
+    if torch.equal(plain, planned):
+        return 0.0
+    a, b = plain.double(), planned.double()
+    both = a.isfinite() & b.isfinite()
+    if not torch.equal(a.isfinite(), b.isfinite()):
+        return math.inf
+    # Masks hold infinities on purpose, at the same places.
+    norm = a[both].norm().item()
+    difference = (a[both] - b[both]).norm().item()
+    return difference / norm if norm else math.inf
+
+
+def _loss(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[float, int]:
+    total, count = 0.0, 0
+    for row, targets in zip(logits, tokens, strict=True):
+        losses = torch.nn.functional.cross_entropy(
+            row[:-1].float(), targets[1:].long(), reduction="sum"
+        )
+        total += losses.item()
+        count += targets.numel() - 1
+    return total, count
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def _sample(t: torch.Tensor, most: int) -> torch.Tensor:
+    flat = t.detach().reshape(-1)
+    if flat.numel() > most:
+        # In integers: floats of 32 bits do not hold the places of many values.
+        index = torch.arange(most, device=flat.device) * (flat.numel() - 1) // (most - 1)
+        flat = flat[index]
+    # A copy of its own: what a model gave may be changed in place afterwards.
+    return torch.empty(flat.shape, dtype=torch.float32).copy_(flat)
+
+
+def _kept(t: torch.Tensor) -> torch.Tensor:
+    return torch.empty(t.shape, dtype=t.dtype).copy_(t.detach())
+
+
+def _same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    return (t for _, t in _named("", value))
+
+
+def _floats(value: Any) -> Iterator[torch.Tensor]:
+    return (t for t in _tensors(value) if t.is_floating_point() and t.numel())
+
+
+def _integers(value: Any) -> Iterator[torch.Tensor]:
+    return (t for t in _tensors(value) if not t.is_floating_point())
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors in nested outputs, with their places."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _named(f"{name}.{key}" if name else str(key), item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _named(f"{name}[{index}]", item)
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity: as text, so that nobody takes it for a number or for nothing."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "infinite"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

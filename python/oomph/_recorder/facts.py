@@ -1,0 +1,249 @@
+"""What a script is made of, as a planner asks it: data loaders, precision, modules, optimizers."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch.optim import optimizer as optim
+from torch.utils.data import dataloader
+
+from oomph._recorder.resize import sequence_length, sizes
+from oomph.levers._shared.job import on_import
+
+_COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
+"""Modules whose result for one sample depends on the others of its batch."""
+
+WIDE = torch.float32
+NARROW = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+MOST_BATCHES = 1000
+"""So many batches are timed."""
+
+_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+
+
+def _is_lightnings(closure: Any) -> bool:
+    """Whether Lightning made it: the batch is split before it is called (`levers/frameworks.py`)."""
+    module = getattr(getattr(closure, "func", closure), "__module__", None) or ""
+    return module.startswith(("lightning.pytorch.", "pytorch_lightning."))
+
+
+class Facts:
+    """Gathered while the script runs; `as_dict` gives the record's `facts`."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.compiled = False
+        self._loaders: dict[tuple[int, bool], int] = {}
+        self._length = 0
+        self._loading_ns: list[int] = []
+        self._autocast = ""
+        self._scaled = False
+        self._clipped = False
+        self._graph_in_evaluation = False
+        self.backwards = 0
+        self.graph = 0
+        """Passes with a graph, of a script that had not gone back so far."""
+        self._cache = False
+        self._cast_on_gpu = ""
+        self._loaded_on_gpu = 0
+        self._input: dict[str, int] = {}
+        self._closure = False
+        self._kept_gradients = False
+        self._modules: list[dict[str, Any]] = []
+        self._optimizers: dict[int, dict[str, Any]] = {}
+
+    def watch(self) -> None:
+        """Look over the shoulder of PyTorch's functions; nothing changes for the script."""
+        loader = torch.utils.data.DataLoader
+        self._around(loader, "__iter__", self._iterated)
+        self._watch_batches()
+        self._around(torch.nn.utils, "clip_grad_norm_", self._clips)
+        self._around(torch.nn.utils, "clip_grad_value_", self._clips)
+        self._around(torch.amp.GradScaler, "scale", self._scales)
+        self._around(torch.Tensor, "backward", self._goes_back)
+        self._around(torch.optim.Optimizer, "zero_grad", self._clears)
+        optim.register_optimizer_step_pre_hook(self._steps)
+        on_import("transformers.cache_utils", self._watch_cache)
+        self._watch_loading()
+
+    def _watch_cache(self, module: Any) -> None:
+        self._around(module.DynamicLayer, "update", self._caches)
+
+    def _caches(self, args: Any, kwargs: Any) -> None:
+        self._cache = True
+
+    def _watch_loading(self) -> None:
+        """Weights that are on the GPU before they are what the model computes with."""
+        for name, dtype in (("half", torch.float16), ("bfloat16", torch.bfloat16)):
+            self._around(
+                torch.nn.Module,
+                name,
+                lambda args, kwargs, dtype=dtype: self._casts(args[0], dtype),
+            )
+        self._around(
+            torch.nn.Module,
+            "to",
+            lambda args, kwargs: self._casts(
+                args[0], torch._C._nn._parse_to(*args[1:], **kwargs)[1]
+            ),
+        )
+        self._around(torch.nn.Module, "load_state_dict", self._loads)
+        on_import(
+            "transformers.modeling_utils",
+            lambda module: self._around_bound(
+                module.PreTrainedModel, "from_pretrained", self._places
+            ),
+        )
+
+    def _casts(self, module: torch.nn.Module, dtype: torch.dtype | None) -> None:
+        if dtype in NARROW and any(p.is_cuda and p.dtype == WIDE for p in module.parameters()):
+            self._cast_on_gpu = NARROW[dtype]
+
+    def _loads(self, args: Any, kwargs: Any) -> None:
+        state = args[1] if len(args) > 1 else kwargs.get("state_dict", {})
+        on_gpu = [t for t in state.values() if isinstance(t, torch.Tensor) and t.is_cuda]
+        own = {t.data_ptr() for t in (*args[0].parameters(), *args[0].buffers())}
+        copies = sum(t.nbytes for t in on_gpu if t.data_ptr() not in own)
+        self._loaded_on_gpu = max(self._loaded_on_gpu, copies)
+
+    def _places(self, args: Any, kwargs: Any) -> None:
+        if "cuda" in str(kwargs.get("device_map", "")):
+            self._loaded_on_gpu = max(self._loaded_on_gpu, 1)
+
+    def _around_bound(self, owner: Any, name: str, note: Any) -> None:
+        original = vars(owner)[name].__func__
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            note(args, kwargs)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, classmethod(noted))
+
+    def _around(self, owner: Any, name: str, note: Any) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            note(args, kwargs)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, noted)
+
+    def _watch_batches(self) -> None:
+        original = dataloader._BaseDataLoaderIter.__next__
+
+        def noted(iterator: Any) -> Any:
+            begin = time.thread_time_ns()
+            batch = original(iterator)
+            if torch.is_grad_enabled() and len(self._loading_ns) < MOST_BATCHES:
+                self._loading_ns.append(time.thread_time_ns() - begin)
+            if not self._length:
+                self._length = sequence_length(batch)
+            return batch
+
+        dataloader._BaseDataLoaderIter.__next__ = noted
+
+    def _iterated(self, args: Any, kwargs: Any) -> None:
+        sampler = getattr(args[0], "batch_sampler", None)
+        size = args[0].batch_size or getattr(sampler, "batch_size", None) or 0
+        key = (size, torch.is_grad_enabled())
+        self._loaders[key] = self._loaders.get(key, 0) + 1
+
+    def _clips(self, args: Any, kwargs: Any) -> None:
+        self._clipped = True
+
+    def _scales(self, args: Any, kwargs: Any) -> None:
+        self._scaled = self._scaled or args[0].is_enabled()
+
+    def _goes_back(self, args: Any, kwargs: Any) -> None:
+        self.backwards += 1
+
+    def _clears(self, args: Any, kwargs: Any) -> None:
+        if not (args[1] if len(args) > 1 else kwargs.get("set_to_none", True)):
+            self._kept_gradients = True
+
+    def _steps(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        # The arguments of the method: the optimizer itself comes first.
+        given = [value for value in (*args[1:], kwargs.get("closure")) if value is not None]
+        if not all(map(_is_lightnings, given)):
+            self._closure = True
+        self._optimizers.setdefault(
+            id(optimizer),
+            dict(
+                kind=type(optimizer).__name__,
+                fused=bool(optimizer.defaults.get("fused")),
+                foreach=optimizer.defaults.get("foreach"),
+            ),
+        )
+
+    def model(self, root: torch.nn.Module) -> None:
+        """A model, just before it first runs."""
+        title = type(root).__name__
+        for name, module in root.named_modules():
+            own = list(module.parameters(recurse=False))
+            self._modules.append(
+                dict(
+                    name=f"{title}.{name}" if name else title,
+                    kind=type(module).__name__,
+                    container=isinstance(module, _CONTAINERS),
+                    coupled=isinstance(module, _COUPLED) and module.training,
+                    inplace=getattr(module, "inplace", None),
+                    parameters=sum(p.numel() for p in own),
+                    trained=sum(p.numel() for p in own if p.requires_grad),
+                )
+            )
+
+    def called(self, args: tuple, kwargs: dict) -> None:
+        """An outermost module has run."""
+        if not self._input:
+            self._input = sizes((args, kwargs))
+
+    def forward(self, root: torch.nn.Module) -> None:
+        """An outermost module is about to run."""
+        if not root.training and torch.is_grad_enabled() and not self._graph_in_evaluation:
+            self._graph_in_evaluation = any(p.requires_grad for p in root.parameters())
+        if not self._autocast and torch.is_autocast_enabled("cuda"):
+            self._autocast = str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return dict(
+            loaders=[
+                dict(batch_size=size, count=count, trains=trains)
+                for (size, trains), count in self._loaders.items()
+            ],
+            length=self._length,
+            loading_ns=int(statistics.median(self._loading_ns or [0])),
+            autocast=self._autocast,
+            scaled=self._scaled,
+            clipped=self._clipped,
+            backwards=self.backwards,
+            closure=self._closure,
+            compiled=self.compiled,
+            kept_gradients=self._kept_gradients,
+            graph=self.graph,
+            cache=self._cache,
+            cast_on_gpu=self._cast_on_gpu,
+            loaded_on_gpu=self._loaded_on_gpu,
+            input=self._input,
+            benchmark=torch.backends.cudnn.benchmark,
+            tf32=allows_tf32(),
+            graph_in_evaluation=self._graph_in_evaluation,
+            modules=self._modules,
+            optimizers=list(self._optimizers.values()),
+        )
+
+
+def allows_tf32() -> bool:
+    """Whether products of fp32 may use TF32.
+
+    PyTorch raises where a script that made the setting of 2.9 and later is asked for the older one.
+    """
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return torch.backends.cuda.matmul.allow_tf32 if precision is None else precision == "tf32"

@@ -1,0 +1,1 @@
+"""The library for training loops; `oomph` exports its public names."""

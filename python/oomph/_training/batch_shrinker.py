@@ -1,0 +1,138 @@
+"""What the callbacks do after an out-of-memory error: fewer samples at a time, then levers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+from oomph._training.coupled_samples import coupled_layers
+from oomph._training.errors import CannotFit, Refused, is_out_of_memory
+from oomph._training.ladder import Ladder, Rung
+from oomph._training.memory_model import Gauge
+from oomph._training.optimizer_guard import OptimizerGuard, first_line
+from oomph._training.release import clear_error, release_caches
+from oomph.levers._shared.base import CannotApply
+
+log = logging.getLogger("oomph")
+
+
+class Shrinker:
+    """How many samples of a batch go through a model at once."""
+
+    def __init__(self, rungs: Ladder | Sequence[Rung] | None, coupled: str, option: str) -> None:
+        """`option`: what users set the batch size with, for messages."""
+        if coupled not in ("refuse", "warn"):
+            raise ValueError(f'coupled: expected "refuse" or "warn"; found {coupled!r}')
+        self.ladder = Ladder.of(rungs)
+        self.limit = 0
+        """Samples at once; 0 before the first batch."""
+        self.phase = "forward"
+        """forward or backward, as the callback says."""
+        self.errors: list[str] = []
+        """The first lines of the errors that were survived."""
+        self._coupled, self._option = coupled, option
+
+    def bind(self, model: nn.Module, gauge: Gauge) -> None:
+        """Work on this model."""
+        self._model, self._gauge = model, gauge
+        self._guards: dict[int, OptimizerGuard] = {}
+        self.ladder.bind(model, gauge, self._guards)
+
+    def guard(self, optimizer: Any, protect: str) -> OptimizerGuard:
+        """What keeps an optimizer's step whole."""
+        guard = self._guards.get(id(optimizer))
+        if guard is None:
+            guard = self._guards[id(optimizer)] = OptimizerGuard(optimizer, self._gauge, protect)
+            guard.rescue = self.ladder.rescue
+        return guard
+
+    def parts(self, size: int) -> int:
+        """Into how many parts to cut a batch of `size` samples."""
+        self.limit = self.limit or size
+        return -(-size // self.limit)
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[None]:
+        """Around each forward pass of a part with its loss."""
+        self.phase = "forward"
+        with self.ladder.forward_pass():
+            yield
+        self.phase = "backward"
+
+    def until_it_fits(
+        self, attempt: Callable[[], Any], undo: Callable[[], None], size: Callable[[], int]
+    ) -> Any:
+        """The result of `attempt`, made again after `undo` until memory suffices.
+
+        `size()` is that of the batch, known after an attempt at the latest.
+        """
+        again = True
+        while True:
+            smallest = self.limit == 1 or not self.may_split()
+            result, failure = self._try(attempt, smallest and not again)
+            if not failure:
+                return result
+            undo()
+            release_caches()
+            if failure == _REFUSED:
+                continue
+            self.errors.append(failure)
+            smallest = smallest or min(self.limit, size()) == 1
+            if smallest and again:
+                # It may have been a passing error; and this time it is measured what is missing.
+                again = False
+            else:
+                again = again and not smallest
+                self._shrink(size(), failure)
+
+    def _try(self, attempt: Callable[[], Any], measured: bool) -> tuple[Any, str]:
+        try:
+            with self.ladder.measuring(measured):
+                return attempt(), ""
+        except CannotApply as refusal:
+            self.ladder.refused(refusal)
+            return None, _REFUSED
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            failure = first_line(error)
+            clear_error(error)
+            return None, failure
+
+    def may_split(self) -> bool:
+        """Whether parts of a batch add up to the whole."""
+        return self._coupled == "warn" or not coupled_layers(self._model)
+
+    def _shrink(self, size: int, failure: str) -> None:
+        now = min(self.limit, size)
+        if now > 1 and self.may_split():
+            self.limit = now // 2
+            log.warning("out of memory: the step is made again, %d samples at a time", self.limit)
+            return
+        pulled = self.ladder.pull(self.phase, failure, now)
+        if pulled:
+            log.warning(
+                "out of memory in %s with %d samples at a time: going on with %s",
+                self.phase, now, pulled,
+            )  # fmt: skip
+            return
+        applied = ", ".join(self.ladder.applied) or "none"
+        if now > 1:
+            layers = coupled_layers(self._model)
+            raise Refused(
+                f"memory ran out ({failure}), and the batch must not be split: {len(layers)} layers in "
+                f"training normalise over it, as {layers[0]}; levers applied: {applied}. Use a smaller "
+                f'{self._option}, or accept other results with coupled="warn".'
+            )
+        raise CannotFit(
+            f"a single sample does not fit: {failure} Levers applied: {applied}. Shorten the longest "
+            "samples, or see what `oomph fit` suggests.",
+            failure,
+        )
+
+
+_REFUSED = "refused"

@@ -1,0 +1,99 @@
+"""Batches that must not be split: layers and losses that look across samples."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from oomph._training.errors import is_out_of_memory
+from oomph._training.step_state import RandomState
+
+SAMPLES = 4
+"""How many samples the loss is checked with."""
+
+
+def coupled_layers(model: nn.Module) -> list[str]:
+    """Layers whose output for a sample depends on the other samples: BatchNorm in training."""
+    return [
+        f"{name or type(module).__name__} ({type(module).__name__})"
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm)
+        and not _per_sample(module)
+        and (module.training or module.running_mean is None)
+    ]
+
+
+def changes_statistics(model: nn.Module) -> bool:
+    """Whether a forward pass in training changes running statistics."""
+    return any(
+        isinstance(module, _BatchNorm) and module.training and module.running_mean is not None
+        for module in model.modules()
+    )
+
+
+def _per_sample(module: nn.Module) -> bool:
+    from torch.nn.modules.instancenorm import _InstanceNorm
+
+    return isinstance(module, _InstanceNorm)
+
+
+@torch.no_grad()
+def loss_is_mean(
+    model: nn.Module,
+    loss: Callable[[Any], torch.Tensor],
+    cut: Callable[[int, int], Any],
+    weight: Callable[[Any], float],
+    size: int,
+    devices: list[torch.device],
+    tolerance: float,
+) -> str:
+    """Whether the loss of a few samples is the weighted mean of their parts' losses.
+
+    Tried in evaluation mode, so that dropout draws nothing. Returns "" if it is, or a sentence that
+    says what was found. Warns where it could not be tried. `cut(start, stop)` is a part of the
+    batch of `size` samples. The caller restores random state and buffers.
+    """
+    count = min(SAMPLES, size)
+    if count < 2:
+        return ""
+    was_training = [module for module in model.modules() if module.training]
+    before = RandomState(devices)
+    model.eval()
+    try:
+        bounds = [(0, count - 1), (count - 1, count)]
+        whole = float(loss(cut(0, count)))
+        parts = [(float(loss(cut(a, b))), weight(cut(a, b))) for a, b in bounds]
+    except Exception as error:
+        if not is_out_of_memory(error):
+            warnings.warn(
+                "whether the loss may be computed in parts could not be checked: in evaluation mode "
+                f"it raised {type(error).__name__}: {error}. It is taken to be a mean over samples.",
+                stacklevel=2,
+            )
+        return ""
+    finally:
+        for module in was_training:
+            module.training = True
+    if RandomState(devices) != before:
+        warnings.warn(
+            "whether the loss may be computed in parts could not be checked: it draws random "
+            "numbers. It is taken to be a mean over samples.",
+            stacklevel=2,
+        )
+        return ""
+    total = sum(w for _, w in parts)
+    if not total or not math.isfinite(whole):
+        return ""
+    together = sum(value * w for value, w in parts if w) / total
+    if abs(together - whole) <= tolerance * max(abs(whole), abs(together), 1e-6):
+        return ""
+    return (
+        f"the loss of {count} samples is {whole:.6g}, but {together:.6g} as the weighted mean of "
+        f"its parts ({', '.join(f'{value:.6g} x {w:g}' for value, w in parts)})"
+    )

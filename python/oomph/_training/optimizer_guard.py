@@ -1,0 +1,305 @@
+"""An optimizer step that either happens or does not, whatever allocation fails in it.
+
+`optimizer.step` changes parameters and moments in place while it allocates: an error in the middle
+leaves them half updated. Three ways keep that from happening:
+
+- *journal*: copy what the step may change to the CPU first, and put it back after an error. Used
+  for the first step, which makes the state, and whenever the next way cannot be.
+- *reserve*: a step's own need is the same each time, so it is measured once. Before each later step
+  a block of that size is taken from the allocator and given back to its cache: a failure comes
+  there, where nothing has changed yet, and the step itself finds its memory in the cache.
+- *chunks*: after an error, step the parameters in groups, so that the temporaries of multi-tensor
+  optimizers are as large as a group's. Each parameter's update is the same to the bit.
+- *offload*: where not even single parameters can be stepped, `rescue` may call `offload`, which keeps
+  the state in host memory (`oomph.levers.optimizer_on_cpu`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from oomph._training.errors import CannotFit, StateLost, is_out_of_memory
+from oomph._training.memory_model import Gauge
+from oomph._training.release import clear_error, release_caches
+from oomph.levers.optimizer_on_cpu import OptimizerOnCpu
+
+CHUNKS = (1, 4, 16, 64, 256)
+"""Into how many groups of parameters a step is cut, in turn, before each parameter goes alone."""
+
+RESERVE_MARGIN = 1.25
+"""The reserve is a step's measured need times this: the allocator may cut it up unluckily."""
+
+
+class OptimizerGuard:
+    """Steps `optimizer` (of `torch.optim` or alike); see the module's text.
+
+    `protect`: "auto" as described; "always" journals each step, which costs a copy of parameters
+    and state to the CPU a step; "never" just steps.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, gauge: Gauge, protect: str) -> None:
+        """Nothing is measured yet."""
+        if protect not in ("auto", "always", "never"):
+            raise ValueError(f'protect: expected "auto", "always" or "never"; found {protect!r}')
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise TypeError(
+                "LBFGS evaluates the loss several times a step and cannot be stepped here; "
+                "use an optimizer whose step() takes no closure"
+            )
+        self.optimizer = optimizer
+        self._gauge = gauge
+        self._protect = protect
+        # Others may count their steps for all parameters at once.
+        self._divisible = type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
+        self._chunks = 1
+        # Bytes that a step takes from the pools of large and small blocks; None before the first.
+        self._need: tuple[int, int] | None = None
+        self._settled = False
+        self._streamed: Callable[[], Any] | None = None
+        self.rescue: Callable[[str], bool] | None = None
+        """Asked, with the error's text, when a step does not fit in any way: True to try again."""
+
+    def step(self, how: Callable[[], Any]) -> None:
+        """Make the step by calling `how`, the optimizer's own method.
+
+        Raises `CannotFit`, with everything as before, where not even single parameters can be
+        stepped, and `StateLost` where an error came although memory had been reserved.
+        """
+        how = self._streamed or how
+        if self._protect == "never" or (self._protect == "auto" and not self._gauge.measures):
+            failure = self._attempt(how, self._chunks)
+            if failure:
+                raise StateLost(
+                    f"memory ran out inside optimizer.step, which was not protected: {failure} "
+                    'Parameters may be partly updated. Restart from a checkpoint; protect="always" '
+                    "makes such an error recoverable."
+                )
+            return
+        if self._protect == "auto" and self._is_reserved():
+            if not self._settled:
+                self._gauge.begin()
+            failure = self._attempt(how, self._chunks)
+            if not failure and not self._settled:
+                # The step that made the state needed more than those that follow, by the state.
+                self._need, self._settled = self._gauge.peaks_above_start(), True
+            if failure:
+                raise StateLost(
+                    "memory ran out inside optimizer.step although its memory had been reserved: "
+                    f"{failure} Another process may have taken them. Parameters may be partly "
+                    "updated. Restart from a checkpoint."
+                )
+            return
+        self._journaled(how)
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether the state is kept in host memory."""
+        return self._streamed is not None
+
+    def coming(self) -> float:
+        """Bytes of state that the first step will make on the GPU; 0 once there is any."""
+        if self.optimizer.state or self.is_offloaded:
+            return 0.0
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        count: int = sum(p.numel() for p in parameters if p.requires_grad)
+        return state_bytes_per_element(self.optimizer) * count
+
+    def offload(self) -> None:
+        """Keep the optimizer's state in host memory from now on, there for its step only.
+
+        Raises `CannotApply` for optimizers whose update of a parameter may depend on others.
+        """
+        if self._streamed is not None:
+            return
+        lever = OptimizerOnCpu()
+        streamed = lever.through(self.optimizer)
+        lever.evict(self.optimizer)
+        self._streamed = streamed
+        self._chunks, self._need, self._settled = 1, None, False
+
+    def _is_reserved(self) -> bool:
+        """Whether the next step finds its memory in the allocator's cache."""
+        if self._need is None or not self._gauge.caches:
+            return False
+        large, small = (int(size * RESERVE_MARGIN) for size in self._need)
+        if self._gauge.reserve(large, small):
+            return True
+        release_caches()
+        return self._gauge.reserve(large, small)
+
+    def _journaled(self, how: Callable[[], Any]) -> None:
+        journal = self._write_journal()
+        failure = self._in_groups(how, journal)
+        if failure and self.rescue is not None and self.rescue(failure):
+            # What was sent to the host is other tensors than those of the journal.
+            journal = self._write_journal()
+            failure = self._in_groups(self._streamed or how, journal)
+        if not failure:
+            return
+        raise CannotFit(
+            f"the optimizer's step does not fit: {failure} Its state and temporaries are what is too "
+            "large; an 8-bit or offloaded optimizer, or sharding, makes them smaller.",
+            failure,
+        )
+
+    def _in_groups(self, how: Callable[[], Any], journal: Journal) -> str:
+        """Step at once, then in groups; the last error's text if none of it fits."""
+        failure = ""
+        for chunks in self._sizes():
+            had_state = len(self.optimizer.state)
+            self._gauge.begin()
+            failure = self._attempt(how, chunks)
+            if not failure:
+                self._chunks = chunks
+                self._need = self._gauge.peaks_above_start()
+                self._settled = len(self.optimizer.state) == had_state
+                return ""
+            journal.restore()
+            release_caches()
+        return failure
+
+    def _write_journal(self) -> Journal:
+        try:
+            return Journal(self.optimizer)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            clear_error(error)
+        release_caches()
+        return Journal(self.optimizer)
+
+    def _sizes(self) -> list[int]:
+        if not self._divisible or self._streamed is not None:
+            return [1, 1]
+        count = sum(1 for _ in _stepped(self.optimizer))
+        # The first size twice: the error may have been a passing one.
+        sizes = [self._chunks, *(n for n in CHUNKS if self._chunks <= n < count)]
+        return [*sizes, count] if count > 1 else [1, 1]
+
+    def _attempt(self, how: Callable[[], Any], chunks: int) -> str:
+        """Step; the error's text if memory ran out, "" if all went well."""
+        try:
+            if chunks <= 1:
+                how()
+            else:
+                for _ in _in_turn(self.optimizer, chunks):
+                    how()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            failure = first_line(error)
+            clear_error(error)
+            return failure
+        return ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first sentence of an error's text: references to the error itself keep tensors alive."""
+    return str(error).strip().split("\n")[0][:300]
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                yield p
+
+
+def _in_turn(optimizer: torch.optim.Optimizer, chunks: int) -> Iterator[None]:
+    """Lets one group of parameters after another be the only one with gradients."""
+    parameters = list(_stepped(optimizer))
+    gradients = [p.grad for p in parameters]
+    size = -(-len(parameters) // chunks)
+    try:
+        for start in range(0, len(parameters), size):
+            for index, p in enumerate(parameters):
+                p.grad = gradients[index] if start <= index < start + size else None
+            yield
+    finally:
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = gradient
+
+
+class Journal:
+    """What an optimizer's step may change, on the CPU: parameters with gradients, and their state."""
+
+    @torch.no_grad()
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        """Copy it now."""
+        self._optimizer = optimizer
+        self._parameters = [(p, _to_cpu(p)) for p in _stepped(optimizer)]
+        self._gradients = [p.grad for p, _ in self._parameters]
+        self._state = [
+            (p, {key: (value, _save(value)) for key, value in state.items()})
+            for p, state in optimizer.state.items()
+        ]
+        self._groups = [
+            {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back, into the same tensors; state made since then is dropped."""
+        for (p, saved), gradient in zip(self._parameters, self._gradients, strict=True):
+            p.data.copy_(saved)
+            p.grad = gradient
+        state = self._optimizer.state
+        kept = {id(p) for p, _ in self._state}
+        for p in [p for p in state if id(p) not in kept]:
+            del state[p]
+        for p, entries in self._state:
+            entry = state[p]
+            for key in [key for key in entry if key not in entries]:
+                del entry[key]
+            for key, (value, saved) in entries.items():
+                if isinstance(value, torch.Tensor):
+                    value.copy_(saved)
+                    entry[key] = value
+                else:
+                    entry[key] = saved
+        for group, saved_group in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group.update(copy.deepcopy(saved_group))
+
+
+def _to_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return tensor.cpu() if tensor.device.type != "cpu" else tensor.clone()
+
+
+def _save(value: Any) -> Any:
+    return _to_cpu(value) if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+
+
+def state_bytes_per_element(optimizer: torch.optim.Optimizer) -> float:
+    """Bytes of state that a step of this optimizer makes for each element of a parameter.
+
+    Measured: an optimizer of the same kind and settings steps a small parameter on the CPU. Zero
+    where that cannot be done.
+    """
+    try:
+        probe = torch.nn.Parameter(torch.zeros(64, 64))
+        settings = {k: v for k, v in optimizer.defaults.items() if k in _arguments(optimizer)}
+        settings.pop("fused", None)
+        settings.pop("capturable", None)
+        small = type(optimizer)([probe], **settings)
+        probe.grad = torch.zeros_like(probe)
+        small.step()
+        values: Sequence[Any] = list(small.state[probe].values())
+        size = sum(
+            v.numel() * v.element_size()
+            for v in values
+            if isinstance(v, torch.Tensor) and v.numel() > 1
+        )
+        return size / probe.numel()
+    except Exception:  # any optimizer may refuse; a guess would be no better than nothing
+        return 0.0
+
+
+def _arguments(optimizer: torch.optim.Optimizer) -> set[str]:
+    code = type(optimizer).__init__.__code__
+    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])

@@ -1,0 +1,1 @@
+"""The Python side of the virtual GPU: its C interface, and values that scripts read."""

@@ -1,0 +1,219 @@
+"""What each rank takes of a batch, and what its loss counts for.
+
+Every rank walks the same batches in the same order, as one process would, and takes its part of
+each: of a dataset with an index only those samples are loaded, as with a `DistributedSampler`; what
+a stream yields is cut after it was collated. So the global batch is the script's, whatever its
+sampler, and a mean over the ranks of weighted gradients is the gradient of the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _DatasetKind
+
+from oomph.levers._shared import rank_zero
+from oomph.levers._shared.loss_terms import PARAMETERS, SAMPLES, Inseparable, Term, terms
+from oomph.levers._shared.splitting import CannotSplit, layout
+
+if TYPE_CHECKING:
+    from oomph.levers.shard import Shard
+
+
+@dataclass
+class Share:
+    """A rank's part of a batch."""
+
+    size: int
+    """Samples that the rank computes."""
+    whole: int
+    """Samples of all ranks."""
+    empty: bool = False
+    """Whether there was nothing left for this rank: it computes a sample that counts for nothing, as
+    the others wait for it."""
+    constant: Any = None
+    divided: tuple[float, ...] = ()
+    """As `losses.terms` reads them."""
+
+
+def bounds(count: int, ranks: int, rank: int) -> tuple[int, int]:
+    """Where the part of `rank` begins and ends among `count` samples; the first parts are the larger."""
+    size, more = divmod(count, ranks)
+    begin = rank * size + min(rank, more)
+    return begin, begin + size + (rank < more)
+
+
+class ShareSampler:
+    """A batch sampler that yields this rank's part of each batch of another one."""
+
+    def __init__(self, lever: Shard, inner: Any) -> None:
+        """`inner` yields lists of indices."""
+        self._lever, self._inner = lever, inner
+        self.shares: deque[Share | None] = deque()
+        """What was yielded, in the order in which the batches will come."""
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """As many batches as `inner` has."""
+        self.shares.clear()
+        shares = self._lever.trains()
+        if shares:
+            # Ranks of unlike parts may have drawn unlike amounts since the last epoch.
+            rank_zero.draw_alike()
+        for batch in self._inner:
+            if not shares:
+                self.shares.append(None)
+                yield batch
+                continue
+            indices = list(batch)
+            begin, end = bounds(len(indices), self._lever.world, self._lever.rank)
+            share = Share(end - begin, len(indices), empty=begin == end)
+            self._lever.check_batch(share)
+            self.shares.append(share)
+            yield indices[begin:end] or indices[:1]
+
+    def __len__(self) -> int:
+        """Batches."""
+        return len(self._inner)
+
+
+def install(lever: Shard) -> None:
+    """Step in where a DataLoader asks which samples come next."""
+    original = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
+
+    def index_sampler(loader: Any) -> Any:
+        inner = original(loader)
+        indexed = loader._dataset_kind == _DatasetKind.Map and loader._auto_collation
+        # A rank's batches come in the order of the shares, and of the other ranks' batches.
+        loader.in_order = True
+        return ShareSampler(lever, inner) if indexed else inner
+
+    DataLoader._index_sampler = property(index_sampler)  # type: ignore[assignment]
+    lever.job.around_loader.append(lambda loader, iterator: _Iterator(lever, iterator))
+
+
+class _Iterator:
+    """The iterator that the script gets: tells the lever which part it has."""
+
+    def __init__(self, lever: Shard, iterator: Any) -> None:
+        self._lever, self._iterator = lever, iterator
+        sampler = getattr(iterator, "_index_sampler", None)
+        self._sampler = sampler if isinstance(sampler, ShareSampler) else None
+        self._layout: Any = None
+
+    def __iter__(self) -> _Iterator:
+        return self
+
+    def __next__(self) -> Any:
+        self._lever.share = None
+        batch = next(self._iterator)
+        if self._sampler is not None:
+            self._lever.take(self._sampler.shares.popleft())
+            return batch
+        if not self._lever.trains():
+            return batch
+        try:
+            if self._layout is None:
+                self._layout = layout(batch)
+            pieces = self._layout.split(batch, self._lever.world)
+        except CannotSplit as error:
+            raise self._lever.refuse(str(error), self._lever.how()) from None
+        whole = sum(size for _, size in pieces)
+        empty = self._lever.rank >= len(pieces)
+        piece, size = pieces[0 if empty else self._lever.rank]
+        share = Share(0 if empty else size, whole, empty)
+        self._lever.check_batch(share)
+        self._lever.take(share)
+        return piece
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
+def weigh(lever: Shard, loss: torch.Tensor, share: Share, outputs: list[Any]) -> torch.Tensor:
+    """Weigh the terms of `loss` so that a mean over ranks is that of the whole batch.
+
+    Returns the factor of the loss itself, a tensor without dimensions; 1, and says so, if its terms
+    have several.
+    A collective: every rank comes here with a loss of the same terms.
+    """
+    micro = lever.micro_batch
+    part = Share(max(1, share.size), share.whole, share.empty)
+    if micro is not None and micro.batch is not None:
+        part.size = micro.batch.size
+    found = terms(loss, part, outputs, lever.add_note)
+    counted: list[tuple[Term, Any]] = []
+    for term in found:
+        count = term.count
+        if count is None or (isinstance(count, str) and count == PARAMETERS):
+            continue
+        if isinstance(count, str) and count == SAMPLES:
+            count = part.size
+        if isinstance(count, torch.Tensor) and micro is not None and micro.batch is not None:
+            raise Inseparable(
+                "its loss is a mean over targets that are not ignored, whose number in the whole batch "
+                "is known after the last micro-batch only; leave out micro_batch, or give every "
+                "sample as many targets"
+            )
+        counted.append((term, count))
+    ranks, device = float(lever.world), loss.device
+    own = torch.zeros(len(counted), dtype=torch.float32, device=device)
+    for index, (_, count) in enumerate(counted):
+        own[index] = count.detach().to(device, torch.float32) if _is_tensor(count) else float(count)
+    if share.empty:
+        own.zero_()
+    whole = own.clone()
+    if counted:
+        dist.all_reduce(whole)
+    factors = ranks * own / whole.clamp(min=1e-12)
+    for index, (term, _) in enumerate(counted):
+        term.node.register_prehook(_times(factors[index]))
+    if share.empty and share.whole:
+        sums = torch.zeros((), device=device)
+    else:
+        sums = torch.full((), ranks, device=device)
+    for term in found:
+        if term.count is None:
+            term.node.register_prehook(_times(sums))
+    one = torch.ones((), device=device)
+    counts = [count for _, count in counted]
+    if counts and len(found) == len(counts) and (len(counts) == 1 or _are_equal(counts)):
+        return factors[0]
+    if found and all(term.count is None for term in found):
+        return sums
+    summed = any(term.count is None for term in found)
+    if summed or any(map(_is_tensor, counts)) or (counts and share.whole % lever.world):
+        lever.add_note(
+            "the loss has terms that count differently: what the script reads of it after backward is the "
+            "mean of the ranks' own"
+        )
+    return one
+
+
+def _are_equal(counts: list[Any]) -> bool:
+    return not any(map(_is_tensor, counts)) and len(set(counts)) == 1
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _times(weight: torch.Tensor) -> Any:
+    # What counts for nothing may be infinite, where a mean over nothing was taken.
+    def scaled(gradients: tuple) -> tuple:
+        return tuple(
+            None
+            if g is None
+            else torch.where(weight.to(g.device) == 0, torch.zeros_like(g), g * weight.to(g.dtype))
+            for g in gradients
+        )
+
+    return scaled

@@ -1,0 +1,211 @@
+"""Training loops of frameworks, where a batch is split inside one of their steps.
+
+Their own counting (steps, schedules, logs, accumulation over batches) goes on as if nothing had
+happened, because they never see the parts.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from oomph.levers._shared.job import on_import
+from oomph.levers._shared.splitting import CannotSplit, layout
+
+if TYPE_CHECKING:
+    from oomph.levers.micro_batch import MicroBatch
+
+
+def install(lever: MicroBatch) -> None:
+    """Wait for the frameworks to be imported."""
+    on_import("transformers.trainer", functools.partial(_trainer, lever))
+    on_import("accelerate.accelerator", functools.partial(_accelerate, lever))
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        on_import(f"{package}.loops.optimization.automatic", functools.partial(_lightning, lever))
+        results = f"{package}.trainer.connectors.logger_connector.result"
+        on_import(results, functools.partial(_logged, lever))
+        on_import(f"{package}.loops.optimization.manual", functools.partial(_manual, lever))
+        on_import(f"{package}.trainer.trainer", functools.partial(_within, lever, "fit"))
+
+
+def _within(lever: MicroBatch, method: str, module: Any) -> None:
+    """While `Trainer.fit` or `Trainer.train` runs, DataLoaders yield whole batches."""
+    original = getattr(module.Trainer, method)
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with lever.external():
+            return original(*args, **kwargs)
+
+    setattr(module.Trainer, method, run)
+
+
+def _pieces(lever: MicroBatch, batch: Any) -> list[tuple[Any, int]]:
+    try:
+        return layout(batch).split(batch, lever.parts)
+    except CannotSplit as error:
+        raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None
+
+
+def _trainer(lever: MicroBatch, module: Any) -> None:
+    """Hugging Face: `Trainer.training_step` makes the forward and backward pass of one batch."""
+    _within(lever, "train", module)
+    original = module.Trainer.training_step
+
+    @functools.wraps(original)
+    def training_step(
+        trainer: Any, model: Any, inputs: Any, num_items_in_batch: Any = None, **kwargs: Any
+    ) -> torch.Tensor:
+        def run(piece: Any) -> torch.Tensor:
+            if num_items_in_batch is None:
+                return original(trainer, model, piece, **kwargs)
+            return original(trainer, model, piece, num_items_in_batch, **kwargs)
+
+        if lever.batch is not None:  # a subclass called it within its own
+            return run(inputs)
+        # A model that takes the number of targets divides the sum of its loss by it.
+        sums = num_items_in_batch is not None and bool(
+            getattr(trainer, "model_accepts_loss_kwargs", False)
+        )
+        divided = ()
+        if not sums and getattr(trainer, "compute_loss_func", None) is None:
+            steps = trainer.args.gradient_accumulation_steps
+            divided = (float(getattr(trainer, "current_gradient_accumulation_steps", steps)),)
+        return _parts(lever, inputs, run, num_items_in_batch, sums=sums, divided=divided)
+
+    module.Trainer.training_step = training_step
+
+
+def _lightning(lever: MicroBatch, module: Any) -> None:
+    """Lightning: a closure makes the forward and backward pass of one batch."""
+    original = module._AutomaticOptimization._make_closure
+
+    @functools.wraps(original)
+    def make_closure(loop: Any, kwargs: Any, optimizer: Any, batch_idx: int) -> Any:
+        closure = original(loop, kwargs, optimizer, batch_idx)
+        whole_closure, zero_grad = closure.closure, closure._zero_grad_fn
+        key = "batch" if "batch" in kwargs else next(iter(kwargs))
+
+        def run_parts(*args: Any, **options: Any) -> Any:
+            batch, results = kwargs[key], []
+            closure._zero_grad_fn = zero_grad
+
+            def run(piece: Any) -> torch.Tensor | None:
+                kwargs[key] = piece
+                results.append(whole_closure(*args, **options))
+                closure._zero_grad_fn = None  # the parts that follow add to it
+                return results[-1].loss
+
+            try:
+                divided = (float(loop.trainer.accumulate_grad_batches),)
+                loss = _parts(lever, batch, run, cleared=zero_grad is not None, divided=divided)
+            finally:
+                kwargs[key] = batch
+            results[-1].loss = loss
+            return results[-1]
+
+        closure.closure = run_parts
+        return closure
+
+    module._AutomaticOptimization._make_closure = make_closure
+
+
+def _accelerate(lever: MicroBatch, module: Any) -> None:
+    """accelerate divides each loss by the number of batches that it accumulates, which may be one."""
+    original = module.Accelerator.backward
+
+    @functools.wraps(original)
+    def backward(accelerator: Any, loss: Any, **kwargs: Any) -> None:
+        batch = lever.batch
+        if batch is None:
+            return original(accelerator, loss, **kwargs)
+        before = batch.divided
+        batch.divided = (float(accelerator.gradient_accumulation_steps), *before)
+        try:
+            return original(accelerator, loss, **kwargs)
+        finally:
+            batch.divided = before
+
+    module.Accelerator.backward = backward
+
+
+def _logged(lever: MicroBatch, module: Any) -> None:
+    """Lightning's `self.log`: what a step logs in each part becomes what it would log of the batch."""
+    original = module._ResultMetric.update
+
+    @functools.wraps(original)
+    def update(metric: Any, value: Any, batch_size: int) -> None:
+        batch = lever.batch
+        if batch is None or not metric.is_tensor:
+            return original(metric, value, batch_size)
+        # Lightning takes the size of the batch that it loaded.
+        original(metric, value, batch.size if batch_size == batch.whole else batch_size)
+        if not metric.meta.on_step:
+            return None
+        last = metric._forward_cache
+        before, weight = batch.logged.get(id(metric), (None, 0))
+        if before is not None and metric.meta.is_mean_reduction:
+            last = (before * weight + last * batch.size) / (weight + batch.size)
+        elif before is not None:
+            last = metric.meta.reduce_fx(torch.stack([before, last]))
+        batch.logged[id(metric)] = (last, weight + batch.size)
+        metric._forward_cache = last
+        if not metric.meta.on_epoch:
+            metric.value = last
+        return None
+
+    module._ResultMetric.update = update
+
+
+def _manual(lever: MicroBatch, module: Any) -> None:
+    """Lightning's manual optimization leaves backward and step to the user's training_step."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        raise lever.refuse(
+            "it uses Lightning's manual optimization, whose training_step makes the updates itself",
+            lever.by_hand(parts=lever.parts),
+        )
+
+    module._ManualOptimization.run = run
+
+
+def _parts(
+    lever: MicroBatch,
+    inputs: Any,
+    run: Any,
+    constant: Any = None,
+    sums: bool = False,
+    cleared: bool = False,
+    divided: tuple[float, ...] = (),
+) -> Any:
+    """Run a step on each part of `inputs`; returns the loss of the whole.
+
+    `constant` is a divisor that counts the whole; `sums` says that losses were divided by it;
+    `cleared` that the step clears the gradients itself; `divided` is what it divides any loss by.
+    """
+    from oomph.levers.micro_batch import Batch
+
+    pieces = _pieces(lever, inputs)
+    batch = Batch(sum(size for _, size in pieces), len(pieces), external=True)
+    batch.constant, batch.divided = constant, divided
+    batch.had_gradients = not cleared and any(
+        p.grad is not None
+        for optimizer in lever.job.optimizers
+        for group in optimizer.param_groups
+        for p in group["params"]
+    )
+    total: Any = None
+    for piece, size in pieces:
+        batch.next(size)
+        lever.begin(batch)
+        try:
+            loss = run(piece)
+        finally:
+            lever.batch = None
+        if loss is not None:
+            loss = loss if sums else loss * (size / batch.whole)
+            total = loss if total is None else total + loss
+    lever._complete(batch)
+    return total
