@@ -5,10 +5,18 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 BIN = os.path.dirname(sys.executable)
+ROOT = next(path for path in Path(__file__).parents if (path / "crates").is_dir())
+
+
+def run_settings():
+    """The settings of a run as the command writes them by default: no virtual GPU, no lock."""
+    written = json.loads((ROOT / "crates/oomph-job/tests/protocol.json").read_text())
+    return written["settings"]["by_default"]
 
 
 class Run:
