@@ -1,34 +1,14 @@
 """Runs real scripts through the installed command."""
 
-import json
 import os
 import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
-BIN = os.path.dirname(sys.executable)
-ROOT = next(path for path in Path(__file__).parents if (path / "crates").is_dir())
+pytest.register_assert_rewrite("tests.support")
 
-
-def run_settings():
-    """The settings of a run as the command writes them by default: no virtual GPU, no lock."""
-    written = json.loads((ROOT / "crates/oomph-job/tests/protocol.json").read_text())
-    return written["settings"]["by_default"]
-
-
-class Run:
-    """What one `oomph run` gave."""
-
-    def __init__(self, process, directory):
-        self.status, self.out, self.err = process.returncode, process.stdout, process.stderr
-        path = os.path.join(directory, "result.json")
-        self.json = None
-        if os.path.exists(path):
-            with open(path) as file:
-                self.json = json.load(file)
+from tests.support.command import OOMPH, Run  # noqa: E402  (rewritten from here on)
 
 
 @pytest.fixture
@@ -39,7 +19,7 @@ def oomph(tmp_path):
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
         command = [
-            os.path.join(BIN, "oomph"),
+            OOMPH,
             "run",
             "--json",
             str(tmp_path / "result.json"),
