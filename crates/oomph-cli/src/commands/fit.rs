@@ -293,7 +293,7 @@ impl Args {
                         "hint: it is distributed already; oomph fit shares out scripts for one GPU. Run it as it is: oomph run --gpu {}:N -- torchrun --nproc-per-node N {}",
                         gpu.id,
                         self.script
-                            .words()
+                            .argv()
                             .iter()
                             .map(|word| word.to_string_lossy())
                             .collect::<Vec<_>>()
@@ -321,7 +321,7 @@ impl Args {
     }
 
     fn words(&self) -> anyhow::Result<Vec<OsString>> {
-        if let Some(first) = self.script.words().first()
+        if let Some(first) = self.script.argv().first()
             && let launcher = first.to_string_lossy()
             && ["torchrun", "accelerate", "python", "python3"].contains(&&*launcher)
             && !Path::new(first).is_file()

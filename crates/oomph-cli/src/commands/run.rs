@@ -185,7 +185,7 @@ impl Args {
 
     fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
-        let mut program = Program::new(self.script.words(), host)?;
+        let mut program = Program::new(self.script.argv(), host)?;
         let planned = plan.and_then(PlanFile::gpus);
         if let Some(gpus) = planned
             && !program.launches()
