@@ -665,9 +665,12 @@ impl Reader {
         for _ in 0..count {
             addr = columns[ADDRESS].change(addr)?;
             time = columns[TIME].change(time)?;
-            let mut take = |column: usize| match is_empty[column] {
-                true => Some(0),
-                false => columns[column].next(),
+            let mut take = |column: usize| {
+                if is_empty[column] {
+                    Some(0)
+                } else {
+                    columns[column].next()
+                }
             };
             let event = Event {
                 action: Action::from_code(u8::try_from(take(0)?).ok()?),
