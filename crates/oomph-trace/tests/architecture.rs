@@ -1,4 +1,4 @@
-//! What ARCHITECTURE.md says of the crates, held against their sources.
+//! Checks the sources against what ARCHITECTURE.md says of the crates.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
 
