@@ -125,16 +125,14 @@ def test_every_function_of_the_virtual_gpu_has_its_signature():
     assert [name for name, _ in library.Usage._fields_] == fields
 
 
-@pytest.mark.parametrize(("gpu", "count"), [("t4", 1), ("t4:2", 2)])
-def test_a_virtual_gpu_of_another_version_is_refused(tmp_path, gpu, count):
+def test_a_virtual_gpu_of_another_version_is_refused(tmp_path):
     (tmp_path / "script.py").write_text("import torch; print('ran')")
     (tmp_path / "sitecustomize.py").write_text(
         "import oomph._virtual_gpu.library as library\nlibrary.INTERFACE = 99\n"
     )
-    words = ["script.py"] if count == 1 else ["--", "torchrun", "--nproc-per-node=2", "script.py"]
     done = subprocess.run(
-        [OOMPH, "run", "--gpu", gpu, *words], cwd=tmp_path, text=True,
-        capture_output=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=120,
+        [OOMPH, "run", "--gpu", "t4", "script.py"], cwd=tmp_path, text=True, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2 and "ran" not in done.stdout, done.stderr
     said = [line for line in done.stderr.splitlines() if "interface" in line]
