@@ -17,7 +17,6 @@ mod progress;
 mod run_directory;
 pub mod rungs;
 mod script;
-mod table;
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -30,6 +30,7 @@
 //! modules = ["GPT.blocks.0", "GPT.blocks.1"]
 //! ```
 
+use oomph_bytes::format_gib;
 use serde::{Deserialize, Serialize};
 
 use crate::lever::{Lever, Results};
@@ -177,8 +178,8 @@ impl PlanFile {
         if self.gpu.memory_bytes > gpu.memory_bytes && gpu.memory_bytes > 0 {
             found.push(format!(
                 "the plan was made for {}; this GPU has {}",
-                gib(self.gpu.memory_bytes),
-                gib(gpu.memory_bytes)
+                format_gib(self.gpu.memory_bytes),
+                format_gib(gpu.memory_bytes)
             ));
         }
         if differ(&self.versions.torch, &versions.torch) {
@@ -200,10 +201,6 @@ impl PlanFile {
         // Serialising plain structs of strings and numbers has nothing to fail on.
         toml::to_string_pretty(self).unwrap_or_default()
     }
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use oomph_bytes::format_bytes;
 use oomph_plan::{Lever, Results};
 use serde::Serialize;
 
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bytes, columns, heading, pad, pad_left, paint, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, columns, heading, pad, pad_left, paint, wrap,
 };
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
@@ -242,8 +243,8 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
             String::new()
         },
         fit.gpu.name,
-        bytes(fit.gpu.memory_bytes),
-        bytes(fit.gpu.margin_bytes),
+        format_bytes(fit.gpu.memory_bytes),
+        format_bytes(fit.gpu.margin_bytes),
         fit.runs,
         if fit.runs == 1 { "" } else { "s" },
         fit.run_seconds,
@@ -285,13 +286,16 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
 }
 
 fn verdict(out: &mut String, fit: &Fit, width: usize) {
-    let peak = bytes(fit.plain.used_bytes);
-    let capacity = bytes(fit.gpu.memory_bytes);
+    let peak = format_bytes(fit.plain.used_bytes);
+    let capacity = format_bytes(fit.gpu.memory_bytes);
     match fit.outcome {
         Outcome::AlreadyFits => {
             let spare = fit.gpu.memory_bytes.saturating_sub(fit.plain.used_bytes);
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits as it is"));
-            let text = format!("peak {peak} of {capacity}, {} to spare", bytes(spare));
+            let text = format!(
+                "peak {peak} of {capacity}, {} to spare",
+                format_bytes(spare)
+            );
             let _ = writeln!(
                 out,
                 "  {}\n",
@@ -353,7 +357,7 @@ fn table(out: &mut String, fit: &Fit, width: usize) {
             "  {}{}{}{}  {} {mark}",
             pad(&(index + 1).to_string(), 3),
             pad(first, room),
-            pad_left(&bytes(plan.peak.used_bytes), PEAK),
+            pad_left(&format_bytes(plan.peak.used_bytes), PEAK),
             pad_left(&format!("{:.2}×", plan.time_ratio), TIME),
             pad(results(plan.same_results), RESULTS),
         );
@@ -377,7 +381,7 @@ fn applied(out: &mut String, fit: &Fit, chosen: &Plan, width: usize) {
     let text = format!(
         "{}; verified on the virtual GPU, {} to spare",
         fit.why,
-        bytes(spare)
+        format_bytes(spare)
     );
     let _ = writeln!(out, "{}", line("chosen", &text, width));
     for note in &chosen.notes {
@@ -416,7 +420,7 @@ fn fewest(out: &mut String, fit: &Fit, width: usize) {
         let text = format!(
             "{} {plural} {how}: {} each, {:.2}× the time, {}",
             fewest.gpus,
-            bytes(fewest.used_bytes),
+            format_bytes(fewest.used_bytes),
             fewest.time_ratio,
             results(fewest.same_results)
         );
@@ -444,11 +448,11 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         } else {
             "predicted"
         };
-        let peak = bytes(least.peak.used_bytes);
+        let peak = format_bytes(least.peak.used_bytes);
         let usable = fit.gpu.memory_bytes.saturating_sub(fit.gpu.margin_bytes);
         let missing = match least.peak.used_bytes.checked_sub(usable) {
             Some(bytes_missing) if bytes_missing > 0 => {
-                format!(", {} too much", bytes(bytes_missing))
+                format!(", {} too much", format_bytes(bytes_missing))
             }
             _ => String::new(),
         };
@@ -472,7 +476,7 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         let text: Vec<String> = parts
             .iter()
             .take(4)
-            .map(|(name, held)| format!("{} {}", name.replace('_', " "), bytes(**held)))
+            .map(|(name, held)| format!("{} {}", name.replace('_', " "), format_bytes(**held)))
             .collect();
         let _ = writeln!(out, "{}", line("held by", &text.join(", "), width));
     }
@@ -485,7 +489,11 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         } else {
             "with that plan"
         };
-        let text = format!("{} ({}{price}) {how}", gpu.id, bytes(gpu.memory_bytes));
+        let text = format!(
+            "{} ({}{price}) {how}",
+            gpu.id,
+            format_bytes(gpu.memory_bytes)
+        );
         let _ = writeln!(
             out,
             "{}",
@@ -497,7 +505,7 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         let text = format!(
             "{}: {} ({verdict})",
             variant.what,
-            bytes(variant.used_bytes)
+            format_bytes(variant.used_bytes)
         );
         let _ = writeln!(
             out,
@@ -516,7 +524,7 @@ fn largest(out: &mut String, largest: &Largest, width: usize) {
             format!(
                 "{size} (now {}), needs {}{pace}",
                 largest.now,
-                bytes(largest.plain_used_bytes)
+                format_bytes(largest.plain_used_bytes)
             )
         }
         None => format!("none fits as it is (now {})", largest.now),
@@ -528,7 +536,7 @@ fn largest(out: &mut String, largest: &Largest, width: usize) {
         let text = format!(
             "{size} with {}, needs {}",
             levers.join(", "),
-            bytes(largest.with_levers_used_bytes)
+            format_bytes(largest.with_levers_used_bytes)
         );
         let _ = writeln!(out, "{}", line("", &text, width));
     }
