@@ -1,6 +1,6 @@
 """Directories that runs leave. `oomph run` removes nothing from one without the mark.
 
-`crates/oomph-cli/src/run_directory.rs` says which files in it are oomph's own.
+`crates/oomph-job/src/run_directory.rs` says which files in it are oomph's own.
 """
 
 from __future__ import annotations

@@ -3,18 +3,13 @@
 //! Exit status: 0 it fits or nothing was found; 1 the user's script failed; 2 wrong usage,
 //! unreadable input or a plan that cannot be applied; 3 out of memory (for lint: findings).
 
-mod cluster;
 pub mod commands;
 mod findings;
-pub mod host;
-mod job;
 mod json;
 mod lint_settings;
-mod live;
 mod page;
 mod planning;
 mod progress;
-mod run_directory;
 pub mod rungs;
 mod script;
 
@@ -23,6 +18,8 @@ use std::io::Write as _;
 
 use anstream::eprintln;
 use clap::Parser;
+pub use oomph_job::host;
+use oomph_job::{cluster, job, run_directory};
 
 /// Exit status: it fits, or nothing was found.
 pub const EXIT_OK: i32 = 0;

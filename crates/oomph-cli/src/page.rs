@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use oomph_allocator::TorchVersion;
 use oomph_explain::{Diff, Explanation, Options};
+pub use oomph_job::run_directory::read_trace;
 use oomph_report::html::{History, Kind, Page, Plan, what_if};
-use oomph_trace::{Content, Trace};
+use oomph_trace::Trace;
 use serde_json::Value;
 
 /// The page's name in a run's directory.
@@ -216,26 +217,6 @@ pub fn stem(file: &Path) -> String {
     let name = file_name(file);
     let stem = name.split('.').next().filter(|stem| !stem.is_empty());
     stem.unwrap_or("report").to_owned()
-}
-
-/// A history from a file or from a run's directory.
-pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
-    let kept = path.join("trace.oomph");
-    let path = if kept.is_file() { &kept } else { path };
-    if path.is_dir() {
-        bail!(
-            "{}: found a directory without trace.oomph; expected a snapshot, a trace, or the \
-             directory of a run",
-            path.display()
-        );
-    }
-    match oomph_trace::read(path)? {
-        (Content::Trace(trace), _) => Ok(*trace),
-        _ => bail!(
-            "{}: found a log; expected a snapshot, a trace, or the directory of a run",
-            path.display()
-        ),
-    }
 }
 
 fn read_json(path: &Path) -> anyhow::Result<Option<Value>> {

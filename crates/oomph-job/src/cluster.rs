@@ -19,7 +19,6 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::host::Host;
 use crate::job::{Attempt, Job, Rehearsed, read_trace};
-use crate::json;
 use crate::run_directory;
 
 /// How long a rank may do nothing while others wait for it, unless the user says otherwise.
@@ -410,11 +409,11 @@ fn gather(
         let record = Record::read(&path)?;
         let kept = own.join("trace.oomph");
         let trace = match read_trace(&own, &record)? {
-            None if kept.is_file() => Some(crate::page::read_trace(&kept)?),
+            None if kept.is_file() => Some(run_directory::read_trace(&kept)?),
             trace => trace,
         };
         let summary = summarize(&record, trace.as_ref(), total);
-        json::write(&own.join("summary.json"), &summary)?;
+        run_directory::write_json(&own.join("summary.json"), &summary)?;
         add(&record, &summary, name);
         others += 1;
     }
@@ -477,7 +476,7 @@ fn put_spokesman(
         fs::hard_link(&trace, &here)
             .or_else(|_| fs::copy(&trace, &here).map(|_| ()))
             .with_context(|| format!("cannot copy {}", trace.display()))?;
-        attempt.trace = Some(crate::page::read_trace(&here)?);
+        attempt.trace = Some(run_directory::read_trace(&here)?);
     }
     Ok(())
 }

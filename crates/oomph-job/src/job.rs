@@ -29,6 +29,7 @@ use crate::run_directory;
     reason = "independent settings of a run"
 )]
 pub struct Job {
+    /// The Python that runs it.
     pub host: &'static Host,
     /// `script args…` or `-m module args…`; with `launches`, a launcher and its arguments.
     pub words: Vec<OsString>,
@@ -40,16 +41,21 @@ pub struct Job {
     pub rank_patience: Duration,
     /// Whether a launcher's ranks are forked from one process that has imported torch.
     pub fork: bool,
+    /// The virtual GPU; `None` runs on the real one.
     pub gpu: Option<GpuSpec>,
     /// The capacity in bytes, as the driver reports it.
     pub total: Option<u64>,
+    /// After how many optimizer steps the script ends; `None` lets it go on.
     pub steps: Option<u32>,
     /// What a plan changes in the script.
     pub levers: Vec<Lever>,
     /// Another job that is like this one: only `oomph fit` asks for it, and says so.
     pub variant: Variant,
+    /// How comparisons of uncomputed values resolve.
     pub unknown: String,
+    /// Whether other versions of torch are taken.
     pub unsupported: bool,
+    /// Whether the script's output goes to standard error.
     pub to_stderr: bool,
     /// Whether the script only infers, whatever it builds.
     pub inference: bool,
@@ -101,7 +107,9 @@ pub struct Variant {
 /// One rank of a job whose other ranks are absent.
 #[derive(Debug, Clone, Copy)]
 pub struct Rehearsed {
+    /// Its rank.
     pub rank: u32,
+    /// Ranks of the whole job.
     pub world_size: u32,
     /// Ranks of one host.
     pub per_host: u32,
@@ -110,8 +118,11 @@ pub struct Rehearsed {
 /// One run of the script.
 #[derive(Debug)]
 pub struct Attempt {
+    /// How the script's process, or its launcher's, ended.
     pub status: ExitStatus,
+    /// The recorder's account, if it was written.
     pub record: Option<Record>,
+    /// The memory history, if there is one.
     pub trace: Option<Trace>,
     /// Why ranks could not go on together: kind, rank, what happened.
     pub failure: Option<(String, u32, String)>,

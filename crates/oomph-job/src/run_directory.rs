@@ -9,6 +9,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use oomph_trace::{Content, Trace};
 
 /// Marks a directory as one that oomph made. `python/oomph/_run_directory.py` writes it too.
 pub const MARKER: &str = ".oomph-run";
@@ -106,6 +107,34 @@ fn make_numbered_in(parent: &Path, name: &str) -> anyhow::Result<PathBuf> {
         }
     }
     bail!("{} is full: remove old runs from it", parent.display())
+}
+
+/// A history from a file or from a run's directory.
+pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
+    let kept = path.join("trace.oomph");
+    let path = if kept.is_file() { &kept } else { path };
+    if path.is_dir() {
+        bail!(
+            "{}: found a directory without trace.oomph; expected a snapshot, a trace, or the \
+             directory of a run",
+            path.display()
+        );
+    }
+    match oomph_trace::read(path)? {
+        (Content::Trace(trace), _) => Ok(*trace),
+        _ => bail!(
+            "{}: found a log; expected a snapshot, a trace, or the directory of a run",
+            path.display()
+        ),
+    }
+}
+
+/// Writes `value` as JSON for people.
+pub fn write_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut text =
+        serde_json::to_string_pretty(value).context("cannot write the result as JSON")?;
+    text.push('\n');
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn mark(directory: &Path) -> anyhow::Result<()> {
