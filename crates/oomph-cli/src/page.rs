@@ -185,12 +185,7 @@ pub fn of_diff<'a>(
 }
 
 fn replayed(trace: &Trace, options: &Options, capacity: Option<u64>) -> Vec<what_if::WhatIf> {
-    let device = options.device.or_else(|| {
-        trace
-            .used_devices()
-            .into_iter()
-            .max_by_key(|&device| trace.rows_of(device).len())
-    });
+    let device = options.device.or_else(|| trace.busiest_device());
     let version = options
         .torch_version
         .or_else(|| TorchVersion::parse(trace.context.torch_version.as_deref()?))

@@ -13,7 +13,7 @@ use pyo3::types::PyBytes;
 #[pyfunction]
 fn main(py: Python<'_>, args: Vec<OsString>, python: PathBuf, package: PathBuf) -> i32 {
     oomph_cli::host::set(oomph_cli::host::Host { python, package });
-    py.detach(|| oomph_cli::main(args))
+    py.detach(|| oomph_cli::main(args)).into()
 }
 
 /// Packs samples into batches: see `oomph_pack`. `lengths` are native 32-bit unsigned integers, as

@@ -8,6 +8,7 @@ pub mod finding;
 pub mod fit;
 pub mod gpus;
 pub mod html;
+pub mod replay;
 pub mod run;
 mod table;
 pub mod terminal;

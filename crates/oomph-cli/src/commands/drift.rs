@@ -14,7 +14,7 @@ use oomph_report::terminal::width;
 use crate::job::{Compared, Job, Variant, run_directory};
 use crate::progress::Progress;
 use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, host, json, stdout};
+use crate::{ExitStatus, host, json, stdout};
 
 /// Arguments of `oomph drift`.
 #[derive(Debug, clap::Args)]
@@ -63,7 +63,7 @@ const GPU_ONLY: [&str; 4] = ["tf32", "cudnn_benchmark", "attention", "allocator"
 
 impl Args {
     /// Runs the script twice and compares.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         if let Some(limit) = self.max_drift
             && !(limit >= 0.0 && limit.is_finite())
         {
@@ -97,9 +97,9 @@ impl Args {
             drift.why_not = Some("a virtual GPU computes nothing: leave out --gpu".to_owned());
             self.print(&drift)?;
             return Ok(if self.max_drift.is_some() {
-                EXIT_USAGE
+                ExitStatus::Error
             } else {
-                EXIT_OK
+                ExitStatus::Success
             });
         }
         let directory = run_directory(self.out.as_deref(), &words, false)?;
@@ -117,7 +117,7 @@ impl Args {
                 "refused" => {
                     let why = measured.outcome.message.unwrap_or_default();
                     eprintln!("error: {why}");
-                    return Ok(EXIT_USAGE);
+                    return Ok(ExitStatus::Error);
                 }
                 _ if measured.outcome.status != 0 => {
                     let log = log_of(&directory, planned);
@@ -128,7 +128,7 @@ impl Args {
                         ""
                     };
                     eprintln!("oomph: the script failed, {what}{hint}");
-                    return Ok(EXIT_SCRIPT_FAILED);
+                    return Ok(ExitStatus::ScriptFailed);
                 }
                 _ => {}
             }
@@ -139,12 +139,12 @@ impl Args {
         self.judge(&mut drift);
         self.print(&drift)?;
         if drift.measured.is_none() {
-            return Ok(EXIT_USAGE);
+            return Ok(ExitStatus::Error);
         }
         Ok(if drift.exceeded {
-            EXIT_FINDINGS
+            ExitStatus::Findings
         } else {
-            EXIT_OK
+            ExitStatus::Success
         })
     }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::Config;
+use oomph_bytes::parse_bytes;
 use oomph_gpus::Gpu;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
@@ -23,7 +24,7 @@ use crate::job::{Variant, run_directory};
 use crate::planning::{Ended, Run, Workshop};
 use crate::progress::Progress;
 use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, page, stdout};
+use crate::{ExitStatus, json, page, stdout};
 
 mod largest;
 mod sharded;
@@ -185,7 +186,7 @@ const WORTH: f64 = 0.02;
 
 impl Args {
     /// Finds the cheapest plan, verifies it and writes it.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         for name in self.allow.iter().chain(&self.forbid) {
             if !NAMES.contains(&name.as_str()) {
                 bail!(
@@ -201,7 +202,7 @@ impl Args {
         let spec = oomph_gpus::parse_spec(name)?;
         let gpu = spec.found.gpu;
         let total = match &self.memory {
-            Some(text) => oomph_gpus::parse_bytes(text)?,
+            Some(text) => parse_bytes(text)?,
             None => gpu.memory.total_bytes,
         };
         let margin = parse_margin(&self.margin, total)?;
@@ -299,7 +300,7 @@ impl Args {
                             .join(" ")
                     );
                 }
-                return Ok(EXIT_SCRIPT_FAILED);
+                return Ok(ExitStatus::ScriptFailed);
             }
         };
         if self.inference && plain.record.facts.backwards > 0 {
@@ -314,8 +315,8 @@ impl Args {
         result.report = page(&plain, &result)?;
         self.print(&result)?;
         Ok(match result.outcome {
-            Outcome::AlreadyFits | Outcome::Fits => EXIT_OK,
-            Outcome::NothingFits => EXIT_FINDINGS,
+            Outcome::AlreadyFits | Outcome::Fits => ExitStatus::Success,
+            Outcome::NothingFits => ExitStatus::Findings,
         })
     }
 
@@ -591,7 +592,7 @@ fn parse_margin(text: &str, total: u64) -> anyhow::Result<u64> {
             }
             (total as f64 * share / 100.0) as u64
         }
-        None => oomph_gpus::parse_bytes(text).with_context(|| format!("--margin {text}"))?,
+        None => parse_bytes(text).with_context(|| format!("--margin {text}"))?,
     };
     if bytes >= total {
         bail!("--margin {text} leaves nothing of the GPU's memory");

@@ -15,6 +15,7 @@ use oomph_lint::output::{self, FileReport, TextOptions};
 use oomph_lint::{ALL, Applicability, Problem, Selection, Source, order_by_held};
 use rayon::prelude::*;
 
+use crate::ExitStatus;
 use crate::findings;
 use crate::lint_settings::{Choices, Settings, matches};
 
@@ -144,17 +145,17 @@ struct Outcome {
 
 impl Args {
     /// Lints, and returns the exit status.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         if let Some(code) = &self.explain {
             let Some(rule) = oomph_lint::by_code(code) else {
                 bail!("no rule is called `{code}`; `oomph lint --list-rules` shows them all");
             };
             print!("{}", rule.page());
-            return Ok(crate::EXIT_OK);
+            return Ok(ExitStatus::Success);
         }
         if self.list_rules {
             list_rules();
-            return Ok(crate::EXIT_OK);
+            return Ok(ExitStatus::Success);
         }
         if self.paths.is_empty() {
             bail!("nothing to lint: name files or folders, or `-` for standard input");
@@ -293,7 +294,7 @@ impl Args {
         }
     }
 
-    fn write(&self, outcomes: Vec<Outcome>) -> anyhow::Result<i32> {
+    fn write(&self, outcomes: Vec<Outcome>) -> anyhow::Result<ExitStatus> {
         let fixed: usize = outcomes.iter().map(|outcome| outcome.fixed).sum();
         let stdout_text = outcomes.iter().find_map(|outcome| outcome.stdout.clone());
         let mut files: Vec<FileReport> =
@@ -346,11 +347,11 @@ impl Args {
             summary(&files, findings, problems, fixed);
         }
         Ok(if problems > 0 {
-            crate::EXIT_USAGE
+            ExitStatus::Error
         } else if findings > 0 && !self.exit_zero {
-            crate::EXIT_FINDINGS
+            ExitStatus::Findings
         } else {
-            crate::EXIT_OK
+            ExitStatus::Success
         })
     }
 }

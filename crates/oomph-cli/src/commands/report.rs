@@ -8,6 +8,7 @@ use oomph_explain::Options;
 use oomph_report::export::{self, Format};
 use oomph_report::html::Page;
 
+use crate::ExitStatus;
 use crate::page::{self, Run};
 use crate::stdout;
 
@@ -40,7 +41,7 @@ pub struct Args {
 
 impl Args {
     /// Makes the page, or exports.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         if !self.input.exists() {
             bail!(
                 "{}: no such file or directory. Expected the directory of a run \
@@ -63,7 +64,7 @@ impl Args {
             )?;
             self.write(&page, &page::place_of(&self.input))?;
         }
-        Ok(crate::EXIT_OK)
+        Ok(ExitStatus::Success)
     }
 
     fn write(&self, page: &Page, place: &Path) -> anyhow::Result<()> {

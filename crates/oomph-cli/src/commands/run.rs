@@ -4,11 +4,13 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process;
 use std::time::Duration;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
+use oomph_allocator::TorchVersion;
+use oomph_bytes::parse_bytes;
 use oomph_explain::Explanation;
 use oomph_gpus::GpuSpec;
 use oomph_plan::sharding::USUAL_HOST;
@@ -28,7 +30,7 @@ use crate::host;
 use crate::job::{Attempt, Job, Variant, run_directory};
 use crate::page;
 use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, run_directory, stdout};
+use crate::{ExitStatus, json, run_directory, stdout};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
@@ -112,7 +114,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the script, and prints where its memory went.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         let plan = self.plan()?;
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
@@ -174,13 +176,13 @@ impl Args {
         }
         self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
-            Verdict::Fits => EXIT_OK,
-            Verdict::OutOfMemory => EXIT_FINDINGS,
-            Verdict::ScriptFailed => EXIT_SCRIPT_FAILED,
+            Verdict::Fits => ExitStatus::Success,
+            Verdict::OutOfMemory => ExitStatus::Findings,
+            Verdict::ScriptFailed => ExitStatus::ScriptFailed,
             Verdict::Refused => {
                 let reason = summary.failure.as_deref().unwrap_or("no reason was given");
                 eprintln!("error: {reason}");
-                EXIT_USAGE
+                ExitStatus::Error
             }
         })
     }
@@ -215,11 +217,7 @@ impl Args {
             .as_deref()
             .map(oomph_gpus::parse_spec)
             .transpose()?;
-        let memory = self
-            .memory
-            .as_deref()
-            .map(oomph_gpus::parse_bytes)
-            .transpose()?;
+        let memory = self.memory.as_deref().map(parse_bytes).transpose()?;
         if gpu.is_none() && memory.is_some() {
             bail!(
                 "--memory is the capacity of a virtual GPU: name one with --gpu, such as --gpu rtx-4090"
@@ -324,7 +322,11 @@ impl Args {
     }
 
     /// The process did not live to write its record.
-    fn without_record(&self, directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
+    fn without_record(
+        &self,
+        directory: &Path,
+        status: process::ExitStatus,
+    ) -> anyhow::Result<ExitStatus> {
         let first = directory.join(format!("rank-{}", self.ranks[0]));
         for place in [directory, &first] {
             if let Ok(reason) = fs::read_to_string(place.join("refused.txt")) {
@@ -354,7 +356,7 @@ impl Args {
                     stdout(&text)?;
                 }
             }
-            return Ok(EXIT_FINDINGS);
+            return Ok(ExitStatus::Findings);
         }
         match status.code() {
             // The script never came to import torch, or failed before.
@@ -362,12 +364,12 @@ impl Args {
                 eprintln!(
                     "oomph: the script ended without importing torch: there is nothing to report"
                 );
-                Ok(EXIT_OK)
+                Ok(ExitStatus::Success)
             }
-            Some(_) => Ok(EXIT_SCRIPT_FAILED),
+            Some(_) => Ok(ExitStatus::ScriptFailed),
             None => {
                 eprintln!("oomph: the script was killed ({status}) before its record was written");
-                Ok(EXIT_SCRIPT_FAILED)
+                Ok(ExitStatus::ScriptFailed)
             }
         }
     }
@@ -533,7 +535,7 @@ fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
         torch_version: summary
             .versions
             .get("torch")
-            .and_then(|version| super::replay::parse_version(version).ok()),
+            .and_then(|version| TorchVersion::parse(version)),
         device_total: Some(summary.gpu.memory_bytes),
         messages: if summary.verdict == Verdict::OutOfMemory {
             messages
