@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use oomph_explain::{Explanation, HeldStack};
+use oomph_job::{RunDirectory, RunFile};
 use oomph_lint::{HeldBytes, Source, lint, order_by_held};
 use oomph_report::finding::HeldFinding;
 use oomph_trace::Content;
@@ -109,12 +110,13 @@ pub fn trace_file(path: &Path) -> anyhow::Result<PathBuf> {
     if !path.is_dir() {
         return Ok(path.to_owned());
     }
-    let inside = path.join("trace.oomph");
+    let inside = RunDirectory::at(path).file(RunFile::Trace);
     if !inside.is_file() {
         bail!(
-            "{}: expected the directory of a run, which has a trace.oomph; found none. Give a \
+            "{}: expected the directory of a run, which has a {}; found none. Give a \
              snapshot, an oomph trace, or such a directory",
-            path.display()
+            path.display(),
+            RunFile::Trace.name()
         );
     }
     Ok(inside)

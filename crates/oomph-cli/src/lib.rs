@@ -16,7 +16,6 @@ use std::io::Write as _;
 use anstream::eprintln;
 use clap::Parser;
 pub use oomph_job::host;
-use oomph_job::{cluster, job, run_directory};
 
 /// How the command ends; the number is the exit status of its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+use crate::arguments::Out;
 use crate::clock::{Kind, Product, alignment};
 use crate::context::Charge;
 use crate::device::{self, machine};
+use crate::export;
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{export, put};
 
 pub type Status = c_int;
 const SUCCESS: Status = 0;
@@ -181,14 +182,14 @@ fn name_of(status: Status) -> &'static CStr {
 }
 
 export! {
-    fn cublasCreate_v2(out: *mut u64) -> Status, or INTERNAL; {
+    fn cublasCreate_v2(out: Out<u64>) -> Status, or INTERNAL; {
         if device::is_forked() || device::active().is_none() {
             return NOT_INITIALIZED;
         }
         machine().costs.charge(device::current(), Charge::CublasHandle);
         let handle = opaque_handle();
         HANDLES.lock().insert(handle, Handle::default());
-        unsafe { put(out, handle) };
+        out.put(handle);
         SUCCESS
     }
     fn cublasDestroy_v2(handle: u64) -> Status, or INTERNAL; {
@@ -197,26 +198,26 @@ export! {
     fn cublasSetStream_v2(handle: u64, stream: u64) -> Status, or INTERNAL; {
         edit(handle, |found| found.stream = stream)
     }
-    fn cublasGetStream_v2(handle: u64, stream: *mut u64) -> Status, or INTERNAL; {
-        edit(handle, |found| unsafe { put(stream, found.stream) })
+    fn cublasGetStream_v2(handle: u64, stream: Out<u64>) -> Status, or INTERNAL; {
+        edit(handle, |found| stream.put(found.stream))
     }
     fn cublasSetMathMode(handle: u64, mode: c_int) -> Status, or INTERNAL; {
         edit(handle, |found| found.math_mode = mode)
     }
-    fn cublasGetMathMode(handle: u64, mode: *mut c_int) -> Status, or INTERNAL; {
-        edit(handle, |found| unsafe { put(mode, found.math_mode) })
+    fn cublasGetMathMode(handle: u64, mode: Out<c_int>) -> Status, or INTERNAL; {
+        edit(handle, |found| mode.put(found.math_mode))
     }
     fn cublasSetPointerMode_v2(handle: u64, mode: c_int) -> Status, or INTERNAL; {
         edit(handle, |found| found.pointer_mode = mode)
     }
-    fn cublasGetPointerMode_v2(handle: u64, mode: *mut c_int) -> Status, or INTERNAL; {
-        edit(handle, |found| unsafe { put(mode, found.pointer_mode) })
+    fn cublasGetPointerMode_v2(handle: u64, mode: Out<c_int>) -> Status, or INTERNAL; {
+        edit(handle, |found| mode.put(found.pointer_mode))
     }
     fn cublasSetWorkspace_v2(_handle: u64, _workspace: *mut c_void, _size: usize) -> Status, or INTERNAL; { SUCCESS }
     fn cublasGetStatusName(status: Status) -> *const c_char, or std::ptr::null(); { name_of(status).as_ptr() }
     fn cublasGetStatusString(status: Status) -> *const c_char, or std::ptr::null(); { name_of(status).as_ptr() }
-    fn cublasGetVersion_v2(_handle: u64, version: *mut c_int) -> Status, or INTERNAL; {
-        unsafe { put(version, 130_100) };
+    fn cublasGetVersion_v2(_handle: u64, version: Out<c_int>) -> Status, or INTERNAL; {
+        version.put(130_100);
         SUCCESS
     }
 }

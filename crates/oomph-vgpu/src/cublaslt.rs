@@ -6,20 +6,22 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::arguments::{In, Out};
 use crate::cublas::{Operand, multiply};
 use crate::device::machine;
 use crate::streams::opaque_handle;
-use crate::{export, inner, put};
+use crate::{export, inner};
 
 use crate::cublas::Status;
 const SUCCESS: Status = 0;
 const INVALID_VALUE: Status = 7;
 const INTERNAL: Status = 14;
 
-/// The words of each descriptor, as the vendor's header gives room for it.
-const LAYOUT_WORDS: usize = 8;
-const OPERATION_WORDS: usize = 32;
-const PREFERENCE_WORDS: usize = 8;
+/// The words of each descriptor, as the vendor's header gives room for them. C holds a `Box` of them,
+/// or keeps them in memory of its own.
+type Layout = [u64; 8];
+type Operation = [u64; 32];
+type Preference = [u64; 8];
 
 /// Attributes of a layout are its words in the header's order.
 const LAYOUT_TYPE: usize = 0;
@@ -32,81 +34,67 @@ const TRANSPOSE_A: usize = 3;
 const PREFERENCE_LIMIT: usize = 1;
 const KIND_F32: u64 = 0;
 
-unsafe fn create<const N: usize>(out: *mut u64, words: [u64; N]) -> Status {
-    unsafe { put(out, Box::into_raw(Box::new(words)) as u64) };
-    SUCCESS
-}
-
-unsafe fn destroy<const N: usize>(descriptor: u64) -> Status {
-    if descriptor != 0 {
-        // SAFETY: made by `create`, as the caller's contract says.
-        drop(unsafe { Box::from_raw(descriptor as *mut [u64; N]) });
-    }
-    SUCCESS
-}
-
+/// # Safety
+/// `value` must be null or valid for reads of `size` bytes.
 unsafe fn set<const N: usize>(
-    descriptor: u64,
+    descriptor: Option<&mut [u64; N]>,
     attribute: c_int,
     value: *const c_void,
     size: usize,
 ) -> Status {
-    let Ok(at) = usize::try_from(attribute) else {
+    let (Some(descriptor), Ok(at)) = (descriptor, usize::try_from(attribute)) else {
         return INVALID_VALUE;
     };
-    if descriptor == 0 || value.is_null() {
+    if value.is_null() {
         return INVALID_VALUE;
     }
     if at < N && size <= size_of::<u64>() {
         let mut word = 0_u64;
-        // SAFETY: `size` bytes by the caller's word, into a word that has room for them.
-        unsafe {
-            std::ptr::copy_nonoverlapping(value.cast::<u8>(), (&raw mut word).cast(), size);
-            (descriptor as *mut u64).add(at).write(word);
-        }
+        // SAFETY: the caller's `size` bytes, into a word that has room for them.
+        unsafe { std::ptr::copy_nonoverlapping(value.cast::<u8>(), (&raw mut word).cast(), size) };
+        descriptor[at] = word;
     }
     SUCCESS
 }
 
+/// # Safety
+/// `value` must be null or valid for writes of `size` bytes.
 unsafe fn get<const N: usize>(
-    descriptor: u64,
+    descriptor: Option<&[u64; N]>,
     attribute: c_int,
     value: *mut c_void,
     size: usize,
-    written: *mut usize,
+    written: Out<usize>,
 ) -> Status {
-    let Ok(at) = usize::try_from(attribute) else {
+    let (Some(descriptor), Ok(at)) = (descriptor, usize::try_from(attribute)) else {
         return INVALID_VALUE;
     };
-    if descriptor == 0 || at >= N || size > size_of::<u64>() {
+    if at >= N || size > size_of::<u64>() {
         return INVALID_VALUE;
     }
-    // SAFETY: as in `set`.
-    unsafe {
-        if !value.is_null() {
-            let word = (descriptor as *const u64).add(at).read();
-            std::ptr::copy_nonoverlapping((&raw const word).cast::<u8>(), value.cast(), size);
-        }
-        put(written, size);
+    if !value.is_null() {
+        let word = &raw const descriptor[at];
+        // SAFETY: not more than a word, into the caller's `size` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(word.cast::<u8>(), value.cast(), size) };
     }
+    written.put(size);
     SUCCESS
 }
 
-unsafe fn init<const N: usize>(descriptor: u64, size: usize, words: [u64; N]) -> Status {
-    if descriptor == 0 || size < size_of_val(&words) {
+fn init<const N: usize>(descriptor: Out<[u64; N]>, size: usize, words: [u64; N]) -> Status {
+    if descriptor.is_null() || size < size_of_val(&words) {
         return INVALID_VALUE;
     }
-    // SAFETY: room for the words, as was just looked at.
-    unsafe { (descriptor as *mut [u64; N]).write(words) };
+    descriptor.put(words);
     SUCCESS
 }
 
-const fn layout(kind: c_int, rows: u64, columns: u64, leading: i64) -> [u64; LAYOUT_WORDS] {
+const fn layout(kind: c_int, rows: u64, columns: u64, leading: i64) -> Layout {
     [kind as u64, 0, rows, columns, leading as u64, 1, 0, 0]
 }
 
-const fn operation(compute: c_int, scale: c_int) -> [u64; OPERATION_WORDS] {
-    let mut words = [0; OPERATION_WORDS];
+const fn operation(compute: c_int, scale: c_int) -> Operation {
+    let mut words = [0; 32];
     words[0] = compute as u64;
     words[1] = scale as u64;
     words
@@ -115,123 +103,122 @@ const fn operation(compute: c_int, scale: c_int) -> [u64; OPERATION_WORDS] {
 export! {
     fn cublasLtGetVersion() -> usize, or 0; { 130_100 }
     fn cublasLtGetCudartVersion() -> usize, or 0; { machine().config.number("cuda_version", 13_000) as usize }
-    fn cublasLtGetProperty(which: c_int, value: *mut c_int) -> Status, or INTERNAL; {
+    fn cublasLtGetProperty(which: c_int, value: Out<c_int>) -> Status, or INTERNAL; {
         let part = usize::try_from(which).ok().and_then(|which| [13, 1, 0].get(which).copied());
-        unsafe { put(value, part.unwrap_or(0)) };
+        value.put(part.unwrap_or(0));
         SUCCESS
     }
-    fn cublasLtCreate(out: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(out, opaque_handle()) };
+    fn cublasLtCreate(out: Out<u64>) -> Status, or INTERNAL; {
+        out.put(opaque_handle());
         SUCCESS
     }
     fn cublasLtDestroy(_handle: u64) -> Status, or INTERNAL; { SUCCESS }
-    fn cublasLtMatmulDescCreate(out: *mut u64, compute: c_int, scale: c_int) -> Status, or INTERNAL; {
-        unsafe { create(out, operation(compute, scale)) }
+    fn cublasLtMatmulDescCreate(out: Out<Box<Operation>>, compute: c_int, scale: c_int) -> Status, or INTERNAL; {
+        out.put(Box::new(operation(compute, scale)));
+        SUCCESS
     }
-    fn cublasLtMatmulDescInit_internal(descriptor: u64, size: usize, compute: c_int, scale: c_int) -> Status, or INTERNAL; {
-        unsafe { init(descriptor, size, operation(compute, scale)) }
+    fn cublasLtMatmulDescInit_internal(descriptor: Out<Operation>, size: usize, compute: c_int, scale: c_int) -> Status, or INTERNAL; {
+        init(descriptor, size, operation(compute, scale))
     }
-    fn cublasLtMatmulDescDestroy(descriptor: u64) -> Status, or INTERNAL; {
-        unsafe { destroy::<OPERATION_WORDS>(descriptor) }
+    fn cublasLtMatmulDescDestroy(_descriptor: Option<Box<Operation>>) -> Status, or INTERNAL; { SUCCESS }
+    unsafe fn cublasLtMatmulDescSetAttribute(descriptor: Option<&mut Operation>, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
+        // SAFETY: `value` is of `size` bytes by the vendor's header.
+        unsafe { set(descriptor, attribute, value, size) }
     }
-    fn cublasLtMatmulDescSetAttribute(descriptor: u64, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
-        unsafe { set::<OPERATION_WORDS>(descriptor, attribute, value, size) }
+    unsafe fn cublasLtMatmulDescGetAttribute(descriptor: Option<&Operation>, attribute: c_int, value: *mut c_void, size: usize, written: Out<usize>) -> Status, or INTERNAL; {
+        // SAFETY: `value` has room for `size` bytes by the vendor's header.
+        unsafe { get(descriptor, attribute, value, size, written) }
     }
-    fn cublasLtMatmulDescGetAttribute(descriptor: u64, attribute: c_int, value: *mut c_void, size: usize, written: *mut usize) -> Status, or INTERNAL; {
-        unsafe { get::<OPERATION_WORDS>(descriptor, attribute, value, size, written) }
+    fn cublasLtMatmulPreferenceCreate(out: Out<Box<Preference>>) -> Status, or INTERNAL; {
+        out.put(Box::new([0; 8]));
+        SUCCESS
     }
-    fn cublasLtMatmulPreferenceCreate(out: *mut u64) -> Status, or INTERNAL; {
-        unsafe { create(out, [0; PREFERENCE_WORDS]) }
+    fn cublasLtMatmulPreferenceInit_internal(descriptor: Out<Preference>, size: usize) -> Status, or INTERNAL; {
+        init(descriptor, size, [0; 8])
     }
-    fn cublasLtMatmulPreferenceInit_internal(descriptor: u64, size: usize) -> Status, or INTERNAL; {
-        unsafe { init(descriptor, size, [0; PREFERENCE_WORDS]) }
+    fn cublasLtMatmulPreferenceDestroy(_descriptor: Option<Box<Preference>>) -> Status, or INTERNAL; { SUCCESS }
+    unsafe fn cublasLtMatmulPreferenceSetAttribute(descriptor: Option<&mut Preference>, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
+        // SAFETY: `value` is of `size` bytes by the vendor's header.
+        unsafe { set(descriptor, attribute, value, size) }
     }
-    fn cublasLtMatmulPreferenceDestroy(descriptor: u64) -> Status, or INTERNAL; {
-        unsafe { destroy::<PREFERENCE_WORDS>(descriptor) }
+    fn cublasLtMatrixLayoutCreate(out: Out<Box<Layout>>, kind: c_int, rows: u64, columns: u64, leading: i64) -> Status, or INTERNAL; {
+        out.put(Box::new(layout(kind, rows, columns, leading)));
+        SUCCESS
     }
-    fn cublasLtMatmulPreferenceSetAttribute(descriptor: u64, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
-        unsafe { set::<PREFERENCE_WORDS>(descriptor, attribute, value, size) }
+    fn cublasLtMatrixLayoutInit_internal(descriptor: Out<Layout>, size: usize, kind: c_int, rows: u64, columns: u64, leading: i64) -> Status, or INTERNAL; {
+        init(descriptor, size, layout(kind, rows, columns, leading))
     }
-    fn cublasLtMatrixLayoutCreate(out: *mut u64, kind: c_int, rows: u64, columns: u64, leading: i64) -> Status, or INTERNAL; {
-        unsafe { create(out, layout(kind, rows, columns, leading)) }
+    fn cublasLtMatrixLayoutDestroy(_descriptor: Option<Box<Layout>>) -> Status, or INTERNAL; { SUCCESS }
+    unsafe fn cublasLtMatrixLayoutSetAttribute(descriptor: Option<&mut Layout>, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
+        // SAFETY: `value` is of `size` bytes by the vendor's header.
+        unsafe { set(descriptor, attribute, value, size) }
     }
-    fn cublasLtMatrixLayoutInit_internal(descriptor: u64, size: usize, kind: c_int, rows: u64, columns: u64, leading: i64) -> Status, or INTERNAL; {
-        unsafe { init(descriptor, size, layout(kind, rows, columns, leading)) }
+    unsafe fn cublasLtMatrixLayoutGetAttribute(descriptor: Option<&Layout>, attribute: c_int, value: *mut c_void, size: usize, written: Out<usize>) -> Status, or INTERNAL; {
+        // SAFETY: `value` has room for `size` bytes by the vendor's header.
+        unsafe { get(descriptor, attribute, value, size, written) }
     }
-    fn cublasLtMatrixLayoutDestroy(descriptor: u64) -> Status, or INTERNAL; {
-        unsafe { destroy::<LAYOUT_WORDS>(descriptor) }
+    fn cublasLtMatrixTransformDescCreate(out: Out<Box<Layout>>, _scale: c_int) -> Status, or INTERNAL; {
+        out.put(Box::new([0; 8]));
+        SUCCESS
     }
-    fn cublasLtMatrixLayoutSetAttribute(descriptor: u64, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
-        unsafe { set::<LAYOUT_WORDS>(descriptor, attribute, value, size) }
+    fn cublasLtMatrixTransformDescInit_internal(descriptor: Out<Layout>, size: usize, _scale: c_int) -> Status, or INTERNAL; {
+        init(descriptor, size, [0; 8])
     }
-    fn cublasLtMatrixLayoutGetAttribute(descriptor: u64, attribute: c_int, value: *mut c_void, size: usize, written: *mut usize) -> Status, or INTERNAL; {
-        unsafe { get::<LAYOUT_WORDS>(descriptor, attribute, value, size, written) }
+    fn cublasLtMatrixTransformDescDestroy(_descriptor: Option<Box<Layout>>) -> Status, or INTERNAL; { SUCCESS }
+    unsafe fn cublasLtMatrixTransformDescSetAttribute(descriptor: Option<&mut Layout>, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
+        // SAFETY: `value` is of `size` bytes by the vendor's header.
+        unsafe { set(descriptor, attribute, value, size) }
     }
-    fn cublasLtMatrixTransformDescCreate(out: *mut u64, _scale: c_int) -> Status, or INTERNAL; {
-        unsafe { create(out, [0; LAYOUT_WORDS]) }
-    }
-    fn cublasLtMatrixTransformDescInit_internal(descriptor: u64, size: usize, _scale: c_int) -> Status, or INTERNAL; {
-        unsafe { init(descriptor, size, [0; LAYOUT_WORDS]) }
-    }
-    fn cublasLtMatrixTransformDescDestroy(descriptor: u64) -> Status, or INTERNAL; {
-        unsafe { destroy::<LAYOUT_WORDS>(descriptor) }
-    }
-    fn cublasLtMatrixTransformDescSetAttribute(descriptor: u64, attribute: c_int, value: *const c_void, size: usize) -> Status, or INTERNAL; {
-        unsafe { set::<LAYOUT_WORDS>(descriptor, attribute, value, size) }
-    }
-    fn cublasLtMatrixTransformDescGetAttribute(descriptor: u64, attribute: c_int, value: *mut c_void, size: usize, written: *mut usize) -> Status, or INTERNAL; {
-        unsafe { get::<LAYOUT_WORDS>(descriptor, attribute, value, size, written) }
+    unsafe fn cublasLtMatrixTransformDescGetAttribute(descriptor: Option<&Layout>, attribute: c_int, value: *mut c_void, size: usize, written: Out<usize>) -> Status, or INTERNAL; {
+        // SAFETY: `value` has room for `size` bytes by the vendor's header.
+        unsafe { get(descriptor, attribute, value, size, written) }
     }
     /// The algorithms for a product. PyTorch's work space is its own and set aside already.
-    fn cublasLtMatmulAlgoGetHeuristic(_handle: u64, operation: u64, a: u64, b: u64, _c: u64, d: u64, preference: u64, wanted: c_int, results: *mut HeuristicResult, count: *mut c_int) -> Status, or INTERNAL; {
+    fn cublasLtMatmulAlgoGetHeuristic(_handle: u64, operation: Option<&Operation>, a: Option<&Layout>, b: Option<&Layout>, _c: u64, d: Option<&Layout>, preference: Option<&Preference>, wanted: c_int, results: Out<HeuristicResult>, count: Out<c_int>) -> Status, or INTERNAL; {
         if wanted < 1 || results.is_null() {
             return INVALID_VALUE;
         }
-        let product = if inner::is_inside() { unsafe { Product::read(operation, a, b, d) } } else { None };
-        let limit = if preference == 0 { 0 } else { unsafe { (preference as *const u64).add(PREFERENCE_LIMIT).read() } };
+        let product = match (operation, a, b, d) {
+            (Some(operation), Some(a), Some(_), Some(d)) if inner::is_inside() => Some(Product::new(operation, a, d)),
+            _ => None,
+        };
+        let limit = preference.map_or(0, |preference| preference[PREFERENCE_LIMIT]);
         let workspace = product.map_or(0, |product| product.space(limit)) as usize;
         let result = HeuristicResult { algorithm: [1, 0, 0, 0, 0, 0, 0, 0], workspace, state: SUCCESS, waves: 1.0, reserved: [0; 4] };
-        unsafe {
-            put(results, result);
-            put(count, 1);
-        }
+        results.put(result);
+        count.put(1);
         SUCCESS
     }
     /// Whether an algorithm does for a product: every one does.
-    fn cublasLtMatmulAlgoCheck(_handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, algorithm: *const [u64; 8], result: *mut HeuristicResult) -> Status, or INTERNAL; {
-        if algorithm.is_null() {
-            return INVALID_VALUE;
-        }
-        // SAFETY: the caller's algorithm.
-        let algorithm = unsafe { algorithm.read_unaligned() };
-        unsafe { put(result, HeuristicResult { algorithm, workspace: 0, state: SUCCESS, waves: 1.0, reserved: [0; 4] }) };
+    fn cublasLtMatmulAlgoCheck(_handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, algorithm: In<[u64; 8]>, result: Out<HeuristicResult>) -> Status, or INTERNAL; {
+        let Some(algorithm) = algorithm.get() else { return INVALID_VALUE };
+        result.put(HeuristicResult { algorithm, workspace: 0, state: SUCCESS, waves: 1.0, reserved: [0; 4] });
         SUCCESS
     }
-    fn cublasLtMatmulAlgoInit(_handle: u64, _compute: c_int, _scale: c_int, _a: c_int, _b: c_int, _c: c_int, _d: c_int, id: c_int, algorithm: *mut [u64; 8]) -> Status, or INTERNAL; {
-        unsafe { put(algorithm, [id as u64, 0, 0, 0, 0, 0, 0, 0]) };
+    fn cublasLtMatmulAlgoInit(_handle: u64, _compute: c_int, _scale: c_int, _a: c_int, _b: c_int, _c: c_int, _d: c_int, id: c_int, algorithm: Out<[u64; 8]>) -> Status, or INTERNAL; {
+        algorithm.put([id as u64, 0, 0, 0, 0, 0, 0, 0]);
         SUCCESS
     }
     /// An algorithm's settings are not kept: each reads as zero.
-    fn cublasLtMatmulAlgoConfigGetAttribute(_algorithm: u64, _attribute: c_int, value: *mut u8, size: usize, written: *mut usize) -> Status, or INTERNAL; {
+    unsafe fn cublasLtMatmulAlgoConfigGetAttribute(_algorithm: u64, _attribute: c_int, value: *mut u8, size: usize, written: Out<usize>) -> Status, or INTERNAL; {
         if !value.is_null() {
             // SAFETY: the caller gives `size` bytes.
             unsafe { std::ptr::write_bytes(value, 0, size) };
         }
-        unsafe { put(written, size) };
+        written.put(size);
         SUCCESS
     }
-    fn cublasLtMatmul(_handle: u64, operation: u64, _alpha: u64, a: u64, a_layout: u64, b: u64, b_layout: u64, _beta: u64, _c: u64, _c_layout: u64, d: u64, d_layout: u64, _algorithm: u64, _workspace: u64, _size: usize, stream: u64) -> Status, or INTERNAL; {
-        let Some(product) = (unsafe { Product::read(operation, a_layout, b_layout, d_layout) }) else { return INVALID_VALUE };
-        // SAFETY: the descriptors were just looked at.
-        let word = |descriptor: u64, at: usize| unsafe { (descriptor as *const u64).add(at).read() };
-        let operand = |at, layout| Operand {
+    fn cublasLtMatmul(_handle: u64, operation: Option<&Operation>, _alpha: u64, a: u64, a_layout: Option<&Layout>, b: u64, b_layout: Option<&Layout>, _beta: u64, _c: u64, _c_layout: u64, d: u64, d_layout: Option<&Layout>, _algorithm: u64, _workspace: u64, _size: usize, stream: u64) -> Status, or INTERNAL; {
+        let (Some(operation), Some(a_layout), Some(b_layout), Some(d_layout)) = (operation, a_layout, b_layout, d_layout) else { return INVALID_VALUE };
+        let product = Product::new(operation, a_layout, d_layout);
+        let operand = |at, layout: &Layout| Operand {
             at,
-            kind: word(layout, LAYOUT_TYPE) as c_int,
-            leading: word(layout, LAYOUT_LEADING),
-            columns: word(layout, LAYOUT_COLUMNS),
+            kind: layout[LAYOUT_TYPE] as c_int,
+            leading: layout[LAYOUT_LEADING],
+            columns: layout[LAYOUT_COLUMNS],
         };
         let sizes = [product.rows, product.columns, product.inner, product.batch];
-        multiply(stream, word(operation, 0) as c_int, sizes, [operand(a, a_layout), operand(b, b_layout), operand(d, d_layout)]);
+        multiply(stream, operation[0] as c_int, sizes, [operand(a, a_layout), operand(b, b_layout), operand(d, d_layout)]);
         SUCCESS
     }
     fn cublasLtMatrixTransform() -> Status, or INTERNAL; {
@@ -264,29 +251,20 @@ struct Product {
 }
 
 impl Product {
-    unsafe fn read(operation: u64, a: u64, b: u64, d: u64) -> Option<Self> {
-        if [operation, a, b, d].contains(&0) {
-            return None;
-        }
-        // SAFETY: descriptors have at least so many words, by the vendor's header.
-        let word =
-            |descriptor: u64, at: usize| unsafe { (descriptor as *const u64).add(at).read() };
-        let is_transposed = word(operation, TRANSPOSE_A) & 0xff != 0;
-        Some(Self {
-            kind: word(a, LAYOUT_TYPE),
-            rows: word(d, LAYOUT_ROWS),
-            columns: word(d, LAYOUT_COLUMNS),
-            inner: word(
-                a,
-                if is_transposed {
-                    LAYOUT_ROWS
-                } else {
-                    LAYOUT_COLUMNS
-                },
-            ),
-            batch: word(d, LAYOUT_BATCH).max(1),
+    fn new(operation: &Operation, a: &Layout, d: &Layout) -> Self {
+        let is_transposed = operation[TRANSPOSE_A] & 0xff != 0;
+        Self {
+            kind: a[LAYOUT_TYPE],
+            rows: d[LAYOUT_ROWS],
+            columns: d[LAYOUT_COLUMNS],
+            inner: a[if is_transposed {
+                LAYOUT_ROWS
+            } else {
+                LAYOUT_COLUMNS
+            }],
+            batch: d[LAYOUT_BATCH].max(1),
             turned: is_transposed,
-        })
+        }
     }
 
     /// Work space of the best algorithm that needs no more than `limit` bytes, after what the

@@ -10,12 +10,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
+use crate::arguments::{Out, put_text};
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::inner;
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{cudnn_costs, export, ledger, put};
+use crate::{cudnn_costs, export, ledger};
 
 pub type Status = c_int;
 const SUCCESS: Status = 0;
@@ -74,7 +75,7 @@ fn library() -> Option<*mut c_void> {
     let opened = *OPENED.get_or_init(|| {
         let flags = [libc::RTLD_LAZY | libc::RTLD_NOLOAD, libc::RTLD_LAZY];
         let handles = flags.into_iter().map(|flags| {
-            // SAFETY: opens a library by name.
+            // SAFETY: the name is a C string; what this library does when it is loaded is the vendor's.
             (unsafe { libc::dlopen(c"libcudnn.so.9".as_ptr(), flags) }) as usize
         });
         handles.into_iter().find(|&handle| handle != 0).unwrap_or(0)
@@ -84,7 +85,7 @@ fn library() -> Option<*mut c_void> {
 
 /// The installed library's definition of a function, never the one of this library.
 fn find(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: looks a name up in a library that is open.
+    // SAFETY: `library` is open and never closed.
     let found = unsafe { crate::loader::symbol_of(library()?, name) };
     (!found.is_null()).then_some(found)
 }
@@ -97,7 +98,7 @@ fn create_handle() -> Option<u64> {
     type Create = unsafe extern "C" fn(*mut u64) -> Status;
     let create = find(c"cudnnCreate")?;
     let mut handle = 0;
-    // SAFETY: has this signature in every cuDNN.
+    // SAFETY: `cudnnCreate` has this signature in every cuDNN.
     let status = inner::call(|| unsafe {
         std::mem::transmute::<*mut c_void, Create>(create)(&raw mut handle)
     });
@@ -130,7 +131,7 @@ fn installed(cache: &OnceLock<usize>, name: &CStr) -> Option<*mut c_void> {
 /// where it has none.
 macro_rules! forwarded {
     ($(fn $name:ident($($arg:ident : $ty:ty),* $(,)?) $model:block)*) => { export! {$(
-        fn $name($($arg: $ty),*) -> Status, or INTERNAL; {
+        unsafe fn $name($($arg: $ty),*) -> Status, or INTERNAL; {
             type Function = unsafe extern "C" fn($($ty),*) -> Status;
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
@@ -172,7 +173,7 @@ fn load() -> Option<Real> {
     if json.is_empty() {
         return Some(real);
     }
-    // SAFETY: calls as documented; `json` outlives them.
+    // SAFETY: arguments as the vendor's header wants them; `json` outlives the calls.
     unsafe {
         let mut device = 0;
         let made = (real.create)(DEVICE_DESCRIPTOR, &raw mut device) == SUCCESS
@@ -343,7 +344,7 @@ fn attach_device(real: &Real, descriptor: u64, kind: c_int) {
         _ => return,
     };
     if real.device != 0 {
-        // SAFETY: a live descriptor and one element, as documented.
+        // SAFETY: a live descriptor and one element, as the vendor's header wants them.
         unsafe {
             (real.set)(
                 descriptor,
@@ -357,49 +358,56 @@ fn attach_device(real: &Real, descriptor: u64, kind: c_int) {
 }
 
 export! {
-    fn cudnnBackendCreateDescriptor(kind: c_int, out: *mut u64) -> Status, or INTERNAL; {
+    unsafe fn cudnnBackendCreateDescriptor(kind: c_int, out: *mut u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         // SAFETY: the caller's arguments, passed on.
         let status = inner::call(|| unsafe { (real.create)(kind, out) });
         if status == SUCCESS && !inner::is_inside() {
-            cudnn_costs::created(unsafe { out.read() }, kind);
-        }
-        if status == SUCCESS && !inner::is_inside() && !has_handles() && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR) {
-            KINDS.lock().insert(unsafe { out.read() }, kind);
+            // SAFETY: the library succeeded, so it has written a descriptor here.
+            let made = unsafe { out.read() };
+            cudnn_costs::created(made, kind);
+            if !has_handles() && matches!(kind, HEURISTICS_DESCRIPTOR | PLAN_DESCRIPTOR | ENGINE_DESCRIPTOR) {
+                KINDS.lock().insert(made, kind);
+            }
         }
         status
     }
-    fn cudnnBackendDestroyDescriptor(descriptor: u64) -> Status, or INTERNAL; {
+    unsafe fn cudnnBackendDestroyDescriptor(descriptor: u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         KINDS.lock().remove(&descriptor);
         cudnn_costs::forgotten(descriptor);
+        // SAFETY: the caller's descriptor, passed on.
         inner::call(|| unsafe { (real.destroy)(descriptor) })
     }
-    fn cudnnBackendSetAttribute(descriptor: u64, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status, or INTERNAL; {
+    unsafe fn cudnnBackendSetAttribute(descriptor: u64, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         // A handle that is none goes unsaid; the device goes in instead.
         if kind == TYPE_HANDLE && !inner::is_inside() && !has_handles() {
             return SUCCESS;
         }
         if !inner::is_inside() {
+            // SAFETY: `values` are `count` elements of `kind`, by the vendor's header.
             unsafe { cudnn_costs::described(descriptor, attribute, kind, count, values) };
         }
+        // SAFETY: the caller's arguments, passed on.
         inner::call(|| unsafe { (real.set)(descriptor, attribute, kind, count, values) })
     }
-    fn cudnnBackendFinalize(descriptor: u64) -> Status, or INTERNAL; {
+    unsafe fn cudnnBackendFinalize(descriptor: u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
         let kind = KINDS.lock().get(&descriptor).copied();
         if let Some(kind) = kind {
             attach_device(real, descriptor, kind);
         }
+        // SAFETY: the caller's descriptor, passed on.
         let status = inner::call(|| unsafe { (real.finalize)(descriptor) });
         if status == SUCCESS && !inner::is_inside() {
             cudnn_costs::finalized(&machine().rates, descriptor);
         }
         status
     }
-    fn cudnnBackendGetAttribute(descriptor: u64, attribute: c_int, kind: c_int, room: i64, count: *mut i64, values: *mut c_void) -> Status, or INTERNAL; {
+    unsafe fn cudnnBackendGetAttribute(descriptor: u64, attribute: c_int, kind: c_int, room: i64, count: *mut i64, values: *mut c_void) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
+        // SAFETY: the caller's arguments, passed on.
         inner::call(|| unsafe { (real.get)(descriptor, attribute, kind, room, count, values) })
     }
     fn cudnnBackendExecute(handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
@@ -407,14 +415,15 @@ export! {
         SUCCESS
     }
     fn cudnnGetVersion() -> usize, or 0; {
+        // SAFETY: `version` is the installed library's function of this signature; it takes nothing.
         real().map_or(0, |real| unsafe { (real.version)() })
     }
     fn cudnnGetCudartVersion() -> usize, or 0; { machine().config.number("cuda_version", 13_000) as usize }
-    fn cudnnGetProperty(which: c_int, value: *mut c_int) -> Status, or INTERNAL; {
-        let version = unsafe { cudnnGetVersion() } as c_int;
+    fn cudnnGetProperty(which: c_int, value: Out<c_int>) -> Status, or INTERNAL; {
+        let version = cudnnGetVersion() as c_int;
         let parts = [version / 10_000, version / 100 % 100, version % 100];
         let part = usize::try_from(which).ok().and_then(|which| parts.get(which));
-        unsafe { put(value, part.copied().unwrap_or(0)) };
+        value.put(part.copied().unwrap_or(0));
         SUCCESS
     }
     fn cudnnGetErrorString(status: Status) -> *const c_char, or std::ptr::null(); {
@@ -426,12 +435,11 @@ export! {
             _ => c"CUDNN_STATUS_INTERNAL_ERROR",
         }.as_ptr()
     }
-    fn cudnnGetLastErrorString(text: *mut c_char, size: usize) -> (), or (); {
-        if size > 0 {
-            unsafe { put(text, 0) };
-        }
+    unsafe fn cudnnGetLastErrorString(text: *mut c_char, size: usize) -> (), or (); {
+        // SAFETY: `text` has room for `size` bytes by the vendor's header.
+        unsafe { put_text(text, size, "") };
     }
-    fn cudnnCreate(out: *mut u64) -> Status, or INTERNAL; {
+    fn cudnnCreate(out: Out<u64>) -> Status, or INTERNAL; {
         if device::active().is_none() {
             return NOT_INITIALIZED;
         }
@@ -445,15 +453,15 @@ export! {
         } else {
             opaque_handle()
         };
-        unsafe { put(out, handle) };
+        out.put(handle);
         SUCCESS
     }
     fn cudnnSetStream(handle: u64, stream: u64) -> Status, or INTERNAL; {
         STREAMS.lock().insert(handle, stream);
         SUCCESS
     }
-    fn cudnnGetStream(handle: u64, stream: *mut u64) -> Status, or INTERNAL; {
-        unsafe { put(stream, stream_of(handle)) };
+    fn cudnnGetStream(handle: u64, stream: Out<u64>) -> Status, or INTERNAL; {
+        stream.put(stream_of(handle));
         SUCCESS
     }
 }
@@ -570,35 +578,37 @@ unsafe fn put_ints(to: *mut c_int, from: &[c_int], room: c_int) {
 
 forwarded! {
     fn cudnnSetTensorNdDescriptor(descriptor: u64, kind: c_int, count: c_int, dims: *const c_int, strides: *const c_int) {
+        // SAFETY: both arrays have `count` elements by the vendor's header.
         let tensor = unsafe { Tensor { kind, format: 0, dims: ints(dims, count), strides: ints(strides, count) } };
         DESCRIPTORS.lock().tensors.insert(descriptor, tensor);
         SUCCESS
     }
     fn cudnnSetFilterNdDescriptor(descriptor: u64, kind: c_int, format: c_int, count: c_int, dims: *const c_int) {
+        // SAFETY: the array has `count` elements by the vendor's header.
         let tensor = unsafe { Tensor { kind, format, dims: ints(dims, count), strides: Vec::new() } };
         DESCRIPTORS.lock().tensors.insert(descriptor, tensor);
         SUCCESS
     }
-    fn cudnnGetTensorNdDescriptor(descriptor: u64, room: c_int, kind: *mut c_int, count: *mut c_int, dims: *mut c_int, strides: *mut c_int) {
+    fn cudnnGetTensorNdDescriptor(descriptor: u64, room: c_int, kind: Out<c_int>, count: Out<c_int>, dims: *mut c_int, strides: *mut c_int) {
         let descriptors = DESCRIPTORS.lock();
         let Some(tensor) = descriptors.tensors.get(&descriptor) else { return BAD_PARAM };
+        kind.put(tensor.kind);
+        count.put(tensor.dims.len() as c_int);
+        // SAFETY: both arrays have room for `room` elements by the vendor's header.
         unsafe {
-            put(kind, tensor.kind);
-            put(count, tensor.dims.len() as c_int);
             put_ints(dims, &tensor.dims, room);
             put_ints(strides, &tensor.strides, room);
         }
         SUCCESS
     }
-    fn cudnnGetFilterNdDescriptor(descriptor: u64, room: c_int, kind: *mut c_int, format: *mut c_int, count: *mut c_int, dims: *mut c_int) {
+    fn cudnnGetFilterNdDescriptor(descriptor: u64, room: c_int, kind: Out<c_int>, format: Out<c_int>, count: Out<c_int>, dims: *mut c_int) {
         let descriptors = DESCRIPTORS.lock();
         let Some(tensor) = descriptors.tensors.get(&descriptor) else { return BAD_PARAM };
-        unsafe {
-            put(kind, tensor.kind);
-            put(format, tensor.format);
-            put(count, tensor.dims.len() as c_int);
-            put_ints(dims, &tensor.dims, room);
-        }
+        kind.put(tensor.kind);
+        format.put(tensor.format);
+        count.put(tensor.dims.len() as c_int);
+        // SAFETY: the array has room for `room` elements by the vendor's header.
+        unsafe { put_ints(dims, &tensor.dims, room) };
         SUCCESS
     }
     fn cudnnDestroyTensorDescriptor(descriptor: u64) {
@@ -617,11 +627,11 @@ forwarded! {
         DESCRIPTORS.lock().dropouts.insert(descriptor, probability);
         SUCCESS
     }
-    fn cudnnDropoutGetStatesSize(handle: u64, size: *mut usize) {
+    fn cudnnDropoutGetStatesSize(handle: u64, size: Out<usize>) {
         // One generator state per resident thread.
         let gpu = &machine().properties;
         let threads = gpu.sm_count as u64 * gpu.max_threads_per_sm as u64;
-        unsafe { put(size, (threads * DROPOUT_STATE_BYTES) as usize) };
+        size.put((threads * DROPOUT_STATE_BYTES) as usize);
         SUCCESS
     }
 }
@@ -663,8 +673,8 @@ const DROPOUT_STATE_BYTES: u64 = 24;
 
 macro_rules! descriptors {
     ($($create:ident $destroy:ident)*) => { forwarded! {$(
-        fn $create(out: *mut u64) {
-            unsafe { put(out, opaque_handle()) };
+        fn $create(out: Out<u64>) {
+            out.put(opaque_handle());
             SUCCESS
         }
         fn $destroy(descriptor: u64) { SUCCESS }
@@ -686,12 +696,12 @@ descriptors! {
 
 forwarded! {
     fn cudnnDestroy(handle: u64) { SUCCESS }
-    fn cudnnCreateTensorDescriptor(out: *mut u64) {
-        unsafe { put(out, opaque_handle()) };
+    fn cudnnCreateTensorDescriptor(out: Out<u64>) {
+        out.put(opaque_handle());
         SUCCESS
     }
-    fn cudnnCreateFilterDescriptor(out: *mut u64) {
-        unsafe { put(out, opaque_handle()) };
+    fn cudnnCreateFilterDescriptor(out: Out<u64>) {
+        out.put(opaque_handle());
         SUCCESS
     }
     fn cudnnSetActivationDescriptor(descriptor: u64, mode: c_int, nan: c_int, coefficient: f64) { SUCCESS }
@@ -702,14 +712,14 @@ forwarded! {
     fn cudnnSetLRNDescriptor(descriptor: u64, count: c_uint, alpha: f64, beta: f64, k: f64) { SUCCESS }
     fn cudnnSetPoolingNdDescriptor(descriptor: u64, mode: c_int, nan: c_int, count: c_int, window: *const c_int, padding: *const c_int, strides: *const c_int) { SUCCESS }
     fn cudnnSetReduceTensorDescriptor(descriptor: u64, operation: c_int, kind: c_int, nan: c_int, indices: c_int, index: c_int) { SUCCESS }
-    fn cudnnGetReductionIndicesSize(handle: u64, reduction: u64, from: u64, to: u64, size: *mut usize) {
+    fn cudnnGetReductionIndicesSize(handle: u64, reduction: u64, from: u64, to: u64, size: Out<usize>) {
         ledger::assume("cudnnGetReductionIndicesSize", "reductions are taken to keep no indices");
-        unsafe { put(size, 0) };
+        size.put(0);
         SUCCESS
     }
-    fn cudnnGetReductionWorkspaceSize(handle: u64, reduction: u64, from: u64, to: u64, size: *mut usize) {
+    fn cudnnGetReductionWorkspaceSize(handle: u64, reduction: u64, from: u64, to: u64, size: Out<usize>) {
         ledger::assume("cudnnGetReductionWorkspaceSize", "reductions are taken to need no work space");
-        unsafe { put(size, 0) };
+        size.put(0);
         SUCCESS
     }
     fn cudnnSetPooling2dDescriptor(descriptor: u64, mode: c_int, nan: c_int, height: c_int, width: c_int, top: c_int, left: c_int, down: c_int, right: c_int) { SUCCESS }
@@ -848,13 +858,13 @@ forwarded! {
         DESCRIPTORS.lock().sequences.insert(descriptor, Sequences { steps: length.max(0) as u64, lengths });
         SUCCESS
     }
-    fn cudnnGetRNNWeightSpaceSize(handle: u64, descriptor: u64, size: *mut usize) {
+    fn cudnnGetRNNWeightSpaceSize(handle: u64, descriptor: u64, size: Out<usize>) {
         let descriptors = DESCRIPTORS.lock();
         let Some(rnn) = descriptors.rnns.get(&descriptor) else { return BAD_PARAM };
-        unsafe { put(size, rnn.weight_bytes() as usize) };
+        size.put(rnn.weight_bytes() as usize);
         SUCCESS
     }
-    fn cudnnGetRNNWeightParams(handle: u64, descriptor: u64, layer: c_int, size: usize, space: u64, id: c_int, matrix: u64, matrix_at: *mut u64, bias: u64, bias_at: *mut u64) {
+    fn cudnnGetRNNWeightParams(handle: u64, descriptor: u64, layer: c_int, size: usize, space: u64, id: c_int, matrix: u64, matrix_at: Out<u64>, bias: u64, bias_at: Out<u64>) {
         let mut descriptors = DESCRIPTORS.lock();
         let Some(rnn) = descriptors.rnns.get(&descriptor).copied() else { return BAD_PARAM };
         let bytes = data_bytes(rnn.kind);
@@ -869,20 +879,19 @@ forwarded! {
         if bias_place.is_some() {
             descriptors.tensors.insert(bias, tensor(vec![1, rnn.hidden as c_int, 1]));
         }
-        unsafe {
-            put(matrix_at, matrix_place.map_or(0, |(at, ..)| space + at * bytes));
-            put(bias_at, bias_place.map_or(0, |at| space + at * bytes));
-        }
+        matrix_at.put(matrix_place.map_or(0, |(at, ..)| space + at * bytes));
+        bias_at.put(bias_place.map_or(0, |at| space + at * bytes));
         SUCCESS
     }
-    fn cudnnGetRNNTempSpaceSizes(handle: u64, descriptor: u64, training: c_int, data: u64, work: *mut usize, reserve: *mut usize) {
+    fn cudnnGetRNNTempSpaceSizes(handle: u64, descriptor: u64, training: c_int, data: u64, work: Out<usize>, reserve: Out<usize>) {
         let descriptors = DESCRIPTORS.lock();
         let (Some(rnn), Some(sequences)) = (descriptors.rnns.get(&descriptor), descriptors.sequences.get(&data)) else {
             return BAD_PARAM;
         };
         let (work_bytes, reserve_bytes) = rnn_temporaries(rnn, sequences, training != 0);
         ledger::assume("cudnnGetRNNTempSpaceSizes", "work space of recurrent layers follows a model of cuDNN 9");
-        unsafe { put(work, work_bytes as usize); put(reserve, reserve_bytes as usize) };
+        work.put(work_bytes as usize);
+        reserve.put(reserve_bytes as usize);
         SUCCESS
     }
 }
@@ -1020,17 +1029,17 @@ fn rnn_chunk(layers: u64, steps: u64, batch: u64) -> u64 {
 const PERSISTENT: c_int = 2;
 
 forwarded! {
-    fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, z: u64, y: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, batch_norm_space(mode, x, true) as usize) };
+    fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, z: u64, y: u64, scale: u64, activation: u64, size: Out<usize>) {
+        size.put(batch_norm_space(mode, x, true) as usize);
         SUCCESS
     }
-    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: *mut usize) {
-        unsafe { put(size, batch_norm_space(mode, x, false) as usize) };
+    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: u64, mode: c_int, ops: c_int, x: u64, y: u64, dy: u64, dz: u64, dx: u64, scale: u64, activation: u64, size: Out<usize>) {
+        size.put(batch_norm_space(mode, x, false) as usize);
         SUCCESS
     }
-    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: *mut usize) {
+    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, ops: c_int, activation: u64, x: u64, size: Out<usize>) {
         // Only the fused activations keep something.
-        unsafe { put(size, 0) };
+        size.put(0);
         SUCCESS
     }
 }
@@ -1108,16 +1117,16 @@ pub struct AlgorithmPerf {
 
 macro_rules! old_convolutions {
     ($($get:ident $find:ident $size:ident),*) => { export! {$(
-        fn $find(_handle: u64, _x: u64, _px: u64, _w: u64, _pw: u64, _c: u64, _y: u64, _py: u64, _wanted: c_int, count: *mut c_int, results: *mut AlgorithmPerf, _work: u64, _size: usize) -> Status, or INTERNAL; {
-            unsafe { one_algorithm(count, results) }
+        fn $find(_handle: u64, _x: u64, _px: u64, _w: u64, _pw: u64, _c: u64, _y: u64, _py: u64, _wanted: c_int, count: Out<c_int>, results: Out<AlgorithmPerf>, _work: u64, _size: usize) -> Status, or INTERNAL; {
+            one_algorithm(count, results)
         }
     )*} forwarded! {$(
-        fn $get(handle: u64, a: u64, b: u64, c: u64, d: u64, wanted: c_int, count: *mut c_int, results: *mut AlgorithmPerf) {
-            unsafe { one_algorithm(count, results) }
+        fn $get(handle: u64, a: u64, b: u64, c: u64, d: u64, wanted: c_int, count: Out<c_int>, results: Out<AlgorithmPerf>) {
+            one_algorithm(count, results)
         }
-        fn $size(handle: u64, a: u64, b: u64, c: u64, d: u64, algorithm: c_int, size: *mut usize) {
+        fn $size(handle: u64, a: u64, b: u64, c: u64, d: u64, algorithm: c_int, size: Out<usize>) {
             ledger::assume(stringify!($size), "the older convolution interface is taken to need no work space");
-            unsafe { put(size, 0) };
+            size.put(0);
             SUCCESS
         }
     )*} };
@@ -1129,22 +1138,17 @@ old_convolutions!(
     cudnnGetConvolutionBackwardFilterAlgorithm_v7 cudnnFindConvolutionBackwardFilterAlgorithmEx cudnnGetConvolutionBackwardFilterWorkspaceSize
 );
 
-unsafe fn one_algorithm(count: *mut c_int, results: *mut AlgorithmPerf) -> Status {
-    unsafe {
-        put(count, 1);
-        put(
-            results,
-            AlgorithmPerf {
-                algorithm: 1,
-                status: SUCCESS,
-                time: 1.0,
-                memory: 0,
-                determinism: 1,
-                math: 0,
-                reserved: [0; 3],
-            },
-        );
-    }
+fn one_algorithm(count: Out<c_int>, results: Out<AlgorithmPerf>) -> Status {
+    count.put(1);
+    results.put(AlgorithmPerf {
+        algorithm: 1,
+        status: SUCCESS,
+        time: 1.0,
+        memory: 0,
+        determinism: 1,
+        math: 0,
+        reserved: [0; 3],
+    });
     SUCCESS
 }
 
@@ -1153,7 +1157,7 @@ forwarded! {
         DESCRIPTORS.lock().longest_labels.insert(descriptor, longest.max(0) as u64);
         SUCCESS
     }
-    fn cudnnGetCTCLossWorkspaceSize(handle: u64, probabilities: u64, gradients: u64, labels: u64, label_lengths: *const c_int, input_lengths: u64, algorithm: c_int, descriptor: u64, size: *mut usize) {
+    fn cudnnGetCTCLossWorkspaceSize(handle: u64, probabilities: u64, gradients: u64, labels: u64, label_lengths: *const c_int, input_lengths: u64, algorithm: c_int, descriptor: u64, size: Out<usize>) {
         let descriptors = DESCRIPTORS.lock();
         let Some([steps, batch, classes]) = descriptors.sizes(probabilities) else { return BAD_PARAM };
         if label_lengths.is_null() {
@@ -1164,14 +1168,14 @@ forwarded! {
         let lengths = || lengths.iter().map(|&length| length.max(0) as u64);
         let copied = 4 * lengths().sum::<u64>() + 8 * batch;
         let bytes = ctc_space(steps, batch, classes, lengths().max().unwrap_or(0)) + copied;
-        unsafe { put(size, bytes as usize) };
+        size.put(bytes as usize);
         SUCCESS
     }
-    fn cudnnGetCTCLossWorkspaceSize_v8(handle: u64, algorithm: c_int, descriptor: u64, probabilities: u64, gradients: u64, size: *mut usize) {
+    fn cudnnGetCTCLossWorkspaceSize_v8(handle: u64, algorithm: c_int, descriptor: u64, probabilities: u64, gradients: u64, size: Out<usize>) {
         let descriptors = DESCRIPTORS.lock();
         let Some([steps, batch, classes]) = descriptors.sizes(probabilities) else { return BAD_PARAM };
         let longest = descriptors.longest_labels.get(&descriptor).copied().unwrap_or(0);
-        unsafe { put(size, ctc_space(steps, batch, classes, longest) as usize) };
+        size.put(ctc_space(steps, batch, classes, longest) as usize);
         SUCCESS
     }
 }

@@ -88,7 +88,7 @@ pub unsafe fn described(
     if values.is_null() || !(1..=LONGEST).contains(&count) {
         return;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: there are `count` values; it is called for kinds of eight bytes only.
     let wide =
         || (0..count as usize).map(|at| unsafe { values.cast::<u64>().add(at).read_unaligned() });
     let mut all = DESCRIBED.lock();
@@ -100,12 +100,12 @@ pub unsafe fn described(
             all.tensors.entry(descriptor).or_default().strides = wide().collect();
         }
         (TENSOR_KIND, TYPE_DATA_TYPE) => {
-            // SAFETY: an enumeration.
+            // SAFETY: there is one value, and this kind is a C enumeration.
             all.tensors.entry(descriptor).or_default().kind =
                 unsafe { values.cast::<c_int>().read_unaligned() };
         }
         (TENSOR_VIRTUAL, TYPE_BOOLEAN) => {
-            // SAFETY: a flag.
+            // SAFETY: there is one value, and this kind is a byte.
             all.tensors.entry(descriptor).or_default().within =
                 unsafe { values.cast::<u8>().read() } != 0;
         }
@@ -319,7 +319,7 @@ mod tests {
             } else {
                 operation
             };
-            // SAFETY: one value.
+            // SAFETY: a count of one, and a descriptor is what `given` is.
             unsafe { described(to, attribute, TYPE_DESCRIPTOR, 1, (&raw const given).cast()) };
         }
         finalized(&rates(), graph);

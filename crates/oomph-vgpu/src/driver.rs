@@ -3,8 +3,9 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
+use crate::arguments::{In, Out, Text, put_text};
 use crate::context::Charge;
 use crate::device::{self, active, machine};
 use crate::memory::{GRANULE, Reservation, discard, round_up};
@@ -13,7 +14,7 @@ use crate::runtime::{
 };
 use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
-use crate::{export, inner, ledger, put};
+use crate::{export, inner, ledger};
 
 /// A status of the driver; the codes that matter here are the runtime's.
 pub type Status = c_int;
@@ -203,21 +204,18 @@ pub struct AllocationProp {
 }
 
 export! {
-    fn cuMemAddressReserve(out: *mut u64, size: usize, _align: usize, _hint: u64, _flags: c_ulonglong) -> Status, or UNKNOWN; {
+    fn cuMemAddressReserve(out: Out<u64>, size: usize, _align: usize, _hint: u64, _flags: c_ulonglong) -> Status, or UNKNOWN; {
         let Some(range) = Reservation::new(size as u64) else { return MEMORY_ALLOCATION };
-        unsafe { put(out, range.base()) };
+        out.put(range.base());
         VIRTUAL.lock().reserved.insert(range.base(), range);
         SUCCESS
     }
     fn cuMemAddressFree(at: u64, _size: usize) -> Status, or UNKNOWN; {
         if VIRTUAL.lock().reserved.remove(&at).is_some() { SUCCESS } else { INVALID_VALUE }
     }
-    fn cuMemCreate(out: *mut u64, size: usize, prop: *const AllocationProp, _flags: c_ulonglong) -> Status, or UNKNOWN; {
-        if active().is_none() || prop.is_null() {
-            return INVALID_VALUE;
-        }
-        // SAFETY: the caller's property struct begins with these fields.
-        let index = unsafe { prop.read_unaligned() }.location_id;
+    fn cuMemCreate(out: Out<u64>, size: usize, prop: In<AllocationProp>, _flags: c_ulonglong) -> Status, or UNKNOWN; {
+        let (Some(_), Some(prop)) = (active(), prop.get()) else { return INVALID_VALUE };
+        let index = prop.location_id;
         let Some(device) = machine().devices.get(index as usize) else { return INVALID_DEVICE };
         let size = round_up(size as u64, GRANULE);
         {
@@ -228,7 +226,7 @@ export! {
         }
         let handle = opaque_handle();
         VIRTUAL.lock().physical.insert(handle, Physical { device: index as u32, size, references: 1 });
-        unsafe { put(out, handle) };
+        out.put(handle);
         SUCCESS
     }
     fn cuMemRelease(handle: u64) -> Status, or UNKNOWN; { VIRTUAL.lock().release(handle) }
@@ -258,23 +256,23 @@ export! {
         SUCCESS
     }
     fn cuMemSetAccess(_at: u64, _size: usize, _list: *const c_void, _count: usize) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuMemGetAllocationGranularity(out: *mut usize, _prop: *const c_void, _option: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, GRANULE as usize) };
+    fn cuMemGetAllocationGranularity(out: Out<usize>, _prop: *const c_void, _option: c_int) -> Status, or UNKNOWN; {
+        out.put(GRANULE as usize);
         SUCCESS
     }
-    fn cuMemRetainAllocationHandle(out: *mut u64, at: u64) -> Status, or UNKNOWN; {
+    fn cuMemRetainAllocationHandle(out: Out<u64>, at: u64) -> Status, or UNKNOWN; {
         let mut virtual_memory = VIRTUAL.lock();
         let Some(&(_, handle)) = virtual_memory.mapped.get(&at) else { return INVALID_VALUE };
         if let Some(physical) = virtual_memory.physical.get_mut(&handle) {
             physical.references += 1;
         }
-        unsafe { put(out, handle) };
+        out.put(handle);
         SUCCESS
     }
-    fn cuMemGetAllocationPropertiesFromHandle(out: *mut AllocationProp, handle: u64) -> Status, or UNKNOWN; {
+    fn cuMemGetAllocationPropertiesFromHandle(out: Out<AllocationProp>, handle: u64) -> Status, or UNKNOWN; {
         let virtual_memory = VIRTUAL.lock();
         let Some(physical) = virtual_memory.physical.get(&handle) else { return INVALID_VALUE };
-        unsafe { put(out, AllocationProp { kind: 1, handle_types: 1, location_kind: 1, location_id: physical.device as c_int }) };
+        out.put(AllocationProp { kind: 1, handle_types: 1, location_kind: 1, location_id: physical.device as c_int });
         SUCCESS
     }
     fn cuMemExportToShareableHandle(_out: *mut c_void, _handle: u64, _kind: c_int, _flags: c_ulonglong) -> Status, or UNKNOWN; {
@@ -324,73 +322,66 @@ export! {
     fn cuInit(_flags: c_uint) -> Status, or UNKNOWN; {
         if device::is_forked() { INITIALIZATION } else { SUCCESS }
     }
-    fn cuDriverGetVersion(version: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaDriverGetVersion(version) }
+    fn cuDriverGetVersion(version: Out<c_int>) -> Status, or UNKNOWN; {
+        runtime::cudaDriverGetVersion(version)
     }
-    fn cuDeviceGetCount(count: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaGetDeviceCount(count) }
+    fn cuDeviceGetCount(count: Out<c_int>) -> Status, or UNKNOWN; {
+        runtime::cudaGetDeviceCount(count)
     }
-    fn cuDeviceGet(out: *mut c_int, index: c_int) -> Status, or UNKNOWN; {
+    fn cuDeviceGet(out: Out<c_int>, index: c_int) -> Status, or UNKNOWN; {
         if usize::try_from(index).map_or(true, |index| index >= machine().devices.len()) {
             return INVALID_DEVICE;
         }
-        unsafe { put(out, index) };
+        out.put(index);
         SUCCESS
     }
-    fn cuDeviceGetName(out: *mut c_char, len: c_int, _device: c_int) -> Status, or UNKNOWN; {
-        let name = machine().properties.name.as_bytes();
+    unsafe fn cuDeviceGetName(out: *mut c_char, len: c_int, _device: c_int) -> Status, or UNKNOWN; {
         let room = usize::try_from(len).unwrap_or(0);
-        if out.is_null() || room == 0 {
-            return INVALID_VALUE;
-        }
-        let count = name.len().min(room - 1);
         // SAFETY: the caller gives `len` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(name.as_ptr().cast(), out, count);
-            *out.add(count) = 0;
-        }
+        if unsafe { put_text(out, room, &machine().properties.name) } { SUCCESS } else { INVALID_VALUE }
+    }
+    fn cuDeviceGetUuid(out: Out<[u8; 16]>, device: c_int) -> Status, or UNKNOWN; {
+        out.put(uuid(device::physical(device)));
         SUCCESS
     }
-    fn cuDeviceGetUuid(out: *mut [u8; 16], device: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, uuid(device::physical(device))) };
+    fn cuDeviceGetUuid_v2(out: Out<[u8; 16]>, device: c_int) -> Status, or UNKNOWN; {
+        out.put(uuid(device::physical(device)));
         SUCCESS
     }
-    fn cuDeviceGetUuid_v2(out: *mut [u8; 16], device: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, uuid(device::physical(device))) };
+    fn cuDeviceTotalMem_v2(out: Out<usize>, _device: c_int) -> Status, or UNKNOWN; {
+        out.put(machine().properties.total_bytes as usize);
         SUCCESS
     }
-    fn cuDeviceTotalMem_v2(out: *mut usize, _device: c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, machine().properties.total_bytes as usize) };
-        SUCCESS
-    }
-    fn cuDeviceGetAttribute(out: *mut c_int, which: c_int, device: c_int) -> Status, or UNKNOWN; {
+    fn cuDeviceGetAttribute(out: Out<c_int>, which: c_int, device: c_int) -> Status, or UNKNOWN; {
         const PCI_BUS: c_int = 33;
         let value = if which == PCI_BUS { pci_address(device::physical(device))[1] } else { attribute(which) };
-        unsafe { put(out, value) };
+        out.put(value);
         SUCCESS
     }
-    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, _device: c_int) -> Status, or UNKNOWN; {
+    fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, _device: c_int) -> Status, or UNKNOWN; {
         let gpu = &machine().properties;
-        unsafe { put(major, gpu.major); put(minor, gpu.minor) };
+        major.put(gpu.major);
+        minor.put(gpu.minor);
         SUCCESS
     }
     /// Threads that PyTorch starts go back to device 0 only where it has a context: a rank must not
     /// get one on another rank's GPU.
-    fn cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, is_active: *mut c_int) -> Status, or UNKNOWN; {
+    fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, is_active: Out<c_int>) -> Status, or UNKNOWN; {
         let active = u32::try_from(device).is_ok_and(|device| machine().costs.has(device, Charge::Context));
-        unsafe { put(flags, 0); put(is_active, c_int::from(active)) };
+        flags.put(0);
+        is_active.put(c_int::from(active));
         SUCCESS
     }
-    fn cuDevicePrimaryCtxRetain(out: *mut u64, device: c_int) -> Status, or UNKNOWN; {
+    fn cuDevicePrimaryCtxRetain(out: Out<u64>, device: c_int) -> Status, or UNKNOWN; {
         if usize::try_from(device).map_or(true, |index| index >= machine().devices.len()) {
             return INVALID_DEVICE;
         }
-        unsafe { put(out, context_of(device as u32)) };
+        out.put(context_of(device as u32));
         SUCCESS
     }
     fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuCtxGetCurrent(out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, current_context()) };
+    fn cuCtxGetCurrent(out: Out<u64>) -> Status, or UNKNOWN; {
+        out.put(current_context());
         SUCCESS
     }
     fn cuCtxSetCurrent(context: u64) -> Status, or UNKNOWN; { enter(context) }
@@ -398,19 +389,19 @@ export! {
         PUSHED.with_borrow_mut(|stack| stack.push(device::current()));
         enter(context)
     }
-    fn cuCtxPopCurrent_v2(out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, current_context()) };
+    fn cuCtxPopCurrent_v2(out: Out<u64>) -> Status, or UNKNOWN; {
+        out.put(current_context());
         if let Some(device) = PUSHED.with_borrow_mut(Vec::pop) {
             device::set_current(device as i32);
         }
         SUCCESS
     }
-    fn cuCtxGetDevice(out: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { put(out, device::current() as c_int) };
+    fn cuCtxGetDevice(out: Out<c_int>) -> Status, or UNKNOWN; {
+        out.put(device::current() as c_int);
         SUCCESS
     }
-    fn cuCtxSynchronize() -> Status, or UNKNOWN; { unsafe { runtime::cudaDeviceSynchronize() } }
-    fn cuCtxGetLimit(out: *mut usize, limit: c_int) -> Status, or UNKNOWN; {
+    fn cuCtxSynchronize() -> Status, or UNKNOWN; { runtime::cudaDeviceSynchronize() }
+    fn cuCtxGetLimit(out: Out<usize>, limit: c_int) -> Status, or UNKNOWN; {
         let value = match limit {
             0 => 1024,      // stack
             1 => 8_650_752, // what kernels print
@@ -423,16 +414,16 @@ export! {
             8 => 0,
             _ => return UNSUPPORTED_LIMIT,
         };
-        unsafe { put(out, value) };
+        out.put(value);
         SUCCESS
     }
     fn cuCtxSetLimit(_limit: c_int, _value: usize) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuGetErrorString(error: Status, out: *mut *const c_char) -> Status, or UNKNOWN; {
-        unsafe { put(out, runtime::describe(error).1.as_ptr()) };
+    fn cuGetErrorString(error: Status, out: Out<*const c_char>) -> Status, or UNKNOWN; {
+        out.put(runtime::describe(error).1.as_ptr());
         SUCCESS
     }
-    fn cuGetErrorName(error: Status, out: *mut *const c_char) -> Status, or UNKNOWN; {
-        unsafe { put(out, runtime::describe(error).0.as_ptr()) };
+    fn cuGetErrorName(error: Status, out: Out<*const c_char>) -> Status, or UNKNOWN; {
+        out.put(runtime::describe(error).0.as_ptr());
         SUCCESS
     }
 }
@@ -440,14 +431,11 @@ export! {
 // ---- plain memory ----
 
 /// Memory for a library's own use.
-///
-/// # Safety
-/// `out` must be null or valid for a write.
-pub unsafe fn private(out: *mut *mut c_void, size: usize) -> Status {
+pub fn private(out: Out<*mut c_void>, size: usize) -> Status {
     let Some(at) = inner::allocate(size as u64) else {
         return MEMORY_ALLOCATION;
     };
-    unsafe { put(out, at as *mut c_void) };
+    out.put(at as *mut c_void);
     SUCCESS
 }
 
@@ -463,22 +451,22 @@ const POINTER_RANGE_START: c_int = 11;
 const POINTER_RANGE_SIZE: c_int = 12;
 
 export! {
-    fn cuMemAlloc_v2(out: *mut *mut c_void, size: usize) -> Status, or UNKNOWN; {
+    fn cuMemAlloc_v2(out: Out<*mut c_void>, size: usize) -> Status, or UNKNOWN; {
         if inner::is_inside() {
-            return unsafe { private(out, size) };
+            return private(out, size);
         }
-        unsafe { runtime::cudaMalloc(out, size) }
+        runtime::cudaMalloc(out, size)
     }
     fn cuMemFree_v2(at: *mut c_void) -> Status, or UNKNOWN; {
         if inner::free(at as u64) {
             return SUCCESS;
         }
-        unsafe { runtime::cudaFree(at) }
+        runtime::cudaFree(at)
     }
-    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaMemGetInfo(free, total) }
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status, or UNKNOWN; {
+        runtime::cudaMemGetInfo(free, total)
     }
-    fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, at: u64) -> Status, or UNKNOWN; {
+    fn cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, at: u64) -> Status, or UNKNOWN; {
         let plain = device::owner(at).and_then(|(_, device)| device.memory.lock().find(at));
         let found = plain.or_else(|| {
             let virtual_memory = VIRTUAL.lock();
@@ -486,86 +474,95 @@ export! {
             (at < start + len).then_some((start, len))
         });
         let Some((start, len)) = found else { return NOT_FOUND };
-        unsafe { put(base, start); put(size, len as usize) };
+        base.put(start);
+        size.put(len as usize);
         SUCCESS
     }
-    fn cuPointerGetAttribute(out: *mut c_void, which: c_int, at: u64) -> Status, or UNKNOWN; {
+    unsafe fn cuPointerGetAttribute(out: *mut c_void, which: c_int, at: u64) -> Status, or UNKNOWN; {
         let known = runtime::PointerAttributes::of(at).known;
         if known.kind == 0 {
             return INVALID_VALUE;
         }
+        // SAFETY: the attribute says what `out` has room for, by the vendor's header.
         unsafe {
             match which {
-                POINTER_CONTEXT => put(out.cast(), current_context()),
-                POINTER_MEMORY_TYPE => put(out.cast(), known.kind),
-                POINTER_DEVICE_POINTER => put(out.cast(), known.device_pointer),
-                POINTER_HOST_POINTER => put(out.cast(), known.host_pointer),
-                POINTER_BUFFER_ID => put(out.cast(), at / GRANULE),
-                POINTER_IS_MANAGED => put(out.cast(), 0_u8),
-                POINTER_DEVICE_ORDINAL => put(out.cast(), known.device),
+                POINTER_CONTEXT => Out::new(out.cast()).put(current_context()),
+                POINTER_MEMORY_TYPE => Out::new(out.cast()).put(known.kind),
+                POINTER_DEVICE_POINTER => Out::new(out.cast()).put(known.device_pointer),
+                POINTER_HOST_POINTER => Out::new(out.cast()).put(known.host_pointer),
+                POINTER_BUFFER_ID => Out::new(out.cast()).put(at / GRANULE),
+                POINTER_IS_MANAGED => Out::new(out.cast()).put(0_u8),
+                POINTER_DEVICE_ORDINAL => Out::new(out.cast()).put(known.device),
                 POINTER_RANGE_START | POINTER_RANGE_SIZE => {
                     let (mut start, mut len) = (0_u64, 0_usize);
-                    let status = cuMemGetAddressRange_v2(&raw mut start, &raw mut len, at);
-                    put(out.cast(), if which == POINTER_RANGE_START { start } else { len as u64 });
+                    let status = cuMemGetAddressRange_v2((&mut start).into(), (&mut len).into(), at);
+                    Out::new(out.cast()).put(if which == POINTER_RANGE_START { start } else { len as u64 });
                     return status;
                 }
-                _ => put(out.cast(), 0_u32),
+                _ => Out::new(out.cast()).put(0_u32),
             }
         }
         SUCCESS
     }
-    fn cuMemcpyHtoD_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+    unsafe fn cuMemcpyHtoD_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's ranges, as the runtime's function wants them.
         unsafe { runtime::cudaMemcpy(to, from, len, 1) }
     }
-    fn cuMemcpyDtoH_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+    unsafe fn cuMemcpyDtoH_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's ranges, as the runtime's function wants them.
         unsafe { runtime::cudaMemcpy(to, from, len, 2) }
     }
-    fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+    unsafe fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's ranges, as the runtime's function wants them.
         unsafe { runtime::cudaMemcpyAsync(to, from, len, 1, stream) }
     }
-    fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+    unsafe fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's ranges, as the runtime's function wants them.
         unsafe { runtime::cudaMemcpyAsync(to, from, len, 2, stream) }
     }
-    fn cuMemsetD32Async(at: u64, value: c_uint, count: usize, stream: u64) -> Status, or UNKNOWN; {
+    unsafe fn cuMemsetD32Async(at: u64, value: c_uint, count: usize, stream: u64) -> Status, or UNKNOWN; {
         if inner::is_inside() {
             return SUCCESS;
         }
         crate::clock::filled(stream, count as u64 * 4);
         if (count as u64) * 4 <= machine().copy_limit {
             for index in 0..count {
-                unsafe { put((at as *mut c_uint).add(index), value) };
+                // SAFETY: the caller's range of `count` words; null is looked at.
+                unsafe { Out::new((at as *mut c_uint).wrapping_add(index)) }.put(value);
             }
         }
         SUCCESS
     }
-    fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: u64) -> Status, or UNKNOWN; {
+    unsafe fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: u64) -> Status, or UNKNOWN; {
         if inner::is_inside() {
             return SUCCESS;
         }
         crate::clock::filled(stream, count as u64);
+        // SAFETY: the caller's range.
         unsafe { runtime::set(at, value, count) };
         SUCCESS
     }
-    fn cuStreamWriteValue32(_stream: u64, at: u64, value: c_uint, _flags: c_uint) -> Status, or UNKNOWN; {
-        unsafe { put(at as *mut c_uint, value) };
+    unsafe fn cuStreamWriteValue32(_stream: u64, at: u64, value: c_uint, _flags: c_uint) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's word of device memory, or null.
+        unsafe { Out::new(at as *mut c_uint) }.put(value);
         SUCCESS
     }
     fn cuStreamSynchronize(stream: u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamSynchronize(stream) }
+        runtime::cudaStreamSynchronize(stream)
     }
-    fn cuEventCreate(out: *mut u64, _flags: c_uint) -> Status, or UNKNOWN; {
-        unsafe { put(out, streams::create_event()) };
+    fn cuEventCreate(out: Out<u64>, _flags: c_uint) -> Status, or UNKNOWN; {
+        out.put(streams::create_event());
         SUCCESS
     }
-    fn cuEventDestroy_v2(event: u64) -> Status, or UNKNOWN; { unsafe { runtime::cudaEventDestroy(event) } }
+    fn cuEventDestroy_v2(event: u64) -> Status, or UNKNOWN; { runtime::cudaEventDestroy(event) }
     fn cuEventRecord(event: u64, stream: u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaEventRecord(event, stream) }
+        runtime::cudaEventRecord(event, stream)
     }
     fn cuEventSynchronize(event: u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaEventSynchronize(event) }
+        runtime::cudaEventSynchronize(event)
     }
-    fn cuEventElapsedTime(out: *mut f32, start: u64, end: u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaEventElapsedTime(out, start, end) }
+    fn cuEventElapsedTime(out: Out<f32>, start: u64, end: u64) -> Status, or UNKNOWN; {
+        runtime::cudaEventElapsedTime(out, start, end)
     }
 }
 
@@ -579,40 +576,42 @@ const FUNC_BINARY_VERSION: c_int = 6;
 const FUNC_MAX_DYNAMIC_SHARED: c_int = 8;
 
 export! {
-    fn cuModuleLoad(out: *mut u64, _path: *const c_char) -> Status, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cuModuleLoad(out: Out<u64>, _path: Text) -> Status, or UNKNOWN; {
+        out.put(opaque_handle());
         SUCCESS
     }
-    fn cuModuleLoadData(out: *mut u64, _image: *const c_void) -> Status, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cuModuleLoadData(out: Out<u64>, _image: *const c_void) -> Status, or UNKNOWN; {
+        out.put(opaque_handle());
         SUCCESS
     }
-    fn cuModuleLoadDataEx(out: *mut u64, _image: *const c_void, _count: c_uint, _options: *mut c_int, _values: *mut *mut c_void) -> Status, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cuModuleLoadDataEx(out: Out<u64>, _image: *const c_void, _count: c_uint, _options: *mut c_int, _values: *mut *mut c_void) -> Status, or UNKNOWN; {
+        out.put(opaque_handle());
         SUCCESS
     }
     fn cuModuleUnload(_module: u64) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuModuleGetFunction(out: *mut u64, _module: u64, name: *const c_char) -> Status, or UNKNOWN; {
-        unsafe { put(out, crate::kernels::named(name)) };
+    fn cuModuleGetFunction(out: Out<u64>, _module: u64, name: Text) -> Status, or UNKNOWN; {
+        out.put(crate::kernels::named(name));
         SUCCESS
     }
-    fn cuModuleGetGlobal_v2(at: *mut u64, size: *mut usize, _module: u64, _name: *const c_char) -> Status, or UNKNOWN; {
+    fn cuModuleGetGlobal_v2(at: Out<u64>, size: Out<usize>, _module: u64, _name: Text) -> Status, or UNKNOWN; {
         ledger::assume("cuModuleGetGlobal", "a module's global variable is taken to be absent");
-        unsafe { put(at, 0); put(size, 0) };
+        at.put(0);
+        size.put(0);
         NOT_FOUND
     }
-    fn cuLinkCreate_v2(_count: c_uint, _options: *mut c_int, _values: *mut *mut c_void, out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cuLinkCreate_v2(_count: c_uint, _options: *mut c_int, _values: *mut *mut c_void, out: Out<u64>) -> Status, or UNKNOWN; {
+        out.put(opaque_handle());
         SUCCESS
     }
     fn cuLinkAddData_v2() -> Status, or UNKNOWN; { SUCCESS }
-    fn cuLinkComplete(_state: u64, cubin: *mut *const u8, size: *mut usize) -> Status, or UNKNOWN; {
+    fn cuLinkComplete(_state: u64, cubin: Out<*const u8>, size: Out<usize>) -> Status, or UNKNOWN; {
         static IMAGE: [u8; 8] = [0; 8];
-        unsafe { put(cubin, IMAGE.as_ptr()); put(size, IMAGE.len()) };
+        cubin.put(IMAGE.as_ptr());
+        size.put(IMAGE.len());
         SUCCESS
     }
     fn cuLinkDestroy(_state: u64) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuFuncGetAttribute(out: *mut c_int, which: c_int, _function: u64) -> Status, or UNKNOWN; {
+    fn cuFuncGetAttribute(out: Out<c_int>, which: c_int, _function: u64) -> Status, or UNKNOWN; {
         let gpu = &machine().properties;
         let value = match which {
             FUNC_MAX_THREADS => 1024,
@@ -621,82 +620,83 @@ export! {
             FUNC_MAX_DYNAMIC_SHARED => gpu.shared_per_block as c_int,
             _ => 0,
         };
-        unsafe { put(out, value) };
+        out.put(value);
         SUCCESS
     }
     fn cuFuncSetAttribute(_function: u64, _which: c_int, _value: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuFuncSetCacheConfig(_function: u64, _config: c_int) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut c_int, _function: u64, threads: c_int, shared: usize) -> Status, or UNKNOWN; {
-        unsafe { put(out, crate::kernels::occupancy(threads, shared)) };
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<c_int>, _function: u64, threads: c_int, shared: usize) -> Status, or UNKNOWN; {
+        out.put(crate::kernels::occupancy(threads, shared));
         SUCCESS
     }
-    fn cuOccupancyMaxActiveClusters(out: *mut c_int, _function: u64, config: *const LaunchConfig) -> Status, or UNKNOWN; {
-        // SAFETY: the caller's launch configuration.
-        let Some(config) = (unsafe { LaunchConfig::read(config) }) else { return INVALID_VALUE };
+    fn cuOccupancyMaxActiveClusters(out: Out<c_int>, _function: u64, config: In<LaunchConfig>) -> Status, or UNKNOWN; {
+        let Some(config) = config.get() else { return INVALID_VALUE };
         let most = crate::kernels::clusters(config.cluster(), config.threads(), config.shared as usize);
-        unsafe { put(out, most) };
+        out.put(most);
         SUCCESS
     }
     fn cuLaunchKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
-        unsafe { crate::kernels::run(function, [gx, gy, gz], [bx, by, bz], std::ptr::null(), stream) };
+        crate::kernels::run_shape(function, [gx, gy, gz], [bx, by, bz], stream);
         SUCCESS
     }
     fn cuLaunchCooperativeKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void) -> Status, or UNKNOWN; {
-        unsafe { crate::kernels::run(function, [gx, gy, gz], [bx, by, bz], std::ptr::null(), stream) };
+        crate::kernels::run_shape(function, [gx, gy, gz], [bx, by, bz], stream);
         SUCCESS
     }
-    fn cuLaunchKernelEx(config: *const LaunchConfig, function: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
-        // SAFETY: the caller's launch configuration.
-        let Some(config) = (unsafe { LaunchConfig::read(config) }) else { return INVALID_VALUE };
-        unsafe { crate::kernels::run(function, config.grid, config.block, std::ptr::null(), config.stream) };
+    fn cuLaunchKernelEx(config: In<LaunchConfig>, function: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
+        let Some(config) = config.get() else { return INVALID_VALUE };
+        crate::kernels::run_shape(function, config.grid, config.block, config.stream);
         SUCCESS
     }
-    fn cuModuleLoadFatBinary(out: *mut u64, _image: *const c_void) -> Status, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cuModuleLoadFatBinary(out: Out<u64>, _image: *const c_void) -> Status, or UNKNOWN; {
+        out.put(opaque_handle());
         SUCCESS
     }
-    fn cuModuleGetLoadingMode(out: *mut c_int) -> Status, or UNKNOWN; {
+    fn cuModuleGetLoadingMode(out: Out<c_int>) -> Status, or UNKNOWN; {
         const LAZY: c_int = 2;
-        unsafe { put(out, LAZY) };
+        out.put(LAZY);
         SUCCESS
     }
-    fn cuLibraryLoadData(out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cuLibraryLoadData(out: Out<u64>) -> Status, or UNKNOWN; {
+        out.put(opaque_handle());
         SUCCESS
     }
-    fn cuLibraryLoadFromFile(out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cuLibraryLoadFromFile(out: Out<u64>) -> Status, or UNKNOWN; {
+        out.put(opaque_handle());
         SUCCESS
     }
     fn cuLibraryUnload(_library: u64) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuLibraryGetModule(out: *mut u64, library: u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, library) };
+    fn cuLibraryGetModule(out: Out<u64>, library: u64) -> Status, or UNKNOWN; {
+        out.put(library);
         SUCCESS
     }
-    fn cuLibraryGetKernel(out: *mut u64, _library: u64, name: *const c_char) -> Status, or UNKNOWN; {
-        unsafe { put(out, crate::kernels::named(name)) };
+    fn cuLibraryGetKernel(out: Out<u64>, _library: u64, name: Text) -> Status, or UNKNOWN; {
+        out.put(crate::kernels::named(name));
         SUCCESS
     }
-    fn cuKernelGetFunction(out: *mut u64, kernel: u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, kernel) };
+    fn cuKernelGetFunction(out: Out<u64>, kernel: u64) -> Status, or UNKNOWN; {
+        out.put(kernel);
         SUCCESS
     }
-    fn cuKernelGetAttribute(out: *mut c_int, which: c_int, kernel: u64, _device: c_int) -> Status, or UNKNOWN; {
-        unsafe { cuFuncGetAttribute(out, which, kernel) }
+    fn cuKernelGetAttribute(out: Out<c_int>, which: c_int, kernel: u64, _device: c_int) -> Status, or UNKNOWN; {
+        cuFuncGetAttribute(out, which, kernel)
     }
     fn cuKernelSetAttribute(_which: c_int, _value: c_int, _kernel: u64, _device: c_int) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuStreamGetCtx(_stream: u64, out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, current_context()) };
+    fn cuStreamGetCtx(_stream: u64, out: Out<u64>) -> Status, or UNKNOWN; {
+        out.put(current_context());
         SUCCESS
     }
-    fn cuOccupancyMaxPotentialClusterSize(out: *mut c_int, _function: u64, _config: *const c_void) -> Status, or UNKNOWN; {
-        unsafe { put(out, 8) };
+    fn cuOccupancyMaxPotentialClusterSize(out: Out<c_int>, _function: u64, _config: *const c_void) -> Status, or UNKNOWN; {
+        out.put(8);
         SUCCESS
     }
-    fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaHostAlloc(out, size, flags) }
+    fn cuMemHostAlloc(out: Out<*mut c_void>, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
+        runtime::cudaHostAlloc(out, size, flags)
     }
-    fn cuMemFreeHost(at: *mut c_void) -> Status, or UNKNOWN; { unsafe { runtime::cudaFreeHost(at) } }
+    unsafe fn cuMemFreeHost(at: *mut c_void) -> Status, or UNKNOWN; {
+        // SAFETY: the caller uses the memory no more.
+        unsafe { runtime::cudaFreeHost(at) }
+    }
     fn cuTensorMapEncodeTiled() -> Status, or UNKNOWN; { SUCCESS }
     fn cuTensorMapEncodeIm2col() -> Status, or UNKNOWN; { SUCCESS }
 }
@@ -723,11 +723,6 @@ pub struct LaunchAttribute {
 }
 
 impl LaunchConfig {
-    unsafe fn read(config: *const Self) -> Option<Self> {
-        // SAFETY: null or valid by the vendor's header.
-        (!config.is_null()).then(|| unsafe { config.read_unaligned() })
-    }
-
     fn threads(&self) -> c_int {
         self.block.iter().product::<c_uint>() as c_int
     }
@@ -752,13 +747,13 @@ impl LaunchConfig {
 
 // Names from before the driver's ABI was revised; some libraries look them up first.
 export! {
-    fn cuCtxPushCurrent(context: u64) -> Status, or UNKNOWN; { unsafe { cuCtxPushCurrent_v2(context) } }
-    fn cuCtxPopCurrent(out: *mut u64) -> Status, or UNKNOWN; { unsafe { cuCtxPopCurrent_v2(out) } }
+    fn cuCtxPushCurrent(context: u64) -> Status, or UNKNOWN; { cuCtxPushCurrent_v2(context) }
+    fn cuCtxPopCurrent(out: Out<u64>) -> Status, or UNKNOWN; { cuCtxPopCurrent_v2(out) }
     fn cuDevicePrimaryCtxRelease(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuDevicePrimaryCtxReset(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuDevicePrimaryCtxReset_v2(_device: c_int) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuLinkCreate(count: c_uint, options: *mut c_int, values: *mut *mut c_void, out: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { cuLinkCreate_v2(count, options, values, out) }
+    fn cuLinkCreate(count: c_uint, options: *mut c_int, values: *mut *mut c_void, out: Out<u64>) -> Status, or UNKNOWN; {
+        cuLinkCreate_v2(count, options, values, out)
     }
     fn cuLinkAddData() -> Status, or UNKNOWN; { SUCCESS }
     fn cuLinkAddFile() -> Status, or UNKNOWN; { SUCCESS }
@@ -768,47 +763,38 @@ export! {
 // ---- finding functions by name ----
 
 /// `cuGetProcAddress` and its runtime twins: the newest version of `symbol` that is defined here.
-///
-/// # Safety
-/// `symbol` must be a C string, the others null or valid.
-pub unsafe fn entry_point(
-    symbol: *const c_char,
-    out: *mut *mut c_void,
-    status: *mut c_int,
-) -> Status {
+pub fn entry_point(symbol: Text, out: Out<*mut c_void>, status: Out<c_int>) -> Status {
     const FOUND: c_int = 0;
     const ABSENT: c_int = 1;
-    if symbol.is_null() {
+    let Some(name) = symbol.get() else {
         return INVALID_VALUE;
-    }
-    // SAFETY: a C string by the vendor's header.
-    let name = unsafe { CStr::from_ptr(symbol) }.to_string_lossy();
+    };
+    let name = name.to_string_lossy();
     let address = ["_v2", ""].iter().find_map(|suffix| {
         let candidate = std::ffi::CString::new(format!("{name}{suffix}")).ok()?;
-        // SAFETY: looks a name up among the loaded libraries; this one comes first.
+        // This library comes first among the loaded ones.
+        // SAFETY: `candidate` is a C string that outlives the call.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, candidate.as_ptr()) };
         (!found.is_null()).then_some(found)
     });
-    unsafe {
-        put(out, address.unwrap_or(std::ptr::null_mut()));
-        put(status, if address.is_some() { FOUND } else { ABSENT });
-    }
+    out.put(address.unwrap_or(std::ptr::null_mut()));
+    status.put(if address.is_some() { FOUND } else { ABSENT });
     SUCCESS
 }
 
 export! {
-    fn cuGetProcAddress(symbol: *const c_char, out: *mut *mut c_void, _version: c_int, _flags: c_ulonglong) -> Status, or UNKNOWN; {
+    fn cuGetProcAddress(symbol: Text, out: Out<*mut c_void>, _version: c_int, _flags: c_ulonglong) -> Status, or UNKNOWN; {
         let mut status = 0;
-        unsafe { entry_point(symbol, out, &raw mut status) };
+        entry_point(symbol, out, (&mut status).into());
         if status == 0 { SUCCESS } else { NOT_FOUND }
     }
-    fn cuGetProcAddress_v2(symbol: *const c_char, out: *mut *mut c_void, _version: c_int, _flags: c_ulonglong, status: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { entry_point(symbol, out, status) }
+    fn cuGetProcAddress_v2(symbol: Text, out: Out<*mut c_void>, _version: c_int, _flags: c_ulonglong, status: Out<c_int>) -> Status, or UNKNOWN; {
+        entry_point(symbol, out, status)
     }
     /// Programs with the runtime linked in ask for the driver's private tables, and some of them
     /// check by these that the driver is the vendor's. This one is not, and says so.
-    fn cuGetExportTable(out: *mut *const c_void, _id: *const [u8; 16]) -> Status, or UNKNOWN; {
-        unsafe { put(out, std::ptr::null()) };
+    fn cuGetExportTable(out: Out<*const c_void>, _id: *const [u8; 16]) -> Status, or UNKNOWN; {
+        out.put(std::ptr::null());
         INVALID_VALUE
     }
 }

@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::LazyLock;
 
+use crate::arguments::{Out, Text};
 use crate::device::{self, machine};
 use crate::driver::{Status, current_context, private};
 use crate::memory::Reservation;
@@ -13,45 +14,46 @@ use crate::runtime::{
     self, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN,
 };
 use crate::sync::Mutex;
-use crate::{export, inner, put};
+use crate::{export, inner};
 
 // ---- devices and contexts ----
 
 export! {
-    fn cuDeviceGetPCIBusId(text: *mut c_char, len: c_int, device: c_int) -> Status, or UNKNOWN; {
+    unsafe fn cuDeviceGetPCIBusId(text: *mut c_char, len: c_int, device: c_int) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's buffer of `len` bytes.
         unsafe { runtime::cudaDeviceGetPCIBusId(text, len, device) }
     }
-    fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaDeviceCanAccessPeer(can, device, peer) }
+    fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) -> Status, or UNKNOWN; {
+        runtime::cudaDeviceCanAccessPeer(can, device, peer)
     }
-    fn cuDeviceGetDefaultMemPool(out: *mut u64, device: c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaDeviceGetDefaultMemPool(out, device) }
+    fn cuDeviceGetDefaultMemPool(out: Out<u64>, device: c_int) -> Status, or UNKNOWN; {
+        runtime::cudaDeviceGetDefaultMemPool(out, device)
     }
-    fn cuDeviceGetMemPool(out: *mut u64, device: c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaDeviceGetMemPool(out, device) }
+    fn cuDeviceGetMemPool(out: Out<u64>, device: c_int) -> Status, or UNKNOWN; {
+        runtime::cudaDeviceGetMemPool(out, device)
     }
     fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, _flags: c_uint) -> Status, or UNKNOWN; {
         let known = usize::try_from(device).is_ok_and(|index| index < machine().devices.len());
         if known { SUCCESS } else { INVALID_DEVICE }
     }
-    fn cuCtxGetFlags(flags: *mut c_uint) -> Status, or UNKNOWN; {
-        unsafe { put(flags, 0) };
+    fn cuCtxGetFlags(flags: Out<c_uint>) -> Status, or UNKNOWN; {
+        flags.put(0);
         SUCCESS
     }
-    fn cuCtxGetApiVersion(_context: u64, version: *mut c_uint) -> Status, or UNKNOWN; {
-        unsafe { put(version, 3020) };
+    fn cuCtxGetApiVersion(_context: u64, version: Out<c_uint>) -> Status, or UNKNOWN; {
+        version.put(3020);
         SUCCESS
     }
-    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaDeviceGetStreamPriorityRange(least, greatest) }
+    fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) -> Status, or UNKNOWN; {
+        runtime::cudaDeviceGetStreamPriorityRange(least, greatest)
     }
-    fn cuCtxGetCacheConfig(config: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { put(config, 0) };
+    fn cuCtxGetCacheConfig(config: Out<c_int>) -> Status, or UNKNOWN; {
+        config.put(0);
         SUCCESS
     }
     fn cuCtxSetCacheConfig(_config: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaThreadExchangeStreamCaptureMode(mode) }
+        runtime::cudaThreadExchangeStreamCaptureMode(mode)
     }
 }
 
@@ -69,46 +71,43 @@ fn shared_for(blocks: c_int, threads: c_int) -> Option<usize> {
 }
 
 export! {
-    fn cuOccupancyAvailableDynamicSMemPerBlock(out: *mut usize, _function: u64, blocks: c_int, threads: c_int) -> Status, or UNKNOWN; {
+    fn cuOccupancyAvailableDynamicSMemPerBlock(out: Out<usize>, _function: u64, blocks: c_int, threads: c_int) -> Status, or UNKNOWN; {
         let Some(shared) = shared_for(blocks, threads) else { return INVALID_VALUE };
-        unsafe { put(out, shared) };
+        out.put(shared);
         SUCCESS
     }
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: *mut c_int, _function: u64, threads: c_int, shared: usize, _flags: c_uint) -> Status, or UNKNOWN; {
-        unsafe { put(out, crate::kernels::occupancy(threads, shared)) };
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: Out<c_int>, _function: u64, threads: c_int, shared: usize, _flags: c_uint) -> Status, or UNKNOWN; {
+        out.put(crate::kernels::occupancy(threads, shared));
         SUCCESS
     }
-    fn cuFuncGetName(out: *mut *const c_char, _function: u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, c"kernel".as_ptr()) };
+    fn cuFuncGetName(out: Out<*const c_char>, _function: u64) -> Status, or UNKNOWN; {
+        out.put(c"kernel".as_ptr());
         SUCCESS
     }
-    fn cuKernelGetName(out: *mut *const c_char, _kernel: u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, c"kernel".as_ptr()) };
+    fn cuKernelGetName(out: Out<*const c_char>, _kernel: u64) -> Status, or UNKNOWN; {
+        out.put(c"kernel".as_ptr());
         SUCCESS
     }
-    fn cuFuncGetModule(out: *mut u64, function: u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, function) };
+    fn cuFuncGetModule(out: Out<u64>, function: u64) -> Status, or UNKNOWN; {
+        out.put(function);
         SUCCESS
     }
-    fn cuKernelGetLibrary(out: *mut u64, kernel: u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, kernel) };
+    fn cuKernelGetLibrary(out: Out<u64>, kernel: u64) -> Status, or UNKNOWN; {
+        out.put(kernel);
         SUCCESS
     }
     fn cuFuncLoad(_function: u64) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuFuncIsLoaded(out: *mut c_int, _function: u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, 1) };
+    fn cuFuncIsLoaded(out: Out<c_int>, _function: u64) -> Status, or UNKNOWN; {
+        out.put(1);
         SUCCESS
     }
     fn cuKernelSetCacheConfig(_kernel: u64, _config: c_int, _device: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuFuncSetSharedMemConfig(_function: u64, _config: c_int) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuLibraryGetGlobal(at: *mut u64, size: *mut usize, library: u64, name: *const c_char) -> Status, or UNKNOWN; {
-        if name.is_null() {
-            return INVALID_VALUE;
-        }
-        // SAFETY: a C string by the vendor's header.
-        let name = unsafe { CStr::from_ptr(name) }.to_owned();
-        let Some(address) = global(library, name) else { return MEMORY_ALLOCATION };
-        unsafe { put(at, address); put(size, GLOBAL_BYTES as usize) };
+    fn cuLibraryGetGlobal(at: Out<u64>, size: Out<usize>, library: u64, name: Text) -> Status, or UNKNOWN; {
+        let Some(name) = name.get() else { return INVALID_VALUE };
+        let Some(address) = global(library, name.to_owned()) else { return MEMORY_ALLOCATION };
+        at.put(address);
+        size.put(GLOBAL_BYTES as usize);
         SUCCESS
     }
 }
@@ -131,112 +130,118 @@ fn global(library: u64, name: CString) -> Option<u64> {
 // ---- streams and events ----
 
 export! {
-    fn cuStreamCreate(out: *mut u64, flags: c_uint) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamCreateWithPriority(out, flags, 0) }
+    fn cuStreamCreate(out: Out<u64>, flags: c_uint) -> Status, or UNKNOWN; {
+        runtime::cudaStreamCreateWithPriority(out, flags, 0)
     }
-    fn cuStreamCreateWithPriority(out: *mut u64, flags: c_uint, priority: c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamCreateWithPriority(out, flags, priority) }
+    fn cuStreamCreateWithPriority(out: Out<u64>, flags: c_uint, priority: c_int) -> Status, or UNKNOWN; {
+        runtime::cudaStreamCreateWithPriority(out, flags, priority)
     }
-    fn cuStreamDestroy_v2(stream: u64) -> Status, or UNKNOWN; { unsafe { runtime::cudaStreamDestroy(stream) } }
-    fn cuStreamGetPriority(stream: u64, priority: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamGetPriority(stream, priority) }
+    fn cuStreamDestroy_v2(stream: u64) -> Status, or UNKNOWN; { runtime::cudaStreamDestroy(stream) }
+    fn cuStreamGetPriority(stream: u64, priority: Out<c_int>) -> Status, or UNKNOWN; {
+        runtime::cudaStreamGetPriority(stream, priority)
     }
-    fn cuStreamGetFlags(stream: u64, flags: *mut c_uint) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamGetFlags(stream, flags) }
+    fn cuStreamGetFlags(stream: u64, flags: Out<c_uint>) -> Status, or UNKNOWN; {
+        runtime::cudaStreamGetFlags(stream, flags)
     }
-    fn cuStreamGetDevice(stream: u64, device: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamGetDevice(stream, device) }
+    fn cuStreamGetDevice(stream: u64, device: Out<c_int>) -> Status, or UNKNOWN; {
+        runtime::cudaStreamGetDevice(stream, device)
     }
-    fn cuStreamGetId(stream: u64, id: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(id, stream) };
+    fn cuStreamGetId(stream: u64, id: Out<u64>) -> Status, or UNKNOWN; {
+        id.put(stream);
         SUCCESS
     }
-    fn cuStreamQuery(stream: u64) -> Status, or UNKNOWN; { unsafe { runtime::cudaStreamQuery(stream) } }
+    fn cuStreamQuery(stream: u64) -> Status, or UNKNOWN; { runtime::cudaStreamQuery(stream) }
     fn cuStreamWaitEvent(stream: u64, event: u64, flags: c_uint) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamWaitEvent(stream, event, flags) }
+        runtime::cudaStreamWaitEvent(stream, event, flags)
     }
-    fn cuStreamIsCapturing(stream: u64, status: *mut c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamIsCapturing(stream, status) }
+    fn cuStreamIsCapturing(stream: u64, status: Out<c_int>) -> Status, or UNKNOWN; {
+        runtime::cudaStreamIsCapturing(stream, status)
     }
-    fn cuStreamGetCaptureInfo_v2(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, count: *mut usize) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count) }
+    fn cuStreamGetCaptureInfo_v2(stream: u64, status: Out<c_int>, id: Out<c_ulonglong>, graph: Out<u64>, nodes: Out<u64>, count: Out<usize>) -> Status, or UNKNOWN; {
+        runtime::cudaStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count)
     }
-    fn cuStreamGetCaptureInfo_v3(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, edges: *mut u64, count: *mut usize) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, edges, count) }
+    fn cuStreamGetCaptureInfo_v3(stream: u64, status: Out<c_int>, id: Out<c_ulonglong>, graph: Out<u64>, nodes: Out<u64>, edges: Out<u64>, count: Out<usize>) -> Status, or UNKNOWN; {
+        runtime::cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, edges, count)
     }
     fn cuStreamAttachMemAsync(_stream: u64, _at: u64, _size: usize, _flags: c_uint) -> Status, or UNKNOWN; { SUCCESS }
     fn cuStreamSetAttribute(_stream: u64, _which: c_int, _value: *const c_void) -> Status, or UNKNOWN; { SUCCESS }
-    fn cuLaunchHostFunc(stream: u64, callback: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) -> Status, or UNKNOWN; {
+    unsafe fn cuLaunchHostFunc(stream: u64, callback: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's function and what it takes.
         unsafe { runtime::cudaLaunchHostFunc(stream, callback, data) }
     }
-    fn cuEventQuery(event: u64) -> Status, or UNKNOWN; { unsafe { runtime::cudaEventQuery(event) } }
+    fn cuEventQuery(event: u64) -> Status, or UNKNOWN; { runtime::cudaEventQuery(event) }
     fn cuEventRecordWithFlags(event: u64, stream: u64, flags: c_uint) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaEventRecordWithFlags(event, stream, flags) }
+        runtime::cudaEventRecordWithFlags(event, stream, flags)
     }
-    fn cuEventElapsedTime_v2(out: *mut f32, start: u64, end: u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaEventElapsedTime(out, start, end) }
+    fn cuEventElapsedTime_v2(out: Out<f32>, start: u64, end: u64) -> Status, or UNKNOWN; {
+        runtime::cudaEventElapsedTime(out, start, end)
     }
 }
 
 // ---- memory ----
 
 export! {
-    fn cuMemAllocAsync(out: *mut *mut c_void, size: usize, stream: u64) -> Status, or UNKNOWN; {
+    fn cuMemAllocAsync(out: Out<*mut c_void>, size: usize, stream: u64) -> Status, or UNKNOWN; {
         if inner::is_inside() {
-            return unsafe { private(out, size) };
+            return private(out, size);
         }
-        unsafe { runtime::cudaMallocAsync(out, size, stream) }
+        runtime::cudaMallocAsync(out, size, stream)
     }
     fn cuMemFreeAsync(at: *mut c_void, stream: u64) -> Status, or UNKNOWN; {
         if inner::free(at as u64) {
             return SUCCESS;
         }
-        unsafe { runtime::cudaFreeAsync(at, stream) }
+        runtime::cudaFreeAsync(at, stream)
     }
-    fn cuMemAllocManaged(out: *mut *mut c_void, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
+    fn cuMemAllocManaged(out: Out<*mut c_void>, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
         if inner::is_inside() {
-            return unsafe { private(out, size) };
+            return private(out, size);
         }
-        unsafe { runtime::cudaMallocManaged(out, size, flags) }
+        runtime::cudaMallocManaged(out, size, flags)
     }
     fn cuMemHostRegister_v2(at: *mut c_void, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaHostRegister(at, size, flags) }
+        runtime::cudaHostRegister(at, size, flags)
     }
     fn cuMemHostUnregister(at: *mut c_void) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaHostUnregister(at) }
+        runtime::cudaHostUnregister(at)
     }
-    fn cuMemHostGetDevicePointer_v2(out: *mut *mut c_void, at: *mut c_void, flags: c_uint) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaHostGetDevicePointer(out, at, flags) }
+    fn cuMemHostGetDevicePointer_v2(out: Out<*mut c_void>, at: *mut c_void, flags: c_uint) -> Status, or UNKNOWN; {
+        runtime::cudaHostGetDevicePointer(out, at, flags)
     }
-    fn cuMemHostGetFlags(flags: *mut c_uint, _at: *mut c_void) -> Status, or UNKNOWN; {
-        unsafe { put(flags, 0) };
+    fn cuMemHostGetFlags(flags: Out<c_uint>, _at: *mut c_void) -> Status, or UNKNOWN; {
+        flags.put(0);
         SUCCESS
     }
-    fn cuMemcpy(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+    unsafe fn cuMemcpy(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's ranges.
         unsafe { runtime::copy(to, from, len) };
         SUCCESS
     }
-    fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+    unsafe fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
         if inner::is_inside() {
             return SUCCESS;
         }
+        // SAFETY: the caller's ranges, as the runtime's function wants them.
         unsafe { runtime::cudaMemcpyAsync(to, from, len, 4, stream) }
     }
-    fn cuMemcpyDtoD_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+    unsafe fn cuMemcpyDtoD_v2(to: u64, from: u64, len: usize) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's ranges.
         unsafe { runtime::copy(to, from, len) };
         SUCCESS
     }
-    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+    unsafe fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
         if inner::is_inside() {
             return SUCCESS;
         }
+        // SAFETY: the caller's ranges, as the runtime's function wants them.
         unsafe { runtime::cudaMemcpyAsync(to, from, len, 3, stream) }
     }
-    fn cuMemsetD8_v2(at: u64, value: u8, count: usize) -> Status, or UNKNOWN; {
+    unsafe fn cuMemsetD8_v2(at: u64, value: u8, count: usize) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's range.
         unsafe { runtime::set(at, value, count) };
         SUCCESS
     }
-    fn cuPointerGetAttributes(count: c_uint, which: *const c_int, outs: *const *mut c_void, at: u64) -> Status, or UNKNOWN; {
+    unsafe fn cuPointerGetAttributes(count: c_uint, which: *const c_int, outs: *const *mut c_void, at: u64) -> Status, or UNKNOWN; {
         if which.is_null() || outs.is_null() {
             return INVALID_VALUE;
         }
@@ -247,16 +252,17 @@ export! {
         }
         SUCCESS
     }
-    fn cuCtxGetId(_context: u64, id: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(id, current_context()) };
+    fn cuCtxGetId(_context: u64, id: Out<u64>) -> Status, or UNKNOWN; {
+        id.put(current_context());
         SUCCESS
     }
-    fn cuCtxGetDevice_v2(out: *mut c_int, _context: u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, device::current() as c_int) };
+    fn cuCtxGetDevice_v2(out: Out<c_int>, _context: u64) -> Status, or UNKNOWN; {
+        out.put(device::current() as c_int);
         SUCCESS
     }
-    fn cuStreamGetCtx_v2(_stream: u64, out: *mut u64, green: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { put(out, current_context()); put(green, 0) };
+    fn cuStreamGetCtx_v2(_stream: u64, out: Out<u64>, green: Out<u64>) -> Status, or UNKNOWN; {
+        out.put(current_context());
+        green.put(0);
         SUCCESS
     }
     fn cuProfilerStart() -> Status, or UNKNOWN; { SUCCESS }
@@ -267,37 +273,38 @@ export! {
 
 export! {
     fn cuStreamBeginCapture_v2(stream: u64, mode: c_int) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamBeginCapture(stream, mode) }
+        runtime::cudaStreamBeginCapture(stream, mode)
     }
-    fn cuStreamEndCapture(stream: u64, graph: *mut u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaStreamEndCapture(stream, graph) }
+    fn cuStreamEndCapture(stream: u64, graph: Out<u64>) -> Status, or UNKNOWN; {
+        runtime::cudaStreamEndCapture(stream, graph)
     }
-    fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> Status, or UNKNOWN; {
+    unsafe fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's list, which has room for `count` nodes.
         unsafe { runtime::cudaGraphGetNodes(graph, nodes, count) }
     }
-    fn cuGraphInstantiate(out: *mut u64, graph: u64, flags: c_ulonglong) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaGraphInstantiate(out, graph, flags) }
+    fn cuGraphInstantiate(out: Out<u64>, graph: u64, flags: c_ulonglong) -> Status, or UNKNOWN; {
+        runtime::cudaGraphInstantiate(out, graph, flags)
     }
-    fn cuGraphInstantiateWithFlags(out: *mut u64, graph: u64, flags: c_ulonglong) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaGraphInstantiate(out, graph, flags) }
+    fn cuGraphInstantiateWithFlags(out: Out<u64>, graph: u64, flags: c_ulonglong) -> Status, or UNKNOWN; {
+        runtime::cudaGraphInstantiate(out, graph, flags)
     }
     fn cuGraphLaunch(executable: u64, stream: u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaGraphLaunch(executable, stream) }
+        runtime::cudaGraphLaunch(executable, stream)
     }
-    fn cuGraphDestroy(graph: u64) -> Status, or UNKNOWN; { unsafe { runtime::cudaGraphDestroy(graph) } }
+    fn cuGraphDestroy(graph: u64) -> Status, or UNKNOWN; { runtime::cudaGraphDestroy(graph) }
     fn cuGraphExecDestroy(executable: u64) -> Status, or UNKNOWN; {
-        unsafe { runtime::cudaGraphExecDestroy(executable) }
+        runtime::cudaGraphExecDestroy(executable)
     }
-    fn cuGraphNodeGetType(_node: u64, kind: *mut c_int) -> Status, or UNKNOWN; {
+    fn cuGraphNodeGetType(_node: u64, kind: Out<c_int>) -> Status, or UNKNOWN; {
         const KERNEL: c_int = 0;
-        unsafe { put(kind, KERNEL) };
+        kind.put(KERNEL);
         SUCCESS
     }
     fn cuGraphKernelNodeGetParams() -> Status, or UNKNOWN; { NOT_SUPPORTED }
     fn cuGraphExecKernelNodeSetParams() -> Status, or UNKNOWN; { NOT_SUPPORTED }
     fn cuStreamWaitValue32(_stream: u64, _at: u64, _value: c_uint, _flags: c_uint) -> Status, or UNKNOWN; { SUCCESS }
     fn cuStreamBatchMemOp() -> Status, or UNKNOWN; { NOT_SUPPORTED }
-    fn cuMemcpy2DAsync_v2() -> Status, or UNKNOWN; { NOT_SUPPORTED }
+    unsafe fn cuMemcpy2DAsync_v2() -> Status, or UNKNOWN; { NOT_SUPPORTED }
     fn cuMemPrefetchAsync() -> Status, or UNKNOWN; { SUCCESS }
     fn cuCtxEnablePeerAccess(_context: u64, _flags: c_uint) -> Status, or UNKNOWN; { SUCCESS }
     fn cuCtxDisablePeerAccess(_context: u64) -> Status, or UNKNOWN; { SUCCESS }

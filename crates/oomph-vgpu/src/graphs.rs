@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
+use crate::arguments::Out;
 use crate::runtime::{Error, ILLEGAL_STATE, INVALID_VALUE, SUCCESS, UNKNOWN, fail};
 use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
-use crate::{export, ledger, put};
+use crate::{export, ledger};
 
 /// `cudaGraphNodeTypeConditional`.
 const CONDITIONAL: c_int = 13;
@@ -98,14 +99,14 @@ pub fn destroyed(handle: u64) {
 }
 
 export! {
-    fn cudaUserObjectCreate(out: *mut u64, at: *mut c_void, destroy: Option<Destructor>, references: c_uint, _flags: c_uint) -> Error, or UNKNOWN; {
+    unsafe fn cudaUserObjectCreate(out: Out<u64>, at: *mut c_void, destroy: Option<Destructor>, references: c_uint, _flags: c_uint) -> Error, or UNKNOWN; {
         if out.is_null() || references == 0 {
             return fail(INVALID_VALUE);
         }
         let handle = opaque_handle();
         let object = Object { at: at as usize, destroy, references: u64::from(references) };
         OBJECTS.lock().known.insert(handle, object);
-        unsafe { put(out, handle) };
+        out.put(handle);
         SUCCESS
     }
     fn cudaUserObjectRetain(object: u64, count: c_uint) -> Error, or UNKNOWN; {
@@ -148,14 +149,14 @@ export! {
         }
         if streams::begin_capture_to(stream, Some(graph)) { SUCCESS } else { fail(ILLEGAL_STATE) }
     }
-    fn cudaGraphConditionalHandleCreate(out: *mut c_ulonglong, graph: u64, _value: c_uint, _flags: c_uint) -> Error, or UNKNOWN; {
+    fn cudaGraphConditionalHandleCreate(out: Out<c_ulonglong>, graph: u64, _value: c_uint, _flags: c_uint) -> Error, or UNKNOWN; {
         if streams::graph(graph).is_none() {
             return fail(INVALID_VALUE);
         }
-        unsafe { put(out, opaque_handle()) };
+        out.put(opaque_handle());
         SUCCESS
     }
-    fn cudaGraphAddNode(out: *mut u64, graph: u64, _dependencies: *const u64, _edges: *const c_void, _count: usize, params: *mut NodeParams) -> Error, or UNKNOWN; {
+    unsafe fn cudaGraphAddNode(out: Out<u64>, graph: u64, _dependencies: *const u64, _edges: *const c_void, _count: usize, params: *mut NodeParams) -> Error, or UNKNOWN; {
         if params.is_null() || !streams::add_node(graph) {
             return fail(INVALID_VALUE);
         }
@@ -167,12 +168,12 @@ export! {
             // A node lives as long as the process may ask: a word for each body is kept.
             params.bodies = Box::leak(bodies.into_boxed_slice()).as_mut_ptr();
         }
-        unsafe { put(out, opaque_handle()) };
+        out.put(opaque_handle());
         SUCCESS
     }
     /// Memory that graphs allocate for themselves: none here.
-    fn cudaDeviceGetGraphMemAttribute(_device: c_int, _attribute: c_int, value: *mut u64) -> Error, or UNKNOWN; {
-        unsafe { put(value, 0) };
+    fn cudaDeviceGetGraphMemAttribute(_device: c_int, _attribute: c_int, value: Out<u64>) -> Error, or UNKNOWN; {
+        value.put(0);
         SUCCESS
     }
     fn cudaDeviceSetGraphMemAttribute(_device: c_int, _attribute: c_int, _value: *mut c_void) -> Error, or UNKNOWN; { SUCCESS }
@@ -195,8 +196,13 @@ mod tests {
         let (mut object, graph, executable) = (0, opaque_handle(), opaque_handle());
         // SAFETY: outputs are live variables.
         unsafe {
-            let made =
-                cudaUserObjectCreate(&raw mut object, std::ptr::null_mut(), Some(count), 1, 1);
+            let made = cudaUserObjectCreate(
+                (&mut object).into(),
+                std::ptr::null_mut(),
+                Some(count),
+                1,
+                1,
+            );
             assert_eq!(made, SUCCESS);
             assert_eq!(cudaGraphRetainUserObject(graph, object, 1, MOVE), SUCCESS);
             instantiated(graph, executable);
@@ -224,7 +230,7 @@ mod tests {
         // SAFETY: outputs are live variables; the node has two bodies.
         unsafe {
             let added = cudaGraphAddNode(
-                &raw mut node,
+                (&mut node).into(),
                 graph,
                 none,
                 std::ptr::null(),

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Duration;
 
+use crate::arguments::{In, Out, Text};
 use crate::clock::LAUNCH;
 use crate::device::{self, machine};
+use crate::export;
 use crate::families::Family;
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
 use crate::sync::Mutex;
 use crate::{busy, inner, streams};
-use crate::{export, put};
 
 /// `dim3`.
 #[repr(C)]
@@ -73,15 +74,12 @@ static FAMILIES: std::sync::LazyLock<Mutex<HashMap<u64, Family>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 /// A handle for a kernel that a module names.
-///
-/// # Safety
-/// `name` must be null or a C string.
-pub unsafe fn named(name: *const c_char) -> u64 {
+pub fn named(name: Text) -> u64 {
     let handle = streams::opaque_handle();
-    if !name.is_null() {
-        // SAFETY: the caller's contract.
-        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-        FAMILIES.lock().insert(handle, Family::of(&name));
+    if let Some(name) = name.get() {
+        FAMILIES
+            .lock()
+            .insert(handle, Family::of(&name.to_string_lossy()));
     }
     handle
 }
@@ -97,7 +95,7 @@ fn family(function: u64) -> Family {
         .find(|(host, _)| *host == function)
         .map(|found| found.1);
     let found = name.map_or(Family::default(), |name| {
-        // SAFETY: the name lies in the library that is launching this kernel.
+        // SAFETY: `__cudaRegisterFunction` got a C string in the library that launches this kernel.
         Family::of(&unsafe { CStr::from_ptr(name as *const c_char) }.to_string_lossy())
     });
     FAMILIES.lock().insert(function, found);
@@ -119,6 +117,12 @@ pub unsafe fn run(
     // SAFETY: the caller's contract.
     let time = unsafe { family(function).time(&machine().rates, grid, threads, arguments) };
     enqueued(stream, time);
+}
+
+/// The same for a launch whose arguments are not looked at.
+pub fn run_shape(function: u64, grid: [c_uint; 3], block: [c_uint; 3], stream: u64) {
+    // SAFETY: no arguments.
+    unsafe { run(function, grid, block, std::ptr::null(), stream) };
 }
 
 /// Accounts one launch on `stream` of which no more is known.
@@ -204,54 +208,54 @@ export! {
     }
     fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) -> (), or (); {}
     fn __cudaUnregisterFatBinary(_handle: *mut *mut c_void) -> (), or (); {}
-    fn __cudaRegisterFunction(_handle: *mut *mut c_void, host: u64, _device: *mut c_char, name: *const c_char) -> (), or (); {
+    unsafe fn __cudaRegisterFunction(_handle: *mut *mut c_void, host: u64, _device: *mut c_char, name: *const c_char) -> (), or (); {
         REGISTERED.lock().push((host, name as u64));
     }
     fn __cudaRegisterVar(_handle: *mut *mut c_void, host: u64, _address: *mut c_char, _name: *const c_char, _external: c_int, size: usize, _constant: c_int, _global: c_int) -> (), or (); {
         VARIABLES.lock().insert(host, (size, None));
     }
     fn __cudaInitModule(_handle: *mut *mut c_void) -> c_char, or 0; { 1 }
-    fn __cudaGetKernel(out: *mut u64, function: u64) -> Error, or UNKNOWN; {
-        unsafe { put(out, function) };
+    fn __cudaGetKernel(out: Out<u64>, function: u64) -> Error, or UNKNOWN; {
+        out.put(function);
         SUCCESS
     }
     fn __cudaPushCallConfiguration(grid: Dim3, block: Dim3, shared: usize, stream: u64) -> c_uint, or 0; {
         CONFIGURATIONS.with_borrow_mut(|stack| stack.push((grid, block, shared, stream)));
         0
     }
-    fn __cudaPopCallConfiguration(grid: *mut Dim3, block: *mut Dim3, shared: *mut usize, stream: *mut u64) -> Error, or UNKNOWN; {
+    fn __cudaPopCallConfiguration(grid: Out<Dim3>, block: Out<Dim3>, shared: Out<usize>, stream: Out<u64>) -> Error, or UNKNOWN; {
         let top = CONFIGURATIONS.with_borrow_mut(Vec::pop);
         let Some((top_grid, top_block, top_shared, top_stream)) = top else { return INVALID_VALUE };
-        unsafe {
-            put(grid, top_grid);
-            put(block, top_block);
-            put(shared, top_shared);
-            put(stream, top_stream);
-        }
+        grid.put(top_grid);
+        block.put(top_block);
+        shared.put(top_shared);
+        stream.put(top_stream);
         SUCCESS
     }
-    fn cudaLaunchKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn cudaLaunchKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+        // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
         unsafe { run(function, grid.into(), block.into(), arguments, stream) };
         SUCCESS
     }
-    fn __cudaLaunchKernel(kernel: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn __cudaLaunchKernel(kernel: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+        // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
         unsafe { run(kernel, grid.into(), block.into(), arguments, stream) };
         SUCCESS
     }
-    fn cudaLaunchCooperativeKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn cudaLaunchCooperativeKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+        // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
         unsafe { run(function, grid.into(), block.into(), arguments, stream) };
         SUCCESS
     }
-    fn cudaLaunchKernelExC(config: *const RuntimeLaunchConfig, function: u64, arguments: *mut *mut c_void) -> Error, or UNKNOWN; {
-        // SAFETY: the caller's launch configuration.
-        let Some(config) = (!config.is_null()).then(|| unsafe { config.read_unaligned() }) else { return INVALID_VALUE };
+    unsafe fn cudaLaunchKernelExC(config: In<RuntimeLaunchConfig>, function: u64, arguments: *mut *mut c_void) -> Error, or UNKNOWN; {
+        let Some(config) = config.get() else { return INVALID_VALUE };
+        // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
         unsafe { run(function, config.grid.into(), config.block.into(), arguments, config.stream) };
         SUCCESS
     }
-    fn cudaFuncGetAttributes(out: *mut FuncAttributes, _function: *const c_void) -> Error, or UNKNOWN; {
+    fn cudaFuncGetAttributes(out: Out<FuncAttributes>, _function: *const c_void) -> Error, or UNKNOWN; {
         let binary = binary_version();
-        unsafe {
-            put(out, FuncAttributes {
+        out.put(FuncAttributes {
                 shared_bytes: 0,
                 const_bytes: 0,
                 local_bytes: 0,
@@ -265,38 +269,37 @@ export! {
                 cluster: [0; 6],
                 reserved: [0; 16],
             });
-        }
         SUCCESS
     }
     fn cudaFuncSetAttribute(_function: *const c_void, _which: c_int, _value: c_int) -> Error, or UNKNOWN; { SUCCESS }
     fn cudaFuncSetCacheConfig(_function: *const c_void, _config: c_int) -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut c_int, _function: *const c_void, threads: c_int, shared: usize) -> Error, or UNKNOWN; {
-        unsafe { put(out, occupancy(threads, shared)) };
+    fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<c_int>, _function: *const c_void, threads: c_int, shared: usize) -> Error, or UNKNOWN; {
+        out.put(occupancy(threads, shared));
         SUCCESS
     }
-    fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: *mut c_int, _function: *const c_void, threads: c_int, shared: usize, _flags: c_uint) -> Error, or UNKNOWN; {
-        unsafe { put(out, occupancy(threads, shared)) };
+    fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: Out<c_int>, _function: *const c_void, threads: c_int, shared: usize, _flags: c_uint) -> Error, or UNKNOWN; {
+        out.put(occupancy(threads, shared));
         SUCCESS
     }
-    fn cudaGetSymbolAddress(out: *mut u64, symbol: u64) -> Error, or UNKNOWN; {
+    fn cudaGetSymbolAddress(out: Out<u64>, symbol: u64) -> Error, or UNKNOWN; {
         match variable(symbol) {
             Some(at) => {
-                unsafe { put(out, at) };
+                out.put(at);
                 SUCCESS
             }
             None => crate::runtime::fail(INVALID_VALUE),
         }
     }
-    fn cudaMemcpyToSymbol(symbol: u64, from: u64, len: usize, offset: usize, _kind: c_int) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemcpyToSymbol(symbol: u64, from: u64, len: usize, offset: usize, _kind: c_int) -> Error, or UNKNOWN; {
         if let Some(at) = variable(symbol) {
             // SAFETY: the variable has the size it was registered with; the caller keeps to it.
             unsafe { std::ptr::copy(from as *const u8, (at + offset as u64) as *mut u8, len) };
         }
         SUCCESS
     }
-    fn cudaMemcpyFromSymbol(to: u64, symbol: u64, len: usize, offset: usize, _kind: c_int) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemcpyFromSymbol(to: u64, symbol: u64, len: usize, offset: usize, _kind: c_int) -> Error, or UNKNOWN; {
         if let Some(at) = variable(symbol) {
-            // SAFETY: as above.
+            // SAFETY: the variable has the size it was registered with; the caller keeps to it.
             unsafe { std::ptr::copy((at + offset as u64) as *const u8, to as *mut u8, len) };
         }
         SUCCESS

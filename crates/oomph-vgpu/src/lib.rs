@@ -14,6 +14,7 @@
 //! - the library allocates bookkeeping only, never what it pretends to hold;
 //! - no Python, no logging, no threads of its own.
 
+pub mod arguments;
 pub mod board;
 pub mod busy;
 pub mod clock;
@@ -46,28 +47,28 @@ pub mod streams;
 pub mod stubs;
 pub mod sync;
 
-/// Defines an exported C function: counts the call, and turns a panic into `$panic` instead of
-/// letting it unwind into C.
+/// Defines exported C functions: each counts its calls and turns a panic into `$panic` instead of
+/// letting it unwind into C. A function is `unsafe` if its arguments promise more than their types
+/// say (see [`arguments`]).
 #[macro_export]
 macro_rules! export {
-    ($($(#[$meta:meta])* fn $name:ident($($arg:ident : $ty:ty),* $(,)?) -> $ret:ty, or $panic:expr; $body:block)*) => {$(
+    ($($(#[$meta:meta])* $($words:ident)+ ($($arg:ident : $ty:ty),* $(,)?) -> $ret:ty, or $panic:expr; $body:block)*) => {$(
+        $crate::entry! { [$($words)+] $(#[$meta])* ($($arg: $ty),*) -> $ret, or $panic; $body }
+    )*};
+}
+
+/// One function of [`export!`].
+#[macro_export]
+macro_rules! entry {
+    ([fn $name:ident] $($rest:tt)*) => { $crate::entry! { [extern "C" fn $name] $name $($rest)* } };
+    ([unsafe fn $name:ident] $($rest:tt)*) => { $crate::entry! { [unsafe extern "C" fn $name] $name $($rest)* } };
+    ([$($signature:tt)+] $name:ident $(#[$meta:meta])* ($($arg:ident : $ty:ty),*) -> $ret:ty, or $panic:expr; $body:block) => {
         $(#[$meta])*
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+        pub $($signature)+($($arg: $ty),*) -> $ret {
             static CALLS: $crate::ledger::Counter = $crate::ledger::Counter::new(stringify!($name));
             CALLS.hit();
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| $body)).unwrap_or($panic)
         }
-    )*};
-}
-
-/// Writes `value` to an output pointer of the caller, unless it is null.
-///
-/// # Safety
-/// `out` must be null or valid for a write of `T`, as the vendor's header promises.
-pub unsafe fn put<T>(out: *mut T, value: T) {
-    if !out.is_null() {
-        // SAFETY: the caller's contract, above. Outputs may be packed in foreign structs.
-        unsafe { out.write_unaligned(value) }
-    }
+    };
 }

@@ -1,45 +1,47 @@
 //! Kernels that are loaded at run time through the runtime's own interface.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
+use crate::arguments::{Out, Text};
 use crate::runtime::{Error, SUCCESS, UNKNOWN, fail};
 use crate::streams::opaque_handle;
-use crate::{export, ledger, put};
+use crate::{export, ledger};
 
 /// `cudaErrorSymbolNotFound`.
 const NOT_FOUND: Error = 500;
 const ABSENT: &str = "a variable of a library loaded at run time is taken to be absent";
 
 export! {
-    fn cudaLibraryLoadData(out: *mut u64, _code: *const c_void) -> Error, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cudaLibraryLoadData(out: Out<u64>, _code: *const c_void) -> Error, or UNKNOWN; {
+        out.put(opaque_handle());
         SUCCESS
     }
-    fn cudaLibraryLoadFromFile(out: *mut u64, _path: *const c_char) -> Error, or UNKNOWN; {
-        unsafe { put(out, opaque_handle()) };
+    fn cudaLibraryLoadFromFile(out: Out<u64>, _path: Text) -> Error, or UNKNOWN; {
+        out.put(opaque_handle());
         SUCCESS
     }
     fn cudaLibraryUnload(_library: u64) -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaLibraryGetKernel(out: *mut u64, _library: u64, name: *const c_char) -> Error, or UNKNOWN; {
-        unsafe { put(out, crate::kernels::named(name)) };
+    fn cudaLibraryGetKernel(out: Out<u64>, _library: u64, name: Text) -> Error, or UNKNOWN; {
+        out.put(crate::kernels::named(name));
         SUCCESS
     }
-    fn cudaLibraryGetKernelCount(count: *mut c_uint, _library: u64) -> Error, or UNKNOWN; {
-        unsafe { put(count, 0) };
+    fn cudaLibraryGetKernelCount(count: Out<c_uint>, _library: u64) -> Error, or UNKNOWN; {
+        count.put(0);
         SUCCESS
     }
     fn cudaLibraryEnumerateKernels(_kernels: *mut u64, _count: c_uint, _library: u64) -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaLibraryGetGlobal(at: *mut u64, size: *mut usize, _library: u64, _name: *const c_char) -> Error, or UNKNOWN; {
+    fn cudaLibraryGetGlobal(at: Out<u64>, size: Out<usize>, _library: u64, _name: Text) -> Error, or UNKNOWN; {
         ledger::assume("cudaLibraryGetGlobal", ABSENT);
-        unsafe { put(at, 0); put(size, 0) };
+        at.put(0);
+        size.put(0);
         fail(NOT_FOUND)
     }
-    fn cudaLibraryGetManaged(at: *mut u64, size: *mut usize, library: u64, name: *const c_char) -> Error, or UNKNOWN; {
-        unsafe { cudaLibraryGetGlobal(at, size, library, name) }
+    fn cudaLibraryGetManaged(at: Out<u64>, size: Out<usize>, library: u64, name: Text) -> Error, or UNKNOWN; {
+        cudaLibraryGetGlobal(at, size, library, name)
     }
-    fn cudaLibraryGetUnifiedFunction(at: *mut u64, _library: u64, _name: *const c_char) -> Error, or UNKNOWN; {
+    fn cudaLibraryGetUnifiedFunction(at: Out<u64>, _library: u64, _name: Text) -> Error, or UNKNOWN; {
         ledger::assume("cudaLibraryGetUnifiedFunction", ABSENT);
-        unsafe { put(at, 0) };
+        at.put(0);
         fail(NOT_FOUND)
     }
     fn cudaKernelSetAttributeForDevice(_kernel: u64, _attribute: c_int, _value: c_int, _device: c_int) -> Error, or UNKNOWN; { SUCCESS }

@@ -55,7 +55,7 @@ unsafe extern "C" fn refuse(_name: *const c_char, _flags: c_int) -> *mut c_void 
 fn system_open() -> usize {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
     once(&FOUND, || {
-        // SAFETY: looks a name up among the libraries after this one.
+        // SAFETY: the name is a C string that lives for ever.
         unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) as usize }
     })
 }
@@ -67,7 +67,7 @@ fn system_symbol() -> usize {
     const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
     once(&FOUND, || {
         let find = |version: &CStr| {
-            // SAFETY: looks a name up among the libraries after this one.
+            // SAFETY: name and version are C strings that live for ever.
             unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) as usize }
         };
         VERSIONS
@@ -98,7 +98,7 @@ pub unsafe fn symbol_of(handle: *mut c_void, name: &CStr) -> *mut c_void {
     if system == 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: the C library's function with its signature.
+    // SAFETY: the C library's `dlsym`, which has this signature; the caller's handle is open.
     unsafe { std::mem::transmute::<usize, Symbol>(system)(handle, name.as_ptr()) }
 }
 
@@ -127,7 +127,7 @@ fn open_own() -> Option<usize> {
 
 unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
     let stands_in = inner::is_inside() && !name.is_null() && {
-        // SAFETY: a C string by the standard.
+        // SAFETY: not null, so what `dlopen` takes: a C string.
         let name = unsafe { CStr::from_ptr(name) }.to_bytes();
         name.starts_with(b"libnvrtc.so") || name.starts_with(b"libcublasLt.so")
     };
@@ -180,7 +180,8 @@ struct LinkMap {
 /// `handle` must be from `dlopen`.
 unsafe fn is_replaced(handle: *mut c_void) -> bool {
     let mut map: *const LinkMap = std::ptr::null();
-    // SAFETY: asks the loader for its record of an open library, which lives as long as that.
+    // SAFETY: the handle is open, so the loader writes its record's address, and record and path live
+    // as long as the library is open.
     unsafe {
         if libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) != 0
             || map.is_null()
@@ -215,7 +216,7 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
     {
         return choice;
     }
-    // SAFETY: a C string and a handle by the standard.
+    // SAFETY: neither is null or a wildcard, so what `dlsym` takes: an open handle and a C string.
     unsafe {
         let name = CStr::from_ptr(name);
         let is_cuda = [b"cu".as_slice(), b"nv", b"nccl", b"__cuda"]

@@ -261,19 +261,19 @@ impl Meeting {
     }
 
     fn head(&self) -> &'static Head {
-        // SAFETY: atomics inside the file.
+        // SAFETY: the file begins with the head, which is made of atomics.
         unsafe { self.file.at(0) }
     }
 
     /// The slot of a member on the board plus one.
     fn member(&self, rank: u32) -> &'static AtomicU64 {
-        // SAFETY: as above.
+        // SAFETY: after the head the file has an atomic for each rank.
         unsafe { self.file.at(64 + rank as usize * 8) }
     }
 
     fn entry(&self, number: u64) -> &'static Entry {
         let index = (number % RING) as usize;
-        // SAFETY: as above.
+        // SAFETY: `index` is below the number of entries, which are made of atomics.
         unsafe {
             self.file
                 .at(Self::entries(self.size as usize) + index * size_of::<Entry>())
@@ -282,7 +282,7 @@ impl Meeting {
 
     fn written(&self, number: u64, rank: u32) -> &'static Written {
         let index = (number % RING) as usize * self.size as usize + rank as usize;
-        // SAFETY: as above.
+        // SAFETY: `index` is below the number of calls, which are made of atomics.
         unsafe {
             self.file
                 .at(Self::calls(self.size as usize) + index * size_of::<Written>())
@@ -303,8 +303,8 @@ impl Meeting {
 
     fn message(&self, from: u32, to: u32, number: u64) -> (&'static Message, u64) {
         let at = self.pair(from, to) + 64 + (number % MESSAGES) as usize * MESSAGE;
-        // SAFETY: as above.
         (
+            // SAFETY: each pair has room for so many messages, whose heads are made of atomics.
             unsafe { self.file.at(at) },
             self.file.address(at + size_of::<Message>()),
         )
@@ -491,6 +491,7 @@ impl Meeting {
         // What follows from an unknown contribution is unknown, whatever the others say.
         if !known {
             self.leave(number);
+            // SAFETY: the caller's buffer has room for the result.
             unsafe { reduce::clear(to, len) };
             return Ok(Some(false));
         }
@@ -796,7 +797,7 @@ impl Meeting {
     }
 
     fn ring(&self, from: u32, to: u32) {
-        // SAFETY: atomics inside the file.
+        // SAFETY: each pair's room begins with its head, which is made of atomics.
         let head: &PairHead = unsafe { self.file.at(self.pair(from, to)) };
         shared::wake(&head.signal);
     }
@@ -810,7 +811,7 @@ impl Meeting {
         peer: u32,
         done: &dyn Fn() -> bool,
     ) -> Result<(), String> {
-        // SAFETY: atomics inside the file.
+        // SAFETY: each pair's room begins with its head, which is made of atomics.
         let head: &PairHead = unsafe { self.file.at(self.pair(from, to)) };
         board::wait(
             self.board,

@@ -12,6 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::arguments::{In, Out, Text};
 use crate::board::{self, Board};
 use crate::context::Charge;
 use crate::device::{self, machine};
@@ -19,7 +20,7 @@ use crate::meeting::{Call, Meeting, Ticket, What};
 use crate::reduce::{self, Kind, Operation};
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{export, ledger, put, runtime, streams};
+use crate::{export, ledger, runtime, streams};
 
 pub type Result = c_int;
 const SUCCESS: Result = 0;
@@ -138,7 +139,7 @@ fn hash(value: impl Hash) -> u64 {
 }
 
 /// Makes a communicator; with an id its ranks meet.
-fn create(out: *mut u64, rank: c_int, size: c_int, id: Option<u64>) -> Result {
+fn create(out: Out<u64>, rank: c_int, size: c_int, id: Option<u64>) -> Result {
     if size < 1 || rank < 0 || rank >= size {
         return INVALID_ARGUMENT;
     }
@@ -171,8 +172,7 @@ fn create(out: *mut u64, rank: c_int, size: c_int, id: Option<u64>) -> Result {
         );
     }
     COMMUNICATORS.lock().insert(handle, communicator);
-    // SAFETY: the vendor's header promises an output.
-    unsafe { put(out, handle) };
+    out.put(handle);
     SUCCESS
 }
 
@@ -210,6 +210,7 @@ fn used(handle: u64, what: What, root: u32, stream: u64, bytes: u64) -> Option<C
 struct Act {
     communicator: Communicator,
     call: Call,
+    /// The caller's buffers: valid until the act has run, and of the size that the call states.
     from: u64,
     to: u64,
     stream: u64,
@@ -492,9 +493,9 @@ export! {
     fn oomph_vgpu_hold(on: c_int) -> (), or (); { HOLD.store(on != 0, Ordering::Relaxed); }
     /// The next result of grouped calls: its address. Returns 1 if it is known, 0 if not, -1 if there
     /// is none.
-    fn oomph_vgpu_arrival(at: *mut u64) -> c_int, or -1; {
+    fn oomph_vgpu_arrival(at: Out<u64>) -> c_int, or -1; {
         let Some((address, known)) = ARRIVALS.lock().pop_front() else { return -1 };
-        unsafe { put(at, address) };
+        at.put(address);
         c_int::from(known)
     }
     /// Says which rank of the whole job this process is; -1 leaves it open.
@@ -507,44 +508,42 @@ export! {
         }
     }
     /// Says how this process ends: `failed` or not, and in a few words.
-    fn oomph_vgpu_leave(failed: c_int, how: *const c_char) -> (), or (); {
-        if let Some(board) = board::get() {
-            // SAFETY: the recorder gives a text.
-            let how = unsafe { std::ffi::CStr::from_ptr(how) };
+    fn oomph_vgpu_leave(failed: c_int, how: Text) -> (), or (); {
+        if let (Some(board), Some(how)) = (board::get(), how.get()) {
             board.leave(failed != 0, &how.to_string_lossy());
         }
     }
-    fn ncclGetVersion(version: *mut c_int) -> Result, or INTERNAL; {
-        unsafe { put(version, 22_809) };
+    fn ncclGetVersion(version: Out<c_int>) -> Result, or INTERNAL; {
+        version.put(22_809);
         SUCCESS
     }
-    fn ncclGetUniqueId(out: *mut UniqueId) -> Result, or INTERNAL; {
+    fn ncclGetUniqueId(out: Out<UniqueId>) -> Result, or INTERNAL; {
         let mut id = [0_u8; 128];
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         id[..8].copy_from_slice(&opaque_handle().to_le_bytes());
         id[8..12].copy_from_slice(&std::process::id().to_le_bytes());
         id[12..28].copy_from_slice(&now.as_nanos().to_le_bytes());
-        unsafe { put(out, UniqueId(id)) };
+        out.put(UniqueId(id));
         SUCCESS
     }
-    fn ncclCommInitRank(out: *mut u64, size: c_int, id: UniqueId, rank: c_int) -> Result, or INTERNAL; {
+    fn ncclCommInitRank(out: Out<u64>, size: c_int, id: UniqueId, rank: c_int) -> Result, or INTERNAL; {
         create(out, rank, size, Some(hash(id.0)))
     }
-    fn ncclCommInitRankConfig(out: *mut u64, size: c_int, id: UniqueId, rank: c_int, _config: *mut c_void) -> Result, or INTERNAL; {
+    fn ncclCommInitRankConfig(out: Out<u64>, size: c_int, id: UniqueId, rank: c_int, _config: *mut c_void) -> Result, or INTERNAL; {
         create(out, rank, size, Some(hash(id.0)))
     }
-    fn ncclCommInitRankScalable(out: *mut u64, size: c_int, rank: c_int, _ids: c_int, id: *const UniqueId, _config: *mut c_void) -> Result, or INTERNAL; {
-        // SAFETY: there is one at least.
-        let id = unsafe { id.as_ref() };
-        create(out, rank, size, id.map(|id| hash(id.0)))
+    fn ncclCommInitRankScalable(out: Out<u64>, size: c_int, rank: c_int, _ids: c_int, id: In<UniqueId>, _config: *mut c_void) -> Result, or INTERNAL; {
+        create(out, rank, size, id.get().map(|id| hash(id.0)))
     }
-    fn ncclCommInitAll(out: *mut u64, size: c_int, devices: *const c_int) -> Result, or INTERNAL; {
+    unsafe fn ncclCommInitAll(out: *mut u64, size: c_int, devices: *const c_int) -> Result, or INTERNAL; {
         let before = device::current();
         for rank in 0..size {
-            // SAFETY: as many devices and outputs as the size states.
+            // SAFETY: the caller gives as many devices as the size states, or none.
             let index = if devices.is_null() { rank } else { unsafe { devices.add(rank as usize).read_unaligned() } };
             device::set_current(index);
-            let status = create(unsafe { out.add(rank as usize) }, rank, size, None);
+            // SAFETY: the caller gives as many outputs.
+            let out = unsafe { Out::new(out.add(rank as usize)) };
+            let status = create(out, rank, size, None);
             if status != SUCCESS {
                 return status;
             }
@@ -552,12 +551,12 @@ export! {
         device::set_current(before as c_int);
         SUCCESS
     }
-    fn ncclCommSplit(parent: u64, color: c_int, key: c_int, out: *mut u64, _config: *mut c_void) -> Result, or INTERNAL; {
+    fn ncclCommSplit(parent: u64, color: c_int, key: c_int, out: Out<u64>, _config: *mut c_void) -> Result, or INTERNAL; {
         let found = COMMUNICATORS.lock().get(&parent).cloned();
         let Some(parent) = found else { return INVALID_ARGUMENT };
         let Some(meeting) = &parent.meeting else {
             if color < 0 {
-                unsafe { put(out, 0) };
+                out.put(0);
                 return SUCCESS;
             }
             if parent.size > 1 {
@@ -571,7 +570,7 @@ export! {
             Err(text) => return failed(text),
         };
         if color < 0 {
-            unsafe { put(out, 0) };
+            out.put(0);
             return SUCCESS;
         }
         let mut members: Vec<(c_int, usize)> = all
@@ -585,7 +584,7 @@ export! {
         let id = hash((meeting.id, meeting.operations(), color));
         create(out, rank as c_int, members.len() as c_int, Some(id))
     }
-    fn ncclCommShrink(parent: u64, excluded: *const c_int, count: c_int, out: *mut u64, _config: *mut c_void, _flags: c_int) -> Result, or INTERNAL; {
+    unsafe fn ncclCommShrink(parent: u64, excluded: *const c_int, count: c_int, out: Out<u64>, _config: *mut c_void, _flags: c_int) -> Result, or INTERNAL; {
         let found = COMMUNICATORS.lock().get(&parent).cloned();
         let Some(parent) = found else { return INVALID_ARGUMENT };
         // SAFETY: the caller gives so many ranks.
@@ -607,20 +606,20 @@ export! {
         }
         SUCCESS
     }
-    fn ncclCommCount(handle: u64, out: *mut c_int) -> Result, or INTERNAL; {
+    fn ncclCommCount(handle: u64, out: Out<c_int>) -> Result, or INTERNAL; {
         let communicators = COMMUNICATORS.lock();
         let Some(found) = communicators.get(&handle) else { return INVALID_ARGUMENT };
-        unsafe { put(out, found.size) };
+        out.put(found.size);
         SUCCESS
     }
-    fn ncclCommUserRank(handle: u64, out: *mut c_int) -> Result, or INTERNAL; {
+    fn ncclCommUserRank(handle: u64, out: Out<c_int>) -> Result, or INTERNAL; {
         let communicators = COMMUNICATORS.lock();
         let Some(found) = communicators.get(&handle) else { return INVALID_ARGUMENT };
-        unsafe { put(out, found.rank) };
+        out.put(found.rank);
         SUCCESS
     }
-    fn ncclCommGetAsyncError(_handle: u64, out: *mut Result) -> Result, or INTERNAL; {
-        unsafe { put(out, SUCCESS) };
+    fn ncclCommGetAsyncError(_handle: u64, out: Out<Result>) -> Result, or INTERNAL; {
+        out.put(SUCCESS);
         SUCCESS
     }
     fn ncclGroupStart() -> Result, or INTERNAL; {
@@ -641,45 +640,45 @@ export! {
             Err(text) => failed(text),
         }
     }
-    fn ncclRedOpCreatePreMulSum(out: *mut c_int, scalar: *const c_void, kind: c_int, _residence: c_int, _handle: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclRedOpCreatePreMulSum(out: Out<c_int>, scalar: *const c_void, kind: c_int, _residence: c_int, _handle: u64) -> Result, or INTERNAL; {
         let mut factors = FACTORS.lock();
         // SAFETY: the caller gives one element of this type; device memory can be read here.
         factors.push(unsafe { reduce::scalar(Kind(kind as u8), scalar as u64) });
-        unsafe { put(out, (OWN_OPERATIONS as usize + factors.len() - 1) as c_int) };
+        out.put((OWN_OPERATIONS as usize + factors.len() - 1) as c_int);
         SUCCESS
     }
     fn ncclRedOpDestroy(_operation: c_int, _handle: u64) -> Result, or INTERNAL; { SUCCESS }
-    fn ncclAllReduce(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclAllReduce(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::AllReduce, from, to, count, kind, operation, 0, handle, stream)
     }
-    fn ncclReduce(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclReduce(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::Reduce, from, to, count, kind, operation, root, handle, stream)
     }
-    fn ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::Broadcast, from, to, count, kind, 0, root, handle, stream)
     }
-    fn ncclBcast(at: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclBcast(at: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::Broadcast, at, at, count, kind, 0, root, handle, stream)
     }
-    fn ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::AllGather, from, to, count, kind, 0, 0, handle, stream)
     }
-    fn ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::ReduceScatter, from, to, count, kind, operation, 0, handle, stream)
     }
-    fn ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::AllToAll, from, to, count, kind, 0, 0, handle, stream)
     }
-    fn ncclSend(from: u64, count: usize, kind: c_int, peer: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclSend(from: u64, count: usize, kind: c_int, peer: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::Send, from, 0, count, kind, 0, peer, handle, stream)
     }
-    fn ncclRecv(to: u64, count: usize, kind: c_int, peer: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclRecv(to: u64, count: usize, kind: c_int, peer: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::Receive, 0, to, count, kind, 0, peer, handle, stream)
     }
-    fn ncclGather(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclGather(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::Gather, from, to, count, kind, 0, root, handle, stream)
     }
-    fn ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
+    unsafe fn ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, handle: u64, stream: u64) -> Result, or INTERNAL; {
         perform(What::Scatter, from, to, count, kind, 0, root, handle, stream)
     }
     // One-sided signals carry nothing here.
@@ -692,10 +691,10 @@ export! {
     fn ncclWaitSignal(_count: c_int, _signals: *const c_void, handle: u64, _stream: u64) -> Result, or INTERNAL; {
         if COMMUNICATORS.lock().contains_key(&handle) { SUCCESS } else { INVALID_ARGUMENT }
     }
-    fn ncclCommGetUniqueId(_handle: u64, out: *mut UniqueId) -> Result, or INTERNAL; {
-        unsafe { ncclGetUniqueId(out) }
+    fn ncclCommGetUniqueId(_handle: u64, out: Out<UniqueId>) -> Result, or INTERNAL; {
+        ncclGetUniqueId(out)
     }
-    fn ncclCommGrow(parent: u64, size: c_int, _id: *const UniqueId, rank: c_int, out: *mut u64, _config: *mut c_void) -> Result, or INTERNAL; {
+    fn ncclCommGrow(parent: u64, size: c_int, _id: *const UniqueId, rank: c_int, out: Out<u64>, _config: *mut c_void) -> Result, or INTERNAL; {
         let found = COMMUNICATORS.lock().get(&parent).cloned();
         // Those who were in it before keep their rank.
         let rank = if rank < 0 { found.map_or(0, |found| found.rank) } else { rank };
@@ -703,22 +702,22 @@ export! {
         create(out, rank, size, None)
     }
     /// Memory that a communicator could give back: none is modelled.
-    fn ncclCommMemStats(_handle: u64, _which: c_int, out: *mut u64) -> Result, or INTERNAL; {
-        unsafe { put(out, 0) };
+    fn ncclCommMemStats(_handle: u64, _which: c_int, out: Out<u64>) -> Result, or INTERNAL; {
+        out.put(0);
         SUCCESS
     }
     // Windows into the memory of other ranks are refused, as by a system without them.
-    fn ncclWinGetUserPtr(_handle: u64, _window: u64, out: *mut u64) -> Result, or INTERNAL; {
-        unsafe { put(out, 0) };
+    fn ncclWinGetUserPtr(_handle: u64, _window: u64, out: Out<u64>) -> Result, or INTERNAL; {
+        out.put(0);
         INVALID_USAGE
     }
     fn ncclGetLsaMultimemDevicePointer() -> Result, or INTERNAL; { INVALID_USAGE }
     fn ncclGetPeerDevicePointer() -> Result, or INTERNAL; { INVALID_USAGE }
-    fn ncclMemAlloc(out: *mut *mut c_void, size: usize) -> Result, or INTERNAL; {
-        if unsafe { runtime::cudaMalloc(out, size) } == runtime::SUCCESS { SUCCESS } else { 1 }
+    fn ncclMemAlloc(out: Out<*mut c_void>, size: usize) -> Result, or INTERNAL; {
+        if runtime::cudaMalloc(out, size) == runtime::SUCCESS { SUCCESS } else { 1 }
     }
     fn ncclMemFree(at: *mut c_void) -> Result, or INTERNAL; {
-        if unsafe { runtime::cudaFree(at) } == runtime::SUCCESS { SUCCESS } else { INVALID_ARGUMENT }
+        if runtime::cudaFree(at) == runtime::SUCCESS { SUCCESS } else { INVALID_ARGUMENT }
     }
     fn ncclGetErrorString(status: Result) -> *const c_char, or std::ptr::null(); {
         let text = match status {

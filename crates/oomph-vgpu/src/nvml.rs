@@ -3,8 +3,9 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
+use crate::arguments::{Out, put_text};
 use crate::device::{self, machine};
-use crate::{driver, export, put};
+use crate::{driver, export};
 
 pub type Return = c_int;
 const SUCCESS: Return = 0;
@@ -18,16 +19,15 @@ fn index(handle: u64) -> Option<usize> {
     (index < machine().count as usize).then_some(index)
 }
 
-unsafe fn put_text(out: *mut c_char, room: c_uint, text: &str) -> Return {
-    if out.is_null() || (room as usize) <= text.len() {
-        return INVALID_ARGUMENT;
+/// # Safety
+/// `out` must be null or valid for writes of `room` bytes.
+unsafe fn answer(out: *mut c_char, room: c_uint, text: &str) -> Return {
+    // SAFETY: the caller's contract.
+    if room as usize > text.len() && unsafe { put_text(out, room as usize, text) } {
+        SUCCESS
+    } else {
+        INVALID_ARGUMENT
     }
-    // SAFETY: the caller gives `room` bytes, which hold the text and its terminator.
-    unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), out, text.len());
-        *out.add(text.len()) = 0;
-    }
-    SUCCESS
 }
 
 /// `nvmlMemory_t`.
@@ -45,41 +45,44 @@ export! {
     fn nvmlInitWithFlags(_flags: c_uint) -> Return, or UNKNOWN; { SUCCESS }
     fn nvmlShutdown() -> Return, or UNKNOWN; { SUCCESS }
     fn nvmlErrorString(_status: Return) -> *const c_char, or std::ptr::null(); { c"virtual GPU".as_ptr() }
-    fn nvmlSystemGetDriverVersion(out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
-        unsafe { put_text(out, room, machine().config.text("driver_name", "580.159.04")) }
+    unsafe fn nvmlSystemGetDriverVersion(out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
+        // SAFETY: `out` has `room` bytes by the vendor's header.
+        unsafe { answer(out, room, machine().config.text("driver_name", "580.159.04")) }
     }
-    fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) -> Return, or UNKNOWN; {
-        unsafe { crate::runtime::cudaDriverGetVersion(version) }
+    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) -> Return, or UNKNOWN; {
+        crate::runtime::cudaDriverGetVersion(version)
     }
-    fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Return, or UNKNOWN; {
-        unsafe { put(count, machine().count as c_uint) };
+    fn nvmlDeviceGetCount_v2(count: Out<c_uint>) -> Return, or UNKNOWN; {
+        count.put(machine().count as c_uint);
         SUCCESS
     }
-    fn nvmlDeviceGetHandleByIndex_v2(which: c_uint, out: *mut u64) -> Return, or UNKNOWN; {
+    fn nvmlDeviceGetHandleByIndex_v2(which: c_uint, out: Out<u64>) -> Return, or UNKNOWN; {
         if which >= machine().count {
             return INVALID_ARGUMENT;
         }
-        unsafe { put(out, u64::from(which) + 1) };
+        out.put(u64::from(which) + 1);
         SUCCESS
     }
-    fn nvmlDeviceGetHandleByPciBusId_v2(_bus: *const c_char, out: *mut u64) -> Return, or UNKNOWN; {
-        unsafe { put(out, device::physical(device::current() as c_int) as u64 + 1) };
+    fn nvmlDeviceGetHandleByPciBusId_v2(_bus: *const c_char, out: Out<u64>) -> Return, or UNKNOWN; {
+        out.put(device::physical(device::current() as c_int) as u64 + 1);
         SUCCESS
     }
-    fn nvmlDeviceGetHandleByUUID(_uuid: *const c_char, out: *mut u64) -> Return, or UNKNOWN; {
-        unsafe { put(out, 1) };
+    fn nvmlDeviceGetHandleByUUID(_uuid: *const c_char, out: Out<u64>) -> Return, or UNKNOWN; {
+        out.put(1);
         SUCCESS
     }
-    fn nvmlDeviceGetUUID(handle: u64, out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
+    unsafe fn nvmlDeviceGetUUID(handle: u64, out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
         let Some(index) = index(handle) else { return INVALID_ARGUMENT };
         let hex = format!("{:032x}", u128::from_be_bytes(driver::uuid(index as c_int)));
         let text = format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
-        unsafe { put_text(out, room, &text) }
+        // SAFETY: `out` has `room` bytes by the vendor's header.
+        unsafe { answer(out, room, &text) }
     }
-    fn nvmlDeviceGetName(_handle: u64, out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
-        unsafe { put_text(out, room, &machine().properties.name) }
+    unsafe fn nvmlDeviceGetName(_handle: u64, out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
+        // SAFETY: `out` has `room` bytes by the vendor's header.
+        unsafe { answer(out, room, &machine().properties.name) }
     }
-    fn nvmlDeviceGetMemoryInfo(handle: u64, out: *mut Memory) -> Return, or UNKNOWN; {
+    fn nvmlDeviceGetMemoryInfo(handle: u64, out: Out<Memory>) -> Return, or UNKNOWN; {
         let Some(which) = index(handle) else { return INVALID_ARGUMENT };
         // Those that CUDA_VISIBLE_DEVICES hides are there all the same, as far as this process knows unused.
         let seen = machine().devices.iter().map(|device| device.memory.lock()).find(|memory| memory.index() as usize == which);
@@ -89,19 +92,19 @@ export! {
             free: memory.free(),
             used: memory.used(),
         });
-        unsafe { put(out, memory) };
+        out.put(memory);
         SUCCESS
     }
-    fn nvmlDeviceGetComputeRunningProcesses(_handle: u64, count: *mut c_uint, _list: *mut u8) -> Return, or UNKNOWN; {
-        unsafe { put(count, 0) };
+    fn nvmlDeviceGetComputeRunningProcesses(_handle: u64, count: Out<c_uint>, _list: *mut u8) -> Return, or UNKNOWN; {
+        count.put(0);
         SUCCESS
     }
-    fn nvmlDeviceGetComputeRunningProcesses_v3(_handle: u64, count: *mut c_uint, _list: *mut u8) -> Return, or UNKNOWN; {
-        unsafe { put(count, 0) };
+    fn nvmlDeviceGetComputeRunningProcesses_v3(_handle: u64, count: Out<c_uint>, _list: *mut u8) -> Return, or UNKNOWN; {
+        count.put(0);
         SUCCESS
     }
-    fn nvmlDeviceGetP2PStatus(_a: u64, _b: u64, _which: c_int, status: *mut c_int) -> Return, or UNKNOWN; {
-        unsafe { put(status, 0) };
+    fn nvmlDeviceGetP2PStatus(_a: u64, _b: u64, _which: c_int, status: Out<c_int>) -> Return, or UNKNOWN; {
+        status.put(0);
         SUCCESS
     }
     fn nvmlDeviceGetNvLinkRemoteDeviceType() -> Return, or UNKNOWN; { NOT_SUPPORTED }

@@ -208,7 +208,7 @@ impl Work {
             let sum =
                 (1..self.ranks).fold(at(0), |sum, rank| sum.combine(at(rank), self.operation));
             let result = write(sum.finish(self.operation, self.ranks));
-            // SAFETY: as above.
+            // SAFETY: the caller's contract; NCCL's buffers need no alignment.
             unsafe { (self.to as *mut S).add(index).write_unaligned(result) };
         }
     }

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
 use std::fmt::Write;
 
+use crate::arguments::Out;
 use crate::device::machine;
-use crate::{export, ledger, put};
+use crate::{export, ledger};
 
 /// The state of a device, in bytes.
 #[repr(C)]
@@ -27,18 +28,10 @@ pub struct Usage {
 export! {
     /// The interface below; a recorder refuses a library that speaks another.
     fn oomph_vgpu_interface() -> c_int, or 0; { 1 }
-    fn oomph_vgpu_usage(device: c_int, out: *mut Usage) -> c_int, or -1; {
+    fn oomph_vgpu_usage(device: c_int, out: Out<Usage>) -> c_int, or -1; {
         let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
         let memory = found.memory.lock();
-        unsafe {
-            put(out, Usage { total: memory.total, limit: memory.limit, allocated: memory.allocated, context: memory.context, peak: memory.peak });
-        }
-        0
-    }
-    /// Moves the capacity; `u64::MAX` lifts it.
-    fn oomph_vgpu_set_limit(device: c_int, limit: u64) -> c_int, or -1; {
-        let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
-        found.memory.lock().limit = limit;
+        out.put(Usage { total: memory.total, limit: memory.limit, allocated: memory.allocated, context: memory.context, peak: memory.peak });
         0
     }
     /// Lets requests for memory fail although there is room: the `first` from now (counted from 1)
@@ -60,14 +53,14 @@ export! {
         u64::try_from(crate::streams::horizon(device).as_nanos()).unwrap_or(u64::MAX)
     }
     /// Clears device memory, outside of any stream and in no time.
-    fn oomph_vgpu_clear(at: u64, len: u64) -> (), or (); {
+    unsafe fn oomph_vgpu_clear(at: u64, len: u64) -> (), or (); {
         if crate::driver::device_of(at).is_some() {
             // SAFETY: the recorder names a live allocation and its length.
             unsafe { crate::runtime::set(at, 0, len as usize) };
         }
     }
     /// Calls and assumptions as JSON. Returns the length; writes at most `room` bytes.
-    fn oomph_vgpu_report(out: *mut c_char, room: usize) -> usize, or 0; {
+    unsafe fn oomph_vgpu_report(out: *mut c_char, room: usize) -> usize, or 0; {
         let text = report();
         if !out.is_null() {
             let count = text.len().min(room);

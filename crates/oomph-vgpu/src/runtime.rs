@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
+use crate::arguments::{Out, Text, put_text};
 use crate::context::Charge;
 use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
 use crate::sync::Mutex;
-use crate::{clock, driver, export, graphs, ledger, nccl, put};
+use crate::{clock, driver, export, graphs, ledger, nccl};
 
 pub type Error = c_int;
 pub const SUCCESS: Error = 0;
@@ -160,25 +161,25 @@ fn is_cuda_12() -> bool {
 }
 
 export! {
-    fn cudaRuntimeGetVersion(version: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { put(version, machine().config.int("cuda_version", 13_000)) };
+    fn cudaRuntimeGetVersion(version: Out<c_int>) -> Error, or UNKNOWN; {
+        version.put(machine().config.int("cuda_version", 13_000));
         SUCCESS
     }
-    fn cudaDriverGetVersion(version: *mut c_int) -> Error, or UNKNOWN; {
+    fn cudaDriverGetVersion(version: Out<c_int>) -> Error, or UNKNOWN; {
         // A driver is never older than what a working program was built for.
         let built_for = machine().config.int("cuda_version", 13_000);
-        unsafe { put(version, machine().config.int("driver_version", 13_000).max(built_for)) };
+        version.put(machine().config.int("driver_version", 13_000).max(built_for));
         SUCCESS
     }
-    fn cudaGetDeviceCount(count: *mut c_int) -> Error, or UNKNOWN; {
+    fn cudaGetDeviceCount(count: Out<c_int>) -> Error, or UNKNOWN; {
         if device::is_forked() {
             return fail(INITIALIZATION);
         }
-        unsafe { put(count, machine().devices.len() as c_int) };
+        count.put(machine().devices.len() as c_int);
         SUCCESS
     }
-    fn cudaGetDevice(index: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { put(index, device::current() as c_int) };
+    fn cudaGetDevice(index: Out<c_int>) -> Error, or UNKNOWN; {
+        index.put(device::current() as c_int);
         SUCCESS
     }
     fn cudaSetDevice(index: c_int) -> Error, or UNKNOWN; {
@@ -198,54 +199,47 @@ export! {
         })
     }
     fn cudaDeviceReset() -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { put(least, 0); put(greatest, -5) };
+    fn cudaDeviceGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) -> Error, or UNKNOWN; {
+        least.put(0);
+        greatest.put(-5);
         SUCCESS
     }
-    fn cudaDeviceGetPCIBusId(text: *mut c_char, len: c_int, index: c_int) -> Error, or UNKNOWN; {
-        let id = format!("00000000:{:02X}:00.0\0", device::physical(index) + 1);
-        let len = usize::try_from(len).unwrap_or(0).min(id.len());
-        if text.is_null() || len == 0 {
-            return fail(INVALID_VALUE);
-        }
-        // SAFETY: the caller gives a buffer of `len` bytes; the last one is made the terminator.
-        unsafe {
-            std::ptr::copy_nonoverlapping(id.as_ptr().cast(), text, len);
-            *text.add(len - 1) = 0;
-        }
-        SUCCESS
+    unsafe fn cudaDeviceGetPCIBusId(text: *mut c_char, len: c_int, index: c_int) -> Error, or UNKNOWN; {
+        let id = format!("00000000:{:02X}:00.0", device::physical(index) + 1);
+        // SAFETY: the caller gives a buffer of `len` bytes.
+        check(unsafe { put_text(text, usize::try_from(len).unwrap_or(0), &id) }, INVALID_VALUE)
     }
-    fn cudaDeviceCanAccessPeer(can: *mut c_int, index: c_int, peer: c_int) -> Error, or UNKNOWN; {
+    fn cudaDeviceCanAccessPeer(can: Out<c_int>, index: c_int, peer: c_int) -> Error, or UNKNOWN; {
         let peers = index != peer && machine().config.number("peer_access", 1) != 0;
-        unsafe { put(can, c_int::from(peers)) };
+        can.put(c_int::from(peers));
         SUCCESS
     }
     fn cudaDeviceEnablePeerAccess(_peer: c_int, _flags: c_uint) -> Error, or UNKNOWN; { SUCCESS }
     fn cudaDeviceDisablePeerAccess(_peer: c_int) -> Error, or UNKNOWN; { SUCCESS }
     fn cudaDeviceSetLimit(_limit: c_int, _value: usize) -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaDeviceGetLimit(value: *mut usize, _limit: c_int) -> Error, or UNKNOWN; {
+    fn cudaDeviceGetLimit(value: Out<usize>, _limit: c_int) -> Error, or UNKNOWN; {
         // The default stack size, the limit that programs ask for.
-        unsafe { put(value, 1024) };
+        value.put(1024);
         SUCCESS
     }
-    fn cudaDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> Error, or UNKNOWN; {
-        unsafe { put(value, driver::attribute(attribute)) };
+    fn cudaDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _device: c_int) -> Error, or UNKNOWN; {
+        value.put(driver::attribute(attribute));
         SUCCESS
     }
     /// The layout of CUDA 13.
-    fn cudaGetDeviceProperties(out: *mut DeviceProp13, index: c_int) -> Error, or UNKNOWN; {
+    fn cudaGetDeviceProperties(out: Out<DeviceProp13>, index: c_int) -> Error, or UNKNOWN; {
         if usize::try_from(index).map_or(true, |index| index >= machine().devices.len()) {
             return fail(INVALID_DEVICE);
         }
-        unsafe { put(out, DeviceProp13::new(&machine().properties, index)) };
+        out.put(DeviceProp13::new(&machine().properties, index));
         SUCCESS
     }
     /// The layout of CUDA 12.
-    fn cudaGetDeviceProperties_v2(out: *mut DeviceProp12, index: c_int) -> Error, or UNKNOWN; {
+    fn cudaGetDeviceProperties_v2(out: Out<DeviceProp12>, index: c_int) -> Error, or UNKNOWN; {
         if usize::try_from(index).map_or(true, |index| index >= machine().devices.len()) {
             return fail(INVALID_DEVICE);
         }
-        unsafe { put(out, DeviceProp12::new(&machine().properties, index)) };
+        out.put(DeviceProp12::new(&machine().properties, index));
         SUCCESS
     }
 }
@@ -261,7 +255,7 @@ macro_rules! device_prop {
         impl $name {
             /// The properties of device `index`.
             pub fn new(from: &Properties, index: c_int) -> Self {
-                // SAFETY: plain integers and arrays of them: all zeros is a valid value.
+                // SAFETY: the fields are integers and arrays of them, for which zeros are a value.
                 let mut prop: Self = unsafe { std::mem::zeroed() };
                 for (to, &byte) in prop.name.iter_mut().take(255).zip(from.name.as_bytes()) {
                     *to = byte as c_char;
@@ -555,35 +549,33 @@ fn free(addr: u64) -> bool {
 }
 
 export! {
-    fn cudaMalloc(out: *mut *mut c_void, size: usize) -> Error, or UNKNOWN; {
+    fn cudaMalloc(out: Out<*mut c_void>, size: usize) -> Error, or UNKNOWN; {
         on_device(|device| {
             if size == 0 {
-                unsafe { put(out, std::ptr::null_mut()) };
+                out.put(std::ptr::null_mut());
                 return SUCCESS;
             }
             match malloc(device, size as u64) {
                 Ok(at) => {
-                    unsafe { put(out, at as *mut c_void) };
+                    out.put(at as *mut c_void);
                     SUCCESS
                 }
                 Err(error) => fail(error),
             }
         })
     }
-    fn cudaMallocManaged(out: *mut *mut c_void, size: usize, _flags: c_uint) -> Error, or UNKNOWN; {
-        unsafe { cudaMalloc(out, size) }
+    fn cudaMallocManaged(out: Out<*mut c_void>, size: usize, _flags: c_uint) -> Error, or UNKNOWN; {
+        cudaMalloc(out, size)
     }
     fn cudaFree(at: *mut c_void) -> Error, or UNKNOWN; {
         // `cudaFree(0)` is the usual way to create the context.
         on_device(|_| check(at.is_null() || free(at as u64), INVALID_VALUE))
     }
-    fn cudaMemGetInfo(free: *mut usize, total: *mut usize) -> Error, or UNKNOWN; {
+    fn cudaMemGetInfo(free: Out<usize>, total: Out<usize>) -> Error, or UNKNOWN; {
         on_device(|device| {
             let memory = device.memory.lock();
-            unsafe {
-                put(free, memory.free() as usize);
-                put(total, memory.total as usize);
-            }
+            free.put(memory.free() as usize);
+            total.put(memory.total as usize);
             SUCCESS
         })
     }
@@ -613,9 +605,9 @@ fn pinned(addr: u64) -> Option<u64> {
 }
 
 export! {
-    fn cudaHostAlloc(out: *mut *mut c_void, size: usize, _flags: c_uint) -> Error, or UNKNOWN; {
+    fn cudaHostAlloc(out: Out<*mut c_void>, size: usize, _flags: c_uint) -> Error, or UNKNOWN; {
         on_device(|_| {
-            // SAFETY: a fresh anonymous mapping.
+            // SAFETY: a mapping at an address of the kernel's choice touches nothing else.
             let at = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(), size.max(1), libc::PROT_READ | libc::PROT_WRITE,
@@ -626,14 +618,14 @@ export! {
                 return fail(MEMORY_ALLOCATION);
             }
             PINNED.lock().insert(at as u64, (size.max(1) as u64, true));
-            unsafe { put(out, at) };
+            out.put(at);
             SUCCESS
         })
     }
-    fn cudaMallocHost(out: *mut *mut c_void, size: usize) -> Error, or UNKNOWN; {
-        unsafe { cudaHostAlloc(out, size, 0) }
+    fn cudaMallocHost(out: Out<*mut c_void>, size: usize) -> Error, or UNKNOWN; {
+        cudaHostAlloc(out, size, 0)
     }
-    fn cudaFreeHost(at: *mut c_void) -> Error, or UNKNOWN; {
+    unsafe fn cudaFreeHost(at: *mut c_void) -> Error, or UNKNOWN; {
         if at.is_null() {
             return SUCCESS;
         }
@@ -661,18 +653,17 @@ export! {
         let known = matches!(PINNED.lock().remove(&(at as u64)), Some((_, false)));
         check(known, HOST_MEMORY_NOT_REGISTERED)
     }
-    fn cudaHostGetDevicePointer(out: *mut *mut c_void, at: *mut c_void, _flags: c_uint) -> Error, or UNKNOWN; {
-        unsafe { put(out, at) };
+    fn cudaHostGetDevicePointer(out: Out<*mut c_void>, at: *mut c_void, _flags: c_uint) -> Error, or UNKNOWN; {
+        out.put(at);
         SUCCESS
     }
-    fn cudaPointerGetAttributes(out: *mut PointerAttributes, at: *const c_void) -> Error, or UNKNOWN; {
+    fn cudaPointerGetAttributes(out: Out<PointerAttributes>, at: *const c_void) -> Error, or UNKNOWN; {
         let found = PointerAttributes::of(at as u64);
-        unsafe {
-            if is_cuda_12() {
-                put(out.cast(), found.known);
-            } else {
-                put(out, found);
-            }
+        if is_cuda_12() {
+            // SAFETY: the struct of CUDA 12 is the beginning of that of CUDA 13.
+            unsafe { Out::new(out.as_ptr().cast()) }.put(found.known);
+        } else {
+            out.put(found);
         }
         SUCCESS
     }
@@ -837,39 +828,45 @@ pub unsafe fn set(at: u64, value: u8, len: usize) {
 }
 
 export! {
-    fn cudaMemcpy(to: u64, from: u64, len: usize, _kind: c_int) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemcpy(to: u64, from: u64, len: usize, _kind: c_int) -> Error, or UNKNOWN; {
         clock::copied(0, to, from, len as u64);
         let mark = streams::witness_stream(device::current(), 0);
+        // SAFETY: the caller's ranges, by the vendor's header.
         unsafe { copy(to, from, len) };
         check(nccl::settle(mark), UNKNOWN)
     }
-    fn cudaMemcpyAsync(to: u64, from: u64, len: usize, _kind: c_int, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemcpyAsync(to: u64, from: u64, len: usize, _kind: c_int, stream: u64) -> Error, or UNKNOWN; {
         clock::copied(stream, to, from, len as u64);
+        // SAFETY: the caller's ranges, by the vendor's header.
         unsafe { copy(to, from, len) };
         SUCCESS
     }
-    fn cudaMemcpyPeerAsync(to: u64, _to_device: c_int, from: u64, _from_device: c_int, len: usize, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemcpyPeerAsync(to: u64, _to_device: c_int, from: u64, _from_device: c_int, len: usize, stream: u64) -> Error, or UNKNOWN; {
         clock::copied(stream, to, from, len as u64);
+        // SAFETY: the caller's ranges, by the vendor's header.
         unsafe { copy(to, from, len) };
         SUCCESS
     }
-    fn cudaMemcpy2DAsync(to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, _kind: c_int, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemcpy2DAsync(to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, _kind: c_int, stream: u64) -> Error, or UNKNOWN; {
         let whole = width as u64 * height as u64;
         clock::copied(stream, to, from, whole);
         if driver::device_of(to).is_none() || whole <= machine().copy_limit {
             for row in 0..height {
+                // SAFETY: a row of the caller's ranges, by the vendor's header.
                 unsafe { copy(to + (row * to_pitch) as u64, from + (row * from_pitch) as u64, width) };
             }
         }
         SUCCESS
     }
-    fn cudaMemset(at: u64, value: c_int, len: usize) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemset(at: u64, value: c_int, len: usize) -> Error, or UNKNOWN; {
         clock::filled(0, len as u64);
+        // SAFETY: the caller's range, by the vendor's header.
         unsafe { set(at, value as u8, len) };
         SUCCESS
     }
-    fn cudaMemsetAsync(at: u64, value: c_int, len: usize, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemsetAsync(at: u64, value: c_int, len: usize, stream: u64) -> Error, or UNKNOWN; {
         clock::filled(stream, len as u64);
+        // SAFETY: the caller's range, by the vendor's header.
         unsafe { set(at, value as u8, len) };
         SUCCESS
     }
@@ -878,33 +875,33 @@ export! {
 // ---- streams and events ----
 
 export! {
-    fn cudaStreamCreate(out: *mut u64) -> Error, or UNKNOWN; {
-        unsafe { cudaStreamCreateWithPriority(out, 0, 0) }
+    fn cudaStreamCreate(out: Out<u64>) -> Error, or UNKNOWN; {
+        cudaStreamCreateWithPriority(out, 0, 0)
     }
-    fn cudaStreamCreateWithFlags(out: *mut u64, flags: c_uint) -> Error, or UNKNOWN; {
-        unsafe { cudaStreamCreateWithPriority(out, flags, 0) }
+    fn cudaStreamCreateWithFlags(out: Out<u64>, flags: c_uint) -> Error, or UNKNOWN; {
+        cudaStreamCreateWithPriority(out, flags, 0)
     }
-    fn cudaStreamCreateWithPriority(out: *mut u64, flags: c_uint, priority: c_int) -> Error, or UNKNOWN; {
+    fn cudaStreamCreateWithPriority(out: Out<u64>, flags: c_uint, priority: c_int) -> Error, or UNKNOWN; {
         on_device(|_| {
             machine().costs.charge(device::current(), Charge::Stream);
-            unsafe { put(out, streams::create_stream(device::current(), flags, priority)) };
+            out.put(streams::create_stream(device::current(), flags, priority));
             SUCCESS
         })
     }
     fn cudaStreamDestroy(stream: u64) -> Error, or UNKNOWN; {
         check(streams::destroy_stream(stream), INVALID_RESOURCE_HANDLE)
     }
-    fn cudaStreamGetPriority(stream: u64, priority: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { put(priority, streams::stream(stream).map_or(0, |stream| stream.priority)) };
+    fn cudaStreamGetPriority(stream: u64, priority: Out<c_int>) -> Error, or UNKNOWN; {
+        priority.put(streams::stream(stream).map_or(0, |stream| stream.priority));
         SUCCESS
     }
-    fn cudaStreamGetFlags(stream: u64, flags: *mut c_uint) -> Error, or UNKNOWN; {
-        unsafe { put(flags, streams::stream(stream).map_or(0, |stream| stream.flags)) };
+    fn cudaStreamGetFlags(stream: u64, flags: Out<c_uint>) -> Error, or UNKNOWN; {
+        flags.put(streams::stream(stream).map_or(0, |stream| stream.flags));
         SUCCESS
     }
-    fn cudaStreamGetDevice(stream: u64, device: *mut c_int) -> Error, or UNKNOWN; {
+    fn cudaStreamGetDevice(stream: u64, device: Out<c_int>) -> Error, or UNKNOWN; {
         let of = streams::stream(stream).map_or_else(device::current, |stream| stream.device);
-        unsafe { put(device, of as c_int) };
+        device.put(of as c_int);
         SUCCESS
     }
     fn cudaStreamQuery(stream: u64) -> Error, or UNKNOWN; {
@@ -921,28 +918,28 @@ export! {
     fn cudaStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Error, or UNKNOWN; {
         check(streams::wait(device::current(), stream, event), INVALID_RESOURCE_HANDLE)
     }
-    fn cudaStreamAddCallback(stream: u64, callback: Option<unsafe extern "C" fn(u64, Error, *mut c_void)>, data: *mut c_void, _flags: c_uint) -> Error, or UNKNOWN; {
+    unsafe fn cudaStreamAddCallback(stream: u64, callback: Option<unsafe extern "C" fn(u64, Error, *mut c_void)>, data: *mut c_void, _flags: c_uint) -> Error, or UNKNOWN; {
         if let Some(callback) = callback {
             // SAFETY: the caller's callback with the caller's argument; all earlier work is done.
             unsafe { callback(stream, SUCCESS, data) };
         }
         SUCCESS
     }
-    fn cudaLaunchHostFunc(stream: u64, callback: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) -> Error, or UNKNOWN; {
+    unsafe fn cudaLaunchHostFunc(stream: u64, callback: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) -> Error, or UNKNOWN; {
         if streams::capture(stream).is_some() {
             clock::spend(stream, clock::LAUNCH);
         } else if let Some(callback) = callback {
-            // SAFETY: as above.
+            // SAFETY: the caller's callback with the caller's argument; all earlier work is done.
             unsafe { callback(data) };
         }
         SUCCESS
     }
-    fn cudaEventCreate(out: *mut u64) -> Error, or UNKNOWN; {
-        unsafe { cudaEventCreateWithFlags(out, 0) }
+    fn cudaEventCreate(out: Out<u64>) -> Error, or UNKNOWN; {
+        cudaEventCreateWithFlags(out, 0)
     }
-    fn cudaEventCreateWithFlags(out: *mut u64, _flags: c_uint) -> Error, or UNKNOWN; {
+    fn cudaEventCreateWithFlags(out: Out<u64>, _flags: c_uint) -> Error, or UNKNOWN; {
         on_device(|_| {
-            unsafe { put(out, streams::create_event()) };
+            out.put(streams::create_event());
             SUCCESS
         })
     }
@@ -972,21 +969,21 @@ export! {
         }
         check(streams::event_state(event) != EventState::Unknown, INVALID_RESOURCE_HANDLE)
     }
-    fn cudaEventElapsedTime(out: *mut f32, start: u64, end: u64) -> Error, or UNKNOWN; {
+    fn cudaEventElapsedTime(out: Out<f32>, start: u64, end: u64) -> Error, or UNKNOWN; {
         match streams::elapsed_ms(start, end) {
             Some(ms) => {
                 ledger::assume(
                     "cudaEventElapsedTime",
                     "kernels do not run; events measure estimates of their times",
                 );
-                unsafe { put(out, ms) };
+                out.put(ms);
                 SUCCESS
             }
             None => fail(INVALID_RESOURCE_HANDLE),
         }
     }
-    fn cudaEventElapsedTime_v2(out: *mut f32, start: u64, end: u64) -> Error, or UNKNOWN; {
-        unsafe { cudaEventElapsedTime(out, start, end) }
+    fn cudaEventElapsedTime_v2(out: Out<f32>, start: u64, end: u64) -> Error, or UNKNOWN; {
+        cudaEventElapsedTime(out, start, end)
     }
 }
 
@@ -1004,101 +1001,93 @@ fn capture_status(stream: u64) -> (c_int, u64, u64) {
 /// The graph that is being captured; which of its nodes come before the next one is not kept.
 fn capture_graph(
     handle: u64,
-    graph: *mut u64,
-    nodes: *mut u64,
-    edges: *mut u64,
-    count: *mut usize,
+    graph: Out<u64>,
+    nodes: Out<u64>,
+    edges: Out<u64>,
+    count: Out<usize>,
 ) {
-    // SAFETY: the caller's outputs.
-    unsafe {
-        put(graph, handle);
-        put(nodes, 0);
-        put(edges, 0);
-        put(count, 0);
-    }
+    graph.put(handle);
+    nodes.put(0);
+    edges.put(0);
+    count.put(0);
 }
 
 export! {
     fn cudaStreamBeginCapture(stream: u64, _mode: c_int) -> Error, or UNKNOWN; {
         check(streams::begin_capture(stream), ILLEGAL_STATE)
     }
-    fn cudaStreamEndCapture(stream: u64, graph: *mut u64) -> Error, or UNKNOWN; {
+    fn cudaStreamEndCapture(stream: u64, graph: Out<u64>) -> Error, or UNKNOWN; {
         match streams::end_capture(stream) {
             Ok(handle) => {
-                unsafe { put(graph, handle) };
+                graph.put(handle);
                 SUCCESS
             }
             Err(CaptureError::NotCapturing) => fail(ILLEGAL_STATE),
             Err(CaptureError::WrongStream) => fail(STREAM_CAPTURE_UNMATCHED),
         }
     }
-    fn cudaStreamIsCapturing(stream: u64, status: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { put(status, capture_status(stream).0) };
+    fn cudaStreamIsCapturing(stream: u64, status: Out<c_int>) -> Error, or UNKNOWN; {
+        status.put(capture_status(stream).0);
         SUCCESS
     }
     /// CUDA 13: with edge data.
-    fn cudaStreamGetCaptureInfo(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, edges: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
+    fn cudaStreamGetCaptureInfo(stream: u64, status: Out<c_int>, id: Out<c_ulonglong>, graph: Out<u64>, nodes: Out<u64>, edges: Out<u64>, count: Out<usize>) -> Error, or UNKNOWN; {
         let (active, capture, handle) = capture_status(stream);
-        unsafe {
-            put(status, active);
-            put(id, capture);
-        }
+        status.put(active);
+        id.put(capture);
         if is_cuda_12() {
             return SUCCESS; // there this name takes no more
         }
         capture_graph(handle, graph, nodes, edges, count);
         SUCCESS
     }
-    fn cudaStreamGetCaptureInfo_v3(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, edges: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
+    fn cudaStreamGetCaptureInfo_v3(stream: u64, status: Out<c_int>, id: Out<c_ulonglong>, graph: Out<u64>, nodes: Out<u64>, edges: Out<u64>, count: Out<usize>) -> Error, or UNKNOWN; {
         let (active, capture, handle) = capture_status(stream);
-        unsafe {
-            put(status, active);
-            put(id, capture);
-        }
+        status.put(active);
+        id.put(capture);
         capture_graph(handle, graph, nodes, edges, count);
         SUCCESS
     }
-    fn cudaStreamGetCaptureInfo_v2(stream: u64, status: *mut c_int, id: *mut c_ulonglong, graph: *mut u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
-        unsafe { cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, std::ptr::null_mut(), count) }
+    fn cudaStreamGetCaptureInfo_v2(stream: u64, status: Out<c_int>, id: Out<c_ulonglong>, graph: Out<u64>, nodes: Out<u64>, count: Out<usize>) -> Error, or UNKNOWN; {
+        cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, Out::null(), count)
     }
     fn cudaStreamUpdateCaptureDependencies(_stream: u64, _nodes: *mut u64, _edges: *mut u64, _count: usize, _flags: c_uint) -> Error, or UNKNOWN; { SUCCESS }
     fn cudaThreadExchangeStreamCaptureMode(_mode: *mut c_int) -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
+    unsafe fn cudaGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
         match streams::graph(graph) {
             Some(found) => {
+                // SAFETY: not null, so the caller says here how many nodes there is room for.
                 let room = if nodes.is_null() || count.is_null() { 0 } else { unsafe { count.read() } };
                 for index in 0..room.min(found.nodes as usize) {
                     // SAFETY: the caller gives room for `count` nodes.
                     unsafe { nodes.add(index).write(graph + index as u64 + 1) };
                 }
-                unsafe { put(count, found.nodes as usize) };
+                // SAFETY: the caller's output, or null.
+                unsafe { Out::new(count) }.put(found.nodes as usize);
                 SUCCESS
             }
             None => fail(INVALID_VALUE),
         }
     }
-    fn cudaGraphNodeGetDependencies(_node: u64, _nodes: *mut u64, edges_or_count: *mut usize, count: *mut usize) -> Error, or UNKNOWN; {
+    fn cudaGraphNodeGetDependencies(_node: u64, _nodes: *mut u64, edges_or_count: Out<usize>, count: Out<usize>) -> Error, or UNKNOWN; {
         // CUDA 12 has no edge argument: there the third one is the count.
         let count = if is_cuda_12() { edges_or_count } else { count };
-        unsafe { put(count, 0) };
+        count.put(0);
         SUCCESS
     }
-    fn cudaGraphDebugDotPrint(_graph: u64, path: *const c_char, _flags: c_uint) -> Error, or UNKNOWN; {
-        if path.is_null() {
-            return fail(INVALID_VALUE);
-        }
-        // SAFETY: a C string by the vendor's header.
-        let path = unsafe { CStr::from_ptr(path) }.to_string_lossy().into_owned();
+    fn cudaGraphDebugDotPrint(_graph: u64, path: Text, _flags: c_uint) -> Error, or UNKNOWN; {
+        let Some(path) = path.get() else { return fail(INVALID_VALUE) };
+        let path = path.to_string_lossy().into_owned();
         check(std::fs::write(path, "digraph virtual {}\n").is_ok(), INVALID_VALUE)
     }
-    fn cudaGraphInstantiate(out: *mut u64, graph: u64, _flags: c_ulonglong) -> Error, or UNKNOWN; {
-        unsafe { cudaGraphInstantiateWithFlags(out, graph, 0) }
+    fn cudaGraphInstantiate(out: Out<u64>, graph: u64, _flags: c_ulonglong) -> Error, or UNKNOWN; {
+        cudaGraphInstantiateWithFlags(out, graph, 0)
     }
-    fn cudaGraphInstantiateWithFlags(out: *mut u64, graph: u64, _flags: c_ulonglong) -> Error, or UNKNOWN; {
+    fn cudaGraphInstantiateWithFlags(out: Out<u64>, graph: u64, _flags: c_ulonglong) -> Error, or UNKNOWN; {
         match streams::instantiate(graph) {
             Some(executable) => {
                 graphs::instantiated(graph, executable);
-                unsafe { put(out, executable) };
+                out.put(executable);
                 SUCCESS
             }
             None => fail(INVALID_VALUE),
@@ -1231,11 +1220,11 @@ fn with_pool<T>(pool: u64, body: impl FnOnce(&mut Pool) -> T) -> T {
     body(POOLS.lock().entry((device::current(), pool)).or_default())
 }
 
-fn take_from(pool: u64, size: usize, out: *mut *mut c_void) -> Error {
+fn take_from(pool: u64, size: usize, out: Out<*mut c_void>) -> Error {
     on_device(
         |device| match with_pool(pool, |pool| pool.take(device, size as u64)) {
             Ok(at) => {
-                unsafe { put(out, at as *mut c_void) };
+                out.put(at as *mut c_void);
                 SUCCESS
             }
             Err(error) => fail(error),
@@ -1244,16 +1233,16 @@ fn take_from(pool: u64, size: usize, out: *mut *mut c_void) -> Error {
 }
 
 export! {
-    fn cudaDeviceGetDefaultMemPool(out: *mut u64, _device: c_int) -> Error, or UNKNOWN; {
-        unsafe { put(out, DEFAULT_POOL) };
+    fn cudaDeviceGetDefaultMemPool(out: Out<u64>, _device: c_int) -> Error, or UNKNOWN; {
+        out.put(DEFAULT_POOL);
         SUCCESS
     }
-    fn cudaDeviceGetMemPool(out: *mut u64, _device: c_int) -> Error, or UNKNOWN; {
-        unsafe { put(out, DEFAULT_POOL) };
+    fn cudaDeviceGetMemPool(out: Out<u64>, _device: c_int) -> Error, or UNKNOWN; {
+        out.put(DEFAULT_POOL);
         SUCCESS
     }
-    fn cudaMemPoolCreate(out: *mut u64, _properties: *const c_void) -> Error, or UNKNOWN; {
-        unsafe { put(out, crate::streams::opaque_handle()) };
+    fn cudaMemPoolCreate(out: Out<u64>, _properties: *const c_void) -> Error, or UNKNOWN; {
+        out.put(crate::streams::opaque_handle());
         SUCCESS
     }
     fn cudaMemPoolDestroy(pool: u64) -> Error, or UNKNOWN; {
@@ -1264,10 +1253,10 @@ export! {
         });
         SUCCESS
     }
-    fn cudaMallocAsync(out: *mut *mut c_void, size: usize, _stream: u64) -> Error, or UNKNOWN; {
+    fn cudaMallocAsync(out: Out<*mut c_void>, size: usize, _stream: u64) -> Error, or UNKNOWN; {
         take_from(DEFAULT_POOL, size, out)
     }
-    fn cudaMallocFromPoolAsync(out: *mut *mut c_void, size: usize, pool: u64, _stream: u64) -> Error, or UNKNOWN; {
+    fn cudaMallocFromPoolAsync(out: Out<*mut c_void>, size: usize, pool: u64, _stream: u64) -> Error, or UNKNOWN; {
         take_from(pool, size, out)
     }
     fn cudaFreeAsync(at: *mut c_void, _stream: u64) -> Error, or UNKNOWN; {
@@ -1286,7 +1275,7 @@ export! {
         SUCCESS
     }
     fn cudaMemPoolSetAccess(_pool: u64, _list: *const c_void, _count: usize) -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaMemPoolSetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemPoolSetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
         if value.is_null() {
             return fail(INVALID_VALUE);
         }
@@ -1299,7 +1288,7 @@ export! {
         });
         SUCCESS
     }
-    fn cudaMemPoolGetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
+    unsafe fn cudaMemPoolGetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
         with_pool(pool, |pool| {
             let wide = match attribute {
                 POOL_RELEASE_THRESHOLD => pool.threshold,
@@ -1308,9 +1297,11 @@ export! {
                 POOL_USED_CURRENT => pool.used,
                 POOL_USED_HIGH => pool.used_high,
                 // The three reuse policies are ints, and on by default.
-                _ => return unsafe { put(value.cast::<c_int>(), 1) },
+                // SAFETY: `value` has room for what the attribute is, by the vendor's header.
+                _ => return unsafe { Out::new(value.cast::<c_int>()) }.put(1),
             };
-            unsafe { put(value.cast::<u64>(), wide) };
+            // SAFETY: as above; these attributes are 64-bit.
+            unsafe { Out::new(value.cast::<u64>()) }.put(wide);
         });
         SUCCESS
     }
@@ -1341,13 +1332,13 @@ pub fn is_opened(addr: u64) -> bool {
 }
 
 export! {
-    fn cudaIpcGetMemHandle(out: *mut IpcHandle, at: *mut c_void) -> Error, or UNKNOWN; {
+    fn cudaIpcGetMemHandle(out: Out<IpcHandle>, at: *mut c_void) -> Error, or UNKNOWN; {
         let found = device::owner(at as u64).and_then(|(_, device)| device.memory.lock().find(at as u64));
         let Some((base, size)) = found else { return fail(INVALID_VALUE) };
-        unsafe { put(out, IpcHandle { process: u64::from(std::process::id()), base, size, unused: [0; 5] }) };
+        out.put(IpcHandle { process: u64::from(std::process::id()), base, size, unused: [0; 5] });
         SUCCESS
     }
-    fn cudaIpcOpenMemHandle(out: *mut *mut c_void, handle: IpcHandle, _flags: c_uint) -> Error, or UNKNOWN; {
+    fn cudaIpcOpenMemHandle(out: Out<*mut c_void>, handle: IpcHandle, _flags: c_uint) -> Error, or UNKNOWN; {
         on_device(|_| {
             let Some(range) = crate::memory::Reservation::new(handle.size) else {
                 return fail(MEMORY_ALLOCATION);
@@ -1365,19 +1356,19 @@ export! {
                 "memory of another process is opened with a copy of its small contents; later writes are not seen",
             );
             OPENED.lock().insert(at, range);
-            unsafe { put(out, at as *mut c_void) };
+            out.put(at as *mut c_void);
             SUCCESS
         })
     }
     fn cudaIpcCloseMemHandle(at: *mut c_void) -> Error, or UNKNOWN; {
         check(OPENED.lock().remove(&(at as u64)).is_some(), INVALID_VALUE)
     }
-    fn cudaIpcGetEventHandle(out: *mut IpcHandle, _event: u64) -> Error, or UNKNOWN; {
-        unsafe { put(out, IpcHandle { process: u64::from(std::process::id()), base: 0, size: 0, unused: [0; 5] }) };
+    fn cudaIpcGetEventHandle(out: Out<IpcHandle>, _event: u64) -> Error, or UNKNOWN; {
+        out.put(IpcHandle { process: u64::from(std::process::id()), base: 0, size: 0, unused: [0; 5] });
         SUCCESS
     }
-    fn cudaIpcOpenEventHandle(out: *mut u64, _handle: IpcHandle) -> Error, or UNKNOWN; {
-        unsafe { put(out, streams::create_event()) };
+    fn cudaIpcOpenEventHandle(out: Out<u64>, _handle: IpcHandle) -> Error, or UNKNOWN; {
+        out.put(streams::create_event());
         SUCCESS
     }
 }
@@ -1385,11 +1376,11 @@ export! {
 // ---- entry points of the driver ----
 
 export! {
-    fn cudaGetDriverEntryPoint(symbol: *const c_char, out: *mut *mut c_void, _flags: c_ulonglong, status: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { driver::entry_point(symbol, out, status) }
+    fn cudaGetDriverEntryPoint(symbol: Text, out: Out<*mut c_void>, _flags: c_ulonglong, status: Out<c_int>) -> Error, or UNKNOWN; {
+        driver::entry_point(symbol, out, status)
     }
-    fn cudaGetDriverEntryPointByVersion(symbol: *const c_char, out: *mut *mut c_void, _version: c_uint, _flags: c_ulonglong, status: *mut c_int) -> Error, or UNKNOWN; {
-        unsafe { driver::entry_point(symbol, out, status) }
+    fn cudaGetDriverEntryPointByVersion(symbol: Text, out: Out<*mut c_void>, _version: c_uint, _flags: c_ulonglong, status: Out<c_int>) -> Error, or UNKNOWN; {
+        driver::entry_point(symbol, out, status)
     }
     fn cudaProfilerStart() -> Error, or UNKNOWN; { SUCCESS }
     fn cudaProfilerStop() -> Error, or UNKNOWN; { SUCCESS }

@@ -5,10 +5,11 @@
 
 use std::ffi::{c_char, c_int};
 
+use crate::arguments::Out;
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::streams::opaque_handle;
-use crate::{cublas, export, kernels, ledger, put};
+use crate::{cublas, export, kernels, ledger};
 
 /// Success of every library.
 const SUCCESS: c_int = 0;
@@ -43,8 +44,8 @@ macro_rules! work {
 /// Constructors: write an opaque handle to their first argument.
 macro_rules! handles {
     ($($name:ident)*) => { export! {$(
-        fn $name(out: *mut u64) -> c_int, or INTERNAL; {
-            unsafe { put(out, opaque_handle()) };
+        fn $name(out: Out<u64>) -> c_int, or INTERNAL; {
+            out.put(opaque_handle());
             SUCCESS
         }
     )*} };
@@ -61,10 +62,10 @@ macro_rules! sizes {
 
 macro_rules! size {
     ($ty:ty, [$($skip:ident)*], $name:ident) => { export! {
-        fn $name($($skip: usize,)* out: *mut $ty) -> c_int, or INTERNAL; {
+        fn $name($($skip: usize,)* out: Out<$ty>) -> c_int, or INTERNAL; {
             let _ = ($($skip,)*);
             ledger::assume(stringify!($name), NO_WORK_SPACE);
-            unsafe { put(out, 0) };
+            out.put(0);
             SUCCESS
         }
     } };
@@ -77,10 +78,11 @@ macro_rules! two_sizes {
 
 macro_rules! size_pair {
     ([$($skip:ident)*], $name:ident) => { export! {
-        fn $name($($skip: usize,)* device: *mut usize, host: *mut usize) -> c_int, or INTERNAL; {
+        fn $name($($skip: usize,)* device: Out<usize>, host: Out<usize>) -> c_int, or INTERNAL; {
             let _ = ($($skip,)*);
             ledger::assume(stringify!($name), NO_WORK_SPACE);
-            unsafe { put(device, 0); put(host, 0) };
+            device.put(0);
+            host.put(0);
             SUCCESS
         }
     } };
@@ -300,34 +302,36 @@ const CUPTI_NO_MORE: c_int = 12;
 
 export! {
     fn cuptiActivityGetNextRecord() -> c_int, or CUPTI_NO_MORE; { CUPTI_NO_MORE }
-    fn cuptiGetResultString(_status: c_int, out: *mut *const c_char) -> c_int, or INTERNAL; {
-        unsafe { put(out, c"no error".as_ptr()) };
+    fn cuptiGetResultString(_status: c_int, out: Out<*const c_char>) -> c_int, or INTERNAL; {
+        out.put(c"no error".as_ptr());
         SUCCESS
     }
-    fn cuptiGetCallbackName(_domain: c_int, _callback: c_int, out: *mut *const c_char) -> c_int, or INTERNAL; {
-        unsafe { put(out, c"".as_ptr()) };
+    fn cuptiGetCallbackName(_domain: c_int, _callback: c_int, out: Out<*const c_char>) -> c_int, or INTERNAL; {
+        out.put(c"".as_ptr());
         SUCCESS
     }
     fn cusparseGetErrorString(_status: c_int) -> *const c_char, or std::ptr::null(); { c"success".as_ptr() }
     fn cusparseGetErrorName(_status: c_int) -> *const c_char, or std::ptr::null(); { c"CUSPARSE_STATUS_SUCCESS".as_ptr() }
-    fn cusparseSpMatGetSize(_matrix: usize, rows: *mut i64, columns: *mut i64, nonzeros: *mut i64) -> c_int, or INTERNAL; {
+    fn cusparseSpMatGetSize(_matrix: usize, rows: Out<i64>, columns: Out<i64>, nonzeros: Out<i64>) -> c_int, or INTERNAL; {
         ledger::assume("cusparseSpMatGetSize", "the result of a sparse product is taken to have no entries");
-        unsafe { put(rows, 0); put(columns, 0); put(nonzeros, 0) };
+        rows.put(0);
+        columns.put(0);
+        nonzeros.put(0);
         SUCCESS
     }
-    fn cusolverDnCreate(out: *mut u64) -> c_int, or INTERNAL; {
+    fn cusolverDnCreate(out: Out<u64>) -> c_int, or INTERNAL; {
         machine().costs.charge(device::current(), Charge::CusolverHandle);
-        unsafe { put(out, opaque_handle()) };
+        out.put(opaque_handle());
         SUCCESS
     }
-    fn cufftCreate(out: *mut c_int) -> c_int, or INTERNAL; {
+    fn cufftCreate(out: Out<c_int>) -> c_int, or INTERNAL; {
         machine().costs.charge(device::current(), Charge::FirstFft);
-        unsafe { put(out, (opaque_handle() & 0x7fff_ffff) as c_int) };
+        out.put((opaque_handle() & 0x7fff_ffff) as c_int);
         SUCCESS
     }
-    fn cufftXtMakePlanMany(_plan: c_int, _rank: c_int, _n: usize, _ie: usize, _is: i64, _id: i64, _it: c_int, _oe: usize, _os: i64, _od: i64, _ot: c_int, _batch: i64, size: *mut usize, _execution: c_int) -> c_int, or INTERNAL; {
+    fn cufftXtMakePlanMany(_plan: c_int, _rank: c_int, _n: usize, _ie: usize, _is: i64, _id: i64, _it: c_int, _oe: usize, _os: i64, _od: i64, _ot: c_int, _batch: i64, size: Out<usize>, _execution: c_int) -> c_int, or INTERNAL; {
         ledger::assume("cufftXtMakePlanMany", "the work space of Fourier transforms is taken to be empty");
-        unsafe { put(size, 0) };
+        size.put(0);
         SUCCESS
     }
     fn nvshmem_malloc(_size: usize) -> usize, or 0; { 0 }

@@ -20,11 +20,12 @@ use oomph_report::terminal::width;
 use oomph_run::Verdict;
 
 use crate::commands::run::this_job;
-use crate::job::{Variant, run_directory};
 use crate::planning::{Ended, Run, Workshop};
 use crate::progress::Progress;
 use crate::script::Script;
 use crate::{ExitStatus, json, page, stdout};
+use oomph_job::settings::Variant;
+use oomph_job::{Program, RunDirectory, RunFile};
 
 mod largest;
 mod sharded;
@@ -101,7 +102,7 @@ pub struct Args {
     patch: PathBuf,
 
     /// What comparisons of values that nobody computed give: half, all or none of them true
-    #[arg(long, value_name = "RULE", default_value = "half", value_parser = ["half", "all", "none"])]
+    #[arg(long, value_name = "RULE", default_value = oomph_job::settings::UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
 
     /// Where to keep the records of the runs [default: oomph-report/SCRIPT-N]
@@ -211,7 +212,7 @@ impl Args {
         {
             eprintln!("note: {note}");
         }
-        let directory = run_directory(self.out.as_deref(), &words, false)?;
+        let directory = RunDirectory::choose(self.out.as_deref(), &Program::Script(words.clone()))?;
         let mut fitter = Fitter {
             workshop: Workshop {
                 words,
@@ -279,7 +280,7 @@ impl Args {
             Ended::OutOfMemory(run) => {
                 bail!(
                     "the script raised an out-of-memory error of its own although memory had no limit; see {}",
-                    run.directory.join("output.log").display()
+                    run.directory.file(RunFile::Log).display()
                 )
             }
             Ended::Refused(why) => bail!("{why}"),
@@ -552,8 +553,8 @@ fn page(plain: &Run, result: &Fit) -> anyhow::Result<Option<String>> {
     if plain.peak().used_bytes > result.gpu.memory_bytes {
         summary.verdict = Verdict::OutOfMemory;
     }
-    json::write(&plain.directory.join("summary.json"), &summary)?;
-    json::write(&plain.directory.join(page::PLANS), &result.rows())?;
+    plain.directory.write_json(RunFile::Summary, &summary)?;
+    plain.directory.write_json(RunFile::Plans, &result.rows())?;
     let page = page::after_run(&plain.directory);
     Ok(page.map(|page| page.display().to_string()))
 }
