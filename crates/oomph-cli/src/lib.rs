@@ -5,9 +5,7 @@ mod findings;
 mod json;
 mod lint_settings;
 mod page;
-mod planning;
 mod progress;
-pub mod rungs;
 mod script;
 
 use std::ffi::OsString;

@@ -33,7 +33,7 @@ pub enum Verdict {
 
 /// The GPU.
 #[derive(Debug, Clone, Serialize)]
-pub struct Gpu {
+pub struct GpuSummary {
     /// Its name, as the driver reports it.
     pub name: String,
     /// Its memory, as the driver reports it.
@@ -45,7 +45,7 @@ pub struct Gpu {
 }
 
 /// The greatest amounts, each at its own moment.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Peak {
     /// In tensors.
     pub allocated_bytes: u64,
@@ -105,7 +105,7 @@ pub struct Assumption {
 
 /// The plan that was applied.
 #[derive(Debug, Clone, Serialize)]
-pub struct Plan {
+pub struct AppliedPlan {
     /// Its file.
     pub file: String,
     /// What it planned, if it says so.
@@ -124,7 +124,7 @@ pub struct Summary {
     /// The script and its arguments.
     pub script: Vec<String>,
     /// On which GPU.
-    pub gpu: Gpu,
+    pub gpu: GpuSummary,
     /// The greatest amounts; where memory ran out, those of a GPU without limit.
     pub peak: Peak,
     /// Bytes at the peak by what they hold; with what is cached and what lies outside.
@@ -161,7 +161,7 @@ pub struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
     /// The plan that was applied, if one was.
-    pub plan: Option<Plan>,
+    pub plan: Option<AppliedPlan>,
     /// What the levers of a plan did; empty without a plan.
     pub levers: Vec<LeverReport>,
     /// Seconds that the script took.
@@ -182,7 +182,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         format: FORMAT,
         verdict: verdict(record),
         script: record.argv.clone(),
-        gpu: Gpu {
+        gpu: GpuSummary {
             name: record
                 .devices
                 .first()

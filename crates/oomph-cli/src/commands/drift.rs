@@ -10,7 +10,7 @@ use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};
 use oomph_report::terminal::width;
 
 use crate::progress::Progress;
-use crate::script::Script;
+use crate::script::{Script, plan_job};
 use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{self, Recording};
 use oomph_job::{Job, Program, RunDirectory, RunFile, host};
@@ -75,8 +75,8 @@ impl Args {
             .script
             .of_python("oomph drift --plan FILE [options] script.py args…")?;
         for warning in plan.mismatches(
-            &super::run::this_job(&words),
-            &oomph_plan::Gpu::default(),
+            &plan_job(&words),
+            &oomph_plan::PlanGpu::default(),
             &oomph_plan::Versions::default(),
         ) {
             eprintln!("warning: {warning}");

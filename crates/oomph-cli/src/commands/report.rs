@@ -11,7 +11,7 @@ use oomph_report::html::Page;
 use oomph_job::RunDirectory;
 
 use crate::ExitStatus;
-use crate::page::{self, Run};
+use crate::page::{self, RecordedRun};
 use crate::stdout;
 
 /// Arguments of `oomph report`.
@@ -51,8 +51,8 @@ impl Args {
                 self.input.display()
             );
         }
-        if Run::is(&self.input) {
-            let run = Run::read(&RunDirectory::at(&self.input))?;
+        if RecordedRun::is(&self.input) {
+            let run = RecordedRun::read(&RunDirectory::at(&self.input))?;
             let page = run.page(self.redact);
             self.write(&page, &self.input.join(page::NAME))?;
         } else {

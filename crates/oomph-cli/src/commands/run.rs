@@ -1,7 +1,5 @@
 //! `oomph run`: a script on a virtual or a real GPU, and where its memory goes.
 
-use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -19,13 +17,12 @@ use oomph_report::run::run_report;
 use oomph_report::terminal::width;
 use oomph_run::Record;
 use oomph_run::ranks::RankSummary;
-use oomph_run::summary::{Assumption, Peak, Plan, Summary, Verdict, summarize};
+use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
 use oomph_trace::Trace;
-use sha2::{Digest as _, Sha256};
 
 use super::explain::Found;
 use crate::page;
-use crate::script::Script;
+use crate::script::{Script, plan_job};
 use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
@@ -120,7 +117,7 @@ impl Args {
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
             let argv = job.program.script_argv();
-            plan.mismatches(&this_job(argv), &this_gpu(&job), &Versions::default())
+            plan.mismatches(&plan_job(argv), &this_gpu(&job), &Versions::default())
         });
         for warning in &warnings {
             eprintln!("warning: {warning}");
@@ -155,8 +152,8 @@ impl Args {
                 ..Versions::default()
             };
             let mut later = plan.mismatches(
-                &oomph_plan::Job::default(),
-                &oomph_plan::Gpu::default(),
+                &oomph_plan::PlanJob::default(),
+                &oomph_plan::PlanGpu::default(),
                 &versions,
             );
             for warning in &later {
@@ -298,8 +295,8 @@ impl Args {
         Ok(Some(plan))
     }
 
-    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> Plan {
-        Plan {
+    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> AppliedPlan {
+        AppliedPlan {
             file: self
                 .plan
                 .as_ref()
@@ -466,34 +463,9 @@ impl Args {
     }
 }
 
-/// The script and its arguments as plan files state them, with the script's digest.
-pub(super) fn this_job(words: &[OsString]) -> oomph_plan::Job {
-    let mut words = words.iter().map(|word| word.to_string_lossy());
-    let mut script = words.next().unwrap_or_default().into_owned();
-    if script == "-m"
-        && let Some(module) = words.next()
-    {
-        script = format!("-m {module}");
-    }
-    oomph_plan::Job {
-        // A module's file is not known before Python finds it.
-        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
-        script,
-        arguments: words.map(std::borrow::Cow::into_owned).collect(),
-    }
-}
-
-fn digest(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in Sha256::digest(bytes) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
 /// The GPU as plan files state it; empty for the machine's own.
-fn this_gpu(job: &Job) -> oomph_plan::Gpu {
-    oomph_plan::Gpu {
+fn this_gpu(job: &Job) -> oomph_plan::PlanGpu {
+    oomph_plan::PlanGpu {
         id: job
             .gpu
             .as_ref()
