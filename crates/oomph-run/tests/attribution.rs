@@ -5,7 +5,7 @@ use std::path::Path;
 use oomph_run::{Record, attribute};
 use oomph_trace::{Action, Category};
 
-/// Steps of less than two milliseconds (`TIED` of `tests/test_fit.py`), in which a later temporary has the
+/// Steps of less than two milliseconds (`TIED` of `tests/fit/test_plans.py`), in which a later temporary has the
 /// address that a gradient was marked at: the marks are not its own.
 #[test]
 fn marks_stay_with_what_lived_at_their_time() {
