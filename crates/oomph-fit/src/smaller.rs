@@ -85,7 +85,7 @@ fn smaller_jobs(
             .filter(|lever| resize.batch.is_none() || lever.name() != "micro_batch")
             .cloned()
             .collect();
-        let name = format!("variant-{}", index + 1);
+        let name = format!("smaller-{}", index + 1);
         let ended = fitter.run(&Request {
             resize,
             ..fitter.request(name, format!("measuring: {what}"), &levers)

@@ -51,7 +51,6 @@ pub struct Recording {
     /// What a plan changes in the script.
     pub levers: Vec<Lever>,
     /// Another job that is like this one; only `oomph fit` asks for it, and says so.
-    #[serde(rename = "variant")]
     pub resize: Resize,
     /// How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true.
     pub unknown: String,
