@@ -301,10 +301,10 @@ def _end_with_command(directory: RunDirectory) -> None:
 
 def main() -> int:
     """Run the script named in `sys.argv`; returns its exit status."""
-    arguments = sys.argv[1:]
-    module = arguments[0] == "-m"
+    argv = sys.argv[1:]
+    module = argv[0] == "-m"
     # As Python would for this script or module: torch is looked for from there.
-    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(arguments[0]))
+    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(argv[0]))
     path = os.environ.pop(_protocol.RUN, None)
     if path is None:
         from oomph._ranks.recording import is_recorded
@@ -317,7 +317,7 @@ def main() -> int:
             )
             return 2
         # A rank that a launcher started: it is recorded already.
-        _run(arguments)
+        _run(argv)
         return 0
     # The variable is gone: children of the script are not this run.
     directory = RunDirectory.of_settings(path)
@@ -331,7 +331,7 @@ def main() -> int:
     except Refused as refusal:
         return directory.refuse(refusal)
     try:
-        _run(arguments)
+        _run(argv)
     except SystemExit as stop:
         outcome = outcome_of(stop)
         if (
@@ -354,14 +354,14 @@ def main() -> int:
     return outcome["status"]
 
 
-def _run(arguments: list[str]) -> None:
+def _run(argv: list[str]) -> None:
     """Run `script args…` or `-m module args…`."""
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    if argv[0] == "-m":
+        sys.argv = argv[1:]
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = arguments
-        run_script(arguments[0])
+        sys.argv = argv
+        run_script(argv[0])
 
 
 if __name__ == "__main__":

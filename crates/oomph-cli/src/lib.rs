@@ -4,6 +4,7 @@ pub mod commands;
 mod findings;
 mod json;
 mod lint_settings;
+mod model_files;
 mod page;
 mod progress;
 mod script;

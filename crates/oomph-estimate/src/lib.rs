@@ -6,12 +6,11 @@
 //! can ask them to allocate. Imperfect input gives what could be read *and* a list of problems;
 //! only input from which nothing can be learnt is an error.
 //!
-//! [`read_model`] opens files; everything else takes readers.
+//! This crate opens no files; `oomph estimate` does.
 
 mod config;
 mod dtype;
 mod error;
-mod files;
 mod fit;
 mod gguf;
 mod input;
@@ -26,7 +25,6 @@ mod zip;
 pub use config::{Attention, ModelConfig, parse_config};
 pub use dtype::DType;
 pub use error::EstimateError;
-pub use files::{ModelFileError, read_model};
 pub use fit::{AskedGpu, Candidate, Needs, Workload, candidates, needs};
 pub use gguf::read_gguf;
 pub use model::{Activations, Format, Group, Model, Tensor};

@@ -13,9 +13,9 @@ use oomph_plan::{Dtype, Lever, sharding};
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::found::{self, Found};
-use crate::result::{Fit, Outcome, PlanResult, Rejected};
 use crate::wanted::Wanted;
 use crate::{largest, sharded, smaller};
+use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected};
 
 /// How a search ended.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use oomph_plan::{Figures, Lever, PlanFile, PlanGpu, PlanJob, Versions};
 
 use crate::attempts::Measurement;
-use crate::result::{self, Fit, FitGpu, Outcome, PlanResult};
 use crate::wanted::Wanted;
+use oomph_plan::result::{self, Fit, FitGpu, Outcome, PlanResult};
 
 /// What a search found.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use oomph_plan::{Results, search};
 
-use crate::result::PlanResult;
+use oomph_plan::result::PlanResult;
 
 /// Plans that take so much less of the plain job's time, or of memory, are worth another run.
 const WORTH: f64 = 0.02;

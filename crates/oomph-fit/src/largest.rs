@@ -6,8 +6,8 @@ use oomph_plan::search::{self, Base, Options};
 
 use crate::attempts::{Ended, Request};
 use crate::fitter::Fitter;
-use crate::result::Largest;
 use crate::wanted::Size;
+use oomph_plan::result::Largest;
 
 /// Runs that may be spent on one answer.
 const RUNS: u32 = 4;

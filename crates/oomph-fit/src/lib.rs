@@ -19,7 +19,7 @@ mod found;
 mod goal;
 mod largest;
 mod probe;
-pub mod result;
+
 pub mod rungs;
 mod script_attempts;
 mod select;

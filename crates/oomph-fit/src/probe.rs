@@ -5,7 +5,7 @@ use oomph_plan::{Lever, Results, inference};
 
 use crate::attempts::{Ended, Ranks, Request};
 use crate::fitter::{Fitter, listed};
-use crate::result::PlanResult;
+use oomph_plan::result::PlanResult;
 
 /// Why a probe tells nothing.
 #[derive(Debug, PartialEq, Eq)]

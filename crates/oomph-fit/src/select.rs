@@ -6,8 +6,8 @@ use oomph_plan::{Lever, sharding};
 use crate::attempts::{Ended, Request};
 use crate::fitter::{Fitter, listed};
 use crate::goal::Goal;
-use crate::result::PlanResult;
 use crate::verify::predicted;
+use oomph_plan::result::PlanResult;
 
 /// More runs of plans than this are not made: a plan that is not right by then will not be.
 const MOST_VERIFICATIONS: u32 = 12;

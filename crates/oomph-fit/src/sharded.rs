@@ -8,8 +8,8 @@ use oomph_plan::{Dtype, Lever, Results};
 
 use crate::attempts::{Ranks, per_host};
 use crate::fitter::Fitter;
-use crate::result::{Alternative, Fit, PlanResult, Smallest};
 use crate::smaller::gpus_that_hold;
+use oomph_plan::result::{Alternative, Fit, PlanResult, Smallest};
 
 /// GPUs to name.
 const KINDS: usize = 3;

@@ -9,8 +9,8 @@ use oomph_plan::search::Base;
 
 use crate::attempts::{Ended, Request};
 use crate::fitter::Fitter;
-use crate::result::{Alternative, Fit, SmallerJob};
 use crate::verify::predicted;
+use oomph_plan::result::{Alternative, Fit, SmallerJob};
 
 /// GPUs to name of each kind.
 const GPUS: usize = 2;

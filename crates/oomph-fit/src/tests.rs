@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use oomph_allocator::Config;
-use oomph_job::RunDirectory;
+use oomph_job::files::read_record;
+use oomph_job::{RunDirectory, read_trace};
 use oomph_plan::{Lever, Results, sharding};
-use oomph_run::Record;
 use oomph_run::record::LeverReport;
 use oomph_run::summary::summarize;
 
-use crate::result::Outcome;
 use crate::select::{LONGER, MOST_MISSES};
 use crate::{Attempts, Ended, Ending, Found, Goal, Measurement, Ranks, Request, Wanted, fit};
+use oomph_plan::result::Outcome;
 
 const LEVERS: [&str; 5] = [
     "checkpoint",
@@ -25,9 +25,8 @@ const LEVERS: [&str; 5] = [
 
 static PLAIN: LazyLock<Measurement> = LazyLock::new(|| {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt");
-    let record = Record::read(&place.join("record.json")).unwrap();
-    let (trace, problems) = oomph_trace::oomph_file::read(&place.join("trace.oomph")).unwrap();
-    assert!(problems.is_empty(), "{problems:?}");
+    let record = read_record(&place.join("record.json")).unwrap();
+    let trace = read_trace(&place.join("trace.oomph")).unwrap();
     Measurement {
         summary: summarize(&record, Some(&trace), None),
         record,
@@ -149,7 +148,7 @@ fn found(wanted: Wanted, ending: impl FnMut(&Made) -> Option<Ended>) -> (Found, 
     }
 }
 
-fn chosen(found: &Found) -> &crate::result::PlanResult {
+fn chosen(found: &Found) -> &oomph_plan::result::PlanResult {
     &found.fit.plans[found.fit.chosen.unwrap()]
 }
 

@@ -6,7 +6,7 @@ use oomph_run::summary::Peak;
 
 use crate::attempts::{Ended, Measurement, Request};
 use crate::fitter::{Fitter, listed};
-use crate::result::PlanResult;
+use oomph_plan::result::PlanResult;
 
 /// How often a step has to give back the cache to be said.
 const OFTEN: f64 = 0.5;

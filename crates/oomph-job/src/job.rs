@@ -286,7 +286,7 @@ pub(crate) fn label_trace(
         return Ok(None);
     }
     let snapshot = directory.file(RunFile::Snapshot);
-    let (mut trace, _problems) = oomph_trace::snapshot::read(&snapshot)?;
+    let (mut trace, _problems) = crate::files::read_snapshot(&snapshot)?;
     attribute(&mut trace, record, device.index);
     trace.context.device_total = Some(Bytes(device.total_bytes));
     trace.context.device_name = Some(device.name.clone());

@@ -329,7 +329,9 @@ impl RunDirectory {
     /// The recorder's account, if it was written.
     pub fn record(&self) -> anyhow::Result<Option<Record>> {
         let path = self.file(RunFile::Record);
-        Ok(path.exists().then(|| Record::read(&path)).transpose()?)
+        path.exists()
+            .then(|| crate::files::read_record(&path))
+            .transpose()
     }
 
     /// Why the run could not begin, if it could not.
@@ -379,7 +381,7 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
             path.display()
         );
     }
-    match oomph_trace::read(path)? {
+    match crate::files::read(path)? {
         (Content::Trace(trace), _) => Ok(*trace),
         _ => bail!(
             "{}: found a log; expected a snapshot, a trace, or the directory of a run",

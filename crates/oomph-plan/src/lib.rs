@@ -14,6 +14,7 @@ mod lever;
 mod levers;
 pub mod model;
 pub mod play;
+pub mod result;
 pub mod search;
 pub mod sharding;
 pub mod units;

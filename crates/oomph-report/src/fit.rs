@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use oomph_bytes::format_bytes;
-use oomph_fit::result::{Fit, Largest, Outcome, PlanResult};
 use oomph_plan::Results;
+use oomph_plan::result::{Fit, Largest, Outcome, PlanResult};
 
 use crate::html::PlanRow;
 use crate::terminal::{

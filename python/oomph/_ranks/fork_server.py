@@ -213,16 +213,16 @@ class Launcher:
 
     def _request(self, given: dict[str, Any]) -> dict[str, Any] | None:
         """What the server is to be asked, or None where a rank cannot be forked or is none."""
-        words = given["args"]
+        argv = given["args"]
         environment = os.environ if given["env"] is None else given["env"]
         plain = (
             not self._fails
             and os.getpid() == self._owner
-            and isinstance(words, (list, tuple))
-            and len(words) > 2
-            and all(isinstance(word, str) for word in words)
-            and list(words[:2]) == [sys.executable, "-u"]
-            and words[2].endswith(".py")
+            and isinstance(argv, (list, tuple))
+            and len(argv) > 2
+            and all(isinstance(word, str) for word in argv)
+            and list(argv[:2]) == [sys.executable, "-u"]
+            and argv[2].endswith(".py")
             and all(isinstance(x, str) for pair in environment.items() for x in pair)
             and environment.get("RANK", "").isdigit()
             and _is_single(environment)
@@ -239,7 +239,7 @@ class Launcher:
         if not plain:
             return None
         return dict(
-            words=list(words),
+            argv=list(argv),
             environment=dict(environment),
             directory=os.fspath(given["cwd"] or os.getcwd()),
             session=bool(given["start_new_session"]),
@@ -359,7 +359,7 @@ def start_plainly(request: dict[str, Any]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os.execve(sys.executable, request["words"], request["environment"])
+    os.execve(sys.executable, request["argv"], request["environment"])
 
 
 def _shadowed(directory: str) -> bool:
@@ -387,15 +387,15 @@ def _become(request: dict[str, Any]) -> str:
     """Make this process the rank that was asked for, up to its script; returns the script's path."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["directory"])
-    environment, words = request["environment"], request["words"]
+    environment, argv = request["environment"], request["argv"]
     for name in [name for name in os.environ if name not in environment]:
         del os.environ[name]
     for name, value in environment.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-    sys.orig_argv[:] = words
-    sys.argv[:] = words[2:]
-    script = os.path.realpath(words[2]) if os.path.islink(words[2]) else os.path.abspath(words[2])
+    sys.orig_argv[:] = argv
+    sys.argv[:] = argv[2:]
+    script = os.path.realpath(argv[2]) if os.path.islink(argv[2]) else os.path.abspath(argv[2])
     sys.path.insert(0, os.path.dirname(script))
     import torch
 
@@ -408,7 +408,7 @@ def _become(request: dict[str, Any]) -> str:
         sys.modules["numpy.random"].seed()
     sys.meta_path.insert(0, _Imported(request))
     gc.enable()
-    return os.path.abspath(words[2])
+    return os.path.abspath(argv[2])
 
 
 def main() -> None:

@@ -71,11 +71,11 @@ impl Args {
         let text = fs::read_to_string(&self.plan)
             .with_context(|| format!("cannot read the plan {}", self.plan.display()))?;
         let plan = PlanFile::parse(&text).with_context(|| self.plan.display().to_string())?;
-        let words = self
+        let argv = self
             .script
             .of_python("oomph drift --plan FILE [options] script.py args…")?;
         for warning in plan.mismatches(
-            &plan_job(&words),
+            &plan_job(&argv),
             &oomph_plan::PlanGpu::default(),
             &oomph_plan::Versions::default(),
         ) {
@@ -101,7 +101,7 @@ impl Args {
                 ExitStatus::Success
             });
         }
-        let program = Program::Script(words);
+        let program = Program::Script(argv);
         let directory = RunDirectory::choose(self.out.as_deref(), &program)?;
         let progress = Progress::new(self.quiet);
         for (planned, what) in [

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use oomph_estimate::{AskedGpu, DType, OnnxOptions, Workload, needs, read_model};
+use oomph_estimate::{AskedGpu, DType, OnnxOptions, Workload, needs};
 use oomph_gpus::parse_spec;
 use oomph_report::estimate::Estimate;
 use oomph_report::terminal::width;
 
+use crate::model_files::read_model;
 use crate::{ExitStatus, json, stdout};
 
 /// Arguments of `oomph estimate`.

@@ -8,10 +8,10 @@ use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::Config;
 use oomph_bytes::parse_bytes;
-use oomph_fit::result::{Fit, Outcome};
 use oomph_fit::{Attempts, Ended, Ending, Found, Goal, Request, ScriptAttempts, Size, Wanted};
 use oomph_job::{Program, RunDirectory, RunFile};
 use oomph_plan::NAMES;
+use oomph_plan::result::{Fit, Outcome};
 use oomph_report::fit::{fit_report, plan_rows};
 use oomph_report::terminal::width;
 use oomph_run::Verdict;
@@ -244,7 +244,7 @@ impl Args {
                 );
             }
         }
-        if let Some(first) = self.script.words().first()
+        if let Some(first) = self.script.argv().first()
             && let launcher = first.to_string_lossy()
             && ["torchrun", "accelerate", "python", "python3"].contains(&&*launcher)
             && !Path::new(first).is_file()

@@ -52,7 +52,7 @@ impl Args {
     /// Replays, and says what came of it.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         let path = self.snapshot.display();
-        let (content, problems) = oomph_trace::read(&self.snapshot)?;
+        let (content, problems) = oomph_job::files::read(&self.snapshot)?;
         let Content::Trace(trace) = content else {
             bail!("{path}: found a log; a snapshot or an oomph trace can be replayed");
         };

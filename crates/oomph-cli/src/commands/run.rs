@@ -184,7 +184,7 @@ impl Args {
 
     fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
-        let mut program = Program::new(self.script.words(), host)?;
+        let mut program = Program::new(self.script.argv(), host)?;
         let planned = plan.and_then(PlanFile::gpus);
         if let Some(gpus) = planned
             && !program.launches()
@@ -325,7 +325,7 @@ impl Args {
         // What was captured at the moment of an out-of-memory error is there all the same.
         let captured = directory.file(RunFile::FailureSnapshot);
         if captured.is_file()
-            && let Ok((trace, problems)) = oomph_trace::snapshot::read(&captured)
+            && let Ok((trace, problems)) = oomph_job::files::read_snapshot(&captured)
         {
             let mut explanation =
                 oomph_explain::explain(&trace, &oomph_explain::Options::default());
