@@ -3,6 +3,7 @@
 pub mod commands;
 mod findings;
 mod json;
+mod lint_files;
 mod lint_settings;
 mod model_files;
 mod page;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
-use crate::ranks::{Culprit, Outlier, RankSummary};
+use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
 use crate::record::{LeverReport, Record};
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
@@ -425,6 +425,43 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
     let peak = labels.get(peak_row);
     peak.phase.name().clone_into(&mut summary.peak_phase);
     summary.peak_step = peak.step;
+}
+
+impl Summary {
+    /// Takes over what a run of the same job without a limit needed, as a whole and by `ranks`. The
+    /// verdict and where memory ran out stay.
+    pub fn measured_without_limit(&mut self, needed: Self, ranks: &[RankSummary]) {
+        for rank in &mut self.ranks {
+            if let Some(measured) = ranks.iter().find(|measured| measured.rank == rank.rank) {
+                rank.peak = measured.peak;
+                rank.by_category.clone_from(&measured.by_category);
+            }
+        }
+        self.outlier = outlier(&self.ranks);
+        if let Some(oom) = &mut self.oom {
+            oom.short_bytes = Some(needed.peak.used_bytes.saturating_sub(self.gpu.memory_bytes));
+            oom.module = oom.module.take().filter(|module| !module.is_empty());
+        }
+        self.peak = needed.peak;
+        self.by_category = needed.by_category;
+        self.modules = needed.modules;
+        self.operators = needed.operators;
+        self.phases = needed.phases;
+        self.timeline = needed.timeline;
+        self.steps = needed.steps;
+        self.peak_phase = needed.peak_phase;
+        self.peak_step = needed.peak_step;
+        self.gpu.usable_bytes = needed.gpu.usable_bytes;
+        for assumption in needed.assumptions {
+            if !self
+                .assumptions
+                .iter()
+                .any(|known| known.what == assumption.what && known.location == assumption.location)
+            {
+                self.assumptions.push(assumption);
+            }
+        }
+    }
 }
 
 /// The names of the JSON: temporaries and the unknown are "other".

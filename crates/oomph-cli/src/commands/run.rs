@@ -394,41 +394,7 @@ impl Args {
             return Ok(());
         };
         let needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
-        for rank in &mut summary.ranks {
-            if let Some(measured) = all.iter().find(|measured| measured.rank == rank.rank) {
-                rank.peak = measured.peak;
-                rank.by_category.clone_from(&measured.by_category);
-            }
-        }
-        summary.outlier = oomph_run::ranks::outlier(&summary.ranks);
-        if let Some(oom) = &mut summary.oom {
-            oom.short_bytes = Some(
-                needed
-                    .peak
-                    .used_bytes
-                    .saturating_sub(summary.gpu.memory_bytes),
-            );
-            oom.module = oom.module.take().filter(|module| !module.is_empty());
-        }
-        summary.peak = needed.peak;
-        summary.by_category = needed.by_category;
-        summary.modules = needed.modules;
-        summary.operators = needed.operators;
-        summary.phases = needed.phases;
-        summary.timeline = needed.timeline;
-        summary.steps = needed.steps;
-        summary.peak_phase = needed.peak_phase;
-        summary.peak_step = needed.peak_step;
-        summary.gpu.usable_bytes = needed.gpu.usable_bytes;
-        for assumption in needed.assumptions {
-            if !summary
-                .assumptions
-                .iter()
-                .any(|known| known.what == assumption.what && known.location == assumption.location)
-            {
-                summary.assumptions.push(assumption);
-            }
-        }
+        summary.measured_without_limit(needed, &all);
         Ok(())
     }
 
