@@ -48,12 +48,12 @@ def test_files_and_variables_have_the_same_names_on_both_sides():
 
 @pytest.mark.parametrize("which", ["by_default", "all"])
 def test_settings_have_the_same_fields_on_both_sides(which):
-    from oomph._recorder.resize import Variant
+    from oomph._recorder.resize import Resize
 
     parsed = dataclasses.asdict(Settings.parse(json.dumps(SETTINGS[which])))
     assert dict(parsed, format=_protocol.FORMAT) == SETTINGS[which]
-    variant = Variant(**parsed["variant"])
-    assert {name: getattr(variant, name) for name in parsed["variant"]} == parsed["variant"]
+    resize = Resize(**parsed["resize"])
+    assert {name: getattr(resize, name) for name in parsed["resize"]} == parsed["resize"]
 
 
 def test_the_rules_for_unknown_values_are_known():

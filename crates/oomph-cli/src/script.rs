@@ -1,9 +1,14 @@
 //! What is run: a script or a module with its arguments, as every command takes it that runs one.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
 
 use anyhow::bail;
+use oomph_plan::PlanJob;
+use sha2::{Digest as _, Sha256};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Script {
@@ -43,4 +48,29 @@ impl Script {
             Some(_) => Ok(argv),
         }
     }
+}
+
+/// The script and its arguments as plan files state them, with the script's digest.
+pub(crate) fn plan_job(words: &[OsString]) -> PlanJob {
+    let mut words = words.iter().map(|word| word.to_string_lossy());
+    let mut script = words.next().unwrap_or_default().into_owned();
+    if script == "-m"
+        && let Some(module) = words.next()
+    {
+        script = format!("-m {module}");
+    }
+    PlanJob {
+        // A module's file is not known before Python finds it.
+        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
+        script,
+        arguments: words.map(Cow::into_owned).collect(),
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }

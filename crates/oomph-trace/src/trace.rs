@@ -176,6 +176,12 @@ impl Trace {
             .map_or(0..0, |rows| rows.rows.clone())
     }
 
+    /// The device with most events, if there is any.
+    pub fn busiest_device(&self) -> Option<u32> {
+        let devices = self.used_devices().into_iter();
+        devices.max_by_key(|&device| self.rows_of(device).len())
+    }
+
     /// Devices that have an event or a segment, in ascending order.
     pub fn used_devices(&self) -> Vec<u32> {
         let mut devices: Vec<u32> = self

@@ -5,7 +5,13 @@
 use std::path::{Path, PathBuf};
 
 /// The crates that open files, start processes, print, or speak C or Python.
-const OUTER: [&str; 4] = ["oomph-cli", "oomph-job", "oomph-py", "oomph-vgpu"];
+const OUTER: [&str; 5] = [
+    "oomph-cli",
+    "oomph-fit",
+    "oomph-job",
+    "oomph-py",
+    "oomph-vgpu",
+];
 
 /// What only those may use. `oomph-report` asks for the terminal's width and variables.
 const INPUT_OUTPUT: [&str; 9] = [

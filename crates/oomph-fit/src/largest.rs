@@ -1,20 +1,29 @@
-//! The largest batch or length that fits: by the model of the trace, confirmed by runs.
+//! The largest batch, length or resolution that fits: by the model of the trace, confirmed by runs.
 
+use oomph_job::settings::Resize;
 use oomph_plan::Lever;
 use oomph_plan::search::{self, Base, Options};
-use oomph_report::fit::Largest;
 
-use crate::commands::fit::Fitter;
-use crate::planning::Ended;
-use oomph_job::settings::Variant;
+use crate::attempts::{Ended, Request};
+use crate::fitter::Fitter;
+use crate::wanted::Size;
+use oomph_plan::result::Largest;
 
 /// Runs that may be spent on one answer.
 const RUNS: u32 = 4;
 /// No batch or length is looked for beyond this multiple of the script's own.
 const MOST: u64 = 4096;
 
-/// The largest batch.
-pub(crate) fn batch(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
+/// The largest size of a kind.
+pub(crate) fn largest(fitter: &mut Fitter, bases: &[Base], size: Size) -> anyhow::Result<Largest> {
+    match size {
+        Size::Batch => batch(fitter, bases),
+        Size::Length => length(fitter, bases),
+        Size::Resolution => resolution(fitter, bases),
+    }
+}
+
+fn batch(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
     let now = bases.first().map_or(0, |base| base.model.batch);
     let mut largest = empty("batch", now);
     if now == 0 {
@@ -24,16 +33,15 @@ pub(crate) fn batch(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Large
         );
         return Ok(largest);
     }
-    let variant = |size| Variant {
+    let resize = |size| Resize {
         batch: Some(size),
-        ..Variant::default()
+        ..Resize::default()
     };
-    fill(fitter, bases, &mut largest, 1, &variant)?;
+    fill(fitter, bases, &mut largest, 1, &resize)?;
     Ok(largest)
 }
 
-/// The longest sequences.
-pub(crate) fn length(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
+fn length(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
     let now = bases
         .first()
         .map_or(0, |base| match base.model.facts.length {
@@ -51,16 +59,15 @@ pub(crate) fn length(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Larg
         "whether the model takes longer sequences (its table of positions) is not checked: kernels do not run"
             .to_owned(),
     );
-    let variant = |size| Variant {
+    let resize = |size| Resize {
         length: Some(size),
-        ..Variant::default()
+        ..Resize::default()
     };
-    fill(fitter, bases, &mut largest, 1, &variant)?;
+    fill(fitter, bases, &mut largest, 1, &resize)?;
     Ok(largest)
 }
 
-/// The largest images.
-pub(crate) fn resolution(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
+fn resolution(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
     let infers = bases.first().filter(|base| !base.model.trains);
     let now = infers.map_or(0, |base| base.model.facts.input.height);
     let mut largest = empty("resolution", now);
@@ -75,11 +82,11 @@ pub(crate) fn resolution(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<
         "rows of an image, and as many columns more; whether the model takes other sizes than its own only a run tells"
             .to_owned(),
     );
-    let variant = |size| Variant {
+    let resize = |size| Resize {
         height: Some(size),
-        ..Variant::default()
+        ..Resize::default()
     };
-    fill(fitter, bases, &mut largest, 2, &variant)?;
+    fill(fitter, bases, &mut largest, 2, &resize)?;
     Ok(largest)
 }
 
@@ -102,13 +109,13 @@ fn fill(
     bases: &[Base],
     largest: &mut Largest,
     dimensions: u32,
-    variant: &dyn Fn(u64) -> Variant,
+    resize: &dyn Fn(u64) -> Resize,
 ) -> anyhow::Result<()> {
     let Some(base) = bases.first() else {
         return Ok(());
     };
     let now = largest.now;
-    if let Some(found) = find(fitter, base, (now, dimensions), &[], variant)? {
+    if let Some(found) = find(fitter, base, (now, dimensions), &[], resize)? {
         largest.plain = Some(found.size);
         largest.plain_used_bytes = found.used;
         let more = (found.size as f64 / now.max(1) as f64).powi(dimensions as i32);
@@ -137,7 +144,7 @@ fn fill(
     if levers.is_empty() {
         return Ok(());
     }
-    if let Some(found) = find(fitter, base, (now, dimensions), &levers, variant)? {
+    if let Some(found) = find(fitter, base, (now, dimensions), &levers, resize)? {
         largest.with_levers = Some(found.size);
         largest.with_levers_used_bytes = found.used;
         largest.levers = levers;
@@ -161,16 +168,17 @@ fn find(
     base: &Base,
     (now, dimensions): (u64, u32),
     levers: &[Lever],
-    variant: &dyn Fn(u64) -> Variant,
+    resize: &dyn Fn(u64) -> Resize,
 ) -> anyhow::Result<Option<Confirmed>> {
     let mut correction = 1.0;
     let mut confirmed: Option<Confirmed> = None;
     let mut refused = u64::MAX;
     for _ in 0..RUNS {
-        let budget = fitter.workshop.budget as f64 / correction;
+        let budget = fitter.options.budget as f64 / correction;
+        let options = fitter.options.clone();
         let plan = |size: u64| {
             let scaled = base.scaled(size.saturating_pow(dimensions), now.pow(dimensions));
-            search::predict(&scaled, base, levers, &fitter.options)
+            search::predict(&scaled, base, levers, &options)
         };
         let need = |size: u64| plan(size).used as f64;
         // The largest size that the model says fits.
@@ -204,14 +212,15 @@ fn find(
         let host = plan(size).host;
         let of = if levers.is_empty() { "plain" } else { "levers" };
         let name = format!("size-{of}-{size}");
-        let what = format!("trying a size of {size}");
-        let limit = Some(fitter.workshop.budget);
-        match fitter
-            .workshop
-            .run(&name, &what, levers, variant(size), limit)?
-        {
-            Ended::Through(run) if run.peak().used_bytes <= fitter.workshop.budget => {
-                let used = run.peak().used_bytes;
+        let purpose = format!("trying a size of {size}");
+        let ended = fitter.run(&Request {
+            resize: resize(size),
+            limit: Some(fitter.options.budget),
+            ..fitter.request(name, purpose, levers)
+        })?;
+        match ended {
+            Ended::Through(run) if run.used_bytes() <= fitter.options.budget => {
+                let used = run.used_bytes();
                 correction = used as f64 / predicted.max(1.0);
                 confirmed = Some(Confirmed {
                     size,
@@ -225,7 +234,7 @@ fn find(
                 // Where need grows with the square, a step of one is a step of nothing.
                 let least = if dimensions > 1 { 1.03 } else { 1.0 };
                 correction *= (need(size + 1) / need(size).max(1.0)).max(least);
-                correction = correction.max(fitter.workshop.budget as f64 / predicted.max(1.0));
+                correction = correction.max(fitter.options.budget as f64 / predicted.max(1.0));
             }
             Ended::Refused(_) | Ended::Failed { .. } => break,
         }

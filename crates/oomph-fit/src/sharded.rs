@@ -1,58 +1,46 @@
 //! Plans for several GPUs: the job is run as one rank of each way to share it, levers are searched for
 //! on top of those runs, and what is offered as verified was run by all ranks.
 
-use std::time::Instant;
-
 use anyhow::Result;
 use oomph_plan::search::{self, Base};
 use oomph_plan::sharding::{self, Fabric, Volume};
 use oomph_plan::{Dtype, Lever, Results};
-use oomph_report::fit::{Alternative, Fit, Plan, Smallest};
 
-use crate::commands::fit::{Fitter, gpus_that_hold};
+use crate::attempts::{Ranks, per_host};
+use crate::fitter::Fitter;
+use crate::smaller::gpus_that_hold;
+use oomph_plan::result::{Alternative, Fit, PlanResult, Smallest};
 
 /// GPUs to name.
 const KINDS: usize = 3;
 /// Where so many GPUs as were named do not do, up to so many times as many are looked at.
 const MOST_TIMES: u32 = 8;
 
-/// Plans for the GPUs that were named, which of them is chosen, and how few would do.
-pub(crate) fn plan(
-    fitter: &mut Fitter,
-    plain: &Base,
-    result: &mut Fit,
-) -> Result<(Vec<Plan>, Option<usize>, Vec<Base>)> {
-    let gpu = fitter.workshop.gpu.found.gpu;
-    let gpus = fitter.workshop.gpu.count;
-    let fabric = Fabric::new(gpu, fitter.workshop.per_host());
+/// Plans for the GPUs that were named, which of them is chosen, and how few would do. Returns the ways
+/// to share the job that ran.
+pub(crate) fn plan(fitter: &mut Fitter, plain: &Base, fit: &mut Fit) -> Result<Vec<Base>> {
+    let gpu = fitter.wanted.gpu.found.gpu;
+    let gpus = fitter.wanted.gpu.count;
+    let fabric = Fabric::new(gpu, per_host(gpus));
     fitter.options.cluster = Some((fabric, Volume::new(&plain.model)));
     fitter.plain = Some(plain.clone());
-    result.assumptions.push(fabric.assumption(gpu, gpus));
+    fit.assumptions.push(fabric.assumption(gpu, gpus));
     let bases = shared(fitter, plain, gpus)?;
     if bases.is_empty() {
-        return Ok((Vec::new(), None, bases));
+        return Ok(bases);
     }
-    let (mut plans, chosen) = fitter.plans(&bases)?;
-    if let Some(plan) = chosen.and_then(|index| plans.get_mut(index))
+    (fit.plans, fit.chosen) = fitter.plans(&bases)?;
+    if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get_mut(index))
         && plan.time_ratio >= 1.0
-        && result.plain.used_bytes <= fitter.workshop.budget
+        && fit.plain.used_bytes <= fitter.options.budget
     {
         plan.notes
             .push("one GPU takes less time, and holds the job as it is".to_owned());
     }
-    result.smallest = smallest(
-        fitter,
-        plain,
-        gpus,
-        chosen.and_then(|index| plans.get(index)),
-    )?;
-    kinds(
-        fitter,
-        chosen.and_then(|index| plans.get(index)),
-        gpus,
-        result,
-    );
-    Ok((plans, chosen, bases))
+    let chosen = fit.chosen.and_then(|index| fit.plans.get(index));
+    fit.smallest = smallest(fitter, plain, gpus, chosen)?;
+    fit.kinds = kinds(fitter, chosen, gpus, fit);
+    Ok(bases)
 }
 
 /// The job as one rank of each way to share it.
@@ -61,7 +49,7 @@ fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
     let ways = sharding::ways(
         &plain.model,
         gpus,
-        fitter.workshop.per_host(),
+        per_host(fitter.wanted.gpu.count),
         dtype(fitter, plain),
     );
     let last = ways.len().saturating_sub(1);
@@ -127,19 +115,17 @@ fn probe(fitter: &mut Fitter, plain: &Base, way: &Lever) -> Result<Option<Base>>
     let Some(gpus) = sharding::gpus(std::slice::from_ref(way)) else {
         return Ok(None);
     };
-    fitter.workshop.first_rank = true;
-    let mut found = fitter.probe(std::slice::from_ref(way));
-    if let Ok(Err((_, why))) = &found
-        && why.contains("find_unused_parameters")
+    let mut found = fitter.probe_ranks(std::slice::from_ref(way), Ranks::First);
+    if let Ok(Err(failure)) = &found
+        && failure.why.contains("find_unused_parameters")
         && let Lever::Shard { unused: false, .. } = *way
     {
         let mut way = way.clone();
         if let Lever::Shard { unused, .. } = &mut way {
             *unused = true;
         }
-        found = fitter.probe(&[way]);
+        found = fitter.probe_ranks(&[way], Ranks::First);
     }
-    fitter.workshop.first_rank = false;
     match found? {
         Ok(mut base) => {
             // What the loader yields in all; a rank has its part of it.
@@ -148,12 +134,12 @@ fn probe(fitter: &mut Fitter, plain: &Base, way: &Lever) -> Result<Option<Base>>
             base.model.template.batch = batch;
             Ok(Some(base))
         }
-        Err((_, why)) if why.contains("the lever shard cannot be applied") => {
-            fitter.reject("shard", &why);
+        Err(failure) if failure.why.contains("the lever shard cannot be applied") => {
+            fitter.reject("shard", &failure.why);
             Ok(None)
         }
-        Err((_, why)) => {
-            fitter.note(&way.to_string(), &why);
+        Err(failure) => {
+            fitter.note(&way.to_string(), &failure.why);
             Ok(None)
         }
     }
@@ -164,7 +150,7 @@ fn smallest(
     fitter: &mut Fitter,
     plain: &Base,
     gpus: u32,
-    chosen: Option<&Plan>,
+    chosen: Option<&PlanResult>,
 ) -> Result<Option<Smallest>> {
     let mut counts: Vec<u32> = std::iter::successors(Some(1), |count| Some(count * 2))
         .take_while(|count| *count < gpus)
@@ -184,7 +170,7 @@ fn smallest(
             let ways = sharding::ways(
                 &plain.model,
                 count,
-                fitter.workshop.per_host(),
+                per_host(fitter.wanted.gpu.count),
                 dtype(fitter, plain),
             );
             match ways.last() {
@@ -201,12 +187,10 @@ fn smallest(
 }
 
 /// The cheapest plan that a run confirms, one that keeps results if there is any.
-fn best(fitter: &mut Fitter, base: &Base) -> Result<Option<Plan>> {
+fn best(fitter: &mut Fitter, base: &Base) -> Result<Option<PlanResult>> {
     const TRIES: usize = 2;
     for _ in 0..TRIES {
-        let started = Instant::now();
         let found = fitter.search(std::slice::from_ref(base));
-        fitter.planning += started.elapsed().as_secs_f64();
         let keeps = |plan: &&search::Plan| plan.results <= Results::Rounding;
         let Some(plan) = found.plans.iter().find(keeps).or(found.plans.first()) else {
             return Ok(None);
@@ -219,7 +203,7 @@ fn best(fitter: &mut Fitter, base: &Base) -> Result<Option<Plan>> {
     Ok(None)
 }
 
-fn of(gpus: u32, plan: &Plan) -> Smallest {
+fn of(gpus: u32, plan: &PlanResult) -> Smallest {
     Smallest {
         gpus,
         levers: plan.levers.clone(),
@@ -231,13 +215,13 @@ fn of(gpus: u32, plan: &Plan) -> Smallest {
 }
 
 /// Kinds of GPUs that hold what was measured, by what so many of them cost.
-fn kinds(fitter: &Fitter, chosen: Option<&Plan>, gpus: u32, result: &mut Fit) {
-    let margin = result.gpu.margin_bytes as f64 / result.gpu.memory_bytes.max(1) as f64;
+fn kinds(fitter: &Fitter, chosen: Option<&PlanResult>, gpus: u32, fit: &Fit) -> Vec<Alternative> {
+    let margin = fit.gpu.margin_bytes as f64 / fit.gpu.memory_bytes.max(1) as f64;
     let mut measured: Vec<(u32, u64, &[Lever])> = Vec::new();
     if let Some(plan) = chosen {
         measured.push((gpus, plan.peak.used_bytes, &plan.levers));
     }
-    if let Some(small) = &result.smallest {
+    if let Some(small) = &fit.smallest {
         measured.push((small.gpus, small.used_bytes, &small.levers));
     }
     let mut found: Vec<Alternative> = Vec::new();
@@ -267,9 +251,9 @@ fn kinds(fitter: &Fitter, chosen: Option<&Plan>, gpus: u32, result: &mut Fit) {
     let price = |kind: &Alternative| kind.usd_per_hour.unwrap_or(f64::INFINITY);
     found.sort_by(|a, b| price(a).total_cmp(&price(b)));
     // What was asked for stands among them.
-    let id = &fitter.workshop.gpu.found.gpu.id;
+    let id = &fitter.wanted.gpu.found.gpu.id;
     let asked = found.iter().find(|kind| kind.id == *id).cloned();
     found.truncate(KINDS);
     found.extend(asked.filter(|kind| !found.contains(kind)));
-    result.kinds = found;
+    found
 }

@@ -1,24 +1,27 @@
 //! What to say where nothing fits: the least possible, what holds it there, which GPUs would do,
 //! and which smaller jobs would fit.
 
+use oomph_gpus::Gpu;
+use oomph_job::settings::Resize;
+use oomph_plan::Lever;
 use oomph_plan::model::Model;
 use oomph_plan::search::Base;
-use oomph_report::fit::{Fit, Variant as Smaller};
 
-use crate::commands::fit::{Fitter, gpus_that_hold, predicted};
-use crate::planning::Ended;
-use oomph_job::settings::Variant;
+use crate::attempts::{Ended, Request};
+use crate::fitter::Fitter;
+use crate::verify::predicted;
+use oomph_plan::result::{Alternative, Fit, SmallerJob};
 
 /// GPUs to name of each kind.
 const GPUS: usize = 2;
 
 /// Fills in the advice.
-pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> anyhow::Result<()> {
+pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyhow::Result<()> {
     /// Plans of least memory that are tried before the prediction is shown instead.
     const TRIES: u32 = 3;
     let mut margin = 0.0;
-    if result.gpu.memory_bytes > 0 {
-        margin = result.gpu.margin_bytes as f64 / result.gpu.memory_bytes as f64;
+    if fit.gpu.memory_bytes > 0 {
+        margin = fit.gpu.margin_bytes as f64 / fit.gpu.memory_bytes as f64;
     }
     let mut levers = Vec::new();
     // Each run teaches how far predictions of its levers hold: the next may be another plan.
@@ -28,8 +31,8 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> a
         known = least.peak.used_bytes;
         least.verified = true;
         levers.clone_from(&least.levers);
-        result.held_by = held;
-        result.least = Some(least);
+        fit.held_by = held;
+        fit.least = Some(least);
     }
     for _ in 0..TRIES {
         let Some(least) = fitter.search(bases).least.filter(|plan| plan.used < known) else {
@@ -41,111 +44,108 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], result: &mut Fit) -> a
                 known = measured.peak.used_bytes;
                 measured.verified = true;
                 levers.clone_from(&measured.levers);
-                result.least = Some(measured);
-                result.held_by = std::mem::take(&mut fitter.held);
+                fit.least = Some(measured);
+                fit.held_by = std::mem::take(&mut fitter.held);
             }
         } else if known == u64::MAX {
-            result.least = Some(predicted(&least));
+            fit.least = Some(predicted(&least));
         }
     }
-    let whole = gpus_that_hold(result.plain.used_bytes, margin, true);
-    if let Some(least) = &result.least {
+    let whole = gpus_that_hold(fit.plain.used_bytes, margin, true);
+    if let Some(least) = &fit.least {
         // A plan is of use only on GPUs that are cheaper than those that need none.
-        result.gpus = gpus_that_hold(least.peak.used_bytes, margin, false)
+        fit.gpus = gpus_that_hold(least.peak.used_bytes, margin, false)
             .into_iter()
             .take_while(|gpu| whole.first().is_none_or(|first| first.id != gpu.id))
             .take(GPUS)
             .collect();
     }
-    result.gpus.extend(whole.into_iter().take(GPUS));
-    variants(fitter, bases, &levers, result)
+    fit.gpus.extend(whole.into_iter().take(GPUS));
+    smaller_jobs(fitter, bases, &levers, fit)
 }
 
 /// Smaller jobs, each run once with the plan of least memory.
-fn variants(
+fn smaller_jobs(
     fitter: &mut Fitter,
     bases: &[Base],
-    levers: &[oomph_plan::Lever],
-    result: &mut Fit,
+    levers: &[Lever],
+    fit: &mut Fit,
 ) -> anyhow::Result<()> {
     let Some(model) = bases.first().map(|base| &base.model) else {
         return Ok(());
     };
     let mut families = true;
-    for (index, (what, variant)) in candidates(model).into_iter().enumerate() {
-        if variant.member.is_some() && !families {
+    for (index, (what, resize)) in candidates(model).into_iter().enumerate() {
+        if resize.member.is_some() && !families {
             continue;
         }
         // Micro-batches of a smaller batch may be smaller than a sample.
-        let levers: Vec<oomph_plan::Lever> = levers
+        let levers: Vec<Lever> = levers
             .iter()
-            .filter(|lever| variant.batch.is_none() || lever.name() != "micro_batch")
+            .filter(|lever| resize.batch.is_none() || lever.name() != "micro_batch")
             .cloned()
             .collect();
-        let ended = fitter.workshop.run(
-            &format!("variant-{}", index + 1),
-            &format!("measuring: {what}"),
-            &levers,
-            variant,
-            None,
-        )?;
+        let name = format!("smaller-{}", index + 1);
+        let ended = fitter.run(&Request {
+            resize,
+            ..fitter.request(name, format!("measuring: {what}"), &levers)
+        })?;
         let Ended::Through(run) = ended else {
-            // The script's own code knows the sizes of its model: there is no such relative.
+            // The script's own code knows the sizes of its model: there is no such smaller job.
             continue;
         };
         let became = &run.record.became;
-        let is_relative =
-            variant.width.is_some() || variant.separable.is_some() || variant.member.is_some();
-        if is_relative && became.is_empty() {
-            families &= variant.member.is_none();
+        let is_other_model =
+            resize.width.is_some() || resize.separable.is_some() || resize.member.is_some();
+        if is_other_model && became.is_empty() {
+            families &= resize.member.is_none();
             continue;
         }
-        let what = if variant.member.is_some() {
+        let what = if resize.member.is_some() {
             format!("{}, smaller of the same family", became.join(" and "))
         } else {
             what
         };
-        let used = run.peak().used_bytes;
-        if (result.least.as_ref()).is_some_and(|least| used >= least.peak.used_bytes) {
+        let used = run.used_bytes();
+        if (fit.least.as_ref()).is_some_and(|least| used >= least.peak.used_bytes) {
             continue;
         }
         // Rows of blocks too short to be cut further are the same job again.
-        if variant.layers.is_some() && result.variants.iter().any(|other| other.used_bytes == used)
-        {
+        if resize.layers.is_some() && fit.variants.iter().any(|other| other.used_bytes == used) {
             continue;
         }
-        result.variants.push(Smaller {
+        fit.variants.push(SmallerJob {
             what: if levers.is_empty() {
                 what
             } else {
                 format!("{what}, with that plan")
             },
             used_bytes: used,
-            fits: used <= fitter.workshop.budget,
+            fits: used <= fitter.options.budget,
         });
     }
     Ok(())
 }
 
 /// What could be tried, in words and as the run is asked for it.
-fn candidates(model: &Model) -> Vec<(String, Variant)> {
-    let plain = Variant::default();
+fn candidates(model: &Model) -> Vec<(String, Resize)> {
+    let plain = Resize::default();
     let mut found = Vec::new();
     if oomph_plan::units::repeated(model).len() >= 4 {
         for (share, words) in [(0.5, "half"), (0.25, "a quarter of")] {
             let layers = Some(share);
             found.push((
                 format!("{words} the repeated blocks"),
-                Variant { layers, ..plain },
+                Resize { layers, ..plain },
             ));
         }
     }
     let width = Some(0.5);
-    found.push(("layers half as wide".to_owned(), Variant { width, ..plain }));
+    found.push(("layers half as wide".to_owned(), Resize { width, ..plain }));
     if model.modules.iter().any(|module| module.kind == "Conv2d") {
         found.push((
             "convolutions of each channel, then across channels".to_owned(),
-            Variant {
+            Resize {
                 separable: Some(true),
                 ..plain
             },
@@ -154,7 +154,7 @@ fn candidates(model: &Model) -> Vec<(String, Variant)> {
     for (steps, words) in [(1, "the next"), (2, "the next but one")] {
         found.push((
             format!("{words} smaller model of the family"),
-            Variant {
+            Resize {
                 member: Some(steps),
                 ..plain
             },
@@ -164,11 +164,36 @@ fn candidates(model: &Model) -> Vec<(String, Variant)> {
     if batch >= 4 {
         found.push((
             format!("batches of {} instead of {batch}", batch / 4),
-            Variant {
+            Resize {
                 batch: Some(batch / 4),
                 ..plain
             },
         ));
     }
     found
+}
+
+/// GPUs that hold `used` bytes, the cheapest first.
+pub(crate) fn gpus_that_hold(used: u64, margin: f64, as_it_is: bool) -> Vec<Alternative> {
+    let mut found: Vec<&Gpu> = oomph_gpus::catalogue()
+        .iter()
+        .filter(|gpu| !gpu.laptop)
+        .filter(|gpu| (used as f64) <= gpu.memory.total_bytes as f64 * (1.0 - margin))
+        .collect();
+    found.sort_by(|a, b| {
+        let price = |gpu: &Gpu| gpu.cost.rank_usd_per_hour().unwrap_or(f64::INFINITY);
+        price(a)
+            .total_cmp(&price(b))
+            .then(a.memory.total_bytes.cmp(&b.memory.total_bytes))
+    });
+    found
+        .into_iter()
+        .map(|gpu| Alternative {
+            id: gpu.id.clone(),
+            memory_bytes: gpu.memory.total_bytes,
+            usd_per_hour: gpu.cost.rank_usd_per_hour(),
+            as_it_is,
+            count: 1,
+        })
+        .collect()
 }

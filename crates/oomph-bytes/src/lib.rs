@@ -1,4 +1,100 @@
-//! Sizes as people write them.
+//! Numbers of bytes: as people write them ([`parse_bytes`]), and as oomph prints them
+//! ([`format_bytes`], [`format_gib`]).
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Sub, SubAssign};
+
+use serde::{Deserialize, Serialize};
+
+/// A number of bytes.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// Zero bytes.
+    pub const ZERO: Self = Self(0);
+
+    /// `n` MiB.
+    pub const fn mib(n: u64) -> Self {
+        Self(n << 20)
+    }
+
+    /// `n` GiB.
+    pub const fn gib(n: u64) -> Self {
+        Self(n << 30)
+    }
+
+    /// The difference, or zero where it would be negative.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add for Bytes {
+    type Output = Self;
+    // Sizes come from files that may lie; the sum must not wrap into a small, believable number.
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Bytes {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        self.saturating_sub(other)
+    }
+}
+
+impl SubAssign for Bytes {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// As [`format_bytes`] writes it, padded as the format asks.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format_bytes(self.0))
+    }
+}
+
+/// Writes a size in binary units as PyTorch does, with one decimal: `27.3 GiB`, `512 B`.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.95 would print as "1024.0 KiB".
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Writes a size in GiB with two decimals, for sizes that are compared with each other: `9.65 GiB`.
+pub fn format_gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
+}
 
 /// Reads a size: `10GiB`, `10GB`, `10g`, `10240MiB`, `1.5 TiB`, `1073741824`.
 ///
@@ -65,22 +161,6 @@ pub struct ParseBytesError {
     reason: &'static str,
 }
 
-/// Writes a size in the largest binary unit that keeps it at least 1: `23.6 GiB`.
-pub fn format_bytes(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [
-        ("TiB", 1 << 40),
-        ("GiB", 1 << 30),
-        ("MiB", 1 << 20),
-        ("KiB", 1 << 10),
-    ];
-    for (unit, size) in UNITS {
-        if bytes >= size {
-            return format!("{:.1} {unit}", bytes as f64 / size as f64);
-        }
-    }
-    format!("{bytes} B")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,7 +208,17 @@ mod tests {
     #[test]
     fn sizes_are_shown_in_binary_units() {
         assert_eq!(format_bytes(0), "0 B");
+        assert_eq!(format_bytes(1023), "1023 B");
         assert_eq!(format_bytes(1536), "1.5 KiB");
+        assert_eq!(format_bytes((1 << 20) - 1), "1.0 MiB");
         assert_eq!(format_bytes(150_109_880_320), "139.8 GiB");
+        assert_eq!(format_bytes(5 << 40), "5.0 TiB");
+        assert_eq!(format_gib(150_109_880_320), "139.80 GiB");
+    }
+
+    #[test]
+    fn a_number_of_bytes_is_padded_as_asked() {
+        assert_eq!(Bytes::gib(27).to_string(), "27.0 GiB");
+        assert_eq!(format!("{:>10}", Bytes::gib(27)), "  27.0 GiB");
     }
 }

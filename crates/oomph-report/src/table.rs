@@ -6,10 +6,6 @@ use anstyle::Style;
 
 /// Between columns.
 const GAP: usize = 2;
-/// Assumed where there is no terminal to ask.
-const WIDTH_WITHOUT_TERMINAL: usize = 100;
-/// Narrower than this, lines may wrap; wider, they may use the room.
-const WIDTHS: std::ops::RangeInclusive<usize> = 40..=200;
 
 /// How a column's cells are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,16 +124,6 @@ fn line(columns: &[&Column], cells: &[&str]) -> String {
     }
     line.truncate(line.trim_end().len());
     line
-}
-
-/// The width to lay out for: `COLUMNS`, else the terminal's, else 100.
-pub fn terminal_width() -> usize {
-    std::env::var("COLUMNS")
-        .ok()
-        .and_then(|columns| columns.parse::<usize>().ok())
-        .or_else(|| terminal_size::terminal_size().map(|(width, _)| usize::from(width.0)))
-        .unwrap_or(WIDTH_WITHOUT_TERMINAL)
-        .clamp(*WIDTHS.start(), *WIDTHS.end())
 }
 
 #[cfg(test)]
