@@ -349,6 +349,21 @@ def test_drift_is_measured_on_the_cpu(tmp_path):
     assert layers[0]["growth"] >= layers[-1]["growth"] > 0 and "blocks." in layers[0]["name"]
 
 
+def test_what_drift_keeps_of_a_call_runs_no_code(tmp_path):
+    """The script may write there, too, and so may what it calls."""
+    bomb = """
+    import os, torch
+    class Bomb:
+        def __reduce__(self):
+            return open, ("ran", "w")
+    if os.path.exists("run/call-0.pt"):
+        torch.save(dict(given=Bomb(), values={}, layers={}), "run/call-0.pt")
+    """
+    found = drift(tmp_path, bomb + QUIET, [("inference_mode", {})], "--calls", "1", "--out", "run")
+    assert not (tmp_path / "ran").exists()
+    assert found.status != 0 and "weights_only" in found.err
+
+
 def test_too_much_drift_is_refused_and_none_is_not_zero(tmp_path):
     int8 = [("int8_linear", {"kind": "dynamic"})]
     refused = drift(tmp_path, QUIET, int8, "--max-drift", "0.0001", "--calls", "1")

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use oomph_explain::{Explanation, HeldStack};
+use oomph_job::{RunDirectory, RunFile};
 use oomph_lint::{HeldBytes, Source, lint, order_by_held};
 use oomph_report::finding::HeldFinding;
 use oomph_trace::Content;
@@ -109,12 +110,13 @@ pub fn trace_file(path: &Path) -> anyhow::Result<PathBuf> {
     if !path.is_dir() {
         return Ok(path.to_owned());
     }
-    let inside = path.join("trace.oomph");
+    let inside = RunDirectory::at(path).file(RunFile::Trace);
     if !inside.is_file() {
         bail!(
-            "{}: expected the directory of a run, which has a trace.oomph; found none. Give a \
+            "{}: expected the directory of a run, which has a {}; found none. Give a \
              snapshot, an oomph trace, or such a directory",
-            path.display()
+            path.display(),
+            RunFile::Trace.name()
         );
     }
     Ok(inside)
@@ -124,7 +126,7 @@ pub fn trace_file(path: &Path) -> anyhow::Result<PathBuf> {
 /// absolute path, or the only one among `files` with which its path ends.
 pub fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes> {
     let path = trace_file(trace)?;
-    let Content::Trace(read) = oomph_trace::read(&path)?.0 else {
+    let Content::Trace(read) = oomph_job::files::read(&path)?.0 else {
         bail!(
             "{}: a log has no lines of code; give a snapshot or an oomph trace",
             path.display()

@@ -20,7 +20,6 @@ use std::io::Write as _;
 use anstream::eprintln;
 use clap::Parser;
 pub use oomph_job::host;
-use oomph_job::{cluster, job, run_directory};
 
 /// Exit status: it fits, or nothing was found.
 pub const EXIT_OK: i32 = 0;

@@ -16,11 +16,10 @@ use oomph_run::Record;
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{Summary, Verdict, summarize};
 
-use crate::cluster;
-use crate::host;
-use crate::job::{Attempt, Job, Variant};
+use oomph_job::settings::{Recording, Variant};
+use oomph_job::{Attempt, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks};
+
 use crate::progress::Progress;
-use crate::run_directory;
 
 /// What runs have in common.
 #[derive(Debug)]
@@ -46,7 +45,7 @@ pub struct Workshop {
     /// Whether the script is taken to infer only.
     pub inference: bool,
     /// Where runs leave their records.
-    pub directory: PathBuf,
+    pub directory: RunDirectory,
     /// Shows what is going on.
     pub progress: Progress,
     /// How long a run may take; unknown before the first.
@@ -73,7 +72,7 @@ pub struct Run {
     /// The summary.
     pub summary: Summary,
     /// Where its record and log lie.
-    pub directory: PathBuf,
+    pub directory: RunDirectory,
     /// What each rank used at its peak, where there were several.
     pub ranks: Vec<(u32, u64)>,
 }
@@ -157,8 +156,7 @@ impl Workshop {
     ) -> anyhow::Result<Ended> {
         const LONGER: u32 = 6;
         const LEAST: Duration = Duration::from_mins(2);
-        let directory = self.directory.join(name);
-        run_directory::prepare(&directory)?;
+        let directory = RunDirectory::prepare(self.directory.path().join(name))?;
         let host = host::get()?;
         let gpus = sharding::gpus(levers);
         let shown = match gpus {
@@ -177,34 +175,36 @@ impl Workshop {
             Ranks::Alone if self.shares => 1,
             Ranks::Alone => gpu.count,
         };
-        let mut job = Job {
-            host,
-            words: match &shown {
-                Ranks::All(gpus) => cluster::torchrun(host, *gpus, &self.words),
-                _ => self.words.clone(),
-            },
-            launches: matches!(shown, Ranks::All(_)),
-            rehearsed: None,
-            rank_patience: Duration::from_secs(RANK_PATIENCE_SECONDS),
-            fork: true,
-            gpu: Some(gpu),
-            total: Some(self.total),
-            steps: Some(self.steps),
-            levers: levers.to_vec(),
-            variant,
-            unknown: self.unknown.clone(),
-            unsupported: self.unsupported,
-            to_stderr: false,
-            inference: self.inference,
-            live: false,
-            patience: self.patience,
-            compared: None,
+        let program = match &shown {
+            Ranks::All(gpus) => Program::torchrun(host, *gpus, &self.words),
+            _ => Program::Script(self.words.clone()),
         };
-        let log = directory.join("output.log");
+        let job = Job {
+            gpu: Some(VirtualGpu {
+                total_bytes: self.total,
+                rank_timeout: Duration::from_secs(RANK_TIMEOUT_SECONDS),
+                ..VirtualGpu::new(gpu)
+            }),
+            recording: Recording {
+                steps: Some(self.steps),
+                levers: levers.to_vec(),
+                variant,
+                unknown: self.unknown.clone(),
+                unsupported: self.unsupported,
+                inference: self.inference,
+                ..Recording::default()
+            },
+            watch: Watch {
+                timeout: self.patience,
+                ..Watch::default()
+            },
+            ..Job::new(host, program)
+        };
+        let log = directory.file(RunFile::Log);
         let started = Instant::now();
         let attempt = {
             let _shown = self.progress.begin(what);
-            attempt(&mut job, &shown, &directory, limit, &log, what)
+            attempt(&job, &shown, &directory, limit, &log, what)
         };
         self.runs += 1;
         self.seconds += started.elapsed().as_secs_f64();
@@ -215,8 +215,8 @@ impl Workshop {
         if self.patience.is_none() {
             self.patience = Some((started.elapsed() * LONGER).max(LEAST));
         }
-        let (mut attempt, ranks) = attempt?;
-        if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
+        let (mut attempt, all) = attempt?;
+        if let Some(reason) = directory.refusal() {
             bail!("{reason}");
         }
         let Some(record) = attempt.record.take() else {
@@ -229,16 +229,16 @@ impl Workshop {
             });
         };
         let mut summary = summarize(&record, attempt.trace.as_ref(), Some(self.total));
-        let used = ranks
+        let used = all
             .iter()
             .map(|rank| (rank.rank, rank.peak.used_bytes))
             .collect();
-        let refused = ranks.iter().find(|rank| rank.verdict == Verdict::Refused);
+        let refused = all.iter().find(|rank| rank.verdict == Verdict::Refused);
         if let Some(refused) = refused {
             summary.verdict = Verdict::Refused;
             summary.failure.clone_from(&refused.failure);
-        } else if !ranks.is_empty() {
-            cluster::join(&mut summary, ranks, attempt.failure.clone(), attempt.status);
+        } else if !all.is_empty() {
+            ranks::join(&mut summary, all, attempt.failure.clone(), attempt.status);
         }
         if summary.verdict == Verdict::Refused {
             let why = summary.failure.clone().unwrap_or_default();
@@ -282,23 +282,23 @@ enum Ranks {
 /// More ranks than this are not started for a plan: named ones are run by themselves.
 const MOST_RANKS: u32 = 8;
 /// How long a rank may do nothing while others wait for it: several share this machine's processors.
-const RANK_PATIENCE_SECONDS: u64 = 60;
+const RANK_TIMEOUT_SECONDS: u64 = 60;
 
 /// Runs the job with its ranks; what each came to, where there are several.
 fn attempt(
-    job: &mut Job,
-    ranks: &Ranks,
-    directory: &Path,
+    job: &Job,
+    shown: &Ranks,
+    directory: &RunDirectory,
     limit: Option<u64>,
     log: &Path,
     what: &str,
 ) -> anyhow::Result<(Attempt, Vec<RankSummary>)> {
-    let rehearsed = match ranks {
+    let rehearsed = match shown {
         Ranks::Alone => return Ok((job.attempt(directory, limit, Some(log), what)?, Vec::new())),
         Ranks::All(_) => None,
         Ranks::Rehearsed(world_size, chosen) => Some((*world_size, &chosen[..])),
     };
-    cluster::attempt(job, rehearsed, directory, limit, Some(log), what)
+    ranks::attempt(job, rehearsed, directory, limit, Some(log), what)
 }
 
 fn last_line(log: &Path) -> Option<String> {

@@ -4,14 +4,12 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use oomph_allocator::{Config, TorchVersion};
+use oomph_job::{RunDirectory, RunFile, read_trace};
 use oomph_plan::Lever;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::Model;
 use oomph_plan::search::{self, Base, Options};
-use oomph_run::Record;
 use serde::Serialize;
-
-use crate::page;
 
 /// Levers that can be applied in the middle of a training loop.
 pub const LEVERS: [&str; 3] = ["checkpoint", "offload_activations", "optimizer_on_cpu"];
@@ -64,21 +62,21 @@ pub fn next(
 
 fn read(directory: &Path) -> anyhow::Result<Base> {
     // A run that was out of memory was made again without a limit: that one is whole.
-    let unlimited = directory.join("unlimited");
-    let whole = if unlimited.join("record.json").is_file() {
+    let run = RunDirectory::at(directory);
+    let unlimited = run.unlimited();
+    let whole = if unlimited.has(RunFile::Record) {
         unlimited
     } else {
-        directory.to_owned()
+        run
     };
-    let path = whole.join("record.json");
-    if !path.is_file() {
+    let Some(record) = whole.record()? else {
         bail!(
-            "{}: expected the directory of a run, with record.json, as `oomph run --out DIR` leaves it",
-            directory.display()
+            "{}: expected the directory of a run, with {}, as `oomph run --out DIR` leaves it",
+            directory.display(),
+            RunFile::Record.name()
         );
-    }
-    let record = Record::read(&path)?;
-    let trace = page::read_trace(&whole)?;
+    };
+    let trace = read_trace(whole.path())?;
     let model = Model::new(&trace, &record)
         .with_context(|| format!("{}: cannot be planned for", directory.display()))?;
     if !model.trains {

@@ -8,7 +8,7 @@ use anyhow::bail;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Script {
     /// Run a module, as `python -m` does
-    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "command")]
+    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "script")]
     module: Vec<OsString>,
 
     /// The script and its arguments
@@ -17,14 +17,14 @@ pub(crate) struct Script {
         trailing_var_arg = true,
         allow_hyphen_values = true
     )]
-    command: Vec<OsString>,
+    script: Vec<OsString>,
 }
 
 impl Script {
-    /// `script args…` or `-m module args…`; nothing if neither was given.
-    pub(crate) fn words(&self) -> Vec<OsString> {
+    /// `script args…` or `-m module args…`, as `sys.argv` has them; nothing if neither was given.
+    pub(crate) fn argv(&self) -> Vec<OsString> {
         if self.module.is_empty() {
-            return self.command.clone();
+            return self.script.clone();
         }
         std::iter::once(OsString::from("-m"))
             .chain(self.module.iter().cloned())
@@ -33,14 +33,14 @@ impl Script {
 
     /// The same for a command that takes nothing but what Python runs: its script must be a file.
     pub(crate) fn of_python(&self, usage: &str) -> anyhow::Result<Vec<OsString>> {
-        let words = self.words();
-        match words.first() {
+        let argv = self.argv();
+        match argv.first() {
             None => bail!("no script was given. Usage: {usage}"),
             Some(first) if self.module.is_empty() && !Path::new(first).is_file() => bail!(
                 "{}: no such file. Give a Python script, or a module with -m",
                 first.to_string_lossy()
             ),
-            Some(_) => Ok(words),
+            Some(_) => Ok(argv),
         }
     }
 }

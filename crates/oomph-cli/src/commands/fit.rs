@@ -19,11 +19,12 @@ use oomph_report::terminal::width;
 use oomph_run::Verdict;
 
 use crate::commands::run::this_job;
-use crate::job::{Variant, run_directory};
 use crate::planning::{Ended, Run, Workshop};
 use crate::progress::Progress;
 use crate::script::Script;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, json, page, stdout};
+use oomph_job::settings::Variant;
+use oomph_job::{Program, RunDirectory, RunFile};
 
 mod largest;
 mod sharded;
@@ -100,7 +101,7 @@ pub struct Args {
     patch: PathBuf,
 
     /// What comparisons of values that nobody computed give: half, all or none of them true
-    #[arg(long, value_name = "RULE", default_value = "half", value_parser = ["half", "all", "none"])]
+    #[arg(long, value_name = "RULE", default_value = oomph_job::settings::UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
 
     /// Where to keep the records of the runs [default: oomph-report/SCRIPT-N]
@@ -210,7 +211,7 @@ impl Args {
         {
             eprintln!("note: {note}");
         }
-        let directory = run_directory(self.out.as_deref(), &words, false)?;
+        let directory = RunDirectory::choose(self.out.as_deref(), &Program::Script(words.clone()))?;
         let mut fitter = Fitter {
             workshop: Workshop {
                 words,
@@ -278,7 +279,7 @@ impl Args {
             Ended::OutOfMemory(run) => {
                 bail!(
                     "the script raised an out-of-memory error of its own although memory had no limit; see {}",
-                    run.directory.join("output.log").display()
+                    run.directory.file(RunFile::Log).display()
                 )
             }
             Ended::Refused(why) => bail!("{why}"),
@@ -292,7 +293,7 @@ impl Args {
                         "hint: it is distributed already; oomph fit shares out scripts for one GPU. Run it as it is: oomph run --gpu {}:N -- torchrun --nproc-per-node N {}",
                         gpu.id,
                         self.script
-                            .words()
+                            .argv()
                             .iter()
                             .map(|word| word.to_string_lossy())
                             .collect::<Vec<_>>()
@@ -320,7 +321,7 @@ impl Args {
     }
 
     fn words(&self) -> anyhow::Result<Vec<OsString>> {
-        if let Some(first) = self.script.words().first()
+        if let Some(first) = self.script.argv().first()
             && let launcher = first.to_string_lossy()
             && ["torchrun", "accelerate", "python", "python3"].contains(&&*launcher)
             && !Path::new(first).is_file()
@@ -551,8 +552,8 @@ fn page(plain: &Run, result: &Fit) -> anyhow::Result<Option<String>> {
     if plain.peak().used_bytes > result.gpu.memory_bytes {
         summary.verdict = Verdict::OutOfMemory;
     }
-    json::write(&plain.directory.join("summary.json"), &summary)?;
-    json::write(&plain.directory.join(page::PLANS), &result.rows())?;
+    plain.directory.write_json(RunFile::Summary, &summary)?;
+    plain.directory.write_json(RunFile::Plans, &result.rows())?;
     let page = page::after_run(&plain.directory);
     Ok(page.map(|page| page.display().to_string()))
 }

@@ -8,6 +8,8 @@ use oomph_explain::Options;
 use oomph_report::export::{self, Format};
 use oomph_report::html::Page;
 
+use oomph_job::RunDirectory;
+
 use crate::page::{self, Run};
 use crate::stdout;
 
@@ -49,7 +51,7 @@ impl Args {
             );
         }
         if Run::is(&self.input) {
-            let run = Run::read(&self.input)?;
+            let run = Run::read(&RunDirectory::at(&self.input))?;
             let page = run.page(self.redact);
             self.write(&page, &self.input.join(page::NAME))?;
         } else {

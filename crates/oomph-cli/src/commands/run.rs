@@ -10,7 +10,6 @@ use std::time::Duration;
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_explain::Explanation;
-use oomph_gpus::GpuSpec;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions};
 use oomph_report::finding::HeldFinding;
@@ -23,12 +22,14 @@ use oomph_trace::Trace;
 use sha2::{Digest as _, Sha256};
 
 use super::explain::Found;
-use crate::cluster::{self, Words};
-use crate::host;
-use crate::job::{Attempt, Job, Variant, run_directory};
 use crate::page;
 use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, run_directory, stdout};
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
+use oomph_job::settings::{Recording, UNKNOWN};
+use oomph_job::{
+    Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
+    ranks,
+};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
@@ -53,7 +54,7 @@ pub struct Args {
     steps: Option<u32>,
 
     /// What comparisons of values that nobody computed give: half, all or none of them true
-    #[arg(long, value_name = "RULE", default_value = "half", value_parser = ["half", "all", "none"])]
+    #[arg(long, value_name = "RULE", default_value = UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
 
     /// Where to keep the record [default: oomph-report/SCRIPT-N]
@@ -99,7 +100,7 @@ pub struct Args {
     ranks: Vec<u32>,
 
     /// How many seconds a rank may do nothing while others wait for it
-    #[arg(long, value_name = "SECONDS", default_value_t = cluster::PATIENCE_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,
 
     /// Start each rank by itself, instead of forking all from one process that has imported torch
@@ -116,35 +117,32 @@ impl Args {
         let plan = self.plan()?;
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
-            let words = if job.launches {
-                cluster::own_words(&job.words)
-            } else {
-                &job.words
-            };
-            plan.mismatches(&this_job(words), &this_gpu(&job), &Versions::default())
+            let argv = job.program.script_argv();
+            plan.mismatches(&this_job(argv), &this_gpu(&job), &Versions::default())
         });
         for warning in &warnings {
             eprintln!("warning: {warning}");
         }
-        let directory = run_directory(self.out.as_deref(), &job.words, job.launches)?;
+        let directory = RunDirectory::choose(self.out.as_deref(), &job.program)?;
         if !self.quiet
-            && let Some(note) = job.gpu.as_ref().and_then(GpuSpec::note)
+            && let Some(note) = job.gpu.as_ref().and_then(|gpu| gpu.spec.note())
         {
             eprintln!("note: {note}");
         }
-        let total = job.total;
-        let (attempt, ranks) = self.attempt(&mut job, &directory, total, None, "running")?;
+        let total = job.total_bytes();
+        let (attempt, all) = self.attempt(&job, &directory, total, None, "running")?;
         let Some(record) = &attempt.record else {
             return self.without_record(&directory, attempt.status);
         };
-        let mut summary = summarize(record, attempt.trace.as_ref(), job.total);
-        if !ranks.is_empty() {
+        let mut summary = summarize(record, attempt.trace.as_ref(), total);
+        if !all.is_empty() {
             summary.script = job
-                .words
+                .program
+                .argv()
                 .iter()
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect();
-            cluster::join(&mut summary, ranks, attempt.failure.clone(), attempt.status);
+            ranks::join(&mut summary, all, attempt.failure.clone(), attempt.status);
             if self.world_size.is_some() {
                 summary.assumptions.push(self.absent());
             }
@@ -187,21 +185,17 @@ impl Args {
 
     fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
-        let (mut words, mut launches) = match cluster::words(self.script.words(), host)? {
-            Words::Script(words) => (words, false),
-            Words::Launcher(words) => (words, true),
-        };
+        let mut program = Program::new(self.script.argv(), host)?;
         let planned = plan.and_then(PlanFile::gpus);
         if let Some(gpus) = planned
-            && !launches
+            && !program.launches()
             && self.world_size.is_none()
         {
             // A script for one GPU, on as many as the plan says.
-            words = cluster::torchrun(host, gpus, &words);
-            launches = true;
+            program = Program::torchrun(host, gpus, program.argv());
         }
         if let Some(world) = self.world_size {
-            if launches {
+            if program.launches() {
                 bail!(
                     "--world-size runs single ranks of a script without its launcher. Give it the script: oomph run --world-size {world} --ranks 0 train.py args…"
                 );
@@ -245,42 +239,41 @@ impl Args {
             }
             gpu.count = gpu.count.max(planned);
         }
-        let total = gpu
-            .as_ref()
-            .map(|spec| memory.unwrap_or(spec.found.gpu.memory.total_bytes));
+        let gpu = gpu.map(VirtualGpu::new).map(|gpu| VirtualGpu {
+            total_bytes: memory.unwrap_or(gpu.total_bytes),
+            rank_timeout: Duration::from_secs(self.patience),
+            ..gpu
+        });
         Ok(Job {
-            host,
-            words,
-            launches,
-            rehearsed: None,
-            rank_patience: Duration::from_secs(self.patience),
-            fork: !self.no_fork,
             gpu,
-            total,
-            steps: self.steps,
-            levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
-            variant: Variant::default(),
-            unknown: self.unknown.clone(),
-            unsupported: self.unsupported,
-            live: !self.quiet,
-            patience: None,
-            compared: None,
-            inference: false,
-            to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
+            recording: Recording {
+                steps: self.steps,
+                levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
+                unknown: self.unknown.clone(),
+                unsupported: self.unsupported,
+                fork: !self.no_fork,
+                ..Recording::default()
+            },
+            watch: Watch {
+                live: !self.quiet,
+                to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
+                timeout: None,
+            },
+            ..Job::new(host, program)
         })
     }
 
     /// Runs the job once: all of it, or the ranks that were asked for one after the other.
     fn attempt(
         &self,
-        job: &mut Job,
-        directory: &Path,
+        job: &Job,
+        directory: &RunDirectory,
         limit: Option<u64>,
         log: Option<&Path>,
         doing: &str,
     ) -> anyhow::Result<(Attempt, Vec<RankSummary>)> {
         let rehearsed = self.world_size.map(|size| (size, &self.ranks[..]));
-        cluster::attempt(job, rehearsed, directory, limit, log, doing)
+        ranks::attempt(job, rehearsed, directory, limit, log, doing)
     }
 
     /// What a rehearsal rests on.
@@ -324,23 +317,22 @@ impl Args {
     }
 
     /// The process did not live to write its record.
-    fn without_record(&self, directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
-        let first = directory.join(format!("rank-{}", self.ranks[0]));
-        for place in [directory, &first] {
-            if let Ok(reason) = fs::read_to_string(place.join("refused.txt")) {
+    fn without_record(&self, directory: &RunDirectory, status: ExitStatus) -> anyhow::Result<i32> {
+        for place in [directory, &directory.rank(self.ranks[0])] {
+            if let Some(reason) = place.refusal() {
                 bail!("{reason}");
             }
         }
         // What was captured at the moment of an out-of-memory error is there all the same.
-        let captured = directory.join("failure.pickle");
+        let captured = directory.file(RunFile::FailureSnapshot);
         if captured.is_file()
-            && let Ok((trace, problems)) = oomph_trace::snapshot::read(&captured)
+            && let Ok((trace, problems)) = oomph_job::files::read_snapshot(&captured)
         {
             let mut explanation =
                 oomph_explain::explain(&trace, &oomph_explain::Options::default());
             explanation.add_problems(&problems);
             let found = Found::from(explanation);
-            json::write(&directory.join("explanation.json"), &found)?;
+            directory.write_json(RunFile::Explanation, &found)?;
             if !self.quiet {
                 eprintln!(
                     "oomph: the script ended ({status}) before its record was written; this is \
@@ -376,7 +368,7 @@ impl Args {
     fn measure(
         &self,
         job: &mut Job,
-        directory: &Path,
+        directory: &RunDirectory,
         summary: &mut Summary,
     ) -> anyhow::Result<()> {
         if !self.quiet {
@@ -384,16 +376,15 @@ impl Args {
                 "oomph: out of memory; running again without a limit to see how much is needed…"
             );
         }
-        let place = directory.join("unlimited");
-        run_directory::prepare(&place)?;
+        let place = RunDirectory::prepare(directory.unlimited().path())?;
         // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
         let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
-        job.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
-        let (attempt, ranks) = self.attempt(
+        job.recording.steps.get_or_insert(failed.max(3));
+        let (attempt, all) = self.attempt(
             job,
             &place,
             None,
-            Some(&place.join("output.log")),
+            Some(&place.file(RunFile::Log)),
             "running without a limit",
         )?;
         let measured = attempt
@@ -403,9 +394,9 @@ impl Args {
         let Some(record) = measured else {
             return Ok(());
         };
-        let needed = summarize(record, attempt.trace.as_ref(), job.total);
+        let needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
         for rank in &mut summary.ranks {
-            if let Some(measured) = ranks.iter().find(|measured| measured.rank == rank.rank) {
+            if let Some(measured) = all.iter().find(|measured| measured.rank == rank.rank) {
                 rank.peak = measured.peak;
                 rank.by_category.clone_from(&measured.by_category);
             }
@@ -444,16 +435,16 @@ impl Args {
 
     fn write(
         &self,
-        directory: &Path,
+        directory: &RunDirectory,
         summary: &Summary,
         explained: Option<&Found>,
     ) -> anyhow::Result<()> {
         let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
         let findings = explained.map_or(&[][..], |explained| &explained.findings);
         let result = Output { summary, findings };
-        json::write(&directory.join("summary.json"), &result)?;
+        directory.write_json(RunFile::Summary, &result)?;
         if let Some(explained) = failed {
-            json::write(&directory.join("explanation.json"), explained)?;
+            directory.write_json(RunFile::Explanation, explained)?;
         }
         let report = page::after_run(directory);
         if let Some(target) = &self.json {
@@ -464,7 +455,7 @@ impl Args {
                 summary,
                 failed.map(|explained| &explained.explanation),
                 findings,
-                report.as_deref().unwrap_or(directory),
+                report.as_deref().unwrap_or(directory.path()),
                 width(),
                 self.verbose,
             ))?;
@@ -504,9 +495,9 @@ fn this_gpu(job: &Job) -> oomph_plan::Gpu {
         id: job
             .gpu
             .as_ref()
-            .map(|spec| spec.found.gpu.id.clone())
+            .map(|gpu| gpu.spec.found.gpu.id.clone())
             .unwrap_or_default(),
-        memory_bytes: job.total.unwrap_or(0),
+        memory_bytes: job.total_bytes().unwrap_or(0),
     }
 }
 

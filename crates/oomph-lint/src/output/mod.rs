@@ -6,7 +6,7 @@ mod sarif;
 mod text;
 
 pub use github::github;
-pub use json::{JSON_VERSION, json};
+pub use json::json;
 pub use sarif::sarif;
 pub use text::{TextOptions, text};
 

@@ -5,8 +5,8 @@ use oomph_plan::search::{self, Base, Options};
 use oomph_report::fit::Largest;
 
 use crate::commands::fit::Fitter;
-use crate::job::Variant;
 use crate::planning::Ended;
+use oomph_job::settings::Variant;
 
 /// Runs that may be spent on one answer.
 const RUNS: u32 = 4;

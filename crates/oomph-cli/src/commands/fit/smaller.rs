@@ -6,8 +6,8 @@ use oomph_plan::search::Base;
 use oomph_report::fit::{Fit, Variant as Smaller};
 
 use crate::commands::fit::{Fitter, gpus_that_hold, predicted};
-use crate::job::Variant;
 use crate::planning::Ended;
+use oomph_job::settings::Variant;
 
 /// GPUs to name of each kind.
 const GPUS: usize = 2;
