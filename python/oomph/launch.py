@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import importlib
 import importlib.util
-import json
 import os
 import re
 import runpy
@@ -22,20 +20,15 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from oomph import levers
+from oomph import _protocol, levers
+from oomph._protocol import Refused, RunDirectory, Settings
+from oomph._virtual_gpu.library import Unusable, library
 
 SUPPORTED = {(2, 8): 12, (2, 11): 13, (2, 15): 13}
 """Releases of torch that the virtual GPU was proved with, and the CUDA of each: those that passed
 every job of `make test-matrix`.
 
 A release's patches (2.8.1) differ by fixes only and count as it; pre-releases do not."""
-
-RUN_VARIABLE = "OOMPH_RUN"
-"""Names the JSON file with the settings of this run, written by `oomph run`."""
-
-
-class Refused(Exception):
-    """The run cannot begin; the message says what was expected, what was found and what to do."""
 
 
 def _installed_torch() -> tuple[str, str | None]:
@@ -157,11 +150,11 @@ def without_own_frames(traceback: types.TracebackType | None) -> types.Traceback
 class Session:
     """This process under the recorder: it wakes up when the script imports torch."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        """`settings` as `oomph run` writes them; nothing is touched before `begin`."""
+    def __init__(self, settings: Settings, directory: RunDirectory) -> None:
+        """The recorder's files go into `directory`. Nothing is touched before `begin`."""
         self.settings = settings
+        self.directory = directory
         self.recorder: Any = None
-        self._specifications = settings.get("levers", [])
         self._torch: tuple[str, str | None] = ("", None)
         self._hard_exit = os._exit
         # A record that one thread is writing must be done before another ends the process.
@@ -170,44 +163,46 @@ class Session:
     def begin(self) -> None:
         """Watch for torch. Raise `Refused` if the virtual GPU cannot play for the installed one."""
         settings = self.settings
-        levers.prepare(self._specifications)
-        self._torch = check_torch(settings["virtual"], settings["unsupported"])
+        levers.prepare(settings.levers)
+        self._torch = check_torch(settings.virtual, settings.unsupported)
         cuda = self._torch[1]
-        if settings["virtual"] and cuda is not None:
+        if settings.virtual and cuda is not None:
+            try:
+                library()
+            except Unusable as error:
+                raise Refused(str(error)) from None
             major, minor = cuda.split(".")[:2]
-            # Ranks write the same line more than once, which does no harm.
-            with open(settings["config"], "a") as file:
-                file.write(f"cuda_version={int(major) * 1000 + int(minor) * 10}\n")
+            self.directory.add_cuda_version(int(major), int(minor))
         sys.meta_path.insert(0, _ImportWatcher(self._torch_imported))
         os._exit = self._exit_at_once  # type: ignore[assignment]
 
     def _measures_drift(self) -> None:
         from oomph._recorder.drift import Drift
 
-        self.recorder = Drift(self.settings)
+        self.recorder = Drift(self.settings, self.directory)
         self.recorder.start()
-        if self._specifications:
+        if self.settings.levers:
             from oomph.levers import Levers
 
-            self.recorder.levers = Levers(self._specifications)
+            self.recorder.levers = Levers(self.settings.levers)
             self.recorder.levers.install()
         self.recorder.watch()
 
     def _torch_imported(self) -> None:
-        if self.settings.get("drift"):
+        if self.settings.drift is not None:
             return self._measures_drift()
         from oomph._recorder.recorder import Recorder
 
-        settings, variant = self.settings, None
-        if any(size is not None for size in settings.get("variant", {}).values()):
-            from oomph._recorder.resize import Variant
+        settings, resize = self.settings, None
+        if any(size is not None for size in settings.resize.values()):
+            from oomph._recorder.resize import Resize
 
             # Before the recorder, which is to see the job as it is then.
-            variant = Variant(**settings["variant"])
-            variant.install()
-        recorder = Recorder(settings)
-        recorder.variant = variant
-        if settings["virtual"] and not is_supported(*self._torch):
+            resize = Resize(**settings.resize)
+            resize.install()
+        recorder = Recorder(settings, self.directory)
+        recorder.resize = resize
+        if settings.virtual and not is_supported(*self._torch):
             version, cuda = self._torch
             recorder.assumptions.add(
                 "version",
@@ -218,18 +213,18 @@ class Session:
         recorder.start()
         self.recorder = recorder
         # Before levers, which may make a process group.
-        if settings.get("rehearsal"):
+        if settings.rehearsal:
             from oomph._ranks.rehearsal import install
 
             install(recorder)
-        if settings.get("several"):
+        if settings.several:
             from oomph._ranks.recording import watch_ranks
 
             watch_ranks(recorder)
-        if self._specifications:
+        if settings.levers:
             from oomph.levers import Levers
 
-            recorder.levers = Levers(self._specifications)
+            recorder.levers = Levers(settings.levers)
             recorder.levers.install()
 
     def _exit_at_once(self, status: int) -> None:
@@ -296,30 +291,23 @@ def outcome_of(stop: SystemExit) -> dict[str, Any]:
     return dict(kind="finished" if status == 0 else "exit", status=status)
 
 
-def refuse(settings: dict[str, Any], refusal: Refused) -> int:
-    """Leave word for `oomph run` why this run cannot begin; returns the exit status."""
-    with open(os.path.join(settings["directory"], "refused.txt"), "w") as file:
-        file.write(str(refusal))
-    return 2
-
-
-def _end_with_command(lock: str) -> None:
+def _end_with_command(directory: RunDirectory) -> None:
     """Let the system end this process when the command that started it dies, by whatever."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
     # It may have died before: then nobody holds its lock any more.
-    with contextlib.suppress(OSError), open(lock) as file:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    if directory.is_released():
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> int:
     """Run the script named in `sys.argv`; returns its exit status."""
-    arguments = sys.argv[1:]
-    module = arguments[0] == "-m"
+    argv = sys.argv[1:]
+    module = argv[0] == "-m"
     # As Python would for this script or module: torch is looked for from there.
-    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(arguments[0]))
-    if RUN_VARIABLE not in os.environ:
+    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(argv[0]))
+    path = os.environ.pop(_protocol.RUN, None)
+    if path is None:
         from oomph._ranks.recording import is_recorded
 
         if not is_recorded():
@@ -330,22 +318,21 @@ def main() -> int:
             )
             return 2
         # A rank that a launcher started: it is recorded already.
-        _run(arguments)
+        _run(argv)
         return 0
-    with open(os.environ[RUN_VARIABLE]) as file:
-        settings = json.load(file)
-    # Children of the script are not this run.
-    del os.environ[RUN_VARIABLE]
-    if settings.get("lock") is not None:
-        _end_with_command(settings["lock"])
-    session = Session(settings)
+    # The variable is gone: children of the script are not this run.
+    directory = RunDirectory.of_settings(path)
     outcome: dict[str, Any] = dict(kind="finished", status=0)
     try:
+        settings = directory.settings()
+        if settings.locked:
+            _end_with_command(directory)
+        session = Session(settings, directory)
         session.begin()
     except Refused as refusal:
-        return refuse(settings, refusal)
+        return directory.refuse(refusal)
     try:
-        _run(arguments)
+        _run(argv)
     except SystemExit as stop:
         outcome = outcome_of(stop)
         if (
@@ -368,14 +355,14 @@ def main() -> int:
     return outcome["status"]
 
 
-def _run(arguments: list[str]) -> None:
+def _run(argv: list[str]) -> None:
     """Run `script args…` or `-m module args…`."""
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    if argv[0] == "-m":
+        sys.argv = argv[1:]
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = arguments
-        run_script(arguments[0])
+        sys.argv = argv
+        run_script(argv[0])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oomph._run_directory import make_directory
+from oomph._protocol import File, RunDirectory
 
 HEIGHT = 900
 """Pixels of the report in the notebook; it scrolls by itself."""
@@ -108,8 +108,8 @@ def _run(code: str, words: list[str]) -> Path | None:
     if "--out" in words:
         raise UsageError("--out is taken: a cell's run is kept in oomph-report/cell-N")
     directory = _free_directory()
-    make_directory(directory)
-    script = directory / "cell.py"
+    RunDirectory(directory).make()
+    script = directory / File.CELL.value
     script.write_text(code, encoding="utf-8")
     command = [sys.executable, "-m", "oomph", "run", *words, "--out", str(directory), str(script)]
     with subprocess.Popen(
@@ -118,7 +118,7 @@ def _run(code: str, words: list[str]) -> Path | None:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="")
-    page = directory / "index.html"
+    page = directory / File.PAGE.value
     return page if page.exists() else None
 
 
@@ -126,7 +126,7 @@ def _show(words: list[str]) -> Path:
     """The report of a run or a snapshot that is there."""
     if len(words) != 1:
         raise UsageError(f"expected one run or snapshot, found {len(words)}. Usage: {USAGE}")
-    page = Path(words[0]) / "index.html"
+    page = Path(words[0]) / File.PAGE.value
     if page.exists():
         return page
     command = [sys.executable, "-m", "oomph", "report", words[0]]

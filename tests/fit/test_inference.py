@@ -285,11 +285,11 @@ def test_the_largest_images_of_a_job_without_a_loader(tmp_path):
 
 def test_what_a_model_is_called_with_is_resized():
     import torch
-    from oomph._recorder.resize import Variant, sizes
+    from oomph._recorder.resize import Resize, sizes
 
     given = ((torch.zeros(4, 3, 32, 16),), {"tokens": torch.zeros(4, 7, dtype=torch.long), "k": 2})
     assert sizes(given) == {"batch": 4, "length": 7, "height": 32}
-    (image,), others = Variant(batch=6, length=9, height=64)._resize(given)
+    (image,), others = Resize(batch=6, length=9, height=64)._resize(given)
     assert image.shape == (6, 3, 64, 32)
     assert others["tokens"].shape == (6, 9) and others["k"] == 2
 
@@ -347,6 +347,21 @@ def test_drift_is_measured_on_the_cpu(tmp_path):
     assert output["agreement"] > 0.8 and output["compared"] == 128
     layers = found.json["measured"]["layers"]
     assert layers[0]["growth"] >= layers[-1]["growth"] > 0 and "blocks." in layers[0]["name"]
+
+
+def test_what_drift_keeps_of_a_call_runs_no_code(tmp_path):
+    """The script may write there, too, and so may what it calls."""
+    bomb = """
+    import os, torch
+    class Bomb:
+        def __reduce__(self):
+            return open, ("ran", "w")
+    if os.path.exists("run/call-0.pt"):
+        torch.save(dict(given=Bomb(), values={}, layers={}), "run/call-0.pt")
+    """
+    found = drift(tmp_path, bomb + QUIET, [("inference_mode", {})], "--calls", "1", "--out", "run")
+    assert not (tmp_path / "ran").exists()
+    assert found.status != 0 and "weights_only" in found.err
 
 
 def test_too_much_drift_is_refused_and_none_is_not_zero(tmp_path):

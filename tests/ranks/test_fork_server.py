@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.support.command import OOMPH
+from tests.support.protocol import run_settings
 
 FACTS = """
 import sys
@@ -204,7 +205,7 @@ def test_a_process_whose_command_is_gone_does_not_begin(tmp_path):
     # The command may die before the process has asked to die with it.
     (tmp_path / "lock").write_text("")
     settings = tmp_path / "settings.json"
-    settings.write_text(json.dumps(dict(lock=str(tmp_path / "lock"))))
+    settings.write_text(json.dumps(dict(run_settings(), locked=True)))
     (tmp_path / "script.py").write_text("print('ran')")
     process = subprocess.run(
         [sys.executable, "-m", "oomph.launch", "script.py"], cwd=tmp_path, capture_output=True,

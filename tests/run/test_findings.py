@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from tests.support.command import OOMPH
+from tests.support.protocol import run_settings
 
 KEPT = """
     import torch
@@ -90,11 +91,7 @@ def test_a_real_gpu_keeps_the_moment_of_failure(tmp_path):
         [sys.executable, "-c", "import oomph, os; print(os.path.dirname(oomph.__file__))"],
         capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
-    settings = dict(
-        directory=str(directory), virtual=False, unsupported=False, rule="half", steps=None,
-        config=None,
-    )  # fmt: skip
-    (directory / "settings.json").write_text(json.dumps(settings))
+    (directory / "settings.json").write_text(json.dumps(run_settings()))
     script = tmp_path / "dies.py"
     script.write_text(
         "import os, torch\n"

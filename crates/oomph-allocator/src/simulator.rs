@@ -517,7 +517,6 @@ impl<D: Driver> Simulator<D> {
     }
 
     /// Takes `other` into its neighbour `id` if both are free and alike.
-    #[inline]
     fn merge(&mut self, id: Place<Block>, other: Option<Place<Block>>) {
         let Some(other) = other else { return };
         let from = self.block(other);

@@ -6,65 +6,66 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use oomph_allocator::TorchVersion;
 use oomph_explain::{Diff, Explanation, Options};
-pub use oomph_job::run_directory::read_trace;
-use oomph_report::html::{History, Kind, Page, Plan, what_if};
+pub use oomph_job::read_trace;
+use oomph_job::{RunDirectory, RunFile};
+use oomph_report::html::{History, Kind, Page, PlanRow, what_if};
 use oomph_trace::Trace;
 use serde_json::Value;
 
 /// The page's name in a run's directory.
-pub const NAME: &str = "index.html";
-/// The plans that `oomph fit` found for a run, beside it.
-pub const PLANS: &str = "plans.json";
+pub const NAME: &str = RunFile::Page.name();
 
 /// A run as its directory keeps it.
 #[derive(Debug)]
-pub struct Run {
-    directory: PathBuf,
+pub struct RecordedRun {
+    directory: RunDirectory,
     summary: Value,
     explanation: Option<Value>,
     /// The run's own history, and that of the same job without a limit.
     traces: Vec<(&'static str, Trace)>,
     /// Plans to make it fit, where `oomph fit` looked for them.
-    plans: Vec<Plan>,
+    plans: Vec<PlanRow>,
 }
 
-impl Run {
+impl RecordedRun {
     /// Whether a path is the directory of a run.
     pub fn is(path: &Path) -> bool {
-        path.join("summary.json").is_file()
+        RunDirectory::at(path).has(RunFile::Summary)
     }
 
     /// Reads what `oomph run` left in `directory`.
-    pub fn read(directory: &Path) -> anyhow::Result<Self> {
-        let summary = read_json(&directory.join("summary.json"))?.with_context(|| {
+    pub fn read(directory: &RunDirectory) -> anyhow::Result<Self> {
+        let summary = read_json(&directory.file(RunFile::Summary))?.with_context(|| {
             format!(
-                "{} is no run: expected a directory with summary.json, as oomph run writes it",
-                directory.display()
+                "{} is no run: expected a directory with {}, as oomph run writes it",
+                directory.path().display(),
+                RunFile::Summary.name()
             )
         })?;
-        let explanation = read_json(&directory.join("explanation.json"))?;
-        let plans = match read_json(&directory.join(PLANS))? {
+        let explanation = read_json(&directory.file(RunFile::Explanation))?;
+        let plans = match read_json(&directory.file(RunFile::Plans))? {
             Some(plans) => serde_json::from_value(plans).with_context(|| {
-                format!("{}: these are no plans", directory.join(PLANS).display())
+                format!(
+                    "{}: these are no plans",
+                    directory.file(RunFile::Plans).display()
+                )
             })?,
             None => Vec::new(),
         };
-        let unlimited = directory.join("unlimited/trace.oomph");
-        let has_both = unlimited.is_file();
+        let unlimited = directory.unlimited();
+        let name = if unlimited.has(RunFile::Trace) {
+            "on this GPU"
+        } else {
+            "run"
+        };
         let mut traces = Vec::new();
-        for (name, path) in [
-            (
-                if has_both { "on this GPU" } else { "run" },
-                directory.join("trace.oomph"),
-            ),
-            ("without a limit", unlimited),
-        ] {
-            if path.is_file() {
-                traces.push((name, read_trace(&path)?));
+        for (name, directory) in [(name, directory), ("without a limit", &unlimited)] {
+            if let Some(trace) = directory.trace()? {
+                traces.push((name, trace));
             }
         }
         Ok(Self {
-            directory: directory.to_owned(),
+            directory: directory.clone(),
             summary,
             explanation,
             traces,
@@ -117,16 +118,16 @@ impl Run {
 
     /// Writes the page into the run's directory and returns its path.
     pub fn write(&self) -> anyhow::Result<PathBuf> {
-        let path = self.directory.join(NAME);
-        write(&path, &self.page(false))?;
-        Ok(path)
+        self.directory
+            .write(RunFile::Page, self.page(false).render().as_bytes())?;
+        Ok(self.directory.file(RunFile::Page))
     }
 }
 
 /// Writes the page of a run that has just ended. The run is worth more than its page: what goes
 /// wrong is said, and no error.
-pub fn after_run(directory: &Path) -> Option<PathBuf> {
-    match Run::read(directory).and_then(|run| run.write()) {
+pub fn after_run(directory: &RunDirectory) -> Option<PathBuf> {
+    match RecordedRun::read(directory).and_then(|run| run.write()) {
         Ok(path) => Some(path),
         Err(error) => {
             anstream::eprintln!("oomph: the report could not be written: {error:#}");
@@ -185,12 +186,7 @@ pub fn of_diff<'a>(
 }
 
 fn replayed(trace: &Trace, options: &Options, capacity: Option<u64>) -> Vec<what_if::WhatIf> {
-    let device = options.device.or_else(|| {
-        trace
-            .used_devices()
-            .into_iter()
-            .max_by_key(|&device| trace.rows_of(device).len())
-    });
+    let device = options.device.or_else(|| trace.busiest_device());
     let version = options
         .torch_version
         .or_else(|| TorchVersion::parse(trace.context.torch_version.as_deref()?))

@@ -1,107 +1,54 @@
-//! A script run once under the recorder: what `oomph run` and `oomph fit` have in common.
+//! A script run once under the recorder: what `oomph run`, `fit` and `drift` have in common.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs;
-use std::io::{IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal as _;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use oomph_allocator::{Config, Program, TorchVersion};
-use oomph_gpus::GpuSpec;
-use oomph_plan::Lever;
+use oomph_allocator::{Config, Program as Replay, TorchVersion};
+use oomph_run::ranks::Culprit;
 use oomph_run::record::Device;
 use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
-use rustix::fs::FlockOperation;
 
-use crate::cluster::{self, Hall};
+use crate::files;
 use crate::host::Host;
 use crate::live::{self, Inherits};
-use crate::run_directory;
+use crate::program::Program;
+use crate::rendezvous::Rendezvous;
+use crate::run_directory::{RunDirectory, RunFile, create_private};
+use crate::settings::{FORMAT, Recording, Settings, variables};
+use crate::virtual_gpu::VirtualGpu;
 
-/// What to run, and on what.
-#[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent settings of a run"
-)]
+/// What is run, on which GPU, how it is recorded and how it is watched.
+#[derive(Debug, Clone)]
 pub struct Job {
     /// The Python that runs it.
     pub host: &'static Host,
-    /// `script args…` or `-m module args…`; with `launches`, a launcher and its arguments.
-    pub words: Vec<OsString>,
-    /// Whether the words start ranks by themselves.
-    pub launches: bool,
+    /// What is run.
+    pub program: Program,
     /// The one rank that is run of a job of so many, the others being absent.
     pub rehearsed: Option<Rehearsed>,
-    /// How long a rank may do nothing while others wait for it.
-    pub rank_patience: Duration,
-    /// Whether a launcher's ranks are forked from one process that has imported torch.
-    pub fork: bool,
     /// The virtual GPU; `None` runs on the real one.
-    pub gpu: Option<GpuSpec>,
-    /// The capacity in bytes, as the driver reports it.
-    pub total: Option<u64>,
-    /// After how many optimizer steps the script ends; `None` lets it go on.
-    pub steps: Option<u32>,
-    /// What a plan changes in the script.
-    pub levers: Vec<Lever>,
-    /// Another job that is like this one: only `oomph fit` asks for it, and says so.
-    pub variant: Variant,
-    /// How comparisons of uncomputed values resolve.
-    pub unknown: String,
-    /// Whether other versions of torch are taken.
-    pub unsupported: bool,
-    /// Whether the script's output goes to standard error.
-    pub to_stderr: bool,
-    /// Whether the script only infers, whatever it builds.
-    pub inference: bool,
+    pub gpu: Option<VirtualGpu>,
+    /// What is recorded, and what is changed in the script.
+    pub recording: Recording,
+    /// Who sees the script's output, and how long it may take.
+    pub watch: Watch,
+}
+
+/// Who sees a script's output, and how long it may take.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Watch {
     /// Whether a terminal shows where the script is.
     pub live: bool,
+    /// Whether the script's output goes to standard error.
+    pub to_stderr: bool,
     /// How long the script may take before it is ended; `None` lets it take its time.
-    pub patience: Option<Duration>,
-    /// Outputs are kept or compared, and memory is not recorded.
-    pub compared: Option<Compared>,
-}
-
-/// One of two runs whose outputs are compared.
-#[derive(Debug, Clone, Copy)]
-pub struct Compared {
-    /// Whether it is the second, with a plan.
-    pub planned: bool,
-    /// How many calls of models.
-    pub calls: u32,
-    /// Whether a GPU is hidden from it.
-    pub cpu: bool,
-}
-
-/// How a job is made smaller or larger, to see what that would need. Nothing is changed by default.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
-pub struct Variant {
-    /// Samples in each batch of a data loader.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch: Option<u64>,
-    /// Length of each sequence of a batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub length: Option<u64>,
-    /// Rows of each image that a model is called with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub height: Option<u64>,
-    /// The part of the repeated blocks that is kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub layers: Option<f64>,
-    /// The part of each layer's width that is kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub width: Option<f64>,
-    /// Whether convolutions are of each channel for itself, then across channels.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub separable: Option<bool>,
-    /// How many steps down in the model's family.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub member: Option<u32>,
+    pub timeout: Option<Duration>,
 }
 
 /// One rank of a job whose other ranks are absent.
@@ -124,187 +71,147 @@ pub struct Attempt {
     pub record: Option<Record>,
     /// The memory history, if there is one.
     pub trace: Option<Trace>,
-    /// Why ranks could not go on together: kind, rank, what happened.
-    pub failure: Option<(String, u32, String)>,
+    /// Why ranks could not go on together.
+    pub failure: Option<Culprit>,
 }
 
 impl Job {
-    /// Runs the script once; `limit` is the capacity that is enforced, `log` takes its output,
+    /// A program as it is, on the real GPU, recorded and watched as by default.
+    pub fn new(host: &'static Host, program: Program) -> Self {
+        Self {
+            host,
+            program,
+            rehearsed: None,
+            gpu: None,
+            recording: Recording::default(),
+            watch: Watch::default(),
+        }
+    }
+
+    /// The capacity of a virtual GPU, in bytes.
+    pub fn total_bytes(&self) -> Option<u64> {
+        self.gpu.as_ref().map(|gpu| gpu.total_bytes)
+    }
+
+    /// Whether each rank is a process of its own.
+    fn is_several(&self) -> bool {
+        let has_gpus = self.gpu.as_ref().is_some_and(|gpu| gpu.spec.count > 1);
+        self.program.launches() || self.rehearsed.is_none() && has_gpus
+    }
+
+    /// Runs the program once; `limit` is the capacity in bytes that is enforced, `log` takes its output,
     /// `doing` is what the status line says.
     pub fn attempt(
         &self,
-        directory: &Path,
+        directory: &RunDirectory,
         limit: Option<u64>,
         log: Option<&Path>,
         doing: &str,
     ) -> anyhow::Result<Attempt> {
-        let directory = fs::canonicalize(directory)
-            .with_context(|| format!("cannot use {}", directory.display()))?;
-        for stale in [
-            "record.json",
-            "trace.pickle",
-            "failure.pickle",
-            "refused.txt",
-            "status",
-        ] {
-            let _ = fs::remove_file(directory.join(stale));
-        }
-        let mut command = self.command()?;
-        let config = directory.join("virtual-gpu.conf");
-        let lock = directory.join("lock");
-        // Held until the script is over, or this process is dead: the script ends with it. Some file
-        // systems have no locks; there it lives on.
-        let held = fs::File::create(&lock)
-            .ok()
-            .filter(|file| rustix::fs::flock(file, FlockOperation::LockExclusive).is_ok());
-        let mut settings = serde_json::json!({
-            "directory": directory,
-            "lock": held.is_some().then_some(&lock),
-            "fork": self.fork,
-            "virtual": self.gpu.is_some(),
-            "unsupported": self.unsupported,
-            "rule": self.unknown,
-            "steps": self.steps,
-            "levers": self.levers,
-            "variant": self.variant,
-            "config": config,
-            "inference": self.inference,
-        });
-        let several = self.launches
-            || self.rehearsed.is_none() && self.gpu.as_ref().is_some_and(|gpu| gpu.count > 1);
-        settings["several"] = several.into();
-        if let Some(compared) = &self.compared {
-            settings["drift"] =
-                serde_json::json!({ "planned": compared.planned, "calls": compared.calls });
-            if compared.cpu {
-                command.env("CUDA_VISIBLE_DEVICES", "");
-            }
-        }
-        if let Some(rehearsed) = &self.rehearsed {
-            settings["rehearsal"] = true.into();
-            rehearsed.tell(&mut command);
-        }
-        let mut hall = (several && self.gpu.is_some())
-            .then(Hall::open)
+        let directory = directory.canonical()?;
+        directory.begin_attempt();
+        // Held until the script is over, or this process is dead: the script ends with it. Where a file
+        // system has no locks, it lives on.
+        let lock = directory.lock();
+        let several = self.is_several();
+        let mut rendezvous = (several && self.gpu.is_some())
+            .then(Rendezvous::open)
             .transpose()?;
-        let settings_path = directory.join("settings.json");
-        fs::write(&settings_path, settings.to_string())
-            .context("cannot write the settings of the run")?;
-        if !self.launches {
-            command.env("OOMPH_RUN", &settings_path);
+        let settings = directory.write_settings(&Settings {
+            format: FORMAT,
+            r#virtual: self.gpu.is_some(),
+            several,
+            rehearsal: self.rehearsed.is_some(),
+            locked: lock.is_some(),
+            recording: self.recording.clone(),
+        })?;
+        let mut command = self.program.command(self.host);
+        self.set_environment(&mut command, &settings, several);
+        if let Some(gpu) = &self.gpu {
+            gpu.preload(
+                &mut command,
+                self.host,
+                &directory,
+                limit,
+                rendezvous.as_ref(),
+            )?;
         }
-        if several {
-            cluster::hook(&mut command, self.host, &settings_path);
-            if self.launches && command.get_program() == self.host.python {
-                command.env("OOMPH_LAUNCHER", "1");
-            }
+        let inherits = self.direct_output(&mut command, log)?;
+        if let Some(rendezvous) = &mut rendezvous {
+            rendezvous.watch();
         }
-        if let Some(spec) = &self.gpu {
-            let library = self.host.virtual_gpu()?;
-            fs::write(&config, self.config(spec, limit, hall.as_ref()))
-                .context("cannot write the settings of the virtual GPU")?;
-            let mut preload = library.clone().into_os_string();
-            if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty())
-            {
-                preload.push(":");
-                preload.push(others);
-            }
-            command
-                .env("LD_PRELOAD", preload)
-                .env("OOMPH_VGPU", &config);
-            command.env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
-            // What torch.compile decides by timing a virtual GPU must not reach a real one's cache,
-            // nor the other way round; nor must what an older virtual GPU timed.
-            if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
-                && let Some(cache) = cache_directory()
-            {
-                command.env(
-                    "TORCHINDUCTOR_CACHE_DIR",
-                    cache.join(format!(
-                        "inductor-{}-{}",
-                        spec.found.gpu.id,
-                        env!("CARGO_PKG_VERSION")
-                    )),
-                );
-            }
-        }
-        if let Some(path) = log {
-            let file = fs::File::create(path)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            let again = file.try_clone().context("cannot write the log")?;
-            command.stdin(Stdio::null()).stdout(file).stderr(again);
-        } else if self.to_stderr {
-            command.stdout(std::io::stderr());
-        }
-        let inherits = match (log, self.to_stderr || std::io::stdout().is_terminal()) {
-            (Some(_), _) => Inherits::Nothing,
-            (None, true) => Inherits::Both,
-            (None, false) => Inherits::Stderr,
-        };
-        if let Some(hall) = &mut hall {
-            hall.watch();
-        }
-        let status = if self.live && live::wanted() {
-            let first = if self.launches {
-                "rank-0/status"
+        let status = if self.watch.live && live::wanted() {
+            let first = if self.program.launches() {
+                directory.rank(0)
             } else {
-                "status"
+                directory.clone()
             };
-            live::run(&mut command, doing, &directory.join(first), inherits)
-        } else if let Some(patience) = self.patience {
-            status_within(&mut command, patience)
+            live::run(&mut command, doing, &first.file(RunFile::Status), inherits)
+        } else if let Some(timeout) = self.watch.timeout {
+            status_within(&mut command, timeout)
         } else {
             command.status()
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        drop(held);
-        let _ = fs::remove_file(&lock);
-        let record_path = directory.join("record.json");
-        let record = record_path
-            .exists()
-            .then(|| crate::files::read_record(&record_path))
-            .transpose()?;
+        drop(lock);
+        let record = directory.record()?;
         let trace = match &record {
-            Some(record) => read_trace(&directory, record)?,
+            Some(record) => label_trace(&directory, record)?,
             None => None,
         };
         Ok(Attempt {
             status,
             record,
             trace,
-            failure: hall.as_ref().and_then(Hall::failure),
+            failure: rendezvous.as_ref().and_then(Rendezvous::failure),
         })
     }
 
-    fn command(&self) -> anyhow::Result<Command> {
-        if !self.launches {
-            let mut command = Command::new(&self.host.python);
-            command.arg("-m").arg("oomph.launch").args(&self.words);
-            return Ok(command);
+    /// Leads the recorder to its settings.
+    fn set_environment(&self, command: &mut Command, settings: &Path, several: bool) {
+        if !self.program.launches() {
+            command.env(variables::RUN, settings);
         }
-        let (program, arguments) = self.words.split_first().context("no launcher was given")?;
-        let mut command = Command::new(program);
-        command.args(arguments);
-        Ok(command)
+        if several {
+            // The Python processes below it are recorded, if they are ranks.
+            command
+                .env(variables::RANKS, settings)
+                .env("PYTHONPATH", with_hook(self.host));
+            if self.program.launches() && command.get_program() == self.host.python {
+                command.env(variables::LAUNCHER, "1");
+            }
+        }
+        if let Some(rehearsed) = &self.rehearsed {
+            rehearsed.set_environment(command);
+        }
+        if self.recording.drift.is_some_and(|drift| drift.on_cpu) {
+            command.env("CUDA_VISIBLE_DEVICES", "");
+        }
     }
 
-    fn config(&self, spec: &GpuSpec, limit: Option<u64>, hall: Option<&Hall>) -> String {
-        let total = self.total.unwrap_or(spec.found.gpu.memory.total_bytes);
-        let mut text = spec.found.gpu.to_key_values_with_memory(total);
-        let _ = writeln!(text, "count={}", spec.count);
-        let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
-        if let Some(hall) = hall {
-            let _ = writeln!(text, "ranks.directory={}", hall.directory().display());
-            let patience = self.rank_patience.as_millis();
-            let _ = writeln!(text, "ranks.patience_ms={patience}");
+    /// Where the program's streams go; those that it inherits.
+    fn direct_output(&self, command: &mut Command, log: Option<&Path>) -> anyhow::Result<Inherits> {
+        if let Some(path) = log {
+            let out =
+                create_private(path).with_context(|| format!("cannot write {}", path.display()))?;
+            let errors = out.try_clone().context("cannot write the log")?;
+            command.stdin(Stdio::null()).stdout(out).stderr(errors);
+            return Ok(Inherits::Nothing);
         }
-        text
+        if self.watch.to_stderr {
+            command.stdout(std::io::stderr());
+        }
+        Ok(if self.watch.to_stderr || std::io::stdout().is_terminal() {
+            Inherits::Both
+        } else {
+            Inherits::Stderr
+        })
     }
 }
 
 impl Rehearsed {
     /// Tells the script in its environment which rank it is, as torchrun does.
-    fn tell(&self, command: &mut Command) {
+    fn set_environment(&self, command: &mut Command) {
         let per_host = self.per_host.max(1);
         for (name, value) in [
             ("RANK", self.rank),
@@ -322,6 +229,33 @@ impl Rehearsed {
     }
 }
 
+/// `PYTHONPATH` with the module first that Python imports when it starts.
+fn with_hook(host: &Host) -> OsString {
+    let mut path = host.package.join("_hook").into_os_string();
+    if let Some(others) = std::env::var_os("PYTHONPATH").filter(|others| !others.is_empty()) {
+        path.push(":");
+        path.push(others);
+    }
+    path
+}
+
+/// Runs a command, and ends it when it takes longer than `timeout`.
+fn status_within(command: &mut Command, timeout: Duration) -> std::io::Result<ExitStatus> {
+    const LOOK: Duration = Duration::from_millis(50);
+    let mut child = command.spawn()?;
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if started.elapsed() > timeout {
+            child.kill()?;
+            return child.wait();
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// What the process held outside of the allocator. A virtual GPU has no other process: whatever is
 /// neither free nor PyTorch's is this one's. On a real GPU the driver does not tell them apart.
 fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
@@ -329,7 +263,7 @@ fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
         return None;
     }
     let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
-    let program = Program::new(trace, device.index, &config);
+    let program = Replay::new(trace, device.index, &config);
     let at_failure = program.failure().map(|failure| {
         // An event of a failure carries the device's free memory as its address.
         device
@@ -340,79 +274,27 @@ fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
     Some(Bytes(at_failure.unwrap_or(device.outside_bytes)))
 }
 
-/// Runs a command, and ends it when it takes longer than `patience`.
-fn status_within(command: &mut Command, patience: Duration) -> std::io::Result<ExitStatus> {
-    const LOOK: Duration = Duration::from_millis(50);
-    let mut child = command.spawn()?;
-    let started = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if started.elapsed() > patience {
-            child.kill()?;
-            return child.wait();
-        }
-        std::thread::sleep(LOOK);
-    }
-}
-
-/// Reads the history, labels it, and keeps it in oomph's own compact form.
-pub fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Trace>> {
-    let path = directory.join("trace.pickle");
+/// Reads PyTorch's history of a run, labels it, and keeps it in oomph's own compact form. `None` if the
+/// run left none.
+pub(crate) fn label_trace(
+    directory: &RunDirectory,
+    record: &Record,
+) -> anyhow::Result<Option<Trace>> {
     let Some(device) = record.busiest() else {
         return Ok(None);
     };
-    if !path.exists() {
+    if !directory.has(RunFile::Snapshot) {
         return Ok(None);
     }
-    let (mut trace, _problems) = crate::files::read_snapshot(&path)?;
+    let snapshot = directory.file(RunFile::Snapshot);
+    let (mut trace, _problems) = files::read_snapshot(&snapshot)?;
     attribute(&mut trace, record, device.index);
     trace.context.device_total = Some(Bytes(device.total_bytes));
     trace.context.device_name = Some(device.name.clone());
     trace.context.outside = outside(&trace, record, device);
     trace.context.torch_version = Some(record.torch.clone());
-    let kept = directory.join("trace.oomph");
-    let file =
-        fs::File::create(&kept).with_context(|| format!("cannot write {}", kept.display()))?;
-    let mut out = std::io::BufWriter::new(file);
-    oomph_trace::oomph_file::write(&trace, &mut out)
-        .and_then(|()| out.flush())
-        .with_context(|| format!("cannot write {}", kept.display()))?;
+    directory.write_trace(&trace)?;
     // The compact form holds all of it.
-    let _ = fs::remove_file(&path);
+    let _ = fs::remove_file(&snapshot);
     Ok(Some(trace))
-}
-
-/// Where caches go: `$XDG_CACHE_HOME/oomph` or `~/.cache/oomph`.
-fn cache_directory() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from);
-    let base =
-        base.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
-    Some(base.join("oomph"))
-}
-
-/// The directory of a run: the one that was asked for, or else `oomph-report/NAME-N`.
-/// `words` are a script's, or a launcher's if it `launches`.
-pub fn run_directory(
-    asked: Option<&Path>,
-    words: &[OsString],
-    launches: bool,
-) -> anyhow::Result<PathBuf> {
-    if let Some(directory) = asked {
-        run_directory::prepare(directory)?;
-        return Ok(directory.to_owned());
-    }
-    let name = if launches {
-        cluster::script_of(words)
-    } else {
-        words.iter().find(|word| *word != "-m")
-    };
-    let name = name.map(PathBuf::from).unwrap_or_default();
-    let name = name
-        .file_stem()
-        .map_or_else(|| "run".into(), |stem| stem.to_string_lossy().into_owned());
-    run_directory::make_numbered(&name)
 }

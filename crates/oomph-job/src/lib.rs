@@ -1,8 +1,22 @@
 //! A script run once under the recorder: its directory and settings, its process, and its ranks.
+//!
+//! A [`Job`] says what is run; [`Job::attempt`] runs it. The recorder lives in the script's process. The
+//! command and the recorder speak by [`Settings`](settings::Settings) and the files of a
+//! [`RunDirectory`] alone, whose other side is `python/oomph/_protocol.py`.
 
-pub mod cluster;
 pub mod files;
 pub mod host;
-pub mod job;
-pub mod live;
-pub mod run_directory;
+mod job;
+mod live;
+mod program;
+pub mod ranks;
+mod rendezvous;
+mod run_directory;
+pub mod settings;
+mod virtual_gpu;
+
+pub use host::Host;
+pub use job::{Attempt, Job, Rehearsed, Watch};
+pub use program::Program;
+pub use run_directory::{Lock, RunDirectory, RunFile, read_trace};
+pub use virtual_gpu::{RANK_TIMEOUT_SECONDS, VirtualGpu};

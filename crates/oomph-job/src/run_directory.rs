@@ -1,117 +1,377 @@
-//! The directory that a run leaves: what in it is oomph's own, and may be removed.
+//! The directory that a run leaves: its files, who writes them, and what in it may be removed.
 //!
-//! oomph marks every directory that it makes with the file [`MARKER`]. It writes only into a directory
-//! that is new, empty, or marked and without foreign entries, and it removes nothing else. A directory
-//! that a user names with `--out` may hold anything: their checkpoints may well be called `rank-0`.
+//! oomph marks every directory that it makes with the file [`RunFile::Marker`]. It writes only into a
+//! directory that is new, empty, or marked and without foreign entries, and it removes nothing else. A
+//! directory that a user names with `--out` may hold anything: their checkpoints may well be called
+//! `rank-0`.
+//!
+//! Records hold the script's arguments and outputs: directories are made for their owner alone (0700),
+//! and so are files (0600), which may lie in a directory that was there before.
+//!
+//! `python/oomph/_protocol.py` is the recorder's side. Both are compared with `tests/protocol.json`.
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use oomph_run::Record;
 use oomph_trace::{Content, Trace};
+use rustix::fs::FlockOperation;
+use serde::Serialize;
 
-/// Marks a directory as one that oomph made. `python/oomph/_run_directory.py` writes it too.
-pub const MARKER: &str = ".oomph-run";
+use crate::files;
+use crate::program::Program;
+use crate::settings::Settings;
 
-const MARKER_TEXT: &str =
-    "oomph made this directory, and removes its own files from it before the next run.\n";
+/// Defines [`RunFile`] with each file's name.
+macro_rules! run_files {
+    ($($(#[$doc:meta])+ $file:ident = $name:literal,)+) => {
+        /// A file of a run's directory.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum RunFile {
+            $($(#[$doc])+ $file,)+
+        }
 
-/// The files that oomph and its recorder write into a marked directory.
-const FILES: [&str; 21] = [
-    MARKER,
-    "cell.py",
-    "ended.txt",
-    "explanation.json",
-    "failure.pickle",
-    "failure.txt",
-    "index.html",
-    "lock",
-    "output.log",
-    "plain.json",
-    "plain.log",
-    "planned.json",
-    "planned.log",
-    "plans.json",
-    "record.json",
-    "refused.txt",
-    "settings.json",
-    "status",
-    "summary.json",
-    "trace.oomph",
-    "trace.pickle",
-];
+        impl RunFile {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$file,)+];
 
-/// More of them: files that were being written, the virtual GPU's settings, and what `oomph drift`
+            /// The file's name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$file => $name,)+
+                }
+            }
+        }
+    };
+}
+
+run_files! {
+    /// Says that oomph made this directory.
+    Marker = ".oomph-run",
+    /// What the recorder is told. The command writes it.
+    Settings = "settings.json",
+    /// The virtual GPU's properties. The command writes it, and the recorder adds torch's version of CUDA.
+    VirtualGpu = "virtual-gpu.conf",
+    /// Locked by the command while the script may run: the script ends when the command is gone.
+    Lock = "lock",
+    /// A few words on where the script is, which the recorder writes again and again.
+    Status = "status",
+    /// The recorder's account, written when the script ends.
+    Record = "record.json",
+    /// PyTorch's memory history, beside the record; the command turns it into [`RunFile::Trace`].
+    Snapshot = "trace.pickle",
+    /// The history at the last out-of-memory error on a real GPU, should the script not live to write its
+    /// record.
+    FailureSnapshot = "failure.pickle",
+    /// Why the run could not begin. The recorder writes it.
+    Refusal = "refused.txt",
+    /// How a rank ended that its launcher saw fail.
+    Ending = "ended.txt",
+    /// Outputs of the plain run of `oomph drift`: what the recorder measured.
+    Plain = "plain.json",
+    /// The same of the run with the plan.
+    Planned = "planned.json",
+    /// A cell of a notebook, as a script.
+    Cell = "cell.py",
+    /// The labelled history in oomph's own form.
+    Trace = "trace.oomph",
+    /// The result for programs.
+    Summary = "summary.json",
+    /// Why memory ran out.
+    Explanation = "explanation.json",
+    /// The plans that `oomph fit` found.
+    Plans = "plans.json",
+    /// The report.
+    Page = "index.html",
+    /// What the script printed, where nobody sees it.
+    Log = "output.log",
+    /// What it printed in the plain run of `oomph drift`.
+    PlainLog = "plain.log",
+    /// What it printed in the run with the plan.
+    PlannedLog = "planned.log",
+}
+
+/// A file that is being written has this after its name.
+const UNFINISHED: &str = ".part";
+
+/// What a directory of one rank or process may be called, before its number.
+const RANKS: [&str; 3] = ["rank-", "local-rank-", "process-"];
+
+/// The directory of the run that was made again without a limit, inside the run's.
+const UNLIMITED: &str = "unlimited";
+
+/// Whether oomph writes a file of this name: also one that is being written, and what `oomph drift`
 /// keeps of each call.
 fn is_own_file(name: &str) -> bool {
-    FILES.contains(&name.strip_suffix(".part").unwrap_or(name))
-        || name == "virtual-gpu.conf"
-        || name
+    let finished = name.strip_suffix(UNFINISHED).unwrap_or(name);
+    RunFile::ALL.iter().any(|file| file.name() == finished)
+        || finished
             .strip_prefix("call-")
             .and_then(|rest| rest.strip_suffix(".pt"))
             .is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Makes `directory`, or takes it over and removes what an earlier run left in it.
-///
-/// Fails, and changes nothing, if it holds anything that oomph did not write.
-pub fn prepare(directory: &Path) -> anyhow::Result<()> {
-    let mut own = Vec::new();
-    let is_empty = match fs::read_dir(directory) {
-        Ok(mut entries) => entries.next().is_none(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot use {}", directory.display()));
-        }
-    };
-    if !is_empty {
-        collect_own(directory, &mut own)?;
-    }
-    for (path, is_directory) in &own {
-        if *is_directory {
-            fs::remove_dir(path)
-        } else {
-            fs::remove_file(path)
-        }
-        .with_context(|| format!("cannot remove {}, of an earlier run", path.display()))?;
-    }
-    fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-    mark(directory)
+/// A run's directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDirectory {
+    path: PathBuf,
 }
 
-/// Makes `oomph-report/NAME-N` for the first N that is free.
-pub fn make_numbered(name: &str) -> anyhow::Result<PathBuf> {
-    make_numbered_in(Path::new("oomph-report"), name)
+/// Held by the command while its script may run.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    _file: fs::File,
 }
 
-fn make_numbered_in(parent: &Path, name: &str) -> anyhow::Result<PathBuf> {
-    /// Nobody keeps more runs of one script than this.
-    const MOST: u32 = 100_000;
-    fs::create_dir_all(parent)
-        .with_context(|| format!("cannot make the directory {}", parent.display()))?;
-    for number in 1..MOST {
-        let directory = parent.join(format!("{name}-{number}"));
-        // Another run may choose the same number at the same time: only one of them makes it.
-        match fs::create_dir(&directory) {
-            Ok(()) => {
-                mark(&directory)?;
-                return Ok(directory);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl RunDirectory {
+    /// The directory of a run that was made before. Nothing is looked at.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Makes a directory, or takes it over and removes what an earlier run left in it.
+    ///
+    /// Fails, and changes nothing, if it holds anything that oomph did not write.
+    pub fn prepare(path: impl Into<PathBuf>) -> anyhow::Result<Self> {
+        let path = path.into();
+        let mut own = Vec::new();
+        let is_empty = match fs::read_dir(&path) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
             Err(error) => {
-                return Err(error)
-                    .with_context(|| format!("cannot make the directory {}", directory.display()));
+                return Err(error).with_context(|| format!("cannot use {}", path.display()));
             }
+        };
+        if !is_empty {
+            collect_own(&path, &mut own)?;
+        }
+        for (path, is_directory) in &own {
+            if *is_directory {
+                fs::remove_dir(path)
+            } else {
+                fs::remove_file(path)
+            }
+            .with_context(|| format!("cannot remove {}, of an earlier run", path.display()))?;
+        }
+        if !path.is_dir() {
+            make(&path).with_context(|| format!("cannot make the directory {}", path.display()))?;
+        }
+        Self::marked(path)
+    }
+
+    /// Prepares the directory that the user asked for, or else makes `oomph-report/NAME-N`.
+    pub fn choose(asked: Option<&Path>, program: &Program) -> anyhow::Result<Self> {
+        match asked {
+            Some(path) => Self::prepare(path),
+            None => Self::numbered(&program.name()),
         }
     }
-    bail!("{} is full: remove old runs from it", parent.display())
+
+    /// Makes `oomph-report/NAME-N` for the first N that is free.
+    fn numbered(name: &str) -> anyhow::Result<Self> {
+        Self::numbered_in(Path::new("oomph-report"), name)
+    }
+
+    fn numbered_in(parent: &Path, name: &str) -> anyhow::Result<Self> {
+        /// Nobody keeps more runs of one script than this.
+        const MOST: u32 = 100_000;
+        for number in 1..MOST {
+            let path = parent.join(format!("{name}-{number}"));
+            // Another run may choose the same number at the same time: only one of them makes it.
+            match make(&path) {
+                Ok(()) => return Self::marked(path),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| format!("cannot make the directory {}", path.display()));
+                }
+            }
+        }
+        bail!("{} is full: remove old runs from it", parent.display())
+    }
+
+    fn marked(path: PathBuf) -> anyhow::Result<Self> {
+        const TEXT: &str =
+            "oomph made this directory, and removes its own files from it before the next run.\n";
+        let directory = Self { path };
+        directory.write(RunFile::Marker, TEXT.as_bytes())?;
+        Ok(directory)
+    }
+
+    /// The directory's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of one of its files, which need not be there.
+    pub fn file(&self, file: RunFile) -> PathBuf {
+        self.path.join(file.name())
+    }
+
+    /// Whether one of its files is there.
+    pub fn has(&self, file: RunFile) -> bool {
+        self.file(file).is_file()
+    }
+
+    /// The same directory by its absolute path.
+    pub fn canonical(&self) -> anyhow::Result<Self> {
+        let path = fs::canonicalize(&self.path)
+            .with_context(|| format!("cannot use {}", self.path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// The directory of one rank, which need not be there.
+    #[must_use]
+    pub fn rank(&self, rank: u32) -> Self {
+        Self::at(self.path.join(format!("rank-{rank}")))
+    }
+
+    /// The directory of the same job run again without a limit, which need not be there.
+    #[must_use]
+    pub fn unlimited(&self) -> Self {
+        Self::at(self.path.join(UNLIMITED))
+    }
+
+    /// The ranks' directories that are there, by their names.
+    pub fn ranks(&self) -> Vec<(String, Self)> {
+        let mut found: Vec<_> = fs::read_dir(&self.path)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                let is_rank = RANKS.iter().any(|kind| {
+                    name.strip_prefix(kind)
+                        .is_some_and(|rest| rest.parse::<u32>().is_ok())
+                });
+                is_rank.then(|| (name, Self::at(entry.path())))
+            })
+            .collect();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found
+    }
+
+    /// Removes what an earlier attempt left that this one might not write again.
+    pub fn begin_attempt(&self) {
+        for file in [
+            RunFile::Record,
+            RunFile::Snapshot,
+            RunFile::FailureSnapshot,
+            RunFile::Refusal,
+            RunFile::Status,
+        ] {
+            let _ = fs::remove_file(self.file(file));
+        }
+    }
+
+    /// Takes the lock; `None` on file systems that have no locks.
+    pub fn lock(&self) -> Option<Lock> {
+        let path = self.file(RunFile::Lock);
+        let file = create_private(&path).ok()?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).ok()?;
+        Some(Lock { path, _file: file })
+    }
+
+    /// Writes the settings; returns their path.
+    pub fn write_settings(&self, settings: &Settings) -> anyhow::Result<PathBuf> {
+        let text = serde_json::to_vec(settings).context("cannot write the settings of the run")?;
+        self.write(RunFile::Settings, &text)?;
+        Ok(self.file(RunFile::Settings))
+    }
+
+    /// Writes a file as a whole: a reader never sees half of it.
+    pub fn write(&self, file: RunFile, contents: &[u8]) -> anyhow::Result<()> {
+        self.write_with(file, |out| out.write_all(contents))
+    }
+
+    /// Writes a value as JSON for people.
+    pub fn write_json(&self, file: RunFile, value: &impl Serialize) -> anyhow::Result<()> {
+        let mut text =
+            serde_json::to_string_pretty(value).context("cannot write the result as JSON")?;
+        text.push('\n');
+        self.write(file, text.as_bytes())
+    }
+
+    /// Writes the history in oomph's own form.
+    pub fn write_trace(&self, trace: &Trace) -> anyhow::Result<()> {
+        self.write_with(RunFile::Trace, |file| {
+            let mut out = std::io::BufWriter::new(file);
+            oomph_trace::oomph_file::write(trace, &mut out)?;
+            out.flush()
+        })
+    }
+
+    fn write_with(
+        &self,
+        file: RunFile,
+        write: impl FnOnce(&mut fs::File) -> std::io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let path = self.file(file);
+        let part = self.path.join(format!("{}{UNFINISHED}", file.name()));
+        create_private(&part)
+            .and_then(|mut file| write(&mut file))
+            .and_then(|()| fs::rename(&part, &path))
+            .inspect_err(|_| {
+                let _ = fs::remove_file(&part);
+            })
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The recorder's account, if it was written.
+    pub fn record(&self) -> anyhow::Result<Option<Record>> {
+        let path = self.file(RunFile::Record);
+        path.exists().then(|| files::read_record(&path)).transpose()
+    }
+
+    /// Why the run could not begin, if it could not.
+    pub fn refusal(&self) -> Option<String> {
+        fs::read_to_string(self.file(RunFile::Refusal)).ok()
+    }
+
+    /// How this rank ended, if its launcher saw it fail.
+    pub fn ending(&self) -> Option<String> {
+        fs::read_to_string(self.file(RunFile::Ending)).ok()
+    }
+
+    /// The labelled history, if there is one.
+    pub fn trace(&self) -> anyhow::Result<Option<Trace>> {
+        self.has(RunFile::Trace)
+            .then(|| read_trace(&self.path))
+            .transpose()
+    }
+}
+
+/// Makes a directory for its owner alone, and its parents as usual.
+fn make(path: &Path) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::DirBuilder::new().mode(0o700).create(path)
+}
+
+/// Makes a file that only its owner may read, or empties it.
+pub(crate) fn create_private(path: &Path) -> std::io::Result<fs::File> {
+    fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
 }
 
 /// A history from a file or from a run's directory.
 pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
-    let kept = path.join("trace.oomph");
+    let kept = RunDirectory::at(path).file(RunFile::Trace);
     let path = if kept.is_file() { &kept } else { path };
     if path.is_dir() {
         bail!(
@@ -120,28 +380,13 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
             path.display()
         );
     }
-    match crate::files::read(path)? {
+    match files::read(path)? {
         (Content::Trace(trace), _) => Ok(*trace),
         _ => bail!(
             "{}: found a log; expected a snapshot, a trace, or the directory of a run",
             path.display()
         ),
     }
-}
-
-/// Writes `value` as JSON for people.
-pub fn write_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
-    let mut text =
-        serde_json::to_string_pretty(value).context("cannot write the result as JSON")?;
-    text.push('\n');
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn mark(directory: &Path) -> anyhow::Result<()> {
-    let path = directory.join(MARKER);
-    fs::File::create(&path)
-        .and_then(|mut file| file.write_all(MARKER_TEXT.as_bytes()))
-        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Lists everything below `directory`, contents before directories, and whether each is a directory.
@@ -156,7 +401,7 @@ fn collect_own(directory: &Path, own: &mut Vec<(PathBuf, bool)>) -> anyhow::Resu
         )
     };
     if !directory
-        .join(MARKER)
+        .join(RunFile::Marker.name())
         .symlink_metadata()
         .is_ok_and(|data| data.is_file())
     {
@@ -172,7 +417,7 @@ fn collect_own(directory: &Path, own: &mut Vec<(PathBuf, bool)>) -> anyhow::Resu
             .file_type()
             .with_context(|| format!("cannot read {}", path.display()))?;
         if kind.is_dir() {
-            if path.join(MARKER).is_file() {
+            if path.join(RunFile::Marker.name()).is_file() {
                 collect_own(&path, own)?;
                 own.push((path, true));
             } else {
@@ -191,6 +436,8 @@ fn collect_own(directory: &Path, own: &mut Vec<(PathBuf, bool)>) -> anyhow::Resu
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn scratch(name: &str) -> PathBuf {
@@ -218,20 +465,20 @@ mod tests {
     #[test]
     fn a_new_an_empty_and_an_own_directory_are_taken() {
         let directory = scratch("taken").join("deep");
-        prepare(&directory).unwrap();
+        RunDirectory::prepare(&directory).unwrap();
         fs::write(directory.join("record.json"), "{}").unwrap();
         fs::write(directory.join("call-3.pt"), "x").unwrap();
         let rank = directory.join("rank-0");
-        prepare(&rank).unwrap();
+        RunDirectory::prepare(&rank).unwrap();
         fs::write(rank.join("trace.oomph"), "x").unwrap();
-        prepare(&directory).unwrap();
+        RunDirectory::prepare(&directory).unwrap();
         let left: Vec<_> = contents(&directory)
             .into_iter()
             .map(|(path, _)| path)
             .collect();
-        assert_eq!(left, [directory.join(MARKER)]);
-        fs::remove_file(directory.join(MARKER)).unwrap();
-        prepare(&directory).unwrap();
+        assert_eq!(left, [directory.join(RunFile::Marker.name())]);
+        fs::remove_file(directory.join(RunFile::Marker.name())).unwrap();
+        RunDirectory::prepare(&directory).unwrap();
     }
 
     #[test]
@@ -247,15 +494,15 @@ mod tests {
             if case == "unmarked" {
                 fs::create_dir_all(&directory).unwrap();
             } else {
-                prepare(&directory).unwrap();
+                RunDirectory::prepare(&directory).unwrap();
                 fs::write(directory.join("record.json"), "own").unwrap();
-                prepare(&directory.join("unlimited")).unwrap();
+                RunDirectory::prepare(directory.join("unlimited")).unwrap();
             }
             let path = directory.join(foreign);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, "theirs").unwrap();
             let before = contents(&directory);
-            let error = prepare(&directory).unwrap_err().to_string();
+            let error = RunDirectory::prepare(&directory).unwrap_err().to_string();
             assert!(error.contains("Nothing was changed"), "{case}: {error}");
             assert_eq!(contents(&directory), before, "{case}");
         }
@@ -267,7 +514,7 @@ mod tests {
         fs::create_dir_all(&place).unwrap();
         let made: Vec<PathBuf> = std::thread::scope(|scope| {
             let runs: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| make_numbered_in(&place, "train").unwrap()))
+                .map(|_| scope.spawn(|| RunDirectory::numbered_in(&place, "train").unwrap().path))
                 .collect();
             runs.into_iter().map(|run| run.join().unwrap()).collect()
         });
@@ -278,12 +525,58 @@ mod tests {
     #[test]
     fn links_are_not_followed() {
         let outside = scratch("outside");
-        prepare(&outside).unwrap();
+        RunDirectory::prepare(&outside).unwrap();
         fs::write(outside.join("record.json"), "theirs").unwrap();
         let directory = scratch("links");
-        prepare(&directory).unwrap();
+        RunDirectory::prepare(&directory).unwrap();
         std::os::unix::fs::symlink(&outside, directory.join("rank-0")).unwrap();
-        prepare(&directory).unwrap_err();
+        RunDirectory::prepare(&directory).unwrap_err();
         assert!(outside.join("record.json").is_file());
+    }
+
+    /// The permissions of everything below `directory`, and its own.
+    fn modes(directory: &Path) -> Vec<u32> {
+        let mut found = vec![fs::metadata(directory).unwrap().permissions().mode() & 0o777];
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                found.extend(modes(&path));
+            } else {
+                found.push(fs::metadata(path).unwrap().permissions().mode() & 0o777);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn records_are_for_their_owner_alone() {
+        let place = scratch("private");
+        for directory in [
+            RunDirectory::prepare(place.join("deep/out")).unwrap(),
+            RunDirectory::numbered_in(&place, "train").unwrap(),
+        ] {
+            directory.write(RunFile::Page, b"page").unwrap();
+            directory.write_json(RunFile::Summary, &1).unwrap();
+            let _lock = directory.lock().unwrap();
+            for mode in modes(directory.path()) {
+                assert_eq!(mode & 0o077, 0, "{mode:o}");
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_sees_half_a_file() {
+        let directory = RunDirectory::prepare(scratch("torn")).unwrap();
+        directory.write(RunFile::Page, b"whole").unwrap();
+        directory
+            .write_with(RunFile::Page, |file| {
+                file.write_all(b"ha")?;
+                Err(std::io::ErrorKind::StorageFull.into())
+            })
+            .unwrap_err();
+        let found = fs::read(directory.file(RunFile::Page)).unwrap();
+        assert_eq!(found, b"whole");
+        let left = fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 2, "the marker and the page");
     }
 }

@@ -30,6 +30,7 @@
 //! modules = ["GPT.blocks.0", "GPT.blocks.1"]
 //! ```
 
+use oomph_bytes::format_gib;
 use serde::{Deserialize, Serialize};
 
 use crate::lever::Results;
@@ -61,10 +62,10 @@ pub struct PlanFile {
     pub format: String,
     /// What it was made for.
     #[serde(default)]
-    pub job: Job,
+    pub job: PlanJob,
     /// On which GPU.
     #[serde(default)]
-    pub gpu: Gpu,
+    pub gpu: PlanGpu,
     /// With which software.
     #[serde(default)]
     pub versions: Versions,
@@ -79,7 +80,7 @@ pub struct PlanFile {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
-pub struct Job {
+pub struct PlanJob {
     /// The script's path, or `-m module`.
     pub script: String,
     /// Its arguments.
@@ -92,7 +93,7 @@ pub struct Job {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
-pub struct Gpu {
+pub struct PlanGpu {
     /// Its name in the catalogue.
     pub id: String,
     /// Its capacity.
@@ -149,7 +150,7 @@ impl PlanFile {
 
     /// Where `job`, `gpu` and `versions` are others than the plan was made for, each in a sentence.
     /// What is empty is not known and not compared.
-    pub fn mismatches(&self, job: &Job, gpu: &Gpu, versions: &Versions) -> Vec<String> {
+    pub fn mismatches(&self, job: &PlanJob, gpu: &PlanGpu, versions: &Versions) -> Vec<String> {
         let mut found = Vec::new();
         let differ = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
         let file = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -183,8 +184,8 @@ impl PlanFile {
         if self.gpu.memory_bytes > gpu.memory_bytes && gpu.memory_bytes > 0 {
             found.push(format!(
                 "the plan was made for {}; this GPU has {}",
-                gib(self.gpu.memory_bytes),
-                gib(gpu.memory_bytes)
+                format_gib(self.gpu.memory_bytes),
+                format_gib(gpu.memory_bytes)
             ));
         }
         if differ(&self.versions.torch, &versions.torch) {
@@ -208,10 +209,6 @@ impl PlanFile {
     }
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,12 +219,12 @@ mod tests {
     fn a_plan_comes_back() -> Result<(), PlanError> {
         let plan = PlanFile {
             format: FORMAT.to_owned(),
-            job: Job {
+            job: PlanJob {
                 script: "train.py".to_owned(),
                 arguments: vec!["--batch".to_owned(), "16".to_owned()],
                 sha256: String::new(),
             },
-            gpu: Gpu::default(),
+            gpu: PlanGpu::default(),
             versions: Versions::default(),
             planned: Some(Figures {
                 allocated_bytes: 1,
@@ -254,12 +251,12 @@ mod tests {
         let plan = PlanFile::parse(
             "format = \"oomph.plan/1\"\n[job]\nscript = \"a/train.py\"\nsha256 = \"1\"\n[gpu]\nid = \"t4\"\nmemory_bytes = 9663676416\n[versions]\ntorch = \"2.11.0\"\n",
         )?;
-        let job = |script: &str, sha256: &str| Job {
+        let job = |script: &str, sha256: &str| PlanJob {
             script: script.to_owned(),
             arguments: Vec::new(),
             sha256: sha256.to_owned(),
         };
-        let gpu = |id: &str, memory_bytes| Gpu {
+        let gpu = |id: &str, memory_bytes| PlanGpu {
             id: id.to_owned(),
             memory_bytes,
         };
@@ -274,7 +271,11 @@ mod tests {
         );
         assert_eq!(none, Vec::<String>::new());
         assert_eq!(
-            plan.mismatches(&Job::default(), &Gpu::default(), &Versions::default()),
+            plan.mismatches(
+                &PlanJob::default(),
+                &PlanGpu::default(),
+                &Versions::default()
+            ),
             none
         );
         let all = plan.mismatches(

@@ -14,10 +14,11 @@ mod lever;
 pub mod levers;
 pub mod model;
 pub mod play;
+pub mod result;
 pub mod search;
 pub mod sharding;
 pub mod units;
 
-pub use file::{FORMAT, Figures, Gpu, Job, PlanError, PlanFile, Versions};
+pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions};
 pub use lever::{Dtype, Group, Results, Stage};
 pub use levers::{Lever, NAMES, parameters};

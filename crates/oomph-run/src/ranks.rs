@@ -134,8 +134,8 @@ pub fn outlier(ranks: &[RankSummary]) -> Option<Outlier> {
     })
 }
 
-/// Who failed the others. `noted` is what the ranks found when they met: kind, rank, text.
-pub fn culprit(ranks: &[RankSummary], noted: Option<(String, u32, String)>) -> Option<Culprit> {
+/// Who failed the others. `noted` is what the ranks found when they met.
+pub fn culprit(ranks: &[RankSummary], noted: Option<Culprit>) -> Option<Culprit> {
     // Memory first: a rank that ran out of it leaves the others in all the other ways.
     let by_memory = ranks
         .iter()
@@ -145,7 +145,6 @@ pub fn culprit(ranks: &[RankSummary], noted: Option<(String, u32, String)>) -> O
             kind: "out_of_memory".to_owned(),
             what: rank.failure.clone().unwrap_or_default(),
         });
-    let by_meeting = noted.map(|(kind, rank, what)| Culprit { rank, kind, what });
     let by_failure = ranks
         .iter()
         .find(|rank| rank.verdict == Verdict::ScriptFailed && !rank.terminated)
@@ -154,7 +153,7 @@ pub fn culprit(ranks: &[RankSummary], noted: Option<(String, u32, String)>) -> O
             kind: "failed".to_owned(),
             what: rank.failure.clone().unwrap_or_default(),
         });
-    by_memory.or(by_meeting).or(by_failure)
+    by_memory.or(noted).or(by_failure)
 }
 
 /// The rank that stands for the job: the one that ran out of memory, or the one that needs most.
@@ -214,7 +213,11 @@ mod tests {
             rank(0, 3, Verdict::ScriptFailed),
             rank(1, 4, Verdict::OutOfMemory),
         ];
-        let noted = Some(("ended".to_owned(), 0, "gone".to_owned()));
+        let noted = Some(Culprit {
+            rank: 0,
+            kind: "ended".to_owned(),
+            what: "gone".to_owned(),
+        });
         let found = culprit(&ranks, noted.clone());
         assert_eq!(
             found.map(|found| (found.rank, found.kind)),

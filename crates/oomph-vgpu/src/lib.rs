@@ -9,8 +9,9 @@
 //! Rules of this crate, which is the only one that speaks C:
 //! - every entry point is defined through [`export!`] or one of the macros in [`stubs`], which
 //!   stop a panic from unwinding into C and count the call;
-//! - pointers from the caller are written only where the vendor's header says they are outputs,
-//!   and never when null;
+//! - the types of arguments say what the vendor's header promises ([`arguments`]), and outputs are
+//!   never written when null; an entry point is `unsafe` where types cannot say it, and each unsafe
+//!   block says why it may do what it does;
 //! - the library allocates bookkeeping only, never what it pretends to hold;
 //! - no Python, no logging, no threads of its own.
 

@@ -15,14 +15,15 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Maps `path`, making the file if nobody has; `None` where the system refuses.
+    /// Maps `path`, making the file for its owner alone if nobody has; `None` where the system refuses, and
+    /// where somebody laid a link.
     pub fn open(path: &Path, len: usize) -> Option<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).ok()?;
         // SAFETY: plain system calls on a file of our own; the mapping touches nothing else.
         unsafe {
             let file = libc::open(
                 name.as_ptr(),
-                libc::O_CREAT | libc::O_RDWR | libc::O_CLOEXEC,
+                libc::O_CREAT | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW,
                 0o600,
             );
             if file < 0 {
@@ -130,5 +131,31 @@ impl<const N: usize> Text<N> {
             .take_while(|&byte| byte != 0)
             .collect();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn links_are_not_followed_and_others_do_not_read() {
+        let place = std::env::temp_dir().join(format!("oomph-shared-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&place);
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("theirs"), "theirs").unwrap();
+        symlink(place.join("theirs"), place.join("link")).unwrap();
+        assert!(Shared::open(&place.join("link"), 1 << 20).is_none());
+        assert_eq!(fs::read(place.join("theirs")).unwrap(), b"theirs");
+        assert!(Shared::open(&place.join("own"), 1 << 20).is_some());
+        let mode = fs::metadata(place.join("own"))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o077, 0);
+        fs::remove_dir_all(&place).unwrap();
     }
 }

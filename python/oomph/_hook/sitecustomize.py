@@ -10,9 +10,11 @@ import sys
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _here]
-if "OOMPH_RANKS" in os.environ and not os.environ.keys() & {"OOMPH_RUN", "OOMPH_FORK_SERVER"}:
-    # Where oomph is not installed in the environment of this process, it is not recorded.
-    with contextlib.suppress(ModuleNotFoundError):
+# Where oomph is not installed in the environment of this process, it is not recorded.
+with contextlib.suppress(ModuleNotFoundError):
+    from oomph._protocol import may_be_rank
+
+    if may_be_rank(os.environ):
         from oomph._ranks.recording import begin
 
         begin()

@@ -33,10 +33,9 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from oomph._run_directory import make_directory
-
-VARIABLE = "OOMPH_FORK_SERVER"
-"""Names the descriptor of a server's socket, in its environment."""
+from oomph import _protocol
+from oomph._protocol import File, RunDirectory
+from oomph._virtual_gpu.library import is_forked
 
 _PATIENCE = 180
 """Seconds that the server may take to import torch, or to fork."""
@@ -48,7 +47,8 @@ _PRELOADED = ("torch", "torch._dynamo", "oomph._ranks.recording", "oomph._record
 _LATE = re.compile(
     r"RANK|(LOCAL|GROUP|ROLE|NODE)_RANK|ROLE_NAME|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|MASTER_(ADDR|PORT)"
     r"|CUDA_VISIBLE_DEVICES|(TORCH_)?NCCL_\w+"
-    r"|(TORCHELASTIC|ACCELERATE|FSDP|HF|TRANSFORMERS|TOKENIZERS|WANDB|OOMPH)_\w+"
+    r"|(TORCHELASTIC|ACCELERATE|FSDP|HF|TRANSFORMERS|TOKENIZERS|WANDB)_\w+"
+    rf"|{_protocol.PREFIX}\w+"
 )
 
 # Of `subprocess.Popen`, since Python 3.10 at least.
@@ -92,8 +92,12 @@ class _Client:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "oomph._ranks.fork_server"],
-                env={**self.environment, VARIABLE: str(theirs.fileno())}
-                | {name: value for name, value in environment.items() if name.startswith("OOMPH_")},
+                env={**self.environment, _protocol.FORK_SERVER: str(theirs.fileno())}
+                | {
+                    name: value
+                    for name, value in environment.items()
+                    if name.startswith(_protocol.PREFIX)
+                },
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -150,9 +154,9 @@ class Launcher:
     How each of them ended is written beside its record, which one that was killed does not leave.
     """
 
-    def __init__(self, directory: str) -> None:
-        """Nothing is changed before `install`. `directory` holds the ranks' own."""
-        self._directory = directory
+    def __init__(self, run: RunDirectory) -> None:
+        """Nothing is changed before `install`. The ranks' directories are in the run's."""
+        self._run = run
         self._client: _Client | None = None
         self._fails = False
         self._owner = os.getpid()
@@ -199,27 +203,26 @@ class Launcher:
             handle(popen, *args, **kwargs)
             rank = popen.__dict__.pop("_oomph_rank", None)
             if rank is not None and popen.returncode:
-                own = os.path.join(self._directory, rank)
+                own = self._run.rank(rank)
                 with contextlib.suppress(OSError):
-                    make_directory(own)
-                    with open(os.path.join(own, "ended.txt"), "w") as file:
-                        file.write(_how(popen.returncode))
+                    own.make()
+                    own.write(File.ENDING, _how(popen.returncode))
 
         subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
         subprocess.Popen._handle_exitstatus = handle_exit_status  # type: ignore[attr-defined]
 
     def _request(self, given: dict[str, Any]) -> dict[str, Any] | None:
         """What the server is to be asked, or None where a rank cannot be forked or is none."""
-        words = given["args"]
+        argv = given["args"]
         environment = os.environ if given["env"] is None else given["env"]
         plain = (
             not self._fails
             and os.getpid() == self._owner
-            and isinstance(words, (list, tuple))
-            and len(words) > 2
-            and all(isinstance(word, str) for word in words)
-            and list(words[:2]) == [sys.executable, "-u"]
-            and words[2].endswith(".py")
+            and isinstance(argv, (list, tuple))
+            and len(argv) > 2
+            and all(isinstance(word, str) for word in argv)
+            and list(argv[:2]) == [sys.executable, "-u"]
+            and argv[2].endswith(".py")
             and all(isinstance(x, str) for pair in environment.items() for x in pair)
             and environment.get("RANK", "").isdigit()
             and _is_single(environment)
@@ -236,7 +239,7 @@ class Launcher:
         if not plain:
             return None
         return dict(
-            words=list(words),
+            argv=list(argv),
             environment=dict(environment),
             directory=os.fspath(given["cwd"] or os.getcwd()),
             session=bool(given["start_new_session"]),
@@ -356,7 +359,7 @@ def start_plainly(request: dict[str, Any]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os.execve(sys.executable, request["words"], request["environment"])
+    os.execve(sys.executable, request["argv"], request["environment"])
 
 
 def _shadowed(directory: str) -> bool:
@@ -384,22 +387,19 @@ def _become(request: dict[str, Any]) -> str:
     """Make this process the rank that was asked for, up to its script; returns the script's path."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["directory"])
-    environment, words = request["environment"], request["words"]
+    environment, argv = request["environment"], request["argv"]
     for name in [name for name in os.environ if name not in environment]:
         del os.environ[name]
     for name, value in environment.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-    sys.orig_argv[:] = words
-    sys.argv[:] = words[2:]
-    script = os.path.realpath(words[2]) if os.path.islink(words[2]) else os.path.abspath(words[2])
+    sys.orig_argv[:] = argv
+    sys.argv[:] = argv[2:]
+    script = os.path.realpath(argv[2]) if os.path.islink(argv[2]) else os.path.abspath(argv[2])
     sys.path.insert(0, os.path.dirname(script))
     import torch
 
-    library = ctypes.CDLL(None)
-    forked = torch.cuda._is_in_bad_fork() or (
-        hasattr(library, "oomph_vgpu_is_forked") and library.oomph_vgpu_is_forked()
-    )
+    forked = torch.cuda._is_in_bad_fork() or is_forked()
     if forked or _shadowed(sys.path[0]) or not os.path.isfile(script):
         start_plainly(request)
     # Generators that draw their seed when they are made; Python's own does so in each fork by itself.
@@ -408,12 +408,12 @@ def _become(request: dict[str, Any]) -> str:
         sys.modules["numpy.random"].seed()
     sys.meta_path.insert(0, _Imported(request))
     gc.enable()
-    return os.path.abspath(words[2])
+    return os.path.abspath(argv[2])
 
 
 def main() -> None:
     """Serve; in each rank, run its script."""
-    connection = socket.socket(fileno=int(os.environ.pop(VARIABLE)))
+    connection = socket.socket(fileno=int(os.environ.pop(_protocol.FORK_SERVER)))
     connection.set_inheritable(False)
     # Ctrl-C is for the launcher and its ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

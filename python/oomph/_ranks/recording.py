@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
-import fcntl
 import functools
-import json
 import os
 import signal
 import sys
@@ -21,18 +18,10 @@ import threading
 import warnings
 from typing import Any
 
-from oomph import launch, levers
+from oomph import _protocol, launch, levers
+from oomph._protocol import Refused, RunDirectory
 from oomph._ranks import fork_server
-from oomph._run_directory import make_directory
-
-RANKS_VARIABLE = "OOMPH_RANKS"
-"""Names the JSON file with the settings of a run of several ranks, written by `oomph run`."""
-
-LAUNCHER_VARIABLE = "OOMPH_LAUNCHER"
-"""Set for a launcher that `oomph run` knows, and for nothing below it."""
-
-_MARK = "OOMPH_RANK"
-"""Which rank the processes below belong to: they are not that rank themselves."""
+from oomph._virtual_gpu.library import library
 
 _LOOKS = 20.0
 """Seconds that the watchdog is given to see that collectives are done; it looks every tenth of one."""
@@ -60,56 +49,57 @@ def _name() -> str | None:
         value = os.environ.get(variable, "")
         if value.isdigit():
             name = f"{kind}-{value}"
-            return None if os.environ.get(_MARK) in (value, name) else name
+            return None if os.environ.get(_protocol.RANK) in (value, name) else name
     return None
 
 
 def begin() -> None:
     """Record this process, if it is a rank; if it may be a launcher, let its ranks be forked."""
     global _recorded
-    known = os.environ.pop(LAUNCHER_VARIABLE, None)
+    known = os.environ.pop(_protocol.LAUNCHER, None)
     name = _name()
-    if name is None and _MARK in os.environ:
+    if name is None and _protocol.RANK in os.environ:
         return  # a rank's own helper
+    run = RunDirectory.of_settings(os.environ[_protocol.RANKS])
     try:
-        with open(os.environ[RANKS_VARIABLE]) as file:
-            settings = json.load(file)
+        settings = run.settings()
     except (OSError, ValueError):
         return  # the run that this process was started by is over
+    except Refused as refusal:
+        if name is not None:
+            os._exit(run.refuse(refusal))
+        return  # its ranks will refuse
     if name is None:
-        levers.prepare(settings.get("levers", []))
-        if settings["fork"]:
-            launcher = fork_server.Launcher(settings["directory"])
+        levers.prepare(settings.levers)
+        if settings.fork:
+            launcher = fork_server.Launcher(run)
             launcher.install()
             if known:
                 launcher.expect()
         return
-    if settings["lock"] is not None:
-        threading.Thread(target=_outlived, args=(settings["lock"],), daemon=True).start()
-    os.environ[_MARK] = name
+    if settings.locked:
+        threading.Thread(target=_outlived, args=(run,), daemon=True).start()
+    os.environ[_protocol.RANK] = name
     # `python -m oomph.launch script.py` as a rank: runpy finds it imported, which is as it should be.
     warnings.filterwarnings("ignore", "'oomph.launch' found in sys.modules", RuntimeWarning)
-    parent = settings["directory"]
-    settings["directory"] = os.path.join(parent, name)
-    settings["several"] = True
-    make_directory(settings["directory"])
-    session = launch.Session(settings)
+    directory = run.rank(name)
+    directory.make()
+    session = launch.Session(settings, directory)
     try:
         session.begin()
-    except launch.Refused as refusal:
-        os._exit(launch.refuse(dict(settings, directory=parent), refusal))
+    except Refused as refusal:
+        os._exit(directory.refuse(refusal))
     _recorded = True
     _End(session)
 
 
-def _outlived(lock: str) -> None:
+def _outlived(run: RunDirectory) -> None:
     """End this process when the run is gone, by whatever: its command holds the lock until then.
 
     Its launcher may live on, and may have started this rank from a thread that has ended:
     `PR_SET_PDEATHSIG` would be wrong for both.
     """
-    with contextlib.suppress(OSError), open(lock) as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+    if run.is_released(wait=True):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -181,9 +171,9 @@ def _default_termination() -> None:
 
 def watch_ranks(recorder: Any) -> None:
     """Torch is imported: learn which rank this is, and say on the board how it ends."""
-    library = ctypes.PyDLL(None) if recorder.virtual else None
-    if library is not None:
-        library.oomph_vgpu_join(int(os.environ.get("RANK") or -1))
+    gpu = library() if recorder.virtual else None
+    if gpu is not None:
+        gpu.oomph_vgpu_join(int(os.environ.get("RANK") or -1))
     from torch.distributed import distributed_c10d as c10d
 
     original = c10d.init_process_group
@@ -196,31 +186,29 @@ def watch_ranks(recorder: Any) -> None:
             world_size=c10d.get_world_size(),
             local_rank=int(os.environ.get("LOCAL_RANK") or -1),
         )
-        if library is not None:
-            library.oomph_vgpu_join(c10d.get_rank())
+        if gpu is not None:
+            gpu.oomph_vgpu_join(c10d.get_rank())
 
     import torch
 
     for module in (c10d, torch.distributed):
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
-    if library is None:
+    if gpu is None:
         return
-    _settle_first_buckets(recorder, library)
-    finish = recorder.finish
+    _settle_first_buckets(recorder, gpu)
 
-    def finish_and_leave(outcome: dict[str, Any]) -> None:
+    def leave(outcome: dict[str, Any]) -> None:
         failed = outcome["status"] != 0
         how = outcome.get("message") or f"exit status {outcome['status']}"
         if recorder.oom is not None and failed:
             how = f"out of memory in step {recorder.oom['step'] + 1}, {recorder.oom['phase']}"
         # The end may come before the second forward pass does: whoever ends a process group waits for
         # the watchdog.
-        library.oomph_vgpu_hold(0)
-        # First: whoever waits for this rank need not wait for its record.
-        library.oomph_vgpu_leave(int(failed), how.split("\n")[0].encode()[:500])
-        finish(outcome)
+        gpu.oomph_vgpu_hold(0)
+        gpu.oomph_vgpu_leave(int(failed), how.split("\n")[0].encode()[:500])
 
-    recorder.finish = finish_and_leave
+    # Whoever waits for this rank need not wait for its record.
+    recorder.before_record.append(leave)
 
 
 def _watchdog_has_seen(group: Any) -> None:
@@ -229,7 +217,7 @@ def _watchdog_has_seen(group: Any) -> None:
     launch.at_most(_LOOKS, group._wait_for_pending_works, RuntimeError)
 
 
-def _settle_first_buckets(recorder: Any, library: Any) -> None:
+def _settle_first_buckets(recorder: Any, gpu: Any) -> None:
     """Decide a race that DistributedDataParallel has with PyTorch's watchdog of collectives.
 
     Before its second forward pass it makes new buckets for gradients; the old ones live on until the
@@ -249,14 +237,14 @@ def _settle_first_buckets(recorder: Any, library: Any) -> None:
         passes = ddp.__dict__["_oomph_passes"] = ddp.__dict__.get("_oomph_passes", 0) + 1
         views = ddp.gradient_as_bucket_view
         if passes == 1 and views:
-            library.oomph_vgpu_hold(1)
+            gpu.oomph_vgpu_hold(1)
         if passes == 2 and not views:
             _watchdog_has_seen(ddp.process_group)
         try:
             return original(ddp, *args, **kwargs)
         finally:
             if passes == 2:
-                library.oomph_vgpu_hold(0)
+                gpu.oomph_vgpu_hold(0)
                 what = "still held in" if views else "given back before"
                 recorder.assumptions.add(
                     "timing",

@@ -7,8 +7,8 @@ from layer to layer. Nothing is recorded of memory here.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import json
 import math
 import os
 import random
@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from oomph._protocol import File, RunDirectory, Settings, open_private
 
 WHOLE = 1 << 24
 """Values of an output that are kept whole; of more, a sample of as many, evenly spread."""
@@ -43,13 +45,14 @@ class Enough(SystemExit):
 
 
 class Drift:
-    """Takes the recorder's place in a process that measures drift; `settings` comes from the command."""
+    """Takes the recorder's place in a process that measures drift, as `settings.drift` says."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: Settings, directory: RunDirectory) -> None:
         """Nothing is touched before `start`."""
-        self.settings = settings["drift"]
-        self.directory = settings["directory"]
-        self.planned = bool(self.settings["planned"])
+        assert settings.drift is not None
+        self.settings = settings.drift
+        self.directory = directory
+        self.planned = self.settings.planned
         self.process = os.getpid()
         self.levers: Any = None
         self.calls = 0
@@ -95,7 +98,7 @@ class Drift:
             with torch.no_grad(), torch.inference_mode(False):
                 self._note(given, output)
             self.calls += 1
-            if self.calls >= self.settings["calls"]:
+            if self.calls >= self.settings.calls:
                 raise Enough
             return output
 
@@ -121,34 +124,34 @@ class Drift:
             samples=(_sample(into, SAMPLE), _sample(out, SAMPLE)),
         )
 
-    def _path(self, number: int) -> str:
-        return os.path.join(self.directory, f"call-{number}.pt")
-
     def _note(self, given: list[torch.Tensor], output: Any) -> None:
         tokens = next((t for t in given if t.dim() == 2), None)
         values = {name: Values.of(t, tokens) for name, t in _named("", output)}
+        path = self.directory.call(self.calls)
         if not self.planned:
             layers = self.seen if self.calls == 0 else {}
-            kept = dict(given=given, values=values, layers=layers)
-            torch.save(kept, self._path(self.calls))
+            # Plain tensors and numbers: nothing in such a file can run code when it is read.
+            plain = {name: vars(value) for name, value in values.items()}
+            with open_private(path) as file:
+                torch.save(dict(given=given, values=plain, layers=layers), file)
             return
-        path = self._path(self.calls)
         if self.diverged is not None or not os.path.exists(path):
             return
-        plain = torch.load(path, map_location="cpu", weights_only=False)
+        kept = torch.load(path, map_location="cpu", weights_only=True)
         os.remove(path)
-        if not _same(given, plain["given"]):
+        if not _same(given, kept["given"]):
             # What was generated so far differs, and so would everything from here on.
             self.diverged = self.calls
             return
-        for name, before in plain["values"].items():
+        for name, value in kept["values"].items():
+            before = Values(**value)
             after = values.get(name)
             if after is None or after.shape != before.shape:
                 self._say(f"{name or 'the output'} has another shape or is not there")
                 continue
             self.outputs.setdefault(name, Output(name)).compare(before, after)
         if self.calls == 0:
-            self._compare_layers(plain["layers"])
+            self._compare_layers(kept["layers"])
 
     def _compare_layers(self, plain: dict[str, dict[str, Any]]) -> None:
         others = 0
@@ -178,7 +181,7 @@ class Drift:
             self._say("out of memory")
 
     def finish(self, outcome: dict[str, Any]) -> None:
-        """Write `drift.json`; once."""
+        """Write what was measured; once."""
         if self.finished:
             return
         self.finished = True
@@ -196,40 +199,38 @@ class Drift:
             notes=self.notes,
             levers=self.levers.report() if self.levers else [],
         )
-        path = os.path.join(self.directory, "planned.json" if self.planned else "plain.json")
-        with open(path, "w") as file:
-            json.dump(_finite(result), file)
+        file = File.PLANNED if self.planned else File.PLAIN
+        self.directory.write_json(file, _finite(result))
 
 
+@dataclasses.dataclass
 class Values:
     """What is kept of one output of one call."""
 
     shape: tuple[int, ...]
-    floats: torch.Tensor | None
-    """All values in fp32, or a sample of them."""
     sampled: bool
-    integers: torch.Tensor | None
-    top: torch.Tensor | None
+    floats: torch.Tensor | None = None
+    """All values in fp32, or a sample of them."""
+    integers: torch.Tensor | None = None
+    top: torch.Tensor | None = None
     """Which entry of the last dimension is the greatest, where that means something."""
-    loss: tuple[float, int] | None
+    loss: tuple[float, int] | None = None
     """The sum of the negative log-likelihoods of the tokens that come next, and their number."""
 
     @classmethod
     def of(cls, t: torch.Tensor, tokens: torch.Tensor | None) -> Values:
         """`tokens` (samples, length) were given to the model, if any were."""
-        self = cls()
         t = t.detach()
-        self.shape, self.sampled = tuple(t.shape), t.numel() > WHOLE
-        self.floats = self.integers = self.top = self.loss = None
+        self = cls(tuple(t.shape), t.numel() > WHOLE)
         if not t.is_floating_point():
-            self.integers = t.cpu()
+            self.integers = _kept(t)
             return self
         self.floats = _sample(t, WHOLE)
         scores = t.dim() == 2 and t.shape[1] >= CLASSES
         follows = tokens is not None and t.dim() == 3 and t.shape[:2] == tokens.shape
         words = t.dim() == 3 and tokens is not None and t.shape[2] >= VOCABULARY
         if scores or words:
-            self.top = t.argmax(-1).cpu()
+            self.top = _kept(t.argmax(-1))
         if follows and words and t.shape[1] > 1 and int(tokens.max()) < t.shape[2]:
             self.loss = _loss(t, tokens.to(t.device))
         return self

@@ -7,8 +7,8 @@ its metadata, see `Scopes`), and which tensors are parameters, gradients, optimi
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import dataclasses
 import functools
 import json
 import os
@@ -18,14 +18,17 @@ import threading
 import time
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
+from oomph._protocol import File, RunDirectory, Settings, Status
 from oomph._recorder import onnx_sessions
 from oomph._recorder.facts import Facts
+from oomph._virtual_gpu.library import Usage, busy, library
 from oomph._virtual_gpu.values import Assumptions, ValueLayer, base_pointer, user_line
 from oomph.levers._shared.job import on_import
 
@@ -75,39 +78,22 @@ class StepsDone(SystemExit):
         super().__init__(0)
 
 
-class _Status:
-    """A few words for the command's status line, in the run's directory."""
-
-    LENGTH = 96
-
-    def __init__(self, directory: str) -> None:
-        self._file = os.open(os.path.join(directory, "status"), os.O_CREAT | os.O_WRONLY, 0o644)
-
-    def say(self, text: str) -> None:
-        os.pwrite(self._file, text.encode()[: self.LENGTH].ljust(self.LENGTH), 0)
-
-
-class _Usage(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint64) for name in ("total", "limit", "allocated", "context", "peak")
-    ]
-
-
 class Recorder:
-    """Watches this process; `settings` comes from `oomph run`."""
+    """Watches this process as `settings` say, and leaves its record in `directory`."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: Settings, directory: RunDirectory) -> None:
         """Nothing is touched before `start`."""
         self.settings = settings
+        self.directory = directory
         self.process = os.getpid()
-        self.virtual = bool(settings["virtual"])
+        self.virtual = settings.virtual
         self.assumptions = Assumptions()
         self.levers: Any = None
-        self.variant: Any = None
+        self.resize: Any = None
         self.rank: dict[str, int] | None = _rank_of_environment()
-        self.layer = ValueLayer(
-            self.assumptions, settings.get("rule", "half"), virtual=self.virtual
-        )
+        self.before_record: list[Callable[[dict[str, Any]], None]] = []
+        """Called with the outcome when the script has ended, before the record is written."""
+        self.layer = ValueLayer(self.assumptions, settings.unknown, virtual=self.virtual)
         self._began = time.time()
         self._step = 0
         self._inferences = 0
@@ -155,7 +141,7 @@ class Recorder:
         self._set_metadata = getattr(torch._C, "_cuda_setMemoryMetadata", None)
         self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
         self._thread = threading.get_ident()
-        self._status = _Status(settings["directory"])
+        self._status = Status(directory)
 
     # ---- beginning ----
 
@@ -182,16 +168,14 @@ class Recorder:
         optim.register_optimizer_step_post_hook(self._after_step)
         self._watch_compile()
         if self.virtual:
-            library = ctypes.PyDLL(None)
-            self._busy = (ctypes.c_uint64 * 3).in_dll(library, "oomph_vgpu_busy")
-            self._horizon = library.oomph_vgpu_horizon
-            self._horizon.restype = ctypes.c_uint64
+            self._busy = busy()
+            self._horizon = library().oomph_vgpu_horizon
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
         """A child is not this run; and where CUDA has begun before the fork, it cannot be used."""
         self.layer.before = None
-        self.settings = dict(self.settings, steps=None)
+        self.settings = dataclasses.replace(self.settings, steps=None)
         self._drop_module_hooks()
         if torch.cuda._is_in_bad_fork():
             self.layer.leave()
@@ -209,7 +193,7 @@ class Recorder:
 
         @functools.wraps(original)
         def initialize(optimizer, *args, **kwargs):
-            self._trains = not self.settings.get("inference")
+            self._trains = not self.settings.inference
             original(optimizer, *args, **kwargs)
 
         optim.Optimizer.__init__ = initialize  # type: ignore[method-assign]
@@ -403,7 +387,7 @@ class Recorder:
         self._inferences += 1
         self._boundary("inference", self._inferences)
         self._tick(self._inferences)
-        if self.settings.get("steps") and self._inferences >= self.settings["steps"]:
+        if self.settings.steps and self._inferences >= self.settings.steps:
             raise StepsDone
 
     def passed_outside(self) -> None:
@@ -484,7 +468,7 @@ class Recorder:
         self._sequence.clear()
         self._boundary("step", self._step)
         self._tick(self._step)
-        if self.settings.get("steps") and self._step >= self.settings["steps"]:
+        if self.settings.steps and self._step >= self.settings.steps:
             raise StepsDone
 
     # ---- what is what ----
@@ -588,10 +572,8 @@ class Recorder:
         began = time.monotonic()
         if began < self._next_capture:
             return
-        path = os.path.join(self.settings["directory"], "failure.pickle")
-        with open(path + ".part", "wb") as file:
+        with self.directory.writing(File.FAILURE_SNAPSHOT) as file:
             pickle.dump(torch.cuda.memory._snapshot(), file, protocol=4)
-        os.replace(path + ".part", path)
         ended = time.monotonic()
         self._next_capture = ended + 9 * (ended - began)
 
@@ -613,14 +595,15 @@ class Recorder:
         if self._finished:
             return
         self._finished = True
-        directory = self.settings["directory"]
+        for told in self.before_record:
+            told(outcome)
         self.layer.before = None
         if self._busy is not None and self._times:
             self._spent(self._timed)
         # Others than PyTorch may have used it.
         usage = self._usage(0)
         used_cuda = torch.cuda.is_initialized() or (usage is not None and usage.peak > 0)
-        if not used_cuda and self.settings.get("several") and self.rank is None:
+        if not used_cuda and self.settings.several and self.rank is None:
             return  # a helper of the script, no rank
         if self._with_graph and not self._facts.backwards:
             self._inferences += 1
@@ -637,11 +620,10 @@ class Recorder:
             devices = [self._device(index) for index in range(torch.cuda.device_count())]
             # The snapshot's own work must not be recorded as the job's.
             snapshot = torch.cuda.memory._snapshot()
-            with open(os.path.join(directory, "trace.pickle"), "wb") as file:
+            with self.directory.writing(File.SNAPSHOT) as file:
                 pickle.dump(snapshot, file, protocol=4)
             # The whole history holds the moment of failure, too.
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(os.path.join(directory, "failure.pickle"))
+            self.directory.remove(File.FAILURE_SNAPSHOT)
         record = dict(
             format=FORMAT,
             torch=torch.__version__,
@@ -673,17 +655,14 @@ class Recorder:
             assumptions=self.assumptions.as_list(),
             library=self._library_report(),
             levers=self.levers.report() if self.levers else [],
-            became=self.variant.became if self.variant else [],
+            became=self.resize.became if self.resize else [],
         )
-        path = os.path.join(directory, "record.json")
-        with open(path + ".part", "w") as file:
-            json.dump(record, file)
-        os.replace(path + ".part", path)
+        self.directory.write_json(File.RECORD, record)
 
-    def _usage(self, index: int) -> _Usage | None:
+    def _usage(self, index: int) -> Usage | None:
         """A virtual GPU's memory, all told."""
-        usage = _Usage()
-        if not self.virtual or ctypes.PyDLL(None).oomph_vgpu_usage(index, ctypes.byref(usage)):
+        usage = Usage()
+        if not self.virtual or library().oomph_vgpu_usage(index, ctypes.byref(usage)):
             return None
         return usage
 
@@ -724,15 +703,13 @@ class Recorder:
     def _library_report(self) -> dict[str, Any]:
         if not self.virtual:
             return {}
-        library = ctypes.PyDLL(None)
-        library.oomph_vgpu_report.restype = ctypes.c_size_t
-        library.oomph_vgpu_report.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        report = library().oomph_vgpu_report
         # Other threads (PyTorch's watchdog of collectives) may go on meanwhile, and the report with them.
-        room, length = 0, library.oomph_vgpu_report(None, 0)
+        room, length = 0, report(None, 0)
         while length > room:
             room = length
             buffer = ctypes.create_string_buffer(room)
-            length = library.oomph_vgpu_report(buffer, room)
+            length = report(buffer, room)
         return json.loads(buffer.raw[:length])
 
 

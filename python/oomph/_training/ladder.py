@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from torch import nn
 
 from oomph import _oomph
+from oomph._protocol import File, RunDirectory
 from oomph._training.block_survey import Survey
 from oomph._training.errors import is_out_of_memory
 from oomph._training.memory_model import MARGIN, Gauge
@@ -172,7 +173,7 @@ class Ladder:
         """See the class. Nothing is measured or changed before the first error."""
         if rungs is not None and record is not None:
             raise ValueError("rungs and record: give one of them; the planner chooses by itself")
-        if record is not None and not os.path.isfile(os.path.join(record, "record.json")):
+        if record is not None and not os.path.isfile(RunDirectory(record).file(File.RECORD)):
             raise ValueError(
                 f"record: expected the directory of a run, with record.json in it, as `oomph run --out "
                 f"DIR train.py` leaves it; found {os.fspath(record)!r}"

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from oomph._virtual_gpu.library import library
+
 FLOAT_LIMIT = 1 << 18
 """Elements of the largest floating tensor that is computed: what programs decide by is small."""
 
@@ -298,51 +300,33 @@ def _leave_tracing_alone() -> None:
     dispatch_python.enable_python_dispatcher = quiet_dispatcher
 
 
-class _Bridge:
-    """The virtual GPU's own functions, or nothing where a real GPU is used."""
-
-    def __init__(self) -> None:
-        try:
-            library = ctypes.PyDLL(None)
-            self.begin = library.oomph_vgpu_begin
-            self.end = library.oomph_vgpu_end
-            self.answer = library.oomph_vgpu_answer
-            self.answer.argtypes = [ctypes.c_int64]
-            self.clear = library.oomph_vgpu_clear
-            self.clear.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
-            self.offer = library.oomph_vgpu_offer
-            self.taken = library.oomph_vgpu_taken
-            self.arrival = library.oomph_vgpu_arrival
-            self.arrival.argtypes = [ctypes.POINTER(ctypes.c_uint64)]
-        except AttributeError:
-            raise RuntimeError(
-                "values are computed on a virtual GPU only; none is loaded"
-            ) from None
-
-
 class ValueLayer:
     """Computes small and integral tensors for real, forward and backward, in every thread it reaches.
 
-    `rule` is one of `RULES`; `assumptions` collects what had to be assumed.
+    `unknown` says how comparisons of unknown values resolve, one of `RULES`; `assumptions` collects what had to be assumed.
     """
 
-    def __init__(self, assumptions: Assumptions, rule: str = "half", virtual: bool = True) -> None:
+    def __init__(
+        self, assumptions: Assumptions, unknown: str = "half", virtual: bool = True
+    ) -> None:
         """On a real GPU (`virtual` false) operators are only announced to `before`.
 
-        Raise `ValueError` for an unknown rule, `RuntimeError` if no virtual GPU is loaded.
+        Raise `ValueError` for another rule, `RuntimeError` if no virtual GPU is loaded.
         """
-        if rule not in RULES:
-            raise ValueError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
+        if unknown not in RULES:
+            raise ValueError(f"unknown must be one of {', '.join(RULES)}, not {unknown!r}")
         self.assumptions = assumptions
-        self.rule = rule
+        self.unknown = unknown
         # Called with each operator's name before it runs; may give a function to call it through.
         self.before: Any = None
         self._leave_unwritten: Any = None
         self._gone = False
         self._virtual = virtual
-        self._bridge = _Bridge() if virtual else None
+        self._gpu = library() if virtual else None
         self._keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(KEY))
-        self._unknown: dict[int, bool] = {}  # storages of small tensors that nobody computed
+        self._unknown_storages: dict[
+            int, bool
+        ] = {}  # storages of small tensors that nobody computed
         self._wide: set[int] = set()  # storages of wide floats that were computed
         # A CPU multiplies integers one by one.
         self._refused: set[Any] = {_aten._int_mm.default}
@@ -402,8 +386,8 @@ class ValueLayer:
             out = allocate(size, stride, dtype)
             if self._computable(out):
                 storage = out.untyped_storage()
-                self._bridge.clear(storage.data_ptr(), storage.nbytes())
-                self._unknown[storage.data_ptr()] = True
+                self._gpu.oomph_vgpu_clear(storage.data_ptr(), storage.nbytes())
+                self._unknown_storages[storage.data_ptr()] = True
             return out
 
         guards._empty_strided_cuda = empty_strided_cuda
@@ -473,11 +457,11 @@ class ValueLayer:
         first = _tensors(args[:1], [])
         second = _tensors(args[1:2], [])
         given = [t for t in (first if functional else second or first) if t.is_cuda]
-        self._bridge.offer(not any(self.is_unknown(t) for t in given))
+        self._gpu.oomph_vgpu_offer(not any(self.is_unknown(t) for t in given))
         try:
             out = func(*args, **kwargs)
         finally:
-            taken = self._bridge.taken()
+            taken = self._gpu.oomph_vgpu_taken()
         if op.name.endswith("::send"):
             return out
         outs = [t for t in (_tensors(out, []) if functional else first) if t.is_cuda]
@@ -496,10 +480,10 @@ class ValueLayer:
     def _collect(self) -> None:
         """Learn what grouped collectives have brought since."""
         address = ctypes.c_uint64()
-        while (known := self._bridge.arrival(ctypes.byref(address))) >= 0:
+        while (known := self._gpu.oomph_vgpu_arrival(ctypes.byref(address))) >= 0:
             pointer = self._awaited.pop(address.value, None)
             if known and pointer is not None:
-                self._unknown.pop(pointer, None)
+                self._unknown_storages.pop(pointer, None)
 
     # ---- running ----
 
@@ -509,11 +493,11 @@ class ValueLayer:
         if op.reads:
             out = func(*args, **kwargs)
         else:
-            self._bridge.begin()
+            self._gpu.oomph_vgpu_begin()
             try:
                 out = func(*args, **kwargs)
             finally:
-                unanswered = self._bridge.end()
+                unanswered = self._gpu.oomph_vgpu_end()
             if unanswered and op.name not in _CHECKS:
                 self.assumptions.add(
                     "value",
@@ -567,7 +551,7 @@ class ValueLayer:
                     if not self._wide or base_pointer(t) not in self._wide:
                         all_computable = False
                         break
-                elif self._unknown and base_pointer(t) in self._unknown:
+                elif self._unknown_storages and base_pointer(t) in self._unknown_storages:
                     if t.is_floating_point():
                         all_computable = False
                         break
@@ -603,7 +587,7 @@ class ValueLayer:
             if not self._computable(t):
                 self._wide.add(pointer)
             if overwritten:
-                self._unknown.pop(pointer, None)
+                self._unknown_storages.pop(pointer, None)
 
     def _computable(self, t: torch.Tensor) -> bool:
         if t.is_floating_point() or t.is_complex():
@@ -674,7 +658,7 @@ class ValueLayer:
         for t in outs:
             if t.is_cuda:
                 pointer = base_pointer(t)
-                self._unknown[pointer] = True
+                self._unknown_storages[pointer] = True
                 if not self._computable(t):
                     self._wide.discard(pointer)
 
@@ -683,7 +667,9 @@ class ValueLayer:
         if not t.is_cuda:
             return False
         pointer = base_pointer(t)
-        return pointer in self._unknown if self._computable(t) else pointer not in self._wide
+        return (
+            pointer in self._unknown_storages if self._computable(t) else pointer not in self._wide
+        )
 
     def _fill(self, op, args, outs) -> None:
         """Give results that could not be computed a stated content instead of stale bytes."""
@@ -726,14 +712,14 @@ class ValueLayer:
         elif name in ("ge", "le") and _parts_of_one(args):
             # Corners of one tensor of boxes, neighbours of one series: checks that programs make.
             alias.fill_(True)
-        elif self.rule == "half":
+        elif self.unknown == "half":
             if alias.numel() == 1:
                 alias.fill_(False)
             else:
                 every = torch.arange(alias.numel()) % 2 == 0
                 alias.copy_(every.view(alias.shape))
         else:
-            alias.fill_(self.rule == "all")
+            alias.fill_(self.unknown == "all")
 
     def _leaves_device(self, op, args) -> None:
         source = args[1] if op.name == "aten::copy_" else args[0]
@@ -749,7 +735,7 @@ class ValueLayer:
             return args[0]  # of a Python number's tensor, which graphs save, the number comes here
         if self.is_unknown(args[0]):
             floating = args[0].is_floating_point() or args[0].is_complex()
-            kind = "zero" if floating else f"a value by the rule {self.rule!r}"
+            kind = "zero" if floating else f"a value by the rule {self.unknown!r}"
             self.assumptions.add(
                 "value", f"a value that nobody computed was read as {kind}", user_line()
             )
@@ -761,8 +747,8 @@ class ValueLayer:
     def _fresh(self, func, op, args, kwargs):
         """`torch.tensor(…, device="cuda")` copies its values without passing here."""
         t = args[0]
-        if t.is_cuda and self._unknown:
-            self._unknown.pop(base_pointer(t), None)
+        if t.is_cuda and self._unknown_storages:
+            self._unknown_storages.pop(base_pointer(t), None)
         return t
 
     def _equal(self, func, op, args, kwargs):
@@ -786,7 +772,7 @@ class ValueLayer:
         """How many elements are not zero, and their positions where they are known."""
         if mask.is_cuda and self.is_unknown(mask):
             self.assumptions.add(
-                "shape", f"a size follows from unknown values: rule {self.rule!r}", user_line()
+                "shape", f"a size follows from unknown values: rule {self.unknown!r}", user_line()
             )
         known = self._known_mask(mask)
         if known is None:
@@ -795,7 +781,7 @@ class ValueLayer:
         return positions.shape[0], positions
 
     def _share(self) -> float:
-        return {"half": 0.5, "all": 1.0, "none": 0.0}[self.rule]
+        return {"half": 0.5, "all": 1.0, "none": 0.0}[self.unknown]
 
     def _nonzero(self, func, op, args, kwargs):
         mask = args[0]
@@ -803,12 +789,12 @@ class ValueLayer:
             return func(*args, **kwargs)
         count, positions = self._count(mask)
         # The operator counts on the device and reads the count; with the answer it goes on as ever.
-        self._bridge.begin()
-        self._bridge.answer(count)
+        self._gpu.oomph_vgpu_begin()
+        self._gpu.oomph_vgpu_answer(count)
         try:
             out = func(*args, **kwargs)
         finally:
-            self._bridge.end()
+            self._gpu.oomph_vgpu_end()
         if out.shape[0] != count:
             # Larger inputs are counted in parts, each read by itself.
             out = torch.empty((mask.dim(), count), dtype=torch.int64, device=mask.device).t()
@@ -819,7 +805,7 @@ class ValueLayer:
             if self.is_unknown(mask):
                 self._mark([out])
             else:
-                self._unknown.pop(base_pointer(out), None)
+                self._unknown_storages.pop(base_pointer(out), None)
         return out
 
     def _index(self, func, op, args, kwargs):
@@ -882,7 +868,7 @@ class ValueLayer:
         if unknown:
             self.assumptions.add(
                 "shape",
-                f"the size of {op.name} follows from unknown values: rule {self.rule!r}",
+                f"the size of {op.name} follows from unknown values: rule {self.unknown!r}",
                 user_line(),
             )
         if all(self._computable(t) and not t.is_floating_point() for t in unknown):
@@ -897,7 +883,7 @@ class ValueLayer:
                 placed = torch.empty_like(value, device=inputs[0].device)
                 if self._computable(placed):
                     cpu_alias(placed).copy_(value)
-                    self._unknown.pop(base_pointer(placed), None)
+                    self._unknown_storages.pop(base_pointer(placed), None)
                     if unknown:
                         self._mark([placed])
                 return placed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.forward import Places, around_forward
@@ -560,7 +560,7 @@ class _Operator(_Call):
 @functools.cache
 def _has_contents() -> bool:
     """Whether tensors on the GPU have values to compare: on a virtual one they have none."""
-    return not hasattr(ctypes.PyDLL(None), "oomph_vgpu_usage")
+    return not is_loaded()
 
 
 def _parts_of(channels: int) -> list[slice]:

@@ -1,9 +1,7 @@
 //! `oomph drift`: what a plan changes in the results of a script, measured on a real device.
 
-use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
@@ -11,10 +9,11 @@ use oomph_plan::{Lever, PlanFile, Results, by_hand};
 use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};
 use oomph_report::terminal::width;
 
-use crate::job::{Compared, Job, Variant, run_directory};
 use crate::progress::Progress;
-use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, host, json, stdout};
+use crate::script::{Script, plan_job};
+use crate::{ExitStatus, json, stdout};
+use oomph_job::settings::{self, Recording};
+use oomph_job::{Job, Program, RunDirectory, RunFile, host};
 
 /// Arguments of `oomph drift`.
 #[derive(Debug, clap::Args)]
@@ -60,7 +59,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the script twice and compares.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         if let Some(limit) = self.max_drift
             && !(limit >= 0.0 && limit.is_finite())
         {
@@ -69,12 +68,12 @@ impl Args {
         let text = fs::read_to_string(&self.plan)
             .with_context(|| format!("cannot read the plan {}", self.plan.display()))?;
         let plan = PlanFile::parse(&text).with_context(|| self.plan.display().to_string())?;
-        let words = self
+        let argv = self
             .script
             .of_python("oomph drift --plan FILE [options] script.py args…")?;
         for warning in plan.mismatches(
-            &super::run::this_job(&words),
-            &oomph_plan::Gpu::default(),
+            &plan_job(&argv),
+            &oomph_plan::PlanGpu::default(),
             &oomph_plan::Versions::default(),
         ) {
             eprintln!("warning: {warning}");
@@ -94,12 +93,13 @@ impl Args {
             drift.why_not = Some("a virtual GPU computes nothing: leave out --gpu".to_owned());
             self.print(&drift)?;
             return Ok(if self.max_drift.is_some() {
-                EXIT_USAGE
+                ExitStatus::Error
             } else {
-                EXIT_OK
+                ExitStatus::Success
             });
         }
-        let directory = run_directory(self.out.as_deref(), &words, false)?;
+        let program = Program::Script(argv);
+        let directory = RunDirectory::choose(self.out.as_deref(), &program)?;
         let progress = Progress::new(self.quiet);
         for (planned, what) in [
             (false, "running it plain"),
@@ -108,7 +108,7 @@ impl Args {
             let levers = if planned { &plan.levers[..] } else { &[] };
             let measured = {
                 let _shown = progress.begin(what);
-                self.attempt(&words, &directory, levers, planned)?
+                self.attempt(&program, &directory, levers, planned)?
             };
             match measured.outcome.kind.as_str() {
                 "refused" => {
@@ -116,10 +116,10 @@ impl Args {
                     let message = outcome.message.as_deref().unwrap_or_default();
                     let why = by_hand::refusal(message, outcome.blame.as_ref(), levers);
                     eprintln!("error: {why}");
-                    return Ok(EXIT_USAGE);
+                    return Ok(ExitStatus::Error);
                 }
                 _ if measured.outcome.status != 0 => {
-                    let log = log_of(&directory, planned);
+                    let log = directory.file(files_of(planned).1);
                     std::eprint!("{}", fs::read_to_string(log).unwrap_or_default());
                     let hint = if measured.notes.iter().any(|note| note == "out of memory") {
                         ": the plain job does not fit this GPU; --cpu computes on the CPU"
@@ -127,7 +127,7 @@ impl Args {
                         ""
                     };
                     eprintln!("oomph: the script failed, {what}{hint}");
-                    return Ok(EXIT_SCRIPT_FAILED);
+                    return Ok(ExitStatus::ScriptFailed);
                 }
                 _ => {}
             }
@@ -138,12 +138,12 @@ impl Args {
         self.judge(&mut drift);
         self.print(&drift)?;
         if drift.measured.is_none() {
-            return Ok(EXIT_USAGE);
+            return Ok(ExitStatus::Error);
         }
         Ok(if drift.exceeded {
-            EXIT_FINDINGS
+            ExitStatus::Findings
         } else {
-            EXIT_OK
+            ExitStatus::Success
         })
     }
 
@@ -194,55 +194,38 @@ impl Args {
     /// One run of the script.
     fn attempt(
         &self,
-        words: &[OsString],
-        directory: &Path,
+        program: &Program,
+        directory: &RunDirectory,
         levers: &[Lever],
         planned: bool,
     ) -> anyhow::Result<Measured> {
-        let directory = fs::canonicalize(directory)
-            .with_context(|| format!("cannot use {}", directory.display()))?;
-        let result = directory.join(if planned {
-            "planned.json"
-        } else {
-            "plain.json"
-        });
+        let (result, log) = files_of(planned);
+        let (result, log) = (directory.file(result), directory.file(log));
         let _ = fs::remove_file(&result);
-        let log_path = log_of(&directory, planned);
         let job = Job {
-            host: host::get()?,
-            words: words.to_vec(),
-            launches: false,
-            rehearsed: None,
-            rank_patience: Duration::ZERO,
-            fork: true,
-            gpu: None,
-            total: None,
-            steps: None,
-            levers: levers.to_vec(),
-            variant: Variant::default(),
-            unknown: String::new(),
-            // It computes: any version of torch does.
-            unsupported: true,
-            to_stderr: false,
-            inference: false,
-            live: false,
-            patience: None,
-            compared: Some(Compared {
-                planned,
-                calls: self.calls,
-                cpu: self.cpu,
-            }),
+            recording: Recording {
+                levers: levers.to_vec(),
+                // It computes: any version of torch does.
+                unsupported: true,
+                drift: Some(settings::Drift {
+                    planned,
+                    calls: self.calls,
+                    on_cpu: self.cpu,
+                }),
+                ..Recording::default()
+            },
+            ..Job::new(host::get()?, program.clone())
         };
         let status = job
-            .attempt(&directory, None, Some(&log_path), "comparing")?
+            .attempt(directory, None, Some(&log), "comparing")?
             .status;
         let Ok(text) = fs::read_to_string(&result) else {
-            if let Ok(reason) = fs::read_to_string(directory.join("refused.txt")) {
+            if let Some(reason) = directory.refusal() {
                 bail!("{reason}");
             }
             bail!(
                 "the script ended ({status}) without importing torch, or was killed; see {}",
-                log_path.display()
+                log.display()
             );
         };
         let measured = serde_json::from_str(&text)
@@ -261,6 +244,11 @@ impl Args {
     }
 }
 
-fn log_of(directory: &Path, planned: bool) -> PathBuf {
-    directory.join(if planned { "planned.log" } else { "plain.log" })
+/// Where one of the two runs leaves what was measured, and what it printed.
+fn files_of(planned: bool) -> (RunFile, RunFile) {
+    if planned {
+        (RunFile::Planned, RunFile::PlannedLog)
+    } else {
+        (RunFile::Plain, RunFile::PlainLog)
+    }
 }

@@ -1,16 +1,15 @@
 //! `oomph run`: a script on a virtual or a real GPU, and where its memory goes.
 
-use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process;
 use std::time::Duration;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
+use oomph_allocator::TorchVersion;
+use oomph_bytes::parse_bytes;
 use oomph_explain::Explanation;
-use oomph_gpus::GpuSpec;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
 use oomph_report::finding::HeldFinding;
@@ -18,17 +17,18 @@ use oomph_report::run::run_report;
 use oomph_report::terminal::width;
 use oomph_run::Record;
 use oomph_run::ranks::RankSummary;
-use oomph_run::summary::{Assumption, Peak, Plan, Summary, Verdict, summarize};
+use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
 use oomph_trace::Trace;
-use sha2::{Digest as _, Sha256};
 
 use super::explain::Found;
-use crate::cluster::{self, Words};
-use crate::host;
-use crate::job::{Attempt, Job, Variant, run_directory};
 use crate::page;
-use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, run_directory, stdout};
+use crate::script::{Script, plan_job};
+use crate::{ExitStatus, json, stdout};
+use oomph_job::settings::{Recording, UNKNOWN};
+use oomph_job::{
+    Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
+    ranks,
+};
 
 /// Arguments of `oomph run`.
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ pub struct Args {
     steps: Option<u32>,
 
     /// What comparisons of values that nobody computed give: half, all or none of them true
-    #[arg(long, value_name = "RULE", default_value = "half", value_parser = ["half", "all", "none"])]
+    #[arg(long, value_name = "RULE", default_value = UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
 
     /// Where to keep the record [default: oomph-report/SCRIPT-N]
@@ -99,7 +99,7 @@ pub struct Args {
     ranks: Vec<u32>,
 
     /// How many seconds a rank may do nothing while others wait for it
-    #[arg(long, value_name = "SECONDS", default_value_t = cluster::PATIENCE_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,
 
     /// Start each rank by itself, instead of forking all from one process that has imported torch
@@ -112,39 +112,36 @@ pub struct Args {
 
 impl Args {
     /// Runs the script, and prints where its memory went.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         let plan = self.plan()?;
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
-            let words = if job.launches {
-                cluster::own_words(&job.words)
-            } else {
-                &job.words
-            };
-            plan.mismatches(&this_job(words), &this_gpu(&job), &Versions::default())
+            let argv = job.program.script_argv();
+            plan.mismatches(&plan_job(argv), &this_gpu(&job), &Versions::default())
         });
         for warning in &warnings {
             eprintln!("warning: {warning}");
         }
-        let directory = run_directory(self.out.as_deref(), &job.words, job.launches)?;
+        let directory = RunDirectory::choose(self.out.as_deref(), &job.program)?;
         if !self.quiet
-            && let Some(note) = job.gpu.as_ref().and_then(GpuSpec::note)
+            && let Some(note) = job.gpu.as_ref().and_then(|gpu| gpu.spec.note())
         {
             eprintln!("note: {note}");
         }
-        let total = job.total;
-        let (attempt, ranks) = self.attempt(&mut job, &directory, total, None, "running")?;
+        let total = job.total_bytes();
+        let (attempt, all) = self.attempt(&job, &directory, total, None, "running")?;
         let Some(record) = &attempt.record else {
             return self.without_record(&directory, attempt.status);
         };
-        let mut summary = summarize(record, attempt.trace.as_ref(), job.total);
-        if !ranks.is_empty() {
+        let mut summary = summarize(record, attempt.trace.as_ref(), total);
+        if !all.is_empty() {
             summary.script = job
-                .words
+                .program
+                .argv()
                 .iter()
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect();
-            cluster::join(&mut summary, ranks, attempt.failure.clone(), attempt.status);
+            ranks::join(&mut summary, all, attempt.failure.clone(), attempt.status);
             if self.world_size.is_some() {
                 summary.assumptions.push(self.absent());
             }
@@ -155,8 +152,8 @@ impl Args {
                 ..Versions::default()
             };
             let mut later = plan.mismatches(
-                &oomph_plan::Job::default(),
-                &oomph_plan::Gpu::default(),
+                &oomph_plan::PlanJob::default(),
+                &oomph_plan::PlanGpu::default(),
                 &versions,
             );
             for warning in &later {
@@ -173,41 +170,37 @@ impl Args {
             let of_rank = summary.ranks.iter().find_map(|rank| rank.blame.as_ref());
             let blame = of_rank.or(record.outcome.blame.as_ref());
             let message = summary.failure.unwrap_or_default();
-            summary.failure = Some(by_hand::refusal(&message, blame, &job.levers));
+            summary.failure = Some(by_hand::refusal(&message, blame, &job.recording.levers));
         }
         if summary.verdict == Verdict::OutOfMemory && job.gpu.is_some() && !self.no_measure {
             self.measure(&mut job, &directory, &mut summary)?;
         }
         self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
-            Verdict::Fits => EXIT_OK,
-            Verdict::OutOfMemory => EXIT_FINDINGS,
-            Verdict::ScriptFailed => EXIT_SCRIPT_FAILED,
+            Verdict::Fits => ExitStatus::Success,
+            Verdict::OutOfMemory => ExitStatus::Findings,
+            Verdict::ScriptFailed => ExitStatus::ScriptFailed,
             Verdict::Refused => {
                 let reason = summary.failure.as_deref().unwrap_or("no reason was given");
                 eprintln!("error: {reason}");
-                EXIT_USAGE
+                ExitStatus::Error
             }
         })
     }
 
     fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
-        let (mut words, mut launches) = match cluster::words(self.script.words(), host)? {
-            Words::Script(words) => (words, false),
-            Words::Launcher(words) => (words, true),
-        };
+        let mut program = Program::new(self.script.argv(), host)?;
         let planned = plan.and_then(PlanFile::gpus);
         if let Some(gpus) = planned
-            && !launches
+            && !program.launches()
             && self.world_size.is_none()
         {
             // A script for one GPU, on as many as the plan says.
-            words = cluster::torchrun(host, gpus, &words);
-            launches = true;
+            program = Program::torchrun(host, gpus, program.argv());
         }
         if let Some(world) = self.world_size {
-            if launches {
+            if program.launches() {
                 bail!(
                     "--world-size runs single ranks of a script without its launcher. Give it the script: oomph run --world-size {world} --ranks 0 train.py args…"
                 );
@@ -221,11 +214,7 @@ impl Args {
             .as_deref()
             .map(oomph_gpus::parse_spec)
             .transpose()?;
-        let memory = self
-            .memory
-            .as_deref()
-            .map(oomph_gpus::parse_bytes)
-            .transpose()?;
+        let memory = self.memory.as_deref().map(parse_bytes).transpose()?;
         if gpu.is_none() && memory.is_some() {
             bail!(
                 "--memory is the capacity of a virtual GPU: name one with --gpu, such as --gpu rtx-4090"
@@ -251,42 +240,41 @@ impl Args {
             }
             gpu.count = gpu.count.max(planned);
         }
-        let total = gpu
-            .as_ref()
-            .map(|spec| memory.unwrap_or(spec.found.gpu.memory.total_bytes));
+        let gpu = gpu.map(VirtualGpu::new).map(|gpu| VirtualGpu {
+            total_bytes: memory.unwrap_or(gpu.total_bytes),
+            rank_timeout: Duration::from_secs(self.patience),
+            ..gpu
+        });
         Ok(Job {
-            host,
-            words,
-            launches,
-            rehearsed: None,
-            rank_patience: Duration::from_secs(self.patience),
-            fork: !self.no_fork,
             gpu,
-            total,
-            steps: self.steps,
-            levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
-            variant: Variant::default(),
-            unknown: self.unknown.clone(),
-            unsupported: self.unsupported,
-            live: !self.quiet,
-            patience: None,
-            compared: None,
-            inference: false,
-            to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
+            recording: Recording {
+                steps: self.steps,
+                levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
+                unknown: self.unknown.clone(),
+                unsupported: self.unsupported,
+                fork: !self.no_fork,
+                ..Recording::default()
+            },
+            watch: Watch {
+                live: !self.quiet,
+                to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
+                timeout: None,
+            },
+            ..Job::new(host, program)
         })
     }
 
     /// Runs the job once: all of it, or the ranks that were asked for one after the other.
     fn attempt(
         &self,
-        job: &mut Job,
-        directory: &Path,
+        job: &Job,
+        directory: &RunDirectory,
         limit: Option<u64>,
         log: Option<&Path>,
         doing: &str,
     ) -> anyhow::Result<(Attempt, Vec<RankSummary>)> {
         let rehearsed = self.world_size.map(|size| (size, &self.ranks[..]));
-        cluster::attempt(job, rehearsed, directory, limit, log, doing)
+        ranks::attempt(job, rehearsed, directory, limit, log, doing)
     }
 
     /// What a rehearsal rests on.
@@ -313,8 +301,8 @@ impl Args {
         Ok(Some(plan))
     }
 
-    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> Plan {
-        Plan {
+    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> AppliedPlan {
+        AppliedPlan {
             file: self
                 .plan
                 .as_ref()
@@ -330,15 +318,18 @@ impl Args {
     }
 
     /// The process did not live to write its record.
-    fn without_record(&self, directory: &Path, status: ExitStatus) -> anyhow::Result<i32> {
-        let first = directory.join(format!("rank-{}", self.ranks[0]));
-        for place in [directory, &first] {
-            if let Ok(reason) = fs::read_to_string(place.join("refused.txt")) {
+    fn without_record(
+        &self,
+        directory: &RunDirectory,
+        status: process::ExitStatus,
+    ) -> anyhow::Result<ExitStatus> {
+        for place in [directory, &directory.rank(self.ranks[0])] {
+            if let Some(reason) = place.refusal() {
                 bail!("{reason}");
             }
         }
         // What was captured at the moment of an out-of-memory error is there all the same.
-        let captured = directory.join("failure.pickle");
+        let captured = directory.file(RunFile::FailureSnapshot);
         if captured.is_file()
             && let Ok((trace, problems)) = oomph_job::files::read_snapshot(&captured)
         {
@@ -346,7 +337,7 @@ impl Args {
                 oomph_explain::explain(&trace, &oomph_explain::Options::default());
             explanation.add_problems(&problems);
             let found = Found::from(explanation);
-            json::write(&directory.join("explanation.json"), &found)?;
+            directory.write_json(RunFile::Explanation, &found)?;
             if !self.quiet {
                 eprintln!(
                     "oomph: the script ended ({status}) before its record was written; this is \
@@ -360,7 +351,7 @@ impl Args {
                     stdout(&text)?;
                 }
             }
-            return Ok(EXIT_FINDINGS);
+            return Ok(ExitStatus::Findings);
         }
         match status.code() {
             // The script never came to import torch, or failed before.
@@ -368,12 +359,12 @@ impl Args {
                 eprintln!(
                     "oomph: the script ended without importing torch: there is nothing to report"
                 );
-                Ok(EXIT_OK)
+                Ok(ExitStatus::Success)
             }
-            Some(_) => Ok(EXIT_SCRIPT_FAILED),
+            Some(_) => Ok(ExitStatus::ScriptFailed),
             None => {
                 eprintln!("oomph: the script was killed ({status}) before its record was written");
-                Ok(EXIT_SCRIPT_FAILED)
+                Ok(ExitStatus::ScriptFailed)
             }
         }
     }
@@ -382,7 +373,7 @@ impl Args {
     fn measure(
         &self,
         job: &mut Job,
-        directory: &Path,
+        directory: &RunDirectory,
         summary: &mut Summary,
     ) -> anyhow::Result<()> {
         if !self.quiet {
@@ -390,16 +381,15 @@ impl Args {
                 "oomph: out of memory; running again without a limit to see how much is needed…"
             );
         }
-        let place = directory.join("unlimited");
-        run_directory::prepare(&place)?;
+        let place = RunDirectory::prepare(directory.unlimited().path())?;
         // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
         let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
-        job.steps = Some(job.steps.unwrap_or_else(|| failed.max(3)));
-        let (attempt, ranks) = self.attempt(
+        job.recording.steps.get_or_insert(failed.max(3));
+        let (attempt, all) = self.attempt(
             job,
             &place,
             None,
-            Some(&place.join("output.log")),
+            Some(&place.file(RunFile::Log)),
             "running without a limit",
         )?;
         let measured = attempt
@@ -409,57 +399,23 @@ impl Args {
         let Some(record) = measured else {
             return Ok(());
         };
-        let needed = summarize(record, attempt.trace.as_ref(), job.total);
-        for rank in &mut summary.ranks {
-            if let Some(measured) = ranks.iter().find(|measured| measured.rank == rank.rank) {
-                rank.peak = measured.peak;
-                rank.by_category.clone_from(&measured.by_category);
-            }
-        }
-        summary.outlier = oomph_run::ranks::outlier(&summary.ranks);
-        if let Some(oom) = &mut summary.oom {
-            oom.short_bytes = Some(
-                needed
-                    .peak
-                    .used_bytes
-                    .saturating_sub(summary.gpu.memory_bytes),
-            );
-            oom.module = oom.module.take().filter(|module| !module.is_empty());
-        }
-        summary.peak = needed.peak;
-        summary.by_category = needed.by_category;
-        summary.modules = needed.modules;
-        summary.operators = needed.operators;
-        summary.phases = needed.phases;
-        summary.timeline = needed.timeline;
-        summary.steps = needed.steps;
-        summary.peak_phase = needed.peak_phase;
-        summary.peak_step = needed.peak_step;
-        summary.gpu.usable_bytes = needed.gpu.usable_bytes;
-        for assumption in needed.assumptions {
-            if !summary
-                .assumptions
-                .iter()
-                .any(|known| known.what == assumption.what && known.location == assumption.location)
-            {
-                summary.assumptions.push(assumption);
-            }
-        }
+        let needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
+        summary.measured_without_limit(needed, &all);
         Ok(())
     }
 
     fn write(
         &self,
-        directory: &Path,
+        directory: &RunDirectory,
         summary: &Summary,
         explained: Option<&Found>,
     ) -> anyhow::Result<()> {
         let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
         let findings = explained.map_or(&[][..], |explained| &explained.findings);
         let result = Output { summary, findings };
-        json::write(&directory.join("summary.json"), &result)?;
+        directory.write_json(RunFile::Summary, &result)?;
         if let Some(explained) = failed {
-            json::write(&directory.join("explanation.json"), explained)?;
+            directory.write_json(RunFile::Explanation, explained)?;
         }
         let report = page::after_run(directory);
         if let Some(target) = &self.json {
@@ -470,7 +426,7 @@ impl Args {
                 summary,
                 failed.map(|explained| &explained.explanation),
                 findings,
-                report.as_deref().unwrap_or(directory),
+                report.as_deref().unwrap_or(directory.path()),
                 width(),
                 self.verbose,
             ))?;
@@ -479,40 +435,15 @@ impl Args {
     }
 }
 
-/// The script and its arguments as plan files state them, with the script's digest.
-pub(super) fn this_job(words: &[OsString]) -> oomph_plan::Job {
-    let mut words = words.iter().map(|word| word.to_string_lossy());
-    let mut script = words.next().unwrap_or_default().into_owned();
-    if script == "-m"
-        && let Some(module) = words.next()
-    {
-        script = format!("-m {module}");
-    }
-    oomph_plan::Job {
-        // A module's file is not known before Python finds it.
-        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
-        script,
-        arguments: words.map(std::borrow::Cow::into_owned).collect(),
-    }
-}
-
-fn digest(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in Sha256::digest(bytes) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
 /// The GPU as plan files state it; empty for the machine's own.
-fn this_gpu(job: &Job) -> oomph_plan::Gpu {
-    oomph_plan::Gpu {
+fn this_gpu(job: &Job) -> oomph_plan::PlanGpu {
+    oomph_plan::PlanGpu {
         id: job
             .gpu
             .as_ref()
-            .map(|spec| spec.found.gpu.id.clone())
+            .map(|gpu| gpu.spec.found.gpu.id.clone())
             .unwrap_or_default(),
-        memory_bytes: job.total.unwrap_or(0),
+        memory_bytes: job.total_bytes().unwrap_or(0),
     }
 }
 
@@ -539,7 +470,7 @@ fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
         torch_version: summary
             .versions
             .get("torch")
-            .and_then(|version| super::replay::parse_version(version).ok()),
+            .and_then(|version| TorchVersion::parse(version)),
         device_total: Some(summary.gpu.memory_bytes),
         messages: if summary.verdict == Verdict::OutOfMemory {
             messages

@@ -1,5 +1,6 @@
 //! What holds for all levers; a lever's own facets are tested in its file.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -171,7 +172,11 @@ fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
             if !["tests", "examples", "target"].contains(&name) {
                 sources(&path, found);
             }
-        } else if name != "tests.rs" && (name.ends_with(".rs") || name.ends_with(".py")) {
+        } else if name != "tests.rs"
+            && path
+                .extension()
+                .is_some_and(|end| end == "rs" || end == "py")
+        {
             let text = fs::read_to_string(&path).unwrap();
             // Tests are at the end of a file.
             let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
@@ -245,11 +250,12 @@ fn the_table_in_the_documents_is_of_these_levers() {
         } else {
             "inference.md#the-levers".to_owned()
         };
-        table.push_str(&format!(
-            "| [`{name}`]({section}) | {} | {} |\n",
+        let _ = writeln!(
+            table,
+            "| [`{name}`]({section}) | {} | {} |",
             parameters.join(", "),
             results.join("; in 16 bits ")
-        ));
+        );
     }
     is_generated(
         "docs/levers.md",

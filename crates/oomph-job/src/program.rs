@@ -1,0 +1,224 @@
+//! What is run: a script with its arguments, or a launcher that starts ranks.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::bail;
+
+use crate::host::Host;
+
+/// Modules that start ranks, run by `python -m`.
+const LAUNCHERS: [&str; 5] = [
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+    "deepspeed.launcher.runner",
+];
+
+/// What is run, with its arguments as `sys.argv` has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// `script args…` or `-m module args…`.
+    Script(Vec<OsString>),
+    /// A program that starts ranks, with its arguments.
+    Launcher(Vec<OsString>),
+}
+
+impl Program {
+    /// Tells a script from a launcher. `python`, `torchrun` and `accelerate` are those of oomph's own
+    /// environment.
+    pub fn new(mut argv: Vec<OsString>, host: &Host) -> anyhow::Result<Self> {
+        let Some(first) = argv.first().and_then(|word| word.to_str()) else {
+            bail!("no script was given. Usage: oomph run [options] script.py args…");
+        };
+        if first == "-m" {
+            let launches = argv
+                .get(1)
+                .and_then(|word| word.to_str())
+                .is_some_and(|module| LAUNCHERS.contains(&module));
+            return Ok(if launches {
+                Self::Launcher(with_python(host, &argv))
+            } else {
+                Self::Script(argv)
+            });
+        }
+        let module = match first {
+            "torchrun" => Some("torch.distributed.run"),
+            "accelerate" => Some("accelerate.commands.accelerate_cli"),
+            _ => None,
+        };
+        if let Some(module) = module {
+            argv.splice(..1, ["-m", module].map(OsString::from));
+            return Ok(Self::Launcher(with_python(host, &argv)));
+        }
+        if first == "python" || first == "python3" {
+            argv.remove(0);
+            while matches!(
+                argv.first().and_then(|word| word.to_str()),
+                Some("-u" | "-B" | "-O")
+            ) {
+                argv.remove(0);
+            }
+            return Self::new(argv, host);
+        }
+        if Path::new(first).is_file() {
+            return Ok(
+                if is_program(Path::new(first)) && !has_extension(first, "py") {
+                    Self::Launcher(argv)
+                } else {
+                    Self::Script(argv)
+                },
+            );
+        }
+        let beside = host.python.parent().map(Path::to_path_buf);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found = beside
+            .into_iter()
+            .chain(std::env::split_paths(&path))
+            .map(|directory| directory.join(first))
+            .find(|candidate| is_program(candidate));
+        match found {
+            Some(program) => {
+                argv[0] = program.into_os_string();
+                Ok(Self::Launcher(argv))
+            }
+            None => bail!(
+                "{first}: no such file, and no program of this name. Give a Python script, a module with -m, or a launcher such as torchrun"
+            ),
+        }
+    }
+
+    /// `script args…` as so many ranks of this host, started by PyTorch's own launcher.
+    pub fn torchrun(host: &Host, ranks: u32, script: &[OsString]) -> Self {
+        let ranks = ranks.to_string();
+        let mut argv = with_python(
+            host,
+            &[
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                &ranks,
+            ]
+            .map(OsString::from),
+        );
+        argv.extend_from_slice(script);
+        Self::Launcher(argv)
+    }
+
+    /// Whether it starts ranks by itself.
+    pub fn launches(&self) -> bool {
+        matches!(self, Self::Launcher(_))
+    }
+
+    /// All of it.
+    pub fn argv(&self) -> &[OsString] {
+        let (Self::Script(argv) | Self::Launcher(argv)) = self;
+        argv
+    }
+
+    /// The script with its arguments: of a launcher's, all of them where no script is seen.
+    pub fn script_argv(&self) -> &[OsString] {
+        let argv = self.argv();
+        if !self.launches() {
+            return argv;
+        }
+        argv.iter()
+            .skip(1)
+            .position(|word| is_script(word))
+            .and_then(|at| argv.get(at + 1..))
+            .unwrap_or(argv)
+    }
+
+    /// A name for its runs: that of the script, the module or the launcher.
+    pub fn name(&self) -> String {
+        let argv = self.script_argv();
+        argv.iter()
+            .find(|word| *word != "-m")
+            .and_then(|word| Path::new(word).file_stem())
+            .map_or_else(
+                || "run".to_owned(),
+                |stem| stem.to_string_lossy().into_owned(),
+            )
+    }
+
+    /// The command that runs it: a script under the recorder, and a launcher as it is.
+    pub(crate) fn command(&self, host: &Host) -> Command {
+        let mut command;
+        match self {
+            Self::Script(argv) => {
+                command = Command::new(&host.python);
+                command.arg("-m").arg("oomph.launch").args(argv);
+            }
+            Self::Launcher(argv) => {
+                let (program, arguments) = argv
+                    .split_first()
+                    .map_or((OsStr::new(""), &argv[..]), |(program, arguments)| {
+                        (program.as_os_str(), arguments)
+                    });
+                command = Command::new(program);
+                command.args(arguments);
+            }
+        }
+        command
+    }
+}
+
+fn with_python(host: &Host, rest: &[OsString]) -> Vec<OsString> {
+    let mut argv = vec![host.python.clone().into_os_string()];
+    argv.extend_from_slice(rest);
+    argv
+}
+
+fn is_script(word: &OsStr) -> bool {
+    word.to_str().is_some_and(|word| has_extension(word, "py"))
+}
+
+fn has_extension(path: &str, extension: &str) -> bool {
+    Path::new(path)
+        .extension()
+        .is_some_and(|found| found.eq_ignore_ascii_case(extension))
+}
+
+fn is_program(path: &Path) -> bool {
+    const EXECUTE: u32 = 0o111;
+    fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & EXECUTE != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn argv(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_launcher_is_named_after_its_script() {
+        for (program, script, name) in [
+            (
+                Program::Launcher(argv("python -m torch.distributed.run train.py --lr 1")),
+                "train.py --lr 1",
+                "train",
+            ),
+            (
+                Program::Launcher(argv("mpirun a.out")),
+                "mpirun a.out",
+                "mpirun",
+            ),
+            (
+                Program::Script(argv("jobs/train.py x.py")),
+                "jobs/train.py x.py",
+                "train",
+            ),
+            (Program::Script(argv("-m trainer")), "-m trainer", "trainer"),
+        ] {
+            assert_eq!(program.script_argv(), argv(script));
+            assert_eq!(program.name(), name);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Where the ranks of one run meet: communicators, the board of who waits for whom, and failures.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use oomph_run::ranks::Culprit;
+use rustix::fs::FlockOperation;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::run_directory::create_private;
+
+/// What the ranks found when they met. The virtual GPU writes it (`crates/oomph-vgpu/src/board.rs`).
+const FAILURE: &str = "failure.txt";
+
+/// Where the ranks of one run meet: a directory in memory, removed afterwards.
+#[derive(Debug)]
+pub struct Rendezvous {
+    directory: PathBuf,
+    over: Arc<AtomicBool>,
+    watch: Option<std::thread::JoinHandle<()>>,
+    /// Held while the directory is in use.
+    _lock: fs::File,
+}
+
+/// Its lock is held by the run that meets there. Process ids would not do: runs in other containers
+/// may share `/dev/shm`, and have process ids of their own.
+const OWNER: &str = "owner";
+const PREFIX: &str = "oomph-";
+
+/// Makes a directory of its own for the ranks of a run, and takes its lock.
+fn make_directory(parent: &Path) -> std::io::Result<(PathBuf, fs::File)> {
+    const MOST: u32 = 1000;
+    let process = std::process::id();
+    for number in 0..MOST {
+        let directory = parent.join(format!("{PREFIX}{process}-{number}"));
+        match fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Ok(()) => {
+                // Locked before it has its name: whoever sees the name sees the lock.
+                let unnamed = directory.join(".owner");
+                let lock = create_private(&unnamed)?;
+                rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+                fs::rename(&unnamed, directory.join(OWNER))?;
+                return Ok((directory, lock));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(std::io::ErrorKind::AlreadyExists.into())
+}
+
+/// Removes the directories of this user's runs that were killed.
+fn sweep(parent: &Path) {
+    let own = rustix::process::getuid().as_raw();
+    for old in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_rendezvous = old
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(PREFIX));
+        let is_own = is_rendezvous
+            && old
+                .metadata()
+                .is_ok_and(|data| data.is_dir() && data.uid() == own);
+        if is_own
+            && let Ok(lock) = fs::File::open(old.path().join(OWNER))
+            && rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            let _ = fs::remove_dir_all(old.path());
+        }
+    }
+}
+
+impl Rendezvous {
+    /// Makes the directory, in shared memory where there is some, otherwise among temporary files.
+    pub fn open() -> anyhow::Result<Self> {
+        const MEMORY: &str = "/dev/shm";
+        /// Several collectives that carry as much as they may (32 MiB each), and all small ones.
+        const ENOUGH: u64 = 1 << 30;
+        // A rank that writes where no memory is left is killed by the system: containers often have
+        // only 64 MiB there.
+        let free = rustix::fs::statvfs(MEMORY).map_or(0, |data| data.f_bavail * data.f_frsize);
+        let parent = if free >= ENOUGH {
+            PathBuf::from(MEMORY)
+        } else {
+            std::env::temp_dir()
+        };
+        sweep(&parent);
+        let (directory, lock) = make_directory(&parent)
+            .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+        Ok(Self {
+            directory,
+            over: Arc::new(AtomicBool::new(false)),
+            watch: None,
+            _lock: lock,
+        })
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Ends what is still running a while after the ranks found that they cannot go on.
+    pub fn watch(&mut self) {
+        const LOOK: Duration = Duration::from_millis(200);
+        const GRACE: Duration = Duration::from_secs(8);
+        let (path, over) = (self.directory.join(FAILURE), self.over.clone());
+        self.watch = Some(std::thread::spawn(move || {
+            let mut since = None;
+            while !over.load(Ordering::Acquire) {
+                std::thread::sleep(LOOK);
+                if since.is_none() && path.exists() {
+                    since = Some(Instant::now());
+                }
+                if since.is_some_and(|since| since.elapsed() > GRACE) {
+                    for process in descendants(std::process::id()) {
+                        if let Some(id) = Pid::from_raw(process as i32) {
+                            let _ = kill_process(id, Signal::KILL);
+                        }
+                    }
+                }
+            }
+        }));
+    }
+
+    /// What the ranks found, if they could not go on together.
+    pub fn failure(&self) -> Option<Culprit> {
+        let text = fs::read_to_string(self.directory.join(FAILURE)).ok()?;
+        let mut parts = text.splitn(3, '\n');
+        Some(Culprit {
+            kind: parts.next()?.to_owned(),
+            rank: parts.next()?.parse().unwrap_or(0),
+            what: parts.next()?.to_owned(),
+        })
+    }
+}
+
+impl Drop for Rendezvous {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        if let Some(watch) = self.watch.take() {
+            let _ = watch.join();
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// All processes below one.
+fn descendants(process: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut open = vec![process];
+    while let Some(process) = open.pop() {
+        let tasks = fs::read_dir(format!("/proc/{process}/task"));
+        for task in tasks.into_iter().flatten().flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            for child in children.split_whitespace().filter_map(|id| id.parse().ok()) {
+                found.push(child);
+                open.push(child);
+            }
+        }
+    }
+    found
+}

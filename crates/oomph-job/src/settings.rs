@@ -1,0 +1,114 @@
+//! What the command tells the recorder: `settings.json`, and the variables that lead to it.
+//!
+//! `python/oomph/_protocol.py` is the other side. Both are compared with `tests/protocol.json`.
+
+use oomph_plan::Lever;
+use serde::Serialize;
+
+/// The version of the settings. The recorder refuses any other.
+pub const FORMAT: &str = "oomph.settings/1";
+
+/// Variables of the script's environment.
+pub mod variables {
+    /// The path of `settings.json`, for the process that runs the script. It takes the variable out of
+    /// its environment: its children are not this run.
+    pub const RUN: &str = "OOMPH_RUN";
+    /// The path of `settings.json`, for all processes of a run of several ranks.
+    pub const RANKS: &str = "OOMPH_RANKS";
+    /// Set for a launcher that oomph knows; the launcher's process takes it out of its environment.
+    pub const LAUNCHER: &str = "OOMPH_LAUNCHER";
+    /// The path of `virtual-gpu.conf`, which the preloaded library reads.
+    pub const VIRTUAL_GPU: &str = "OOMPH_VGPU";
+}
+
+/// All that the recorder is told. It lies in the run's directory, and so names no path.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent settings of a run"
+)]
+pub struct Settings {
+    /// [`FORMAT`].
+    pub format: &'static str,
+    /// Whether the GPU is a virtual one.
+    pub r#virtual: bool,
+    /// Whether the run has several ranks, each in a process of its own.
+    pub several: bool,
+    /// Whether this is one rank of a job whose other ranks are absent.
+    pub rehearsal: bool,
+    /// Whether the command holds the lock of the run's directory: the script ends when it is released.
+    pub locked: bool,
+    /// What is recorded, and how.
+    #[serde(flatten)]
+    pub recording: Recording,
+}
+
+/// What is recorded of a script, and what is changed in it. The default records it as it is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Recording {
+    /// The script ends after so many optimizer steps (or passes, if it infers).
+    pub steps: Option<u32>,
+    /// What a plan changes in the script.
+    pub levers: Vec<Lever>,
+    /// Another job that is like this one; only `oomph fit` asks for it, and says so.
+    pub resize: Resize,
+    /// How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true.
+    pub unknown: String,
+    /// Whether versions of torch are taken that the virtual GPU was not proved with.
+    pub unsupported: bool,
+    /// Whether the script only infers, even if it builds an optimizer.
+    pub inference: bool,
+    /// Whether a launcher's ranks are forked from one process that has imported torch.
+    pub fork: bool,
+    /// Outputs are kept or compared, and memory is not recorded.
+    pub drift: Option<Drift>,
+}
+
+/// How comparisons of uncomputed values resolve, unless the user says otherwise.
+pub const UNKNOWN: &str = "half";
+
+impl Default for Recording {
+    fn default() -> Self {
+        Self {
+            steps: None,
+            levers: Vec::new(),
+            resize: Resize::default(),
+            unknown: UNKNOWN.to_owned(),
+            unsupported: false,
+            inference: false,
+            fork: true,
+            drift: None,
+        }
+    }
+}
+
+/// One of the two runs whose outputs `oomph drift` compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Drift {
+    /// Whether it is the second run, with the plan.
+    pub planned: bool,
+    /// How many calls of models are compared.
+    pub calls: u32,
+    /// Whether the GPU is hidden, so that the script computes on the CPU. The environment says so.
+    #[serde(skip)]
+    pub on_cpu: bool,
+}
+
+/// How a job is made smaller or larger, to see what that would need. Nothing is changed by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Resize {
+    /// Samples in each batch of a data loader.
+    pub batch: Option<u64>,
+    /// Length of each sequence of a batch.
+    pub length: Option<u64>,
+    /// Rows of each image that a model is called with.
+    pub height: Option<u64>,
+    /// The part of the repeated blocks that is kept.
+    pub layers: Option<f64>,
+    /// The part of each layer's width that is kept.
+    pub width: Option<f64>,
+    /// Whether convolutions are of each channel for itself, then across channels.
+    pub separable: Option<bool>,
+    /// How many steps down in the model's family.
+    pub member: Option<u32>,
+}

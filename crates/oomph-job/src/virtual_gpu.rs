@@ -1,0 +1,104 @@
+//! The virtual GPU of a run: `virtual-gpu.conf`, which its library reads, and the script's environment.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use oomph_gpus::GpuSpec;
+
+use crate::host::Host;
+use crate::rendezvous::Rendezvous;
+use crate::run_directory::{RunDirectory, RunFile};
+use crate::settings::variables;
+
+/// How long a rank may do nothing while others wait for it, unless the user says otherwise.
+pub const RANK_TIMEOUT_SECONDS: u64 = 12;
+
+/// A virtual GPU, or several of one kind.
+#[derive(Debug, Clone)]
+pub struct VirtualGpu {
+    /// Which GPU, and how many.
+    pub spec: GpuSpec,
+    /// The capacity of each in bytes, as the driver reports it.
+    pub total_bytes: u64,
+    /// How long a rank may do nothing while others wait for it.
+    pub rank_timeout: Duration,
+}
+
+impl VirtualGpu {
+    /// GPUs with the memory that they are sold with.
+    pub fn new(spec: GpuSpec) -> Self {
+        Self {
+            total_bytes: spec.found.gpu.memory.total_bytes,
+            spec,
+            rank_timeout: Duration::from_secs(RANK_TIMEOUT_SECONDS),
+        }
+    }
+
+    /// The text of `virtual-gpu.conf`. `limit` is the capacity that is enforced, in bytes. The recorder
+    /// adds torch's version of CUDA.
+    fn config(&self, limit: Option<u64>, rendezvous: Option<&Rendezvous>) -> String {
+        let mut text = self
+            .spec
+            .found
+            .gpu
+            .to_key_values_with_memory(self.total_bytes);
+        let _ = writeln!(text, "count={}", self.spec.count);
+        let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
+        if let Some(rendezvous) = rendezvous {
+            let _ = writeln!(text, "ranks.directory={}", rendezvous.directory().display());
+            let timeout = self.rank_timeout.as_millis();
+            let _ = writeln!(text, "ranks.patience_ms={timeout}");
+        }
+        text
+    }
+
+    /// Writes what the library reads, and lets `command` load the library.
+    pub(crate) fn preload(
+        &self,
+        command: &mut Command,
+        host: &Host,
+        directory: &RunDirectory,
+        limit: Option<u64>,
+        rendezvous: Option<&Rendezvous>,
+    ) -> anyhow::Result<()> {
+        let library = host.virtual_gpu()?;
+        directory.write(
+            RunFile::VirtualGpu,
+            self.config(limit, rendezvous).as_bytes(),
+        )?;
+        let mut preload = library.clone().into_os_string();
+        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+            preload.push(":");
+            preload.push(others);
+        }
+        command
+            .env("LD_PRELOAD", preload)
+            .env(variables::VIRTUAL_GPU, directory.file(RunFile::VirtualGpu))
+            .env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
+        // What torch.compile decides by timing a virtual GPU must not reach a real one's cache, nor the
+        // other way round; nor must what an older virtual GPU timed.
+        if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
+            && let Some(cache) = cache_directory()
+        {
+            let name = format!(
+                "inductor-{}-{}",
+                self.spec.found.gpu.id,
+                env!("CARGO_PKG_VERSION")
+            );
+            command.env("TORCHINDUCTOR_CACHE_DIR", cache.join(name));
+        }
+        Ok(())
+    }
+}
+
+/// Where caches go: `$XDG_CACHE_HOME/oomph` or `~/.cache/oomph`.
+fn cache_directory() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
+    let base =
+        base.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
+    Some(base.join("oomph"))
+}

@@ -1,0 +1,67 @@
+//! What passes between the command and the recorder, as `tests/protocol.json` has it: the Python side is
+//! compared with the same file.
+
+use oomph_job::RunFile;
+use oomph_job::settings::{Drift, FORMAT, Recording, Resize, Settings, variables};
+use oomph_plan::Lever;
+use serde_json::{Map, Value, json};
+
+fn settings(recording: Recording, all: bool) -> Settings {
+    Settings {
+        format: FORMAT,
+        r#virtual: all,
+        several: all,
+        rehearsal: all,
+        locked: all,
+        recording,
+    }
+}
+
+#[test]
+fn the_protocol_is_as_it_is_written_down() {
+    let files: Map<String, Value> = RunFile::ALL
+        .iter()
+        .map(|file| (format!("{file:?}"), file.name().into()))
+        .collect();
+    let all = Recording {
+        steps: Some(3),
+        levers: vec![Lever::Tf32 { enabled: true }],
+        resize: Resize {
+            batch: Some(1),
+            length: Some(2),
+            height: Some(3),
+            layers: Some(0.5),
+            width: Some(0.25),
+            separable: Some(true),
+            member: Some(4),
+        },
+        unknown: "all".to_owned(),
+        unsupported: true,
+        inference: true,
+        fork: false,
+        drift: Some(Drift {
+            planned: true,
+            calls: 4,
+            on_cpu: true,
+        }),
+    };
+    let found = json!({
+        "variables": {
+            "RUN": variables::RUN,
+            "RANKS": variables::RANKS,
+            "LAUNCHER": variables::LAUNCHER,
+            "VIRTUAL_GPU": variables::VIRTUAL_GPU,
+        },
+        "files": files,
+        "settings": {
+            "by_default": settings(Recording::default(), false),
+            "all": settings(all, true),
+        },
+    });
+    let text = serde_json::to_string_pretty(&found).unwrap_or_default();
+    let written: Value = serde_json::from_str(include_str!("protocol.json")).unwrap_or_default();
+    assert_eq!(
+        found, written,
+        "crates/oomph-job/tests/protocol.json would be:\n{text}"
+    );
+}

@@ -1,0 +1,82 @@
+"""The C interface of the virtual GPU (`crates/oomph-vgpu`), which is preloaded into this process."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint64
+from typing import Any
+
+INTERFACE = 1
+"""The version of the interface below (`oomph_vgpu_interface` in `report.rs`)."""
+
+BUSY = "oomph_vgpu_busy"
+"""Counters that only grow: nanoseconds of work, the same with 32-bit values in 16 bits, launches."""
+
+
+class Usage(ctypes.Structure):
+    """The state of a device, in bytes."""
+
+    _fields_ = [(name, c_uint64) for name in ("total", "limit", "allocated", "context", "peak")]
+
+
+# What each function gives, and what it takes.
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "oomph_vgpu_interface": (c_int, []),
+    "oomph_vgpu_is_forked": (c_int, []),
+    "oomph_vgpu_usage": (c_int, [c_int, POINTER(Usage)]),
+    "oomph_vgpu_fail": (c_int, [c_int, c_uint64, c_uint64]),
+    "oomph_vgpu_requests": (c_uint64, [c_int]),
+    "oomph_vgpu_horizon": (c_uint64, [c_int]),
+    "oomph_vgpu_clear": (None, [c_uint64, c_uint64]),
+    "oomph_vgpu_report": (c_size_t, [c_char_p, c_size_t]),
+    "oomph_vgpu_begin": (None, []),
+    "oomph_vgpu_answer": (None, [c_int64]),
+    "oomph_vgpu_end": (c_int, []),
+    "oomph_vgpu_offer": (None, [c_int]),
+    "oomph_vgpu_taken": (c_int, []),
+    "oomph_vgpu_hold": (None, [c_int]),
+    "oomph_vgpu_arrival": (c_int, [POINTER(c_uint64)]),
+    "oomph_vgpu_join": (None, [c_int]),
+    "oomph_vgpu_leave": (None, [c_int, c_char_p]),
+}
+
+
+class Unusable(RuntimeError):
+    """There is no virtual GPU in this process, or it speaks another version of the interface."""
+
+
+def is_loaded() -> bool:
+    """Whether a virtual GPU stands in for CUDA in this process."""
+    return hasattr(ctypes.PyDLL(None), "oomph_vgpu_interface")
+
+
+@functools.cache
+def library() -> Any:
+    """The functions of `SIGNATURES`. Raise `Unusable`."""
+    found = ctypes.PyDLL(None)
+    if not hasattr(found, "oomph_vgpu_interface"):
+        raise Unusable(
+            "no virtual GPU is loaded into this process: the environment that `oomph run` made for it "
+            "has lost LD_PRELOAD."
+        )
+    version = found.oomph_vgpu_interface()
+    if version != INTERFACE:
+        raise Unusable(
+            f"the virtual GPU speaks version {version} of its interface, and this Python package "
+            f"version {INTERFACE}: they belong to two versions of oomph. Install oomph again."
+        )
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(found, name)
+        function.restype, function.argtypes = result, arguments
+    return found
+
+
+def is_forked() -> bool:
+    """Whether this process was forked after a virtual GPU was in use, so that it cannot use it."""
+    return is_loaded() and bool(ctypes.PyDLL(None).oomph_vgpu_is_forked())
+
+
+def busy() -> Any:
+    """The counters `BUSY`, as they stand whenever they are read."""
+    return (c_uint64 * 3).in_dll(library(), BUSY)
