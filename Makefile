@@ -37,6 +37,7 @@ check:
 	$(CARGO) fmt --check
 	$(PYTHON) web/build.py --check
 	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
+	$(CARGO) test -q -p oomph-plan --lib levers::tests  # what documents say of levers, and where those stand
 	$(BIN)/ruff check bench examples fixtures python tests web
 	$(BIN)/ruff format --check bench python tests web
 	$(BIN)/mypy

@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -25,15 +25,12 @@ from oomph._protocol import File, RunDirectory
 from oomph._training.block_survey import Survey
 from oomph._training.errors import is_out_of_memory
 from oomph._training.memory_model import MARGIN, Gauge
+from oomph._training.optimizer_guard import STATE_LEVER, OptimizerGuard
 from oomph._training.release import clear_error, readable, release_caches
 from oomph.levers._shared.base import CannotApply, Lever
 from oomph.levers._shared.blocks import repeated
 from oomph.levers._shared.job import Job, names
 from oomph.levers.checkpoint import is_checkpointed
-from oomph.levers.optimizer_on_cpu import bytes_on_gpu
-
-if TYPE_CHECKING:
-    from oomph._training.optimizer_guard import OptimizerGuard
 
 log = logging.getLogger("oomph")
 
@@ -293,19 +290,20 @@ class Ladder:
 
     def rescue(self, failure: str) -> bool:
         """The optimizer's step does not fit in any way: its state can go to the CPU."""
-        if self._own is not None or "optimizer_on_cpu" in {*self._levers, *self._forbidden}:
+        if self._own is not None or STATE_LEVER in {*self._levers, *self._forbidden}:
             return False
         if self._gauge.device.type != "cuda":
             return False
         size = self._state_bytes()
         try:
-            self._become({**self._levers, "optimizer_on_cpu": []})
+            self._become({**self._levers, STATE_LEVER: []})
         except Unsuitable as problem:
             log.info("%s", problem)
             return False
         log.warning(
-            "out of memory in the optimizer's step (%s): going on with optimizer_on_cpu (saves %s; %s)",
+            "out of memory in the optimizer's step (%s): going on with %s (saves %s; %s)",
             failure,
+            STATE_LEVER,
             readable(size),
             _over_link(size),
         )
@@ -433,7 +431,7 @@ class Ladder:
         return _Next({**self._levers, name: modules}, size, _over_link(size))
 
     def _optimizer_state(self) -> _Next | None:
-        name = "optimizer_on_cpu"
+        name = STATE_LEVER
         if name in {*self._forbidden, *self._levers} or self._gauge.device.type != "cuda":
             return None
         size = self._state_bytes()
@@ -442,9 +440,7 @@ class Ladder:
         return _Next({**self._levers, name: []}, size, _over_link(size))
 
     def _state_bytes(self) -> int:
-        return sum(
-            bytes_on_gpu(guard.optimizer) or int(guard.coming()) for guard in self._guards.values()
-        )
+        return sum(guard.state_bytes() for guard in self._guards.values())
 
     # ---- pulling ----
 
@@ -461,7 +457,7 @@ class Ladder:
             if name in self._levers:
                 continue
             try:
-                if name == "optimizer_on_cpu":
+                if name == STATE_LEVER:
                     self._offload_state()
                     changed.append(name)
                 else:
@@ -488,7 +484,8 @@ class Ladder:
             if not is_out_of_memory(error):
                 raise
             clear_error(error)
-            raise Unsuitable("optimizer_on_cpu: no host memory for the optimizer's state") from None
+            why = f"{STATE_LEVER}: no host memory for the optimizer's state"
+            raise Unsuitable(why) from None
         release_caches()
 
     # ---- what a checkpoint keeps ----
