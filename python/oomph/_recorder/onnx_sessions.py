@@ -34,12 +34,12 @@ def watch(module: Any, recorder: Any) -> None:
             except Exception as error:
                 full = FULL.search(str(error))
                 if full is not None:
-                    recorder.ran_full(error, int(full[1] or 0))
+                    recorder.out_of_memory.outside_allocator(error, int(full[1] or 0))
                 raise
             if passes and any("CUDA" in name for name in session.get_providers()):
                 if recorder.virtual:
                     recorder.assumptions.add("values", UNKNOWN, "")
-                recorder.passed_outside()
+                recorder.passes.end_outside()
             return output
 
         return method
