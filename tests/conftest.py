@@ -1,26 +1,14 @@
 """Runs real scripts through the installed command."""
 
-import json
 import os
 import subprocess
-import sys
 import textwrap
 
 import pytest
 
-BIN = os.path.dirname(sys.executable)
+pytest.register_assert_rewrite("tests.support")
 
-
-class Run:
-    """What one `oomph run` gave."""
-
-    def __init__(self, process, directory):
-        self.status, self.out, self.err = process.returncode, process.stdout, process.stderr
-        path = os.path.join(directory, "result.json")
-        self.json = None
-        if os.path.exists(path):
-            with open(path) as file:
-                self.json = json.load(file)
+from tests.support.command import OOMPH, Run  # noqa: E402  (rewritten from here on)
 
 
 @pytest.fixture
@@ -31,7 +19,7 @@ def oomph(tmp_path):
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
         command = [
-            os.path.join(BIN, "oomph"),
+            OOMPH,
             "run",
             "--json",
             str(tmp_path / "result.json"),

@@ -12,6 +12,7 @@ pub mod replay;
 pub mod search;
 pub mod simulator;
 mod size_index;
+mod table;
 
 pub use config::{Config, ConfigError, TorchVersion};
 pub use driver::{AddressModel, Driver};

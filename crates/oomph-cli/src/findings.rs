@@ -124,7 +124,7 @@ pub fn trace_file(path: &Path) -> anyhow::Result<PathBuf> {
 /// absolute path, or the only one among `files` with which its path ends.
 pub fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes> {
     let path = trace_file(trace)?;
-    let Content::Trace(read) = oomph_trace::read(&path)?.0 else {
+    let Content::Trace(read) = oomph_job::files::read(&path)?.0 else {
         bail!(
             "{}: a log has no lines of code; give a snapshot or an oomph trace",
             path.display()

@@ -8,7 +8,6 @@ use oomph_plan::Lever;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::Model;
 use oomph_plan::search::{self, Base, Options};
-use oomph_run::Record;
 use serde::Serialize;
 
 use crate::page;
@@ -77,7 +76,7 @@ fn read(directory: &Path) -> anyhow::Result<Base> {
             directory.display()
         );
     }
-    let record = Record::read(&path)?;
+    let record = oomph_job::files::read_record(&path)?;
     let trace = page::read_trace(&whole)?;
     let model = Model::new(&trace, &record)
         .with_context(|| format!("{}: cannot be planned for", directory.display()))?;

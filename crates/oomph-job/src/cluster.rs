@@ -406,7 +406,7 @@ fn gather(
         if !path.is_file() {
             continue;
         }
-        let record = Record::read(&path)?;
+        let record = crate::files::read_record(&path)?;
         let kept = own.join("trace.oomph");
         let trace = match read_trace(&own, &record)? {
             None if kept.is_file() => Some(run_directory::read_trace(&kept)?),
@@ -468,7 +468,7 @@ fn put_spokesman(
         return Ok(());
     }
     let own = directory.join(&rank.directory);
-    attempt.record = Some(Record::read(&own.join("record.json"))?);
+    attempt.record = Some(crate::files::read_record(&own.join("record.json"))?);
     let trace = own.join("trace.oomph");
     if trace.is_file() {
         let here = directory.join("trace.oomph");

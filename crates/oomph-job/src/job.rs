@@ -262,7 +262,7 @@ impl Job {
         let record_path = directory.join("record.json");
         let record = record_path
             .exists()
-            .then(|| Record::read(&record_path))
+            .then(|| crate::files::read_record(&record_path))
             .transpose()?;
         let trace = match &record {
             Some(record) => read_trace(&directory, record)?,
@@ -366,7 +366,7 @@ pub fn read_trace(directory: &Path, record: &Record) -> anyhow::Result<Option<Tr
     if !path.exists() {
         return Ok(None);
     }
-    let (mut trace, _problems) = oomph_trace::snapshot::read(&path)?;
+    let (mut trace, _problems) = crate::files::read_snapshot(&path)?;
     attribute(&mut trace, record, device.index);
     trace.context.device_total = Some(Bytes(device.total_bytes));
     trace.context.device_name = Some(device.name.clone());

@@ -120,7 +120,7 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
             path.display()
         );
     }
-    match oomph_trace::read(path)? {
+    match crate::files::read(path)? {
         (Content::Trace(trace), _) => Ok(*trace),
         _ => bail!(
             "{}: found a log; expected a snapshot, a trace, or the directory of a run",

@@ -382,12 +382,12 @@ fn write_events(trace: &Trace, rows: std::ops::Range<usize>) -> Vec<u8> {
     payload
 }
 
-/// Reads a trace file.
-pub fn read(path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
-    read_input(Input::new(crate::input::open(path)?), path)
+/// Reads a trace file; `path` is for messages only.
+pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
+    read_input(Input::new(crate::input::unpacked(file, path)?), path)
 }
 
-/// Reads a trace file from a stream; `path` is for messages only.
+/// Reads an unpacked trace; `path` is for messages only.
 pub fn read_from(reader: impl Read, path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
     read_input(Input::new(reader), path)
 }
@@ -724,7 +724,9 @@ mod tests {
     fn fixture() -> Trace {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../fixtures/snapshots/lstm_lm.pickle.xz");
-        let mut trace = crate::snapshot::read(&path).unwrap().0;
+        let mut trace = crate::snapshot::read(std::fs::File::open(&path).unwrap(), &path)
+            .unwrap()
+            .0;
         let module = trace.strings.intern("lstm.0");
         let mut labels = Labels::default();
         let handle = labels.add(Label {

@@ -58,7 +58,7 @@ impl What {
     ];
 
     /// Whether only the root's contribution matters.
-    pub const fn from_root(self) -> bool {
+    pub const fn comes_from_root(self) -> bool {
         matches!(self, Self::Broadcast | Self::Scatter)
     }
 }
@@ -422,7 +422,7 @@ impl Meeting {
             return Err(self.mismatch(number));
         }
         let carries = self.carries(&call);
-        let gives = carries && (!call.what.from_root() || call.root == self.rank);
+        let gives = carries && (!call.what.comes_from_root() || call.root == self.rank);
         if gives {
             if known {
                 let (at, len) = self.part(&call, self.rank);
@@ -457,7 +457,7 @@ impl Meeting {
                 );
             }
         }
-        if last || (gives && call.what.from_root()) {
+        if last || (gives && call.what.comes_from_root()) {
             entry.ready.store(1, Ordering::Release);
             shared::wake(&entry.signal);
         }
@@ -495,7 +495,7 @@ impl Meeting {
             unsafe { reduce::clear(to, len) };
             return Ok(Some(false));
         }
-        self.await_entry(number, &call, call.what.from_root(), &|| {
+        self.await_entry(number, &call, call.what.comes_from_root(), &|| {
             entry.ready.load(Ordering::Acquire) == 1
         })?;
         let known = entry.unknown.load(Ordering::Acquire) == 0;

@@ -111,7 +111,7 @@ impl Args {
                 log_problems.extend(problems);
                 continue;
             }
-            match oomph_trace::read(&trace_file(path)?)? {
+            match oomph_job::files::read(&trace_file(path)?)? {
                 (Content::Trace(trace), problems) => traces.push(Input {
                     path: path.clone(),
                     trace: *trace,

@@ -172,7 +172,7 @@ impl Args {
     /// Replays, and says what came of it.
     pub fn run(self) -> anyhow::Result<i32> {
         let path = self.snapshot.display();
-        let (content, mut problems) = oomph_trace::read(&self.snapshot)?;
+        let (content, mut problems) = oomph_job::files::read(&self.snapshot)?;
         let Content::Trace(trace) = content else {
             bail!("{path}: found a log; a snapshot or an oomph trace can be replayed");
         };

@@ -334,7 +334,7 @@ impl Args {
         // What was captured at the moment of an out-of-memory error is there all the same.
         let captured = directory.join("failure.pickle");
         if captured.is_file()
-            && let Ok((trace, problems)) = oomph_trace::snapshot::read(&captured)
+            && let Ok((trace, problems)) = oomph_job::files::read_snapshot(&captured)
         {
             let mut explanation =
                 oomph_explain::explain(&trace, &oomph_explain::Options::default());

@@ -183,7 +183,9 @@ mod tests {
     }
 
     fn trace(path: &Path) -> Trace {
-        oomph_trace::snapshot::read(path).unwrap().0
+        oomph_trace::snapshot::read(std::fs::File::open(path).unwrap(), path)
+            .unwrap()
+            .0
     }
 
     fn history(trace: &Trace) -> History<'_> {

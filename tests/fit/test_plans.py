@@ -1,0 +1,527 @@
+"""`oomph fit` on real PyTorch: verified plans, changes by hand, exit statuses, wrong input."""
+
+import json
+import subprocess
+import textwrap
+
+import pytest
+
+from tests.support.command import command, fit
+from tests.support.jobs import TRAIN, WIDE
+
+
+def peak(place, script, *options):
+    """The peak of a script in bytes: allocated and used."""
+    done = command(place, "run", "--gpu", "rtx-3060", "--memory", "80GiB", "--steps", "3", "-q",
+                   "--json", "run.json", *options, script)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads((place / "run.json").read_text())["peak"]
+
+
+def found_budget(found):
+    """What a plan might use, in bytes."""
+    return found.json["gpu"]["memory_bytes"] - found.json["gpu"]["margin_bytes"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The peak of the job as it is."""
+    place = tmp_path_factory.mktemp("plain")
+    (place / "script.py").write_text(textwrap.dedent(TRAIN))
+    return peak(place, "script.py")
+
+
+def test_a_plan_is_found_verified_written_and_holds(tmp_path, plain):
+    budget = plain["used_bytes"] * 60 // 100
+    found = fit(tmp_path, TRAIN, "--memory", budget, "--margin", "0%", "--keep-results")
+    assert found.status == 0, found.err
+    assert found.json["format"] == "oomph.fit/1" and found.json["outcome"] == "fits"
+    chosen = found.chosen
+    assert chosen["verified"] and chosen["same_results"] in ("exact", "rounding")
+    assert chosen["peak"]["used_bytes"] <= budget < plain["used_bytes"]
+    # Offloading is predicted with all that may be in flight: above what is measured, not below.
+    assert 0.8 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.05
+    assert "◄ chosen" in found.out and "oomph run --plan oomph-plan.toml script.py" in found.out
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    plan = tomllib.loads((tmp_path / "oomph-plan.toml").read_text())
+    assert plan["format"] == "oomph.plan/1" and len(plan["job"]["sha256"]) == 64
+    assert plan["planned"]["used_bytes"] == chosen["peak"]["used_bytes"]
+    # Applied at the budget, it runs and needs what was planned.
+    done = command(tmp_path, "run", "--gpu", "rtx-3060", "--memory", budget, "--steps", "3",
+                   "--plan", "oomph-plan.toml", "--json", "again.json", "-q", "script.py")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    again = json.loads((tmp_path / "again.json").read_text())["peak"]
+    assert again["used_bytes"] == pytest.approx(chosen["peak"]["used_bytes"], rel=0.01)
+    # The page can be made again, plans and all.
+    page = tmp_path / found.json["report"]
+    written = page.read_bytes()
+    page.unlink()
+    assert command(tmp_path, "report", page.parent).returncode == 0
+    assert page.read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    "lever", ["checkpoint", "micro_batch", "mixed_precision", "optimizer_step"]
+)
+def test_by_hand_needs_what_was_planned(tmp_path, plain, lever):
+    script, memory = TRAIN, plain["used_bytes"] * 75 // 100
+    if lever == "optimizer_step":
+        script, memory = WIDE, "1.75GiB"
+    found = fit(tmp_path, script, "--memory", memory, "--margin", "0%", "--allow", lever)
+    assert found.status == 0, found.err + found.out
+    assert found.levers == [lever]
+    for check in (["git", "apply", "--check"], ["git", "apply"]):
+        done = subprocess.run(
+            [*check, "oomph-plan.patch"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    by_hand = peak(tmp_path, "script.py")
+    assert by_hand["used_bytes"] == pytest.approx(found.chosen["peak"]["used_bytes"], rel=0.03)
+
+
+def test_a_job_that_fits_is_left_alone(tmp_path):
+    found = fit(tmp_path, TRAIN)
+    assert found.status == 0 and found.json["outcome"] == "already_fits"
+    assert not (tmp_path / "oomph-plan.toml").exists() and "fits as it is" in found.out
+
+
+def test_nothing_fits_says_what_would(tmp_path, plain):
+    found = fit(tmp_path, TRAIN, "--memory", "600MiB", "--allow", "checkpoint")
+    assert found.status == 3
+    assert found.json["outcome"] == "nothing_fits" and found.json["chosen"] is None
+    assert found.json["least"]["peak"]["used_bytes"] > 600 << 20
+    assert found.json["held_by"]["parameters"] > 0
+    prices = [gpu["usd_per_hour"] for gpu in found.json["gpus"] if gpu["as_it_is"]]
+    assert prices and prices == sorted(prices)
+    # A plan is named on GPUs that the job does not fit as it is.
+    assert len({gpu["id"] for gpu in found.json["gpus"]}) == len(found.json["gpus"])
+    # The plan of least memory ran out of memory and was measured: it needs no other run.
+    made = sorted(run.name for run in tmp_path.glob("oomph-report/script-1/plan-*"))
+    assert made == ["plan-1", "plan-1-unlimited"]
+    least = found.json["least"]["peak"]["used_bytes"]
+    assert f"{(least - found_budget(found)) / 2**30:.1f} GiB too much" in " ".join(
+        found.out.split()
+    )
+    assert all(variant["used_bytes"] < least for variant in found.json["variants"])
+    variants = [variant["what"].partition(",")[0] for variant in found.json["variants"]]
+    # Not half as wide: the data goes into the first block as it is.
+    assert variants == [
+        "half the repeated blocks",
+        "a quarter of the repeated blocks",
+        "batches of 4096 instead of 16384",
+    ]
+    assert "least" in found.out and not (tmp_path / "oomph-plan.toml").exists()
+
+
+EVALUATED = (
+    TRAIN
+    + """
+        del loss
+        model.eval()
+        seen = model(torch.cat([x, x])).pow(2).mean()
+        del seen
+        model.train()
+"""
+)
+
+
+def test_an_evaluation_with_a_graph_is_found_and_cured(tmp_path, plain):
+    memory = int(plain["used_bytes"] * 1.4)
+    found = fit(tmp_path, EVALUATED, "--memory", memory, "--margin", "0%")
+    assert found.status == 0, found.err + found.out
+    assert found.levers == ["no_grad_eval"] and found.chosen["same_results"] == "exact"
+
+
+WRITTEN_OUT = TRAIN.replace("nn.GELU()", "NewGELU()").replace(
+    "    class Block",
+    """    class NewGELU(nn.Module):
+        def forward(self, x):
+            return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
+
+    class Block""",
+)
+
+
+def test_what_is_written_out_becomes_one_kernel(tmp_path, plain):
+    memory = int(plain["used_bytes"] * 1.02)
+    options = ("--memory", memory, "--margin", "0%", "--forbid", "optimizer_step")
+    found = fit(tmp_path, WRITTEN_OUT, *options)
+    assert found.status == 0, found.err + found.out
+    assert found.levers == ["fused_modules"]
+    assert found.chosen["time_ratio"] < 1.0
+
+
+def test_tf32_buys_time_back(tmp_path, plain):
+    memory = plain["used_bytes"] * 8 // 10
+    options = ("--memory", memory, "--margin", "0%", "--allow", "checkpoint", "--allow", "tf32")
+    quick = fit(tmp_path, TRAIN, *options, gpu="a100-80gb")
+    chosen = quick.json["plans"][0]
+    assert [lever["name"] for lever in chosen["levers"]] == ["tf32", "checkpoint"]
+    assert chosen["same_results"] == "numerics" and chosen["time_ratio"] < 1.0
+    kept = fit(tmp_path, TRAIN, *options, "--keep-results", gpu="a100-80gb")
+    assert kept.levers == ["checkpoint"] and kept.chosen["time_ratio"] > 1.0
+
+
+def test_the_largest_batch_is_the_largest(tmp_path, plain):
+    found = fit(
+        tmp_path, TRAIN, "--memory", plain["used_bytes"] // 2, "--margin", "0%", "--max-batch"
+    )
+    largest = found.json["largest"][0]
+    assert largest["now"] == 16384
+    assert 4096 < largest["plain"] < 9000
+    assert largest["plain_used_bytes"] <= plain["used_bytes"] // 2
+    assert largest["with_levers"] > largest["plain"]
+
+
+BATCH_NORM = TRAIN.replace("nn.GELU()", "nn.BatchNorm1d(4096), nn.GELU()")
+NO_LOADER = TRAIN.replace(
+    "data = DataLoader(TensorDataset(torch.randn(16384 * 4, 1024)), batch_size=16384)",
+    "data = [(torch.randn(16384, 1024),) for _ in range(4)]",
+)
+CLIPPED = TRAIN.replace(
+    "optimizer.step()",
+    "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step()",
+)
+CLOSURE = """
+        def closure():
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            return loss
+        optimizer.step(closure)
+"""
+CLOSURE = TRAIN.split("        loss = model(x)")[0] + CLOSURE
+TWICE = TRAIN.replace("model(x).pow(2).mean()", "(model(x) - model(x * 2)).pow(2).mean()")
+FROZEN = TRAIN.replace(
+    "optimizer = ",
+    "for p in model.blocks[:3].parameters():\n        p.requires_grad_(False)\n    optimizer = ",
+)
+TWO = TRAIN.replace("optimizer.step()", "optimizer.step()\n        other.step()").replace(
+    "optimizer = torch.optim.AdamW(model.parameters())",
+    "optimizer = torch.optim.AdamW(model.blocks[:3].parameters())\n"
+    "    other = torch.optim.SGD(model.blocks[3:].parameters(), lr=0.1)",
+)
+SUM = TRAIN.replace(".mean()", ".sum()")
+
+
+@pytest.mark.parametrize(
+    ("code", "left_out", "why"),
+    [
+        (BATCH_NORM, "micro_batch", "batch normalisation"),
+        (NO_LOADER, "micro_batch", "no DataLoader"),
+        (CLIPPED, "step_in_backward", "clipped"),
+        (CLOSURE, "micro_batch", "closure"),
+        (TWO, "step_in_backward", "several optimizers"),
+        (TWICE, None, None),
+        (FROZEN, None, None),
+        (SUM, None, None),
+    ],
+    ids=["batch norm", "no loader", "clipped", "closure", "two optimizers", "twice", "frozen", "sum"],
+)  # fmt: skip
+def test_unusual_scripts_fit_or_are_refused_by_name(tmp_path, code, left_out, why):
+    (tmp_path / "script.py").write_text(textwrap.dedent(code))
+    budget = peak(tmp_path, "script.py")["used_bytes"] * 3 // 4
+    found = fit(tmp_path, code, "--memory", budget, "--margin", "0%", "--keep-results")
+    assert found.status == 0, found.err + found.out
+    assert found.chosen["verified"] and found.chosen["peak"]["used_bytes"] <= budget
+    if left_out:
+        assert left_out not in found.levers
+        reasons = {r["lever"]: r["why"] for r in found.json["rejected"]}
+        assert why in reasons[left_out], reasons
+
+
+USED_TWICE = """
+    import torch
+    from torch import nn
+    net, head = (nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8))).cuda() for _ in "ab")
+    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        a, b = torch.randn(2, 8, 2048, device="cuda")
+        head(net(a) - net(b)).pow(2).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_step_in_backward_waits_for_all_uses_of_a_parameter(tmp_path):
+    """Gradients of the first use wait for those of the second, and are not promised away."""
+    found = fit(tmp_path, USED_TWICE, "--memory", "600MiB", "--allow", "step_in_backward")
+    least = found.json["least"]
+    assert found.status == 3 and [lever["name"] for lever in least["levers"]] == [
+        "step_in_backward"
+    ]
+    assert 0.97 < least["predicted"]["allocated_bytes"] / least["peak"]["allocated_bytes"] < 1.03
+    assert least["notes"] == []
+
+
+EVALUATED_FIRST = TRAIN.replace(
+    "    for (x,) in data:",
+    """
+    def head(x):
+        return torch.cat([model(x), model(x)], 1).repeat(1, 8).softmax(-1).sum()
+    with torch.no_grad():
+        head(torch.randn(16384, 1024, device="cuda"))
+    for (x,) in data:""",
+    1,
+)
+
+
+def test_an_evaluation_before_the_first_step_is_a_floor(tmp_path):
+    """What it needs is predicted, and said to be what no lever changes."""
+    (tmp_path / "script.py").write_text(textwrap.dedent(EVALUATED_FIRST))
+    found = fit(tmp_path, EVALUATED_FIRST, "--memory", "1500MiB", "--allow", "micro_batch")
+    least = found.json["least"]
+    assert found.status == 3 and least["levers"]
+    assert any("evaluation before the first step" in note for note in least["notes"])
+    assert 0.97 < least["predicted"]["allocated_bytes"] / least["peak"]["allocated_bytes"] < 1.03
+
+
+LIGHTNING = """
+    import lightning, torch, warnings
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    warnings.filterwarnings("ignore")
+    class Task(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(4)))
+        def training_step(self, batch, index):
+            return self.net(batch[0]).pow(2).mean()
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters())
+    data = DataLoader(TensorDataset(torch.randn(8192 * 4, 1024)), batch_size=8192)
+    trainer = lightning.Trainer(max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(Task(), data)
+"""
+
+
+def test_lightnings_closure_is_the_job_and_not_the_optimizers_step(tmp_path):
+    pytest.importorskip("lightning")
+    (tmp_path / "script.py").write_text(textwrap.dedent(LIGHTNING))
+    used = peak(tmp_path, "script.py")["used_bytes"]
+    budget = used * 3 // 4
+    found = fit(tmp_path, LIGHTNING, "--memory", budget, "--margin", "0%", "--allow", "micro_batch")
+    assert found.status == 0, found.err + found.out
+    assert found.levers == ["micro_batch"]
+    predicted = found.chosen["predicted"]["used_bytes"]
+    assert 0.9 < predicted / found.chosen["peak"]["used_bytes"] < 1.1
+
+
+def test_the_scripts_own_failure_is_status_1(tmp_path):
+    found = fit(tmp_path, "import torch\nraise ValueError('mine')\n")
+    assert found.status == 1 and "ValueError: mine" in found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["script.py"], "name the GPU"),
+        (["--gpu", "t4"], "no script was given"),
+        (["--gpu", "t4", "missing.py"], "no such file"),
+        (["--gpu", "t4", "torchrun", "x.py"], "starts processes of its own"),
+        (["--gpu", "t4", "--forbid", "magic", "script.py"], "there is no lever magic"),
+        (["--gpu", "t4", "--margin", "120%", "script.py"], "--margin 120%"),
+        (["--gpu", "t4", "--margin", "99GiB", "script.py"], "leaves nothing"),
+    ],
+)
+def test_wrong_usage_is_status_2(tmp_path, words, expected):
+    (tmp_path / "script.py").write_text("import torch\n")
+    done = command(tmp_path, "fit", *words)
+    assert done.returncode == 2 and expected in done.stderr, done.stderr
+
+
+TIED = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+    words = nn.Embedding(30000, 512)
+    head = nn.Linear(512, 30000, bias=False)
+    head.weight = words.weight
+    model = nn.Sequential(words, nn.Linear(512, 512), nn.GELU(), head).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x in DataLoader(torch.randint(30000, (64, 512)), batch_size=16):
+        x = x.cuda()
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = model(x)
+        nn.functional.cross_entropy(logits.float().flatten(0, 1), x.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "lever", "memory"),
+    [(TIED, "micro_batch", "2GiB"), (WIDE, "optimizer_on_cpu", "1.6GiB")],
+)
+def test_the_first_prediction_is_close(tmp_path, code, lever, memory):
+    """A loss outside of modules, casts of another module's weight; the state that is under way."""
+    found = fit(tmp_path, code, "--memory", memory, "--allow", lever)
+    assert found.status == 0 and found.levers == [lever], found.err + found.out
+    predicted, peak = (found.chosen[name]["allocated_bytes"] for name in ("predicted", "peak"))
+    assert abs(predicted - peak) <= 0.02 * peak
+
+
+@pytest.mark.parametrize(
+    ("choice", "results"), [("exact", "exact"), ("fastest", "numerics"), ("least-memory", None)]
+)
+def test_another_plan_can_be_chosen(tmp_path, plain, choice, results):
+    """It is verified, and first in what was asked for."""
+    memory = int(plain["used_bytes"] * 0.8)
+    found = fit(
+        tmp_path, TRAIN, "--memory", memory, "--choose", choice,
+        "--allow", "micro_batch,checkpoint,mixed_precision",
+    )  # fmt: skip
+    assert found.status == 0 and found.chosen["verified"], found.err + found.out
+    if results is not None:
+        assert found.chosen["same_results"] == results
+    key = (
+        (lambda plan: plan["peak"]["used_bytes"])
+        if choice == "least-memory"
+        else (lambda plan: plan["time_ratio"])
+    )
+    rivals = [
+        plan
+        for plan in found.json["plans"]
+        if plan["verified"] and (choice != "exact" or plan["same_results"] == "exact")
+    ]
+    assert key(found.chosen) == min(map(key, rivals))
+
+
+# Two backward passes in a step, each with its own copies of the weights by autocast.
+ACCUMULATED = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+
+        def forward(self, x):
+            return x + self.mlp(x)
+
+    model = nn.Sequential(*(Block() for _ in range(8))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        for part in range(2):
+            x = torch.randn(8192, 512, device="cuda")
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = model(x).pow(2).mean() / 2
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_step_of_several_backward_passes_is_predicted(tmp_path):
+    """The second forward pass comes after a backward pass, and not all of it waits for another."""
+    found = fit(tmp_path, ACCUMULATED, "--memory", "800MiB", "--allow", "checkpoint")
+    assert found.status == 0, found.out + found.err
+    assert found.levers == ["checkpoint"]
+    # Nobody wanted micro-batches, so nothing explains why there are none.
+    assert not found.json["rejected"]
+    chosen = found.chosen
+    assert chosen["peak"]["allocated_bytes"] == pytest.approx(
+        chosen["predicted"]["allocated_bytes"], rel=0.04
+    )
+
+
+# As in torchvision's networks: one activation, in place, that every layer uses.
+IN_PLACE = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Conv2d(32, 32, 3, padding=1) for _ in range(6))
+            self.norms = nn.ModuleList(nn.BatchNorm2d(32) for _ in range(6))
+            self.relu = nn.ReLU(inplace=True)
+            self.head = nn.Conv2d(32, 1, 1)
+
+        def forward(self, x):
+            for conv, norm in zip(self.convs, self.norms):
+                x = self.relu(norm(conv(x)))
+            return self.head(x)
+
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        x = torch.randn(16, 32, 128, 128, device="cuda")
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_normalizations_are_recomputed_with_the_activation_that_overwrites_them(tmp_path):
+    """Without it, what the activation saved stays, and nothing is won."""
+    found = fit(tmp_path, IN_PLACE, "--memory", "520MiB", "--allow", "recompute")
+    assert found.status == 0, found.out + found.err
+    assert "Net.relu" in found.chosen["levers"][0]["modules"]
+    assert not found.chosen["notes"] and not found.json["rejected"]
+
+
+# As in language models: many parameters are in one table.
+TABLE = """
+    import copy
+    import torch
+    from torch import nn
+    layers = [nn.Linear(1024, 16384), nn.Linear(16384, 1024)] * 2
+    model = nn.Sequential(nn.Embedding(50_000, 1024), *map(copy.deepcopy, layers)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for step in range(4):
+        model(torch.zeros(4, 64, dtype=torch.long, device="cuda")).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_state_on_the_cpu_counts_what_is_on_its_way(tmp_path):
+    """The state of the largest parameter is on the GPU for its step."""
+    found = fit(tmp_path, TABLE, "--memory", "1700MiB", "--allow", "optimizer_on_cpu")
+    assert found.status == 0, found.out + found.err
+    # As it is, verified, and for longer.
+    assert found.levers == ["optimizer_on_cpu"] and found.json["runs"] == 3
+    chosen = found.chosen
+    assert chosen["peak"]["allocated_bytes"] == pytest.approx(
+        chosen["predicted"]["allocated_bytes"], rel=0.03
+    )
+
+
+# As U-Nets are written: each block is an attribute.
+ATTRIBUTES = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+
+        def forward(self, x):
+            return x + self.mlp(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down1, self.down2, self.up1, self.up2 = Block(), Block(), Block(), Block()
+
+        def forward(self, x):
+            return self.up2(self.up1(self.down2(self.down1(x))))
+
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        model(torch.randn(8192, 512, device="cuda")).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_blocks_that_are_attributes_are_checkpointed(tmp_path):
+    found = fit(tmp_path, ATTRIBUTES, "--memory", "650MiB", "--allow", "checkpoint")
+    assert found.status == 0, found.out + found.err
+    (lever,) = found.chosen["levers"]
+    assert lever["name"] == "checkpoint" and "Net.down1" in lever["modules"]

@@ -1,0 +1,152 @@
+"""`chunked_cross_entropy`: the loss and all gradients to rounding, the logits never whole."""
+
+import pytest
+
+from tests.support.levers import distance, run
+
+SETUP = """
+    from oomph.levers import chunked_cross_entropy as lever
+    lever.VOCABULARY, lever.MANY = 16, 64
+    class Model(nn.Module):
+        def __init__(self, bias=True):
+            super().__init__()
+            self.tokens, self.inner = nn.Embedding(40, 8), nn.Linear(8, 8)
+            self.head = nn.Linear(8, 40, bias=bias)
+        def forward(self, x):
+            return self.head(torch.tanh(self.inner(self.tokens(x))))
+    torch.manual_seed(1)
+    model = Model()
+    x = torch.randint(40, (3, 7))
+    y = torch.randint(40, (3, 7))
+    y[0, :5] = -100
+    weight = torch.rand(40)
+"""
+
+END = """
+    if not isinstance(loss, torch.Tensor): raise TypeError(loss)
+    grads = torch.autograd.grad(loss, list(model.parameters()), torch.linspace(0.5, 2, loss.numel()).view(loss.shape).to(loss.dtype))
+    out = [loss.detach(), *grads]
+"""
+
+LOSSES = {
+    "plain": "loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())",
+    "sum": "loss = F.cross_entropy(model(x).view(-1, 40), y.view(-1), reduction='sum')",
+    "none": "loss = F.cross_entropy(model(x).view(-1, 40), y.view(-1), reduction='none')",
+    "weights": "loss = F.cross_entropy(model(x).view(-1, 40), y.view(-1), weight)",
+    "smooth": "loss = F.cross_entropy(model(x).view(-1, 40), y.view(-1), label_smoothing=0.1)",
+    "smooth and weights": "loss = nn.CrossEntropyLoss(weight, label_smoothing=0.2)(model(x).reshape(-1, 40), y.view(-1))",
+    "ignored index": "loss = nn.CrossEntropyLoss(ignore_index=3)(model(x).view(-1, 40), y.clamp(min=0).view(-1))",
+    "shifted": "logits = model(x)[..., :-1, :].contiguous().float(); loss = F.cross_entropy(logits.view(-1, logits.size(-1)), y[..., 1:].reshape(-1))",
+    "scaled": "loss = F.cross_entropy((model(x) * 0.5).view(-1, 40), y.view(-1))",
+    "capped": "loss = F.cross_entropy(torch.tanh(model(x) / 30).view(-1, 40) * 30, y.view(-1))",
+    "two losses": "logits = model(x); loss = F.cross_entropy(logits.view(-1, 40), y.view(-1)) + 1e-2 * logits.logsumexp(-1).pow(2).mean()",
+    "z-loss first": "logits = model(x); z = logits.logsumexp(-1).pow(2).mean(); loss = F.cross_entropy(logits.view(-1, 40), y.view(-1)) + z",
+    "classes second": "loss = F.cross_entropy(model(x).transpose(1, 2), y)",
+    "probabilities": "loss = F.cross_entropy(model(x).view(-1, 40), F.one_hot(y.clamp(min=0), 40).float().view(-1, 40))",
+    "own softmax": "loss = -F.log_softmax(model(x), -1).view(-1, 40)[torch.arange(21), y.clamp(min=0).view(-1)].mean()",
+    "functional head": "loss = F.cross_entropy(F.linear(model.inner(model.tokens(x)), model.head.weight).view(-1, 40) + model.head.bias, y.view(-1))",
+    "autocast": "\n    with torch.autocast('cpu', torch.bfloat16): loss = F.cross_entropy(model(x).view(-1, 40), y.view(-1))",
+    "log softmax": "loss = F.nll_loss(F.log_softmax(model(x).view(-1, 40), dim=1), y.view(-1), reduction='sum')",
+    "log softmax modules": "loss = nn.NLLLoss(weight, ignore_index=3)(nn.LogSoftmax(-1)(model(x)).view(-1, 40), y.clamp(min=0).view(-1))",
+    "log softmax twice used": "logs = model(x).log_softmax(-1); loss = F.nll_loss(logs.view(-1, 40), y.view(-1)) - 0.1 * logs.mean()",
+    "log softmax along the sequence": "loss = F.nll_loss(F.log_softmax(model(x), dim=1).view(-1, 40), y.view(-1))",
+    "autocast log softmax": "\n    with torch.autocast('cpu', torch.bfloat16): loss = F.nll_loss(torch.log_softmax(model(x), -1).view(-1, 40), y.view(-1))",
+    "half log softmax": "model.bfloat16(); loss = F.nll_loss(F.log_softmax(model(x), -1).float().view(-1, 40), y.view(-1))",
+    "half": "model.bfloat16(); loss = F.cross_entropy(model(x).float().view(-1, 40), y.view(-1))",
+}
+
+WHOLE = (
+    "classes second",
+    "probabilities",
+    "own softmax",
+    "log softmax along the sequence",
+    "half log softmax",
+)
+
+
+@pytest.mark.parametrize("case", LOSSES)
+@pytest.mark.parametrize("chunks", [2, 5, 100])
+def test_losses_and_gradients(tmp_path, case, chunks):
+    code = SETUP + "\n    " + LOSSES[case] + END
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": chunks}))
+    assert changed.refusal is None, changed.refusal
+    limit = 1e-2 if case.startswith(("autocast", "half")) else 2e-6
+    assert distance(changed.out, plain.out) <= limit
+    for a, b in zip(changed.out, plain.out, strict=True):
+        assert a.dtype == b.dtype and distance(a, b) <= 2 * limit
+    assert changed.levers["chunked_cross_entropy"]["applied"] == (case not in WHOLE)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "F.cross_entropy(model(x).view(-1, 40), y.view(-1))",
+        "F.nll_loss(F.log_softmax(model(x).view(-1, 40), dim=1), y.view(-1))",
+    ],
+)
+def test_logits_never_exist(tmp_path, loss):
+    code = SETUP + """
+    largest = 0
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            global largest
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.dim() == 2 and result.shape[1] == 40 and result.shape[0] != 8:
+                if result.shape != (40, 40): largest = max(largest, result.shape[0])
+            return result
+    loss = LOSS
+    with Watch():
+        loss = LOSS
+        loss.backward()
+    out = largest
+    """.replace("LOSS", loss)  # fmt: skip
+    assert run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 7})).out == 3
+    assert run(tmp_path, code).out == 21
+
+
+def test_what_else_scripts_do_with_logits(tmp_path):
+    code = (
+        SETUP
+        + """
+    logits = model(x)
+    loss = F.cross_entropy(logits.view(-1, 40), y.view(-1))
+    loss.backward()
+    right = (logits.argmax(-1) == y).float().mean()
+    out = [loss.detach(), right, logits.detach().cpu(), torch.stack([logits, logits]).sum().detach(),
+           torch.tensor(logits[0, 0].tolist()), torch.tensor(logits.shape), logits.mean().detach(),
+           model(x).softmax(-1).max(-1).values.detach(), torch.from_numpy(logits.detach().numpy())]
+    str(logits)
+    """
+    )
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 3}))
+    assert distance(changed.out, plain.out) <= 1e-6
+    assert "more than the loss" in changed.levers["chunked_cross_entropy"]["note"]
+
+
+def test_hugging_face_losses(tmp_path):
+    pytest.importorskip("transformers")
+    code = SETUP + """
+    import transformers
+    config = transformers.GPT2Config(vocab_size=80, n_embd=16, n_layer=2, n_head=2, n_positions=16,
+                                     resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    model = transformers.GPT2LMHeadModel(config)
+    ids = torch.randint(80, (3, 12))
+    loss = model(input_ids=ids, labels=ids).loss
+    """ + END  # fmt: skip
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 4}))
+    assert distance(changed.out, plain.out) <= 1e-6
+    report = changed.levers["chunked_cross_entropy"]
+    assert report["applied"] == 1 and report["note"] is None
+
+
+def test_inert_without_a_large_vocabulary(tmp_path):
+    code = """
+    model = nn.Linear(8, 10)
+    F.cross_entropy(model(torch.randn(4, 8)), torch.randint(10, (4,))).backward()
+    """
+    report = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 4})).levers
+    assert report["chunked_cross_entropy"]["applied"] == 0
+    assert "4096 classes" in report["chunked_cross_entropy"]["note"]

@@ -1,0 +1,135 @@
+"""`offload_activations`: bitwise the plain run. Here the CPU stands for the GPU: everything leaves."""
+
+import pytest
+import torch
+
+from tests.support.blocks import ALL, BLOCKS, TRAIN
+from tests.support.levers import run, same
+
+ANYWHERE = """
+    from oomph.levers import offload_activations as lever
+    lever._is_offloadable = lambda tensor: tensor.layout is torch.strided
+    lever.SMALLEST, lever.IN_FLIGHT = 64, IN_FLIGHT
+    entries, sizes = [], []
+    make = lever.Entry.__init__
+    def counted(entry, *args):
+        make(entry, *args)
+        entries.append(entry.nbytes)
+    lever.Entry.__init__ = counted
+"""
+
+
+def both(tmp_path, code, modules=ALL, in_flight=4096, applied=None):
+    """The lever leaves the same `out`; returns its report."""
+    plain = run(tmp_path, ANYWHERE + code, IN_FLIGHT=in_flight)
+    changed = run(
+        tmp_path,
+        ANYWHERE + code,
+        ("offload_activations", {"modules": modules}),
+        IN_FLIGHT=in_flight,
+    )
+    assert changed.refusal is None, changed.refusal
+    assert same(changed.out, plain.out)
+    report = changed.levers["offload_activations"]
+    assert report["applied"] == (len(modules) if applied is None else applied), report
+    return report
+
+
+@pytest.mark.parametrize("in_flight", [0, 4096, 1 << 30])
+def test_bitwise(tmp_path, in_flight):
+    assert both(tmp_path, BLOCKS + TRAIN, in_flight=in_flight)["note"] is None
+
+
+def test_several_calls_and_backward_passes(tmp_path):
+    code = TRAIN.replace("model(x)", "(model(x) + model(x * 2))").replace(
+        "loss.backward()",
+        "loss.backward(retain_graph=True); loss.backward(); model(x).sum().backward()",
+    )
+    both(tmp_path, BLOCKS + code)
+
+
+def test_views_and_shared_tensors_are_copied_once(tmp_path):
+    code = """
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 48)
+        def forward(self, x):
+            q, k, v = self.c(x).chunk(3, -1)
+            return self.a(x) * self.b(x) + (q * k) * v
+    model = Attention()
+    x = torch.randn(32, 16, requires_grad=True)
+    model(x).sum().backward()
+    out = [[p.grad for p in model.parameters()], x.grad]
+    sizes.extend(entries)
+    """
+    both(tmp_path, code, ["Attention"])
+    code += "\n    out = sorted(sizes)\n"
+    sizes = run(
+        tmp_path,
+        ANYWHERE + code,
+        ("offload_activations", {"modules": ["Attention"]}),
+        IN_FLIGHT=0,
+    ).out
+    row = 32 * 16 * 4
+    # x; a(x); b(x); q*k; and q, k, v as the one tensor that they are views of.
+    assert sizes == [row, row, row, row, 3 * row]
+
+
+def test_offloading_what_checkpointing_keeps(tmp_path):
+    code = ANYWHERE + BLOCKS + TRAIN
+    plain = run(tmp_path, code, IN_FLIGHT=0)
+    changed = run(
+        tmp_path,
+        code,
+        ("checkpoint", {"modules": ALL}),
+        ("offload_activations", {"modules": ALL}),
+        IN_FLIGHT=0,
+    )
+    assert same(changed.out, plain.out)
+    assert changed.levers["checkpoint"]["applied"] == 4
+    assert changed.levers["offload_activations"]["applied"] == 4
+
+
+def test_nothing_is_left_behind(tmp_path):
+    code = ANYWHERE + BLOCKS + TRAIN + """
+    import gc
+    from oomph.levers.offload_activations import Entry, Transfers
+    del loss, x
+    gc.collect()
+    out = sum(isinstance(o, Entry) for o in gc.get_objects())
+    """  # fmt: skip
+    assert run(tmp_path, code, ("offload_activations", {"modules": ALL}), IN_FLIGHT=0).out == 0
+
+
+def test_a_saved_tensor_that_is_changed_is_an_error(tmp_path):
+    code = (
+        ANYWHERE
+        + """
+    class Net(nn.Module):
+        def forward(self, x):
+            y = x.exp()
+            loss = y.sum()
+            y.add_(1)
+            return loss
+    x = torch.randn(100, requires_grad=True)
+    loss = Net()(x)
+    try:
+        loss.backward()
+        out = "wrong"
+    except RuntimeError as error:
+        out = str(error)
+    """
+    )
+    result = run(tmp_path, code, ("offload_activations", {"modules": ["Net"]}), IN_FLIGHT=1 << 30)
+    assert "inplace" in result.out
+
+
+def test_inert_on_the_cpu_and_without_gradients(tmp_path):
+    result = run(tmp_path, BLOCKS + TRAIN, ("offload_activations", {"modules": ALL}))
+    report = result.levers["offload_activations"]
+    assert report["applied"] == 0 and "on a GPU" in report["note"]
+
+
+def test_same_helper_sees_differences():
+    assert not same([torch.zeros(2)], [torch.tensor([0.0, 1e-30])])

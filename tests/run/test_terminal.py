@@ -1,0 +1,104 @@
+"""`oomph run` on a terminal: the script's own output, and the status line under it."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+from tests.support.command import OOMPH
+
+STATUS = re.compile(rb"\r\x1b\[K(\x1b\[2m(.*?)\x1b\[0m)?")
+
+
+class Terminal:
+    """A pseudo-terminal of 100 columns with a command in it."""
+
+    def __init__(self, words, cwd):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        environment = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "COLUMNS": "100"}
+        environment.pop("CI", None)
+        self.process = subprocess.Popen(
+            words, cwd=cwd, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )  # fmt: skip
+        os.close(slave)
+        self.output = b""
+
+    def read(self, until, limit=120):
+        """Collect output until `until` is in it, or the end."""
+        deadline = time.monotonic() + limit
+        while until is None or until not in self.output:
+            assert time.monotonic() < deadline, self.output[-2000:]
+            if not select.select([self.master], [], [], 1)[0]:
+                continue
+            try:
+                data = os.read(self.master, 1 << 16)
+            except OSError:
+                break
+            if not data:
+                break
+            self.output += data
+
+    def finish(self):
+        self.read(None)
+        return self.process.wait(60)
+
+
+def own_output(output):
+    """What is left without the status lines, as the terminal would show it."""
+    return STATUS.sub(b"", output).replace(b"\r\n", b"\n").decode()
+
+
+def test_output_passes_unchanged_and_the_status_tells_the_step(tmp_path):
+    (tmp_path / "job.py").write_text(
+        "import os, sys, time, torch\n"
+        "print('terminals', sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size().columns)\n"
+        "m = torch.nn.Linear(64, 64).cuda(); o = torch.optim.SGD(m.parameters(), 0.1)\n"
+        "for step in range(3):\n"
+        "    m(torch.zeros(8, 64).cuda()).sum().backward(); o.step(); o.zero_grad()\n"
+        "    time.sleep(0.4)\n"
+        "for n in range(3):\n"
+        "    print(f'\\rprogress {n}', end='', flush=True); time.sleep(0.3)\n"
+        "print(); print('done ✓', file=sys.stderr)\n"
+    )
+    terminal = Terminal([OOMPH, "run", "--gpu", "t4", "job.py"], tmp_path)
+    assert terminal.finish() == 0
+    shown = own_output(terminal.output)
+    assert "terminals True True 100\n\rprogress 0\rprogress 1\rprogress 2\ndone ✓\n" in shown
+    assert "fits" in shown
+    statuses = {found[1].decode() for found in STATUS.findall(terminal.output)}
+    assert any("running · step 2, " in status for status in statuses), statuses
+
+
+def test_an_interrupt_reaches_the_script_and_the_record_is_kept(tmp_path):
+    (tmp_path / "job.py").write_text(
+        "import time, torch\n"
+        "x = torch.zeros(1 << 20).cuda()\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    terminal = Terminal(
+        [OOMPH, "run", "--gpu", "t4", "--out", "run", "--json", "out.json", "job.py"], tmp_path
+    )
+    terminal.read(b"ready")
+    os.killpg(terminal.process.pid, signal.SIGINT)
+    status = terminal.finish()
+    assert status == 1
+    assert (tmp_path / "run" / "record.json").exists()
+    assert '"script_failed"' in (tmp_path / "out.json").read_text()
+    assert "interrupted" in own_output(terminal.output)
+
+
+def test_a_killed_script_is_said(tmp_path):
+    (tmp_path / "job.py").write_text(
+        "import os, signal, torch\ntorch.zeros(8).cuda()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    terminal = Terminal([OOMPH, "run", "--gpu", "t4", "job.py"], tmp_path)
+    assert terminal.finish() == 1
+    assert "killed" in own_output(terminal.output)

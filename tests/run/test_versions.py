@@ -1,0 +1,173 @@
+"""Versions of torch: which are refused, what is said of them, and a wheel in an empty environment."""
+
+import glob
+import os
+import subprocess
+import sys
+import textwrap
+import venv
+
+import pytest
+from oomph import launch
+from oomph.launch import is_supported
+
+from tests.support.command import OOMPH, ROOT
+
+TRAIN = """
+    import torch
+    from torch import nn
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 30 * 30, 10)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(3):
+        loss = model(torch.randn(256, 3, 32, 32, device="cuda")).pow(2).mean()
+        loss.backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def fake_torch(place, version, cuda):
+    """A torch that is nothing but its version file."""
+    (place / "torch").mkdir()
+    (place / "torch" / "__init__.py").write_text("")
+    (place / "torch" / "version.py").write_text(
+        f"from typing import Optional\n__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n"
+    )
+    (place / "s.py").write_text("import torch; print('ran')")
+    return subprocess.run(
+        [OOMPH, "run", "--gpu", "t4", "s.py"], capture_output=True, text=True,
+        cwd=place, env={**os.environ, "PYTHONPATH": str(place)}, timeout=60,
+    )  # fmt: skip
+
+
+def other_torch(place, version=None, after=""):
+    """The installed torch under another version, or with `after` run at the end of its import.
+
+    Returns the environment variables that make it the one that is found.
+    """
+    import torch
+
+    real, copy = os.path.dirname(torch.__file__), place / "other" / "torch"
+    copy.mkdir(parents=True)
+    for name in os.listdir(real):
+        if name not in ("version.py", "__init__.py", "__pycache__"):
+            os.symlink(os.path.join(real, name), copy / name)
+    for name, change in (("version.py", version), ("__init__.py", None)):
+        with open(os.path.join(real, name)) as file:
+            text = file.read()
+        if change:
+            text = text.replace(torch.version.__version__, change)
+        (copy / name).write_text(text + (after if name == "__init__.py" else ""))
+    return {"PYTHONPATH": str(place / "other")}
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "expected"),
+    [
+        ("2.8.0+cu128", "12.8", True), ("2.8.1", "12.9", True), ("2.11.0+cu130", "13.0", True),
+        ("2.11.0+cu128", "12.8", False), ("2.8.0+cu118", "11.8", False), ("2.80.0", "13.0", False),
+        ("2.11.0a0+git1234", "13.0", False), ("2.11.0.dev20260101+cu130", "13.0", False),
+        ("2.11.0+cpu", None, False), ("unknown", "13.0", False),
+    ],
+)  # fmt: skip
+def test_patches_of_a_known_release_are_known_and_pre_releases_are_not(
+    version, cuda, expected, monkeypatch
+):
+    monkeypatch.setattr(launch, "SUPPORTED", {(2, 8): 12, (2, 11): 13})
+    assert is_supported(version, cuda) is expected
+
+
+def test_the_installed_torch_is_supported():
+    import torch
+
+    assert is_supported(torch.__version__, torch.version.cuda)
+
+
+def test_a_torch_without_cuda_is_refused(tmp_path):
+    found = fake_torch(tmp_path, "2.11.0+cpu", None)
+    assert found.returncode == 2 and "ran" not in found.stdout
+    assert "built without CUDA" in found.stderr and "pip install torch" in found.stderr
+
+
+def test_an_unknown_version_is_refused_with_those_that_work(tmp_path):
+    found = fake_torch(tmp_path, "2.3.1+cu121", "12.1")
+    assert found.returncode == 2 and "ran" not in found.stdout
+    known = [f"{major}.{minor} with CUDA {of}" for (major, minor), of in launch.SUPPORTED.items()]
+    for part in ("torch 2.3.1+cu121 with CUDA 12.1", "--unsupported", *known):
+        assert part in found.stderr
+
+
+def test_a_torch_in_the_working_directory_is_not_the_scripts(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.3.1'\ncuda = '12.1'\n")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "s.py").write_text("print('ran')")
+    found = subprocess.run(
+        [OOMPH, "run", "--gpu", "t4", "job/s.py"], capture_output=True, text=True,
+        cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert found.returncode == 0 and "ran" in found.stdout
+
+
+def test_unsupported_runs_and_is_an_assumption(oomph, tmp_path):
+    env = other_torch(tmp_path, "2.10.7+cu130")
+    assert oomph(TRAIN, env=env).status == 2
+    run = oomph(TRAIN, "--unsupported", env=env)
+    assert run.status == 0, run.err
+    said = [a["what"] for a in run.json["assumptions"] if a["kind"] == "version"]
+    assert len(said) == 1 and "torch 2.10.7" in said[0]
+    # A version that needs no excuse gets none.
+    run = oomph(TRAIN, "--unsupported")
+    assert not [a for a in run.json["assumptions"] if a["kind"] == "version"]
+
+
+def test_without_metadata_the_stacks_carry_phases_and_modules(oomph, tmp_path):
+    """Torch before 2.10 keeps no metadata with an allocation."""
+    env = other_torch(tmp_path, after="\ndel _C._cuda_setMemoryMetadata\n")
+    found, expected = oomph(TRAIN, env=env).json, oomph(TRAIN).json
+    assert found["peak"] == expected["peak"] and found["peak_phase"] == expected["peak_phase"]
+    assert found["modules"] == expected["modules"] and found["operators"] == expected["operators"]
+    for category, size in expected["by_category"].items():
+        assert found["by_category"][category] == pytest.approx(size, rel=0.01), category
+
+
+def test_the_installed_cudnn_is_one_whose_work_spaces_were_compared(oomph):
+    run = oomph(TRAIN, gpu="h200")
+    assert not [a for a in run.json["assumptions"] if a["location"] == "cuDNN"]
+
+
+@pytest.fixture(scope="module")
+def empty_environment(tmp_path_factory):
+    """An environment with the wheel and nothing else, and no program on the PATH."""
+    wheels = glob.glob(os.path.join(ROOT, "dist", "*.whl"))
+    if len(wheels) != 1:
+        pytest.skip("needs the wheel that `make build` leaves in dist/")
+    place = tmp_path_factory.mktemp("empty")
+    venv.create(place / "venv", with_pip=False, symlinks=True)
+    path = {"PATH": str(place / "no-programs"), "HOME": str(place)}
+    install = [sys.executable, "-m", "pip", "--python", str(place / "venv" / "bin" / "python"), "install"]  # fmt: skip
+    subprocess.run(
+        [*install, "-q", "--no-index", *wheels], check=True, env=path, capture_output=True
+    )
+
+    def run(*words):
+        command = [str(place / "venv" / "bin" / "oomph"), *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=path, cwd=place, timeout=60
+        )
+
+    return run
+
+
+def test_the_wheel_works_in_an_empty_environment(empty_environment):
+    help_ = empty_environment("--help")
+    assert help_.returncode == 0 and "run" in help_.stdout
+    gpus = empty_environment("gpus")
+    assert gpus.returncode == 0 and "rtx-4090" in gpus.stdout
+
+
+def test_without_torch_the_message_says_what_to_install(empty_environment, tmp_path):
+    script = tmp_path / "s.py"
+    script.write_text(textwrap.dedent(TRAIN))
+    found = empty_environment("run", "--gpu", "t4", str(script))
+    assert found.returncode == 2 and "Traceback" not in found.stderr
+    assert "torch is not installed" in found.stderr and "pip install torch" in found.stderr
