@@ -44,7 +44,7 @@ pub struct Growth {
     /// The user's line that allocates most of it, `file:line`, where known.
     pub place: Option<String>,
     /// The step, counted from 1, in which memory runs out if it goes on like this.
-    pub full_at_step: Option<u64>,
+    pub full_at_step: u64,
 }
 
 /// What a step allocates: by phase, module and operator, how often.
@@ -137,7 +137,7 @@ fn completed(trace: &Trace, record: &Record, device: u32) -> Vec<Step> {
             let mut done = std::mem::take(&mut current);
             done.live_at_end = live;
             if steps.len() + GROWTH_WINDOW >= count {
-                done.live_by_stack = by_stack.clone();
+                done.live_by_stack.clone_from(&by_stack);
             }
             current.peak = live;
             steps.push(done);
@@ -216,7 +216,7 @@ fn growth(trace: &Trace, record: &Record, device: u32, steps: &[Step]) -> Option
     Some(Growth {
         bytes_per_step,
         place,
-        full_at_step: Some(steps.len() as u64 + left / bytes_per_step + 1),
+        full_at_step: steps.len() as u64 + left / bytes_per_step + 1,
     })
 }
 

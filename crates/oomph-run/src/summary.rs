@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::ranks::{Culprit, Outlier, RankSummary};
 use crate::record::{LeverReport, Record};
+use crate::rhythm::{Growth, Rhythm, rhythm};
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.run/1";
@@ -29,6 +30,20 @@ pub enum Verdict {
     ScriptFailed,
     /// A lever of the plan cannot be applied to the script, which was stopped.
     Refused,
+    /// The script was ended before two of its steps were alike: nothing follows from that.
+    NoVerdict,
+}
+
+/// What a verdict rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// The whole script ran.
+    WholeScript,
+    /// The script was ended after steps that had become alike.
+    SteadySteps,
+    /// The script was ended, or ended itself, before.
+    CutShort,
 }
 
 /// The GPU.
@@ -53,6 +68,8 @@ pub struct Peak {
     pub reserved_bytes: u64,
     /// Held by the process: reserved and what lies outside the allocator.
     pub used_bytes: u64,
+    /// Whether the job may need more: it was not seen to its end, nor in a steady state.
+    pub lower_bound: bool,
 }
 
 /// A row of a table: who, and how much at the peak.
@@ -121,6 +138,10 @@ pub struct Summary {
     pub format: &'static str,
     /// How it ended.
     pub verdict: Verdict,
+    /// What the verdict rests on.
+    pub basis: Basis,
+    /// What each step leaves behind, if that grows without end.
+    pub growth: Option<Growth>,
     /// The script and its arguments.
     pub script: Vec<String>,
     /// On which GPU.
@@ -181,6 +202,8 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     let mut summary = Summary {
         format: FORMAT,
         verdict: verdict(record),
+        basis: Basis::WholeScript,
+        growth: None,
         script: record.argv.clone(),
         gpu: Gpu {
             name: record
@@ -229,6 +252,8 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     };
     let Some(device) = device else {
         summary.gpu.usable_bytes = summary.gpu.memory_bytes;
+        let alike = summary.step_count > 1;
+        judge(&mut summary, record, Rhythm { alike, ..Rhythm::default() });
         return summary;
     };
     summary.gpu.usable_bytes = summary
@@ -239,10 +264,13 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         allocated_bytes: device.peak_allocated_bytes,
         reserved_bytes: device.peak_reserved_bytes,
         used_bytes: device.peak_used_bytes,
+        lower_bound: false,
     };
     if let Some(trace) = trace {
         fill_from_trace(&mut summary, trace, device.index);
     }
+    let seen = trace.map(|trace| rhythm(trace, record, device.index));
+    judge(&mut summary, record, seen.unwrap_or_default());
     let attributed: u64 = summary.by_category.values().sum();
     // Blocks that were larger than their request, and what the history no longer holds.
     let rest = device.peak_allocated_bytes.saturating_sub(attributed);
@@ -274,6 +302,46 @@ fn verdict(record: &Record) -> Verdict {
     } else {
         Verdict::Fits
     }
+}
+
+/// Says what the verdict rests on, and takes back what rests on nothing.
+fn judge(summary: &mut Summary, record: &Record, rhythm: Rhythm) {
+    summary.basis = match summary.verdict {
+        Verdict::Fits if !record.stopped => Basis::WholeScript,
+        Verdict::Fits if rhythm.alike => Basis::SteadySteps,
+        _ => Basis::CutShort,
+    };
+    summary.peak.lower_bound = summary.basis == Basis::CutShort;
+    if summary.verdict != Verdict::Fits || summary.basis == Basis::WholeScript {
+        return;
+    }
+    if summary.basis == Basis::CutShort {
+        summary.verdict = Verdict::NoVerdict;
+        return;
+    }
+    if let Some((low, high)) = rhythm.peaks {
+        summary.assumptions.push(Assumption {
+            kind: "steps".to_owned(),
+            what: format!(
+                "steps need {:.2} to {:.2} GiB, as their batches differ: a larger batch than those that were seen needs more",
+                gib(low),
+                gib(high)
+            ),
+            location: None,
+            count: 1,
+        });
+    }
+    summary.growth = rhythm.growth;
+    let full = summary.growth.as_ref().map(|growth| growth.full_at_step);
+    if let (Some(full), Some(planned)) = (full, record.planned_steps)
+        && full <= planned
+    {
+        summary.verdict = Verdict::OutOfMemory;
+    }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
 }
 
 fn oom(record: &Record) -> Option<Oom> {
