@@ -67,6 +67,10 @@ def room(module):
     return parts[0] if parts else ""
 
 
+def is_private(name):
+    return name is not None and name.startswith("_") and not name.endswith("__")
+
+
 def test_all_modules_are_found():
     assert {"oomph", "oomph.launch", "oomph._oomph", "oomph.levers._shared.job"} <= MODULES
     assert ("oomph._training.errors", "Refused", "Refused") in imports("oomph.huggingface")
@@ -100,7 +104,7 @@ def test_rooms_import_downwards_and_public_names(module):
     own = room(module)
     for to, name, _ in imports(module):
         assert room(to) in {own, *MAY_IMPORT[own]}, f"{module} imports {to}"
-        assert name is None or not name.startswith("_"), f"{module} imports {name} of {to}"
+        assert not is_private(name), f"{module} imports {name} of {to}"
 
 
 @pytest.mark.parametrize("module", sorted(TREES))
@@ -117,8 +121,7 @@ def test_no_module_changes_or_looks_into_another(module):
         if isinstance(node, ast.Attribute) and of_another(node):
             where = f"{module}, line {node.lineno}: {ast.unparse(node)}"
             assert isinstance(node.ctx, ast.Load), f"{where} is changed"
-            private = node.attr.startswith("_") and not node.attr.startswith("__")
-            assert not private, f"{where} is private"
+            assert not is_private(node.attr), f"{where} is private"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
             where = f"{module}, line {node.lineno}: {ast.unparse(node)}"
             assert not of_another(node.args[0]), f"{where} changes another module"
