@@ -37,8 +37,8 @@ check:
 	$(CARGO) fmt --check
 	$(PYTHON) web/build.py --check
 	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
-	$(BIN)/ruff check python tests examples web
-	$(BIN)/ruff format --check python tests web
+	$(BIN)/ruff check bench examples fixtures python tests web
+	$(BIN)/ruff format --check bench python tests web
 	$(BIN)/mypy
 
 test: build check
@@ -53,15 +53,15 @@ test-web: build
 # A report of five million events: its size, and how quickly it opens and pans. Needs what test-web needs.
 bench-report: build
 	cd web/tests && npm ci --silent --no-audit --no-fund
-	$(BIN)/python bench/report/run.py --out bench/report/results.json
+	$(BIN)/python bench/report/run.py --out bench/report/results/virtual.json
 
 # The jobs of bench/accuracy against what an H200 measured; about ten minutes.
 bench-accuracy: build
-	$(BIN)/python bench/accuracy/run.py --verdicts --out bench/accuracy/results.json
+	$(BIN)/python bench/accuracy/run.py --verdicts --out bench/accuracy/results/virtual.json
 
 # The whole command against the imports that it cannot do without.
 bench-speed: build
-	$(BIN)/python bench/speed/run.py --out bench/speed/results.json
+	$(BIN)/python bench/speed/run.py --out bench/speed/results/virtual.json
 
 # The smoke jobs on other versions of torch and Python. Each pair downloads and removes an environment
 # of about 5 GB: hours without uv, less with it. PYTHONS are versions (found on the PATH or under

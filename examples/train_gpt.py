@@ -1,4 +1,4 @@
-"""Trains a GPT-2-size language model on random text: ordinary PyTorch, as people write it.
+"""Trains a GPT-2-size language model on random text: an ordinary PyTorch script.
 
     oomph run --gpu rtx-3060 --steps 3 examples/train_gpt.py
 
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class RandomText(Dataset):
-    """Sequences of random tokens, so that nothing has to be downloaded."""
+    """Sequences of random tokens, so nothing has to be downloaded."""
 
     def __init__(self, samples, length, vocabulary):
         self.samples, self.length, self.vocabulary = samples, length, vocabulary
@@ -29,7 +29,7 @@ class RandomText(Dataset):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward part, each behind a normalization."""
+    """Attention and a feed-forward part, each after a normalization."""
 
     def __init__(self, width, heads, dropout):
         super().__init__()

@@ -1,11 +1,11 @@
 """Holds `oomph run` on a virtual H200 against what the H200 itself measured: `make bench-accuracy`.
 
-    python bench/accuracy/run.py [--only NAME…] [--verdicts] [--out FILE]
+    python bench/accuracy/run.py [--only NAME…] [--sets SET…] [--verdicts] [--truth FILE] [--out FILE]
 
 For each job: peak allocated, reserved and used of the virtual run, and their relative errors; beside
 them the peak that PyTorch's MemTracker predicts. `--verdicts` runs each job twice more, with a
-capacity 5 % above the real need and one below 95 % of the real allocated peak. The truths are
-`h200*.jsonl` (see README.md).
+capacity 5 % above the real need and one below 95 % of the real allocated peak. What the H200 measured
+is `results/h200.jsonl`: `set` is the file of the job, `role` what it was measured for (see README.md).
 """
 
 import argparse
@@ -21,25 +21,20 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
-FILES = {
-    "cases": "h200.jsonl",
-    "cases_more": "h200_more.jsonl",
-    "cases_extra": "h200_extra.jsonl",
-    "cases_fresh": "h200_fresh.jsonl",
-}
+RESULTS = os.path.join(HERE, "results")
+ROLES = ("development", "validation", "test", "graphs")
 
 
 def lines(name):
-    with open(os.path.join(HERE, name)) as file:
+    with open(os.path.join(RESULTS, name)) as file:
         return [json.loads(line) for line in file if line.strip()]
 
 
-def run(module, case, extra=()):
+def run(jobs, case, extra=()):
     """One `oomph run` of a job: its JSON, exit status, seconds and peak resident bytes."""
     env = dict(os.environ)
     if case.endswith("+expandable"):
         env["PYTORCH_CUDA_ALLOC_CONF"], case = "expandable_segments:True", case.split("+")[0]
-        module = "cases"
     with tempfile.TemporaryDirectory() as place:
         out = os.path.join(place, "run.json")
         command = [
@@ -54,7 +49,7 @@ def run(module, case, extra=()):
             "--out",
             place + "/run",
             *extra,
-            f"{module}.py",
+            f"jobs/{jobs}.py",
             case,
         ]
         began = time.perf_counter()
@@ -73,65 +68,65 @@ def errors(rows, key):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--sets", nargs="*", choices=FILES, default=list(FILES))
+    parser.add_argument("--sets", nargs="*", help="files in jobs/, without their ending")
+    parser.add_argument("--truth", default="h200.jsonl", help="a file in results/")
     parser.add_argument("--verdicts", action="store_true")
     parser.add_argument("--out", default=None)
     args = parser.parse_args()
     serial = {row["case"]: row for row in lines("h200_serial.jsonl")}
-    peer = {row["case"]: row for row in lines("peer_memtracker.jsonl")}
+    peer = {row["case"]: row for row in lines("memtracker.jsonl")}
     rows = []
-    for module in args.sets:
-        for truth in lines(FILES[module]):
-            case = truth["case"]
-            if args.only and case not in args.only:
-                continue
-            found, status, seconds, failure = run(module, case)
-            row = dict(case=case, set=module, seconds=round(seconds, 1), status=status)
-            if found is None:
-                row["failure"] = failure
-            else:
-                peak = found["peak"]
-                row.update(
-                    allocated=peak["allocated_bytes"] / truth["max_allocated"] - 1,
-                    reserved=peak["reserved_bytes"] / truth["max_reserved"] - 1,
-                    peak=peak,
-                )
-                if case in serial:
-                    row["used"] = (
-                        peak["used_bytes"]
-                        / (serial[case]["max_reserved"] + serial[case]["used_outside"])
-                        - 1
-                    )
-            if "peak" in peer.get(case, {}):
-                row["memtracker_allocated"] = peer[case]["peak"] / truth["max_allocated"] - 1
-                row["memtracker_reserved"] = peer[case]["peak"] / truth["max_reserved"] - 1
-            if args.verdicts and module == "cases":
-                outside = serial.get(case, {}).get("used_outside", 804061184)
-                roomy, tight = (
-                    int((truth["max_reserved"] + outside) * 1.05),
-                    int(truth["max_allocated"] * 0.949),
-                )
-                row["fits_when_roomy"] = run(module, case, ["--memory", f"{roomy}"])[1] == 0
-                row["fails_when_tight"] = run(module, case, ["--memory", f"{tight}"])[1] == 3
-            rows.append(row)
-            show = lambda key: f"{row[key]:+9.4%}" if row.get(key) is not None else "        –"
-            print(
-                f"{case:28} allocated {show('allocated')}  reserved {show('reserved')}  used {show('used')}  memtracker {show('memtracker_reserved')}  {row['seconds']:5.1f} s {row.get('failure', '')[-200:]}"
-                + (
-                    f"  roomy {row['fits_when_roomy']} tight {row['fails_when_tight']}"
-                    if "fits_when_roomy" in row
-                    else ""
-                ),
-                flush=True,
+    for truth in lines(args.truth):
+        case, jobs, role = truth["case"], truth["set"], truth["role"]
+        if (args.only and case not in args.only) or (args.sets and jobs not in args.sets):
+            continue
+        found, status, seconds, failure = run(jobs, case)
+        row = dict(case=case, set=jobs, role=role, seconds=round(seconds, 1), status=status)
+        if found is None:
+            row["failure"] = failure
+        else:
+            peak = found["peak"]
+            row.update(
+                allocated=peak["allocated_bytes"] / truth["max_allocated"] - 1,
+                reserved=peak["reserved_bytes"] / truth["max_reserved"] - 1,
+                peak=peak,
             )
+            if case in serial:
+                row["used"] = (
+                    peak["used_bytes"]
+                    / (serial[case]["max_reserved"] + serial[case]["used_outside"])
+                    - 1
+                )
+        if "peak" in peer.get(case, {}):
+            row["memtracker_allocated"] = peer[case]["peak"] / truth["max_allocated"] - 1
+            row["memtracker_reserved"] = peer[case]["peak"] / truth["max_reserved"] - 1
+        if args.verdicts and role == "development":
+            outside = serial.get(case, {}).get("used_outside", 804061184)
+            roomy, tight = (
+                int((truth["max_reserved"] + outside) * 1.05),
+                int(truth["max_allocated"] * 0.949),
+            )
+            row["fits_when_roomy"] = run(jobs, case, ["--memory", f"{roomy}"])[1] == 0
+            row["fails_when_tight"] = run(jobs, case, ["--memory", f"{tight}"])[1] == 3
+        rows.append(row)
+        show = lambda key: f"{row[key]:+9.4%}" if row.get(key) is not None else "        –"
+        print(
+            f"{case:28} allocated {show('allocated')}  reserved {show('reserved')}  used {show('used')}  memtracker {show('memtracker_reserved')}  {row['seconds']:5.1f} s {row.get('failure', '')[-200:]}"
+            + (
+                f"  roomy {row['fits_when_roomy']} tight {row['fails_when_tight']}"
+                if "fits_when_roomy" in row
+                else ""
+            ),
+            flush=True,
+        )
     print()
-    for module in FILES:
-        chosen = [row for row in rows if row["set"] == module]
+    for role in ROLES:
+        chosen = [row for row in rows if row["role"] == role]
         for key in ("allocated", "reserved", "used", "memtracker_allocated", "memtracker_reserved"):
             values = errors(chosen, key)
             if values:
                 print(
-                    f"{module:12} {key:21} median {statistics.median(values):.4%}  max {max(values):.4%}  ({len(values)} of {len(chosen)} jobs)"
+                    f"{role:12} {key:21} median {statistics.median(values):.4%}  max {max(values):.4%}  ({len(values)} of {len(chosen)} jobs)"
                 )
     if args.out:
         result = dict(

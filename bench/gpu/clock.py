@@ -201,12 +201,13 @@ def pads(where):
         return answer
 
     pad_mm.is_padded_faster = listen
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "accuracy"))
-    import cases
-    import cases_more
+    sys.path.insert(
+        0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "accuracy", "jobs")
+    )
+    import torch_compile
+    import training
 
-    cases.SPECS.update(cases_more.SPECS)
-    out["job"] = cases.run("gpt2_b8_compiled")
+    out["job"] = training.run("gpt2_b8_compiled", torch_compile.JOBS)
     cache = os.environ["TORCHINDUCTOR_CACHE_DIR"]
     os.system(f"cd {cache} && grep -rl 'def call' --include=*.py . | tar czf {where}.code.tgz -T -")
 

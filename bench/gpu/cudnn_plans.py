@@ -159,7 +159,7 @@ def main():
         done(device)
     with open(out, "w") as f:
         for conv in json.load(
-            open(os.path.join(os.path.dirname(__file__) or ".", "convolutions.json"))
+            open(os.path.join(os.path.dirname(__file__) or ".", "jobs", "convolutions.json"))
         ):
             try:
                 line = plans(conv, handle, device, 4)

@@ -26,7 +26,8 @@ from datetime import datetime, timezone
 
 import torch
 
-from oomph.levers import Levers, blocks
+from oomph.levers import Levers
+from oomph.levers._shared import blocks
 from oomph.levers._shared.job import names
 
 

@@ -40,11 +40,15 @@ def child(job: str, out: str) -> None:
     script = str(JOBS / f"{job}.py")
     sys.argv = [script, "--steps", "5"]
     sys.path.insert(0, os.path.dirname(script))
-    exec(compile(Path(script).read_text(), script, "exec"), {"__name__": "__main__", "__file__": script})
+    exec(
+        compile(Path(script).read_text(), script, "exec"),
+        {"__name__": "__main__", "__file__": script},
+    )
     rows = {
         event.key: [event.self_device_time_total, event.count]
         for event in profiler.key_averages()
-        if event.self_device_time_total and event.key.startswith(("aten::", "void", "Memcpy")) is not None
+        if event.self_device_time_total
+        and event.key.startswith(("aten::", "void", "Memcpy")) is not None
     }
     kernels = {
         event.key: [event.self_device_time_total, event.count]
@@ -85,13 +89,19 @@ def virtual(jobs: list[str], beside: Path, gpu: str) -> None:
             )  # fmt: skip
             record = json.loads((Path(place) / "record.json").read_text())
         mine: collections.Counter = collections.Counter()
-        for (_, _, op, step), (busy, _, _) in zip(record["scopes"], record["scope_times"], strict=True):
+        for (_, _, op, step), (busy, _, _) in zip(
+            record["scopes"], record["scope_times"], strict=True
+        ):
             if step == 1:
                 mine[op] += busy / 1e3
         theirs = {
-            op: time for op, (time, _) in measured[job]["operators"].items() if op not in measured[job]["kernels"]
+            op: time
+            for op, (time, _) in measured[job]["operators"].items()
+            if op not in measured[job]["kernels"]
         }
-        print(f"{job}: {sum(mine.values()) / 1e3:.1f} ms, measured {sum(theirs.values()) / 1e3:.1f}")
+        print(
+            f"{job}: {sum(mine.values()) / 1e3:.1f} ms, measured {sum(theirs.values()) / 1e3:.1f}"
+        )
         for op in sorted({*mine, *theirs}, key=lambda op: -max(mine[op], theirs.get(op, 0)))[:24]:
             print(f"   {mine[op] / 1e3:8.2f} {theirs.get(op, 0) / 1e3:8.2f} ms  {op}")
 
@@ -101,7 +111,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--job", nargs="*", choices=NAMES, default=NAMES)
-    parser.add_argument("--beside", type=Path, help="results of a GPU to compare a virtual one with")
+    parser.add_argument(
+        "--beside", type=Path, help="results of a GPU to compare a virtual one with"
+    )
     parser.add_argument("--gpu", default="h200", help="the virtual GPU to compare")
     args = parser.parse_args()
     if args.beside:

@@ -5,11 +5,10 @@ python3 -m oomph run --steps 3 --out $OUT/real --json $OUT/real.json examples/tr
 python3 -m oomph run --steps 3 --out $OUT/realr --json $OUT/real_resnet.json examples/train_resnet.py 2>&1 | tail -30
 python3 -m oomph run --gpu h200 --steps 3 --out $OUT/virt --json $OUT/virtual.json examples/train_gpt.py 2>&1 | tail -30
 python3 -m oomph run --gpu h200 --steps 3 --out $OUT/virtr --json $OUT/virtual_resnet.json examples/train_resnet.py 2>&1 | tail -30
-cd bench/accuracy
-mkdir -p /tmp/snap
-for n in resnet50_b32_fp16 encoder_fp16_b32; do python3 cases_extra.py $n /tmp/snap/$n.pickle >/dev/null; done
-python3 -c "
-import json,cases,cases_more
-cases.SPECS.update(cases_more.SPECS); print(json.dumps(cases.run('tv_retinanet_b2',snapshot='/tmp/snap/tv_retinanet_b2.pickle')))"
-tar cJf $OUT/snap.tar.xz -C /tmp/snap .
+cd bench/accuracy/jobs
+snap=$(mktemp -d)
+python3 vision.py resnet50_b32_fp16 --snapshot $snap/resnet50_b32_fp16.pickle >/dev/null
+python3 plain_modules.py encoder_fp16_b32 --snapshot $snap/encoder_fp16_b32.pickle >/dev/null
+python3 boxes.py tv_retinanet_b2 --snapshot $snap/tv_retinanet_b2.pickle
+tar cJf $OUT/snap.tar.xz -C $snap .
 rm -rf $OUT/real/* $OUT/virt/* $OUT/realr/* $OUT/virtr/*

@@ -1,6 +1,6 @@
 """An out-of-memory error at every allocation of a training step, in turn: does training go on, exactly?
 
-    python bench/library/fault_sweep.py --out bench/library/faults_cpu.jsonl
+    python bench/library/fault_sweep.py --out bench/library/results/faults_cpu.jsonl
     oomph run --gpu h200 --quiet bench/library/fault_sweep.py --device cuda --out FILE
 
 Each case trains for a few steps with `oomph.TrainStep`; in one step the n-th allocation fails. Then a

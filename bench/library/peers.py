@@ -1,6 +1,6 @@
 """How many attempts each tool needs to find a batch size, and how good it is, on the virtual GPU.
 
-    oomph run --gpu rtx-3060 --no-measure --quiet bench/library/peers.py --out bench/library/peers.jsonl
+    oomph run --gpu rtx-3060 --no-measure --quiet bench/library/peers.py --out bench/library/results/peers.jsonl
 
 Composer's releases ask for torch before 2.7.1. It runs with the one here all the same, put beside the
 others without its requirements: `pip install --no-deps --target DIR mosaicml==0.32.1 …`, PYTHONPATH=DIR.

@@ -1,6 +1,6 @@
 """Speed and padding of MemoryBatchSampler, and the memory of its largest batch.
 
-    python bench/library/sampler.py --out bench/library/sampler.json
+    python bench/library/sampler.py --out bench/library/results/sampler.json
 
 Lengths are log-normal, like documents in tokens: median 180, at most 4,096. Plain batches have a fixed number
 of samples; bucketed ones sort windows of 100 batches by length (the usual length-grouped sampler). For a

@@ -7,7 +7,7 @@ into it, looks for CUDA functions that the wheel needs and the virtual GPU lacks
 through `oomph run --gpu h200`. An environment is about 5 GB and is removed when its results are kept,
 unless `--keep`. With uv on the PATH, files are linked and not copied, which is much quicker.
 
-`results.json` holds the latest result of each pair; README.md gets its tables from it (`--report`
+`results/versions.json` holds the latest result of each pair; README.md gets its tables from it (`--report`
 writes them without running anything). Exit status 1 if a job failed or a figure is off.
 """
 
@@ -27,7 +27,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-RESULTS = os.path.join(HERE, "results.json")
+RESULTS = os.path.join(HERE, "results", "versions.json")
 README = os.path.join(HERE, "README.md")
 ENVIRONMENTS = os.path.join(ROOT, ".matrix")
 MEASURED = "2.11.0"  # the version that the figures of bench/accuracy were measured with
@@ -35,12 +35,12 @@ LIMIT = 3600  # seconds of one job: torch.compile is slow on a busy machine
 
 # name: folder under bench/, script, argument. The first three have a measured truth.
 JOBS = {
-    "convolution": ("accuracy", "cases.py", "unet_b8_256"),
-    "transformer": ("accuracy", "cases.py", "gpt2_b8"),
-    "recurrent": ("accuracy", "cases.py", "lstm_lm"),
-    "convolution, bf16": ("matrix", "jobs.py", "residual_bf16"),
-    "torch.compile": ("matrix", "jobs.py", "compiled"),
-    "interface": ("matrix", "jobs.py", "interface"),
+    "convolution": ("accuracy", "jobs/vision.py", "unet_b8_256"),
+    "transformer": ("accuracy", "jobs/language.py", "gpt2_b8"),
+    "recurrent": ("accuracy", "jobs/recurrent.py", "lstm_lm"),
+    "convolution, bf16": ("matrix", "jobs/smoke.py", "residual_bf16"),
+    "torch.compile": ("matrix", "jobs/smoke.py", "compiled"),
+    "interface": ("matrix", "jobs/smoke.py", "interface"),
 }
 # Peaks of one job may differ by this much from those on the measured version; README.md says why
 # those differ that do.
@@ -198,7 +198,7 @@ def pair(torch, python, wheel, leave, only):
 
 
 def truth(case):
-    with open(os.path.join(ROOT, "bench", "accuracy", "h200.jsonl")) as file:
+    with open(os.path.join(ROOT, "bench", "accuracy", "results", "h200.jsonl")) as file:
         rows = {row["case"]: row for row in map(json.loads, file)}
     row = rows.get(case)
     return row and {"allocated_bytes": row["max_allocated"], "reserved_bytes": row["max_reserved"]}

@@ -5,7 +5,7 @@
 PYTORCH is a checkout of pytorch with its `test` folder. The memory part of test_cuda.py runs: the
 classes CLASSES whole, and of TestCuda the tests whose names match MEMORY; once with the native
 allocator's segments and once with expandable ones. A test that ends its process counts as crashed,
-one that takes over a minute as hung; the others go on. Results: results.json and the README's table.
+one that takes over a minute as hung; the others go on. Results: results/virtual.json and the README's table.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--python-path", type=Path, help="another copy of the package oomph")
     parser.add_argument("--timeout", type=float, default=900)
     parser.add_argument("--real", action="store_true", help="on this machine's GPU, for comparison")
-    parser.add_argument("--results", type=Path, default=HERE / "results.json")
+    parser.add_argument("--results", type=Path, default=HERE / "results" / "virtual.json")
     parser.add_argument("--only", default="", help="tests whose names match; results are not kept")
     args = parser.parse_args()
     args.source = args.source.resolve()

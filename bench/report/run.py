@@ -1,6 +1,6 @@
 """Measures the report of a long history: its size, how long it takes to write, open and pan.
 
-    make bench-report        or: python bench/report/run.py --out bench/report/results.json
+    make bench-report        or: python bench/report/run.py --out bench/report/results/virtual.json
 
 A job of eight steps is recorded on the virtual GPU and its last step repeated until there are five
 million events (crates/oomph-trace/examples/repeat_steps.rs). `oomph report` makes the page, and

@@ -4,7 +4,7 @@
 
 DIR holds the repositories of scripts.toml, each under its own name (`git clone`, then
 `git checkout` of the commit). Data is generated into the checkouts; nothing is downloaded.
-Results go to results.jsonl (one line a script, replaced when it runs again) and the README's table.
+Results go to results/virtual.jsonl (one line a script, replaced when it runs again) and the README's table.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 import make_data
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results.jsonl"
+RESULTS = HERE / "results" / "virtual.jsonl"
 README = HERE / "README.md"
 BEGIN, END = "<!-- table by run.py -->", "<!-- end of table -->"
 

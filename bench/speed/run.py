@@ -20,7 +20,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CASES = os.path.join(HERE, "..", "accuracy")
+JOBS = os.path.join(HERE, "..", "accuracy", "jobs")
 OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
 IMPORTS = [sys.executable, "-c", "import torch, torchvision, transformers"]
 
@@ -33,7 +33,7 @@ def measure(command):
     if child == 0:
         # A process of its own, so that its children's peak is not mixed with other commands'.
         process = subprocess.run(
-            command, cwd=CASES, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            command, cwd=JOBS, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         usage = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         os.write(
@@ -49,7 +49,7 @@ def measure(command):
     return time.perf_counter() - began, resident
 
 
-def job(case, directory):
+def job(file, case, directory):
     return [
         OOMPH,
         "run",
@@ -60,7 +60,7 @@ def job(case, directory):
         "--quiet",
         "--out",
         directory,
-        "cases.py",
+        file,
         case,
     ]
 
@@ -73,8 +73,8 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         commands = dict(
             imports=IMPORTS,
-            gpt2_b8=job("gpt2_b8", place + "/a"),
-            resnet50_b32=job("resnet50_b32", place + "/b"),
+            gpt2_b8=job("language.py", "gpt2_b8", place + "/a"),
+            resnet50_b32=job("vision.py", "resnet50_b32", place + "/b"),
             help=[OOMPH, "--help"],
         )
         for command in commands.values():  # caches
@@ -84,7 +84,7 @@ def main():
             for name, command in commands.items():
                 seconds[name].append(measure(command)[0])
         imported = measure(IMPORTS)[1]
-        _, resident = measure(job("llama1b_bf16_b4", place + "/c"))
+        _, resident = measure(job("language.py", "llama1b_bf16_b4", place + "/c"))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     result = dict(
         date=time.strftime("%Y-%m-%d"),

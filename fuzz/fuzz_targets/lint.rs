@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         !linted
             .problems
             .iter()
-            .any(|problem| problem.message.contains("the linter failed"))
+            .any(|problem| problem.message.contains("oomph failed"))
     );
     if let Some(fixed) = fix(&source, &all, Applicability::Unsafe) {
         assert_eq!(fixed.linted.problems.len(), linted.problems.len());

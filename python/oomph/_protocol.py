@@ -102,8 +102,8 @@ class Settings:
     """The script ends after so many optimizer steps (or passes, if it infers)."""
     levers: list[dict[str, Any]]
     """What a plan changes in the script: each lever's name and parameters."""
-    variant: dict[str, Any]
-    """How the job is made smaller or larger: the arguments of `_recorder.resize.Variant`."""
+    resize: dict[str, Any]
+    """How the job is made smaller or larger: the arguments of `_recorder.resize.Resize`."""
     unknown: str
     """How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true."""
     unsupported: bool

@@ -31,10 +31,10 @@ def _end_with_command(directory: RunDirectory) -> None:
 
 def main() -> int:
     """Run the script named in `sys.argv`; returns its exit status."""
-    arguments = sys.argv[1:]
-    module = arguments[0] == "-m"
+    argv = sys.argv[1:]
+    module = argv[0] == "-m"
     # As Python would for this script or module: torch is looked for from there.
-    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(arguments[0]))
+    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(argv[0]))
     path = os.environ.pop(_protocol.RUN, None)
     if path is None:
         if not is_recorded():
@@ -45,7 +45,7 @@ def main() -> int:
             )
             return 2
         # A rank that a launcher started: it is recorded already.
-        script.run(arguments)
+        script.run(argv)
         return 0
     # The variable is gone: children of the script are not this run.
     directory = RunDirectory.of_settings(path)
@@ -59,7 +59,7 @@ def main() -> int:
     except Refused as refusal:
         return directory.refuse(refusal)
     try:
-        script.run(arguments)
+        script.run(argv)
     except SystemExit as stop:
         outcome = outcome_of(stop)
         if (

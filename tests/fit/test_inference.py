@@ -285,11 +285,11 @@ def test_the_largest_images_of_a_job_without_a_loader(tmp_path):
 
 def test_what_a_model_is_called_with_is_resized():
     import torch
-    from oomph._recorder.resize import Variant, sizes
+    from oomph._recorder.resize import Resize, sizes
 
     given = ((torch.zeros(4, 3, 32, 16),), {"tokens": torch.zeros(4, 7, dtype=torch.long), "k": 2})
     assert sizes(given) == {"batch": 4, "length": 7, "height": 32}
-    (image,), others = Variant(batch=6, length=9, height=64)._resize(given)
+    (image,), others = Resize(batch=6, length=9, height=64)._resize(given)
     assert image.shape == (6, 3, 64, 32)
     assert others["tokens"].shape == (6, 9) and others["k"] == 2
 

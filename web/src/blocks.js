@@ -9,7 +9,7 @@ export function colour(mode, index) {
   return css(`--${mode}-${index}`) || css("--category-7");
 }
 
-/** Where a kind of blocks was made, in a few words. */
+/** Where a kind of blocks was allocated, in a few words. */
 export function kindPlace(history, kind) {
   const { node, phase } = history.kind(kind);
   const frame = history.userFrame(node);
@@ -19,7 +19,7 @@ export function kindPlace(history, kind) {
   return phase === "unknown" ? "no stack recorded" : `${phase}, no line of your own`;
 }
 
-/** What tells kinds of the same line apart: the module, or the library's innermost line. */
+/** What distinguishes kinds of the same line: the module, or the library's innermost line. */
 export function kindNote(history, kind) {
   const { node, module, op } = history.kind(kind);
   if (module || op) return [module, op].filter(Boolean).join(" · ");
@@ -62,7 +62,7 @@ export function stack(history, node, most = Infinity) {
   const frames = history.frames(node);
   if (!frames.length) return h("div", { class: "quiet" }, "no stack recorded");
   const own = frames.filter((frame) => frame[3] === 2);
-  // C++ and what only passes calls on say least, and are most of a stack.
+  // C++ frames and frames that only pass calls on say least, and are most of a stack.
   const telling = frames.filter((frame) => frame[3] === 1 || frame[3] === 2);
   const list = (some) => h("ol", { class: "all" }, some.map((frame) => h("li", { class: frame[3] === 2 ? "mine" : frame[3] === 1 ? "python" : "native", title: frame[0] }, frameText(frame))));
   const below = telling.length ? telling : frames.filter((frame) => frame[3] === 0);

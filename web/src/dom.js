@@ -13,7 +13,7 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-/** Puts children in the place of what an element holds; what is nothing is left out, as in `h`. */
+/** Replaces an element's children; omits empty ones, as `h` does. */
 export function fill(element, ...children) {
   element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
 }

@@ -1,4 +1,4 @@
-// Amounts and names as people read them. The same rules as in the terminal.
+// Formats amounts and names by the same rules as the terminal.
 
 const UNITS = ["KiB", "MiB", "GiB", "TiB"];
 
@@ -21,7 +21,7 @@ export function signed(amount) {
   return amount > 0 ? `+${bytes(amount)}` : amount < 0 ? bytes(amount) : "±0 B";
 }
 
-/** Microseconds: `1.234 s`, `12.3 ms`. `step` is how exact it must be. */
+/** Microseconds: `1.234 s`, `12.3 ms`. `step` is the resolution. */
 export function duration(us, step = us / 100) {
   const pick = (unit, name) => {
     const digits = Math.max(0, Math.min(3, Math.ceil(-Math.log10(step / unit) - 0.01)));

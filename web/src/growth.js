@@ -13,7 +13,7 @@ export function growth() {
   const canvas = h("canvas", { class: "bars", role: "img", "aria-label": "Bytes that each step leaves behind" });
   const text = h("p", { class: "lead" });
   const table = h("table", { class: "grid" });
-  const heading = h("h3", {}, "Who leaves it");
+  const heading = h("h3", {}, "Where it is allocated");
   const element = h("div", { class: "growth" }, text, canvas, heading, h("div", { class: "table-box" }, table));
   const surface = new Surface(canvas, draw);
 
@@ -21,12 +21,12 @@ export function growth() {
     if (["history", "loaded", "selection", "theme", "tab"].some((name) => changed.has(name))) update();
   });
 
-  /** Steps whose leftovers are known, and what a usual one leaves. */
+  /** Steps whose leftovers are known, and what a typical one leaves. */
   function known(history) {
     const steps = history.head.growth.steps.map((step, index) => ({ ...step, index }));
     const judged = steps.filter((step) => step.left);
     const sums = judged.map((step) => step.left.reduce((sum, value) => sum + value, 0));
-    // The first step makes the optimizer's state; what the later ones leave is growth.
+    // The first step allocates the optimizer's state; what later steps leave is growth.
     const later = sums.slice(1).sort((a, b) => a - b);
     return { steps, judged, sums, usual: later.length ? later[later.length >> 1] : null };
   }
@@ -39,18 +39,18 @@ export function growth() {
     canvas.hidden = heading.hidden = table.hidden = !enough;
     if (!enough) {
       text.textContent = steps.length
-        ? "Only one step was recorded. What a step leaves behind shows at the end of the step after it: record at least two."
+        ? "Only one step was recorded. What a step leaves behind is known at the end of the next step: record at least two."
         : "No steps were found in this history.";
       return;
     }
     const growing = usual !== null && usual > 0;
     fill(text,
-      growing ? h("b", { class: "bad" }, `${bytes(usual)} stay behind with every step`) : h("b", {}, usual === null ? "Too few steps to tell growth from what is made once" : "Steps leave nothing behind"),
+      growing ? h("b", { class: "bad" }, `${bytes(usual)} stay behind with every step`) : h("b", {}, usual === null ? "Too few steps to tell growth from one-time allocations" : "Steps leave nothing behind"),
       growing
-        ? ": the median of all steps but the first, which makes what every later step uses again."
+        ? ": the median of all steps but the first, which allocates what all later steps reuse."
         : usual === null
-          ? ": the first step makes what all later ones use again, such as the optimizer's state."
-          : ", but for what the first one makes once and every later one uses again.",
+          ? ": the first step allocates what all later steps reuse, such as the optimizer's state."
+          : ", except what the first step allocates once and all later steps reuse.",
     );
     surface.request();
     rows(history);

@@ -1,6 +1,6 @@
-// One memory history: the levels that are there at once, and every block once it is unpacked.
+// One memory history: the levels, which are available at once, and every block, once unpacked.
 //
-// Moments count events: what holds at moment m is everything up to the m-th event. A block is there
+// Moments count events: the state at moment m is that after the m-th event. A block is alive
 // for start <= m < end.
 
 import { unpack } from "./payload.js";
@@ -64,7 +64,7 @@ export class History {
     const start = Uint32Array.from(columns.start);
     const end = new Uint32Array(blocks);
     const size = new Float64Array(blocks);
-    // Which block an event makes (+number + 1) or frees (−number − 1).
+    // Which block an event allocates (+number + 1) or frees (−number − 1).
     const events = new Int32Array(this.moments + 2);
     for (let block = 0; block < blocks; block++) {
       const life = columns.life[block];
@@ -277,7 +277,7 @@ export class History {
     }
   }
 
-  /** The numbers of the blocks that are there at a moment. */
+  /** The numbers of the blocks that are alive at a moment. */
   alive(moment) {
     const { start, end, blocks } = this.detail;
     const found = [];
@@ -285,7 +285,7 @@ export class History {
     return found;
   }
 
-  /** Series alive at a moment, by mode; exact once the blocks are there. */
+  /** Series alive at a moment, by mode; exact once the blocks are unpacked. */
   seriesAt(moment, mode) {
     const { names, offset, of } = this.modes[mode];
     if (!this.detail) {

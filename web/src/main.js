@@ -1,4 +1,4 @@
-// Puts the page together and reads the keyboard.
+// Assembles the page and handles the keyboard.
 
 import { unpack } from "./payload.js";
 import { bytes, count } from "./format.js";
@@ -18,7 +18,7 @@ const HELP = [
   ["+ −", "zoom"],
   ["0", "show everything"],
   ["p", "go to the peak or the failure"],
-  ["Shift ← →", "one event back or on (timeline focused)"],
+  ["Shift ← →", "one event back or forward (timeline focused)"],
   ["1 … 6", "the view below"],
   ["/", "search names, modules, lines"],
   ["Esc", "clear selection and search"],
@@ -29,12 +29,12 @@ const HELP = [
 async function start() {
   const app = document.getElementById("app");
   if (typeof DecompressionStream === "undefined") {
-    fill(app, h("p", { class: "loading" }, "This report needs a browser of 2023 or newer."));
+    fill(app, h("p", { class: "loading" }, "This report needs a browser from 2023 or later."));
     return;
   }
   const found = await unpack("page");
   if (!found) {
-    fill(app, h("p", { class: "loading" }, "This file holds no report data."));
+    fill(app, h("p", { class: "loading" }, "This file contains no report data."));
     return;
   }
   const page = found.head;
@@ -53,7 +53,7 @@ async function start() {
     top(),
     verdict(),
     ...(has ? [lines.element, h("div", { class: "below" }, tabs.element, inspector)] : [tabs.element]),
-    h("footer", {}, `oomph ${page.oomph}`, " · this file holds everything and asks nobody: it works offline"),
+    h("footer", {}, `oomph ${page.oomph}`, " · this file is self-contained and works offline"),
   );
   app.removeAttribute("aria-busy");
   keyboard(lines, tabs);
@@ -66,7 +66,7 @@ async function start() {
   });
   addEventListener("afterprint", () => document.body.classList.remove("printing"));
   window.oomph = { state, change, history: () => state.history, lines, tabs };
-  // First what can be seen, then every block.
+  // First what is visible, then every block.
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   performance.mark("oomph-overview");
   for (const history of state.histories) {
@@ -82,7 +82,7 @@ async function start() {
 
 function show(history) {
   const axes = axesOf(history);
-  // A virtual GPU computes nothing, so its clock says little.
+  // A virtual GPU computes nothing, so its clock is only an estimate.
   const usual = state.page.summary?.gpu.virtual && axes.includes("steps") ? "steps" : axes[0];
   state.axis = axes.includes(state.axis) ? state.axis : usual;
   const moment = failure(history)?.moment ?? history.head.peak;
@@ -92,7 +92,7 @@ function show(history) {
   change({ history, mode: usualMode(history), view: axisRange(history, state.axis), moment, selection: null, block: null });
 }
 
-/** Categories, unless most of the peak has none: then lines or phases tell more. */
+/** Categories, unless most of the peak has none: then lines or phases say more. */
 function usualMode(history) {
   const of = (mode) => history.seriesAt(history.head.peak, mode);
   const sum = (values) => values.reduce((total, value) => total + value, 0);

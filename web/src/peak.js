@@ -1,4 +1,4 @@
-// What is alive at the chosen moment: a flame graph of who made it, and the same as a table.
+// What is alive at the chosen moment: a flame graph of what allocated it, and the same as a table.
 
 import { bytes, frameText, percent } from "./format.js";
 import { Surface, css, fill, fitText, h, tooltip } from "./dom.js";
@@ -45,7 +45,7 @@ function flameTree(history, by, native, plumbing) {
     const kind = history.kind(number);
     let at = mapped[kind.node];
     if (at === 0) {
-      // Autograd's own threads have no Python stack; the module says as much.
+      // Autograd's own threads have no Python stack; the module is all we know.
       at = child(0, `\u0001${kind.phase}`, () => ({ name: `${kind.phase === "unknown" ? "" : `${kind.phase}, `}no line of your own`, mine: false }));
       for (const part of [kind.module, kind.op].filter(Boolean)) at = child(at, part, () => ({ name: part, mine: false }));
     }
@@ -151,7 +151,7 @@ export function peak() {
     });
   }
 
-  /** Which boxes there are, in shares of the width. */
+  /** The boxes, in shares of the width. */
   function arrange() {
     const { nodes, value, firstChild, next } = tree;
     if (!value[root]) root = 0;
@@ -194,7 +194,7 @@ export function peak() {
       context.fillStyle = box.node === 0 ? css("--root") : colour(state.mode, tree.main[box.node]);
       context.fillRect(x, y, Math.max(0.5, wide - 1), ROW - 1);
       if (box.node !== 0 && !node.mine) {
-        // Library code is paler, so that one's own lines stand out.
+        // Library code is paler, so that the user's own lines stand out.
         context.fillStyle = css("--pale");
         context.fillRect(x, y, Math.max(0.5, wide - 1), ROW - 1);
       }

@@ -34,7 +34,7 @@ export function space() {
     const { detail } = history;
     const shows = Boolean(detail?.has_space);
     for (const part of [canvas, slider, when, facts]) part.hidden = !shows;
-    empty.textContent = shows ? "" : !detail ? "Unpacking the blocks…" : "This history has no segments (a profiler's trace has none), so addresses mean nothing here.";
+    empty.textContent = shows ? "" : !detail ? "Unpacking the blocks…" : "This history has no segments (profiler traces have none), so it has no address space to show.";
     if (!shows) return;
     slider.max = String(history.moments);
     slider.value = String(state.moment);
@@ -103,7 +103,7 @@ export function space() {
 
   function summarize(history) {
     const { blocks, segments } = current(history);
-    // Holes: what lies in a segment and in no block.
+    // Holes: parts of a segment that no block covers.
     let largest = 0;
     let holes = 0;
     let free = 0;

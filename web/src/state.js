@@ -1,4 +1,4 @@
-// What all views share. A change tells every view; nobody talks to another view.
+// What all views share. A change notifies every view; views never call each other.
 
 export const state = {
   page: null,

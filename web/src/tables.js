@@ -36,7 +36,7 @@ function copyable(text) {
 export function whatIf() {
   const rows = state.page.what_if ?? [];
   if (!rows.length) {
-    return h("p", { class: "empty" }, "No other allocator settings were replayed: the history is too long for it here, or has no segments. ", h("code", {}, "oomph replay SNAPSHOT --search"), " asks at length.");
+    return h("p", { class: "empty" }, "No other allocator settings were replayed: the history is too long for it here, or has no segments. ", h("code", {}, "oomph replay SNAPSHOT --search"), " tries them anyway.");
   }
   const most = Math.max(...rows.map((row) => Math.max(row.peak_reserved, row.needs ?? 0)));
   const [current] = rows;
@@ -51,7 +51,7 @@ export function whatIf() {
       { class: "lead" },
       best
         ? [h("b", {}, best.fits && !current.fits ? "Another setting would have fitted" : `Another setting needs ${bytes((current.needs ?? current.peak_reserved) - (best.needs ?? best.peak_reserved))} less`), ": replayed on the exact history, with every other byte unchanged."]
-        : [h("b", {}, "No setting does with less"), ": replayed on the exact history, the settings at hand are as good as any."],
+        : [h("b", {}, "No setting needs less"), ": replayed on the exact history, the current settings are as good as any."],
     ),
     h(
       "div",
@@ -88,7 +88,7 @@ export function plans() {
   return h(
     "div",
     { class: "plans" },
-    h("p", { class: "lead" }, capacity ? `Peaks beside the capacity of ${bytes(capacity)}; the line marks it.` : "Peaks as planned, and as measured."),
+    h("p", { class: "lead" }, capacity ? `Peaks against the capacity of ${bytes(capacity)}; the line marks it.` : "Peaks as planned, and as measured."),
     h(
       "div",
       { class: "table-box" },

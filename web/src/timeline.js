@@ -215,7 +215,7 @@ export function timeline() {
     context.globalAlpha = 1;
   }
 
-  /** Persistent things below, passing ones above. */
+  /** Persistent series below, transient ones above. */
   function seriesOrder(series) {
     return [...Array(series).keys()];
   }
@@ -228,7 +228,7 @@ export function timeline() {
     const key = detail[history.modes[mode].of];
     const series = history.modes[mode].names.length;
     const atLeast = (top / box.height) * 1.2;
-    // Those that are worth a band of their own; the rest of each series lies below them.
+    // Blocks large enough for their own band; the rest of each series lies below them.
     let shown = [];
     for (let block = 0; block < detail.blocks && detail.start[block] <= last; block++) {
       if (detail.end[block] > first && detail.bytes[block] >= atLeast) shown.push(block);
@@ -331,7 +331,7 @@ export function timeline() {
       let varies = 0;
       for (let x = 0; x < data.high.length; x++) if (data.low[x] < data.high[x] * 0.98) varies++;
       if (varies > data.high.length / 4) {
-        // What stays between the peaks that one pixel holds.
+        // What stays alive between the peaks within one pixel.
         context.strokeStyle = css("--low");
         stepLine(context, box, data.low, y);
       }

@@ -7,7 +7,7 @@ import { colour } from "./blocks.js";
 import { failure } from "./timeline.js";
 import { amountBar } from "./tables.js";
 
-/** Categories of a run's summary: their names, and which colours they have. */
+/** Categories of a run's summary: their names and colours. */
 const PARTS = [
   ["parameters", "parameters", 0],
   ["gradients", "gradients", 1],
@@ -103,7 +103,7 @@ function fillBar() {
   );
 }
 
-/** Each rank of a job of several: its peak, and who differs or failed. */
+/** Each rank of a distributed job: its peak, and which rank differs or failed. */
 function ranks() {
   const { summary } = state.page;
   if (!summary?.ranks?.length) return null;
@@ -126,7 +126,7 @@ function ranks() {
     { class: "ranks", open: all.length <= 16 },
     h("summary", {}, count(all.length, "rank")),
     outlier ? h("p", {}, h("b", {}, `rank ${outlier.rank}`), ` differs from the others by ${signed(outlier.difference_bytes)}`, parts.length ? ` (${parts.join(", ")})` : "") : null,
-    culprit ? h("p", {}, h("b", {}, `rank ${culprit.rank}`), " failed the others", culprit.failure ? `: ${culprit.failure.split("\n")[0]}` : "") : null,
+    culprit ? h("p", {}, h("b", {}, `rank ${culprit.rank}`), " made the others fail", culprit.failure ? `: ${culprit.failure.split("\n")[0]}` : "") : null,
     h(
       "div",
       { class: "table-box" },
@@ -194,13 +194,13 @@ function notes() {
   for (const item of explanation?.problems ?? []) list.push(["note", item.message]);
   if (summary?.failure) list.push(["error", summary.failure]);
   for (const history of state.histories) {
-    if (history.head.left_out) list.push(["note", `${history.head.name}: ${count(history.head.left_out, "block")} below ${bytes(history.head.left_out_below)} are in the sums, but not shown one by one`]);
+    if (history.head.left_out) list.push(["note", `${history.head.name}: ${count(history.head.left_out, "block")} below ${bytes(history.head.left_out_below)} count in the sums but are not shown individually`]);
   }
   if (!list.length) return null;
   return h(
     "details",
     { class: "notes", open: list.length <= 2 },
-    h("summary", {}, `What this rests on (${list.length})`),
+    h("summary", {}, `Assumptions and notes (${list.length})`),
     h("ul", {}, list.map(([name, text]) => h("li", {}, h("b", {}, name), " ", text))),
   );
 }

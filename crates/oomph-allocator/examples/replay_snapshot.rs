@@ -5,15 +5,16 @@ use std::time::Instant;
 
 use oomph_allocator::{Config, Device, Program, TorchVersion, replay};
 
-fn main() {
+fn main() -> std::io::Result<()> {
     for path in std::env::args_os().skip(1).map(PathBuf::from) {
-        let (trace, problems) = match oomph_trace::snapshot::read(&path) {
-            Ok(read) => read,
-            Err(error) => {
-                println!("error: {error}");
-                continue;
-            }
-        };
+        let (trace, problems) =
+            match oomph_trace::snapshot::read(std::fs::File::open(&path)?, &path) {
+                Ok(read) => read,
+                Err(error) => {
+                    println!("error: {error}");
+                    continue;
+                }
+            };
         let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
         for device in trace.used_devices() {
             let begin = Instant::now();
@@ -86,4 +87,5 @@ fn main() {
             }
         }
     }
+    Ok(())
 }

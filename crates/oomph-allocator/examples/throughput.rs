@@ -7,9 +7,9 @@ use oomph_allocator::{Config, Device, Program, TorchVersion, replay};
 
 const REPEATS: usize = 3;
 
-fn main() {
+fn main() -> std::io::Result<()> {
     for path in std::env::args_os().skip(1).map(PathBuf::from) {
-        let (trace, _) = match oomph_trace::snapshot::read(&path) {
+        let (trace, _) = match oomph_trace::snapshot::read(std::fs::File::open(&path)?, &path) {
             Ok(read) => read,
             Err(error) => {
                 println!("error: {error}");
@@ -43,4 +43,5 @@ fn main() {
             rate(best(&predict)),
         );
     }
+    Ok(())
 }

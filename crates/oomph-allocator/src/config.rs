@@ -55,6 +55,19 @@ impl TorchVersion {
     }
 }
 
+/// A text that is no version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected a version like 2.11, found {0:?}")]
+pub struct ParseVersionError(String);
+
+impl std::str::FromStr for TorchVersion {
+    type Err = ParseVersionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text).ok_or_else(|| ParseVersionError(text.to_owned()))
+    }
+}
+
 impl fmt::Display for TorchVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)

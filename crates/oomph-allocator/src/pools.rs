@@ -17,7 +17,7 @@ use crate::replay::{self, Conflict};
 
 /// Pools that are inferred have this as the first half of their id, which PyTorch never gives out.
 const INFERRED: u64 = u64::MAX;
-/// Private pools that are told apart; further ones count as one of them.
+/// The number of private pools that are distinguished; further ones share one of them.
 const MAX_POOLS: usize = 12;
 /// Events that are replayed in all while pools are inferred: some seconds.
 const MAX_WORK: usize = 30_000_000;
@@ -187,8 +187,8 @@ fn apply(program: &mut Program) {
     }
 }
 
-/// Puts the ends of private pools into the program. What a pool holds is given back only when
-/// nobody uses the pool any more, so the first release after its last allocation is its end.
+/// Adds the ends of private pools to the program. A pool gives memory back only when nothing uses it
+/// any more, so the first release after its last allocation marks its end.
 pub(crate) fn retire(program: &mut Program) {
     program
         .ops

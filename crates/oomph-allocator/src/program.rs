@@ -51,10 +51,9 @@ impl Pools {
         })
     }
 
-    /// The pool of a number.
+    /// The pool of a number that these pools gave.
     pub fn get(&self, index: PoolIndex) -> PoolId {
-        let found = self.ids.get(index.0 as usize);
-        found.copied().unwrap_or(PoolId::DEFAULT)
+        self.ids[index.0 as usize]
     }
 }
 
@@ -162,8 +161,6 @@ pub struct Program {
     pub events: usize,
     /// The most that was reserved at any moment, as recorded.
     pub recorded_peak_reserved: u64,
-    /// What was reserved at the end, as recorded.
-    pub recorded_reserved_at_end: u64,
     /// What does not add up.
     pub problems: Vec<Problem>,
     /// Whether the events tell the pools.
@@ -569,7 +566,6 @@ impl Program {
             self.ops.push(Op::EmptyCache);
         }
         self.recorded_peak_reserved = peak;
-        self.recorded_reserved_at_end = reserved;
         if unknown_frees > 0 {
             self.problems.push(Problem::new(
                 ProblemKind::Incomplete,

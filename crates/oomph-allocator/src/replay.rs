@@ -161,27 +161,23 @@ impl Driver for Tape {
 }
 
 /// The blocks of a program's allocations while it runs.
-struct Blocks(Vec<BlockId>);
+struct Blocks(Vec<Option<BlockId>>);
 
 impl Blocks {
-    const NONE: BlockId = BlockId(u32::MAX);
-
     fn new(program: &Program) -> Self {
-        Self(vec![Self::NONE; program.allocations.len()])
+        Self(vec![None; program.allocations.len()])
     }
 
     #[inline]
     fn set(&mut self, allocation: u32, block: BlockId) {
         if let Some(slot) = self.0.get_mut(allocation as usize) {
-            *slot = block;
+            *slot = Some(block);
         }
     }
 
     #[inline]
     fn take(&mut self, allocation: u32) -> Option<BlockId> {
-        let slot = self.0.get_mut(allocation as usize)?;
-        let block = std::mem::replace(slot, Self::NONE);
-        (block != Self::NONE).then_some(block)
+        self.0.get_mut(allocation as usize)?.take()
     }
 }
 

@@ -3,19 +3,17 @@
 //! The order of checks, and which candidate is tried, follow PyTorch's `CUDACachingAllocator`
 //! step by step: two allocators that differ in one tie give different addresses from there on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::{Config, LARGE_ROUNDING, MIN_BLOCK, SMALL_LIMIT, SMALL_SEGMENT, TOO_MUCH};
 use crate::driver::Driver;
 use crate::size_index::{Entry, SizeIndex};
+use crate::table::{Place, Table};
 use oomph_trace::PoolId;
 
-/// No block.
-const NONE: u32 = u32::MAX;
-
-/// A handle to a block that was handed out.
+/// A handle to a block that a simulator handed out, for that simulator only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BlockId(pub(crate) u32);
+pub struct BlockId(Place<Block>);
 
 /// The request could not be served, even after everything cached was given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -27,20 +25,39 @@ pub struct OutOfMemory {
     pub reserved: u64,
 }
 
+/// What a block lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backing {
+    /// A segment of `cudaMalloc`.
+    Plain,
+    /// Pages of an expandable segment.
+    Mapped(Place<Expandable>),
+    /// Address space of an expandable segment that has no pages yet.
+    Unmapped(Place<Expandable>),
+}
+
+impl Backing {
+    const fn is_expandable(self) -> bool {
+        !matches!(self, Self::Plain)
+    }
+
+    const fn is_mapped(self) -> bool {
+        !matches!(self, Self::Unmapped(_))
+    }
+}
+
 #[derive(Debug, Clone)]
-struct Block {
+pub(crate) struct Block {
     addr: u64,
     size: u64,
     requested: u64,
     stream: u64,
     gc_base: u64,
-    prev: u32,
-    next: u32,
-    pool: u32,
-    // Index of the expandable segment, NONE for a plain one.
-    expandable: u32,
+    prev: Option<Place<Block>>,
+    next: Option<Place<Block>>,
+    pool: Place<Pool>,
+    backing: Backing,
     allocated: bool,
-    mapped: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -50,9 +67,9 @@ struct Pool {
     // The default pools always; a private pool once nobody uses it any more.
     gives_back: bool,
     // By stream, ascending; almost always one.
-    free: Vec<(u64, SizeIndex)>,
-    // Unmapped parts of expandable segments: (stream, address, block).
-    unmapped: BTreeSet<(u64, u64, u32)>,
+    free: Vec<(u64, SizeIndex<Place<Block>>)>,
+    // Unmapped parts of expandable segments by stream: (address, block).
+    unmapped: BTreeMap<u64, BTreeSet<(u64, Place<Block>)>>,
     get_free_calls: u64,
 }
 
@@ -60,6 +77,39 @@ struct Pool {
 struct Expandable {
     start: u64,
     page: u64,
+}
+
+/// The pools of one id.
+#[derive(Debug, Clone, Copy)]
+struct PoolPair {
+    large: Place<Pool>,
+    small: Place<Pool>,
+}
+
+impl PoolPair {
+    fn for_size(self, rounded: u64) -> Place<Pool> {
+        if rounded <= SMALL_LIMIT {
+            self.small
+        } else {
+            self.large
+        }
+    }
+}
+
+impl Table<Pool> {
+    fn add_pair(&mut self, id: PoolId) -> PoolPair {
+        let [large, small] = [false, true].map(|is_small| {
+            self.add(Pool {
+                is_small,
+                id,
+                gives_back: id == PoolId::DEFAULT,
+                free: Vec::new(),
+                unmapped: BTreeMap::new(),
+                get_free_calls: 0,
+            })
+        });
+        PoolPair { large, small }
+    }
 }
 
 /// Amounts of memory now, and their peaks.
@@ -86,10 +136,11 @@ pub struct Stats {
 pub struct Simulator<D> {
     config: Config,
     driver: D,
-    blocks: Vec<Block>,
-    vacant: Vec<u32>,
-    pools: Vec<Pool>,
-    expandable: Vec<Expandable>,
+    blocks: Table<Block>,
+    vacant: Vec<Place<Block>>,
+    pools: Table<Pool>,
+    default_pools: PoolPair,
+    expandable: Table<Expandable>,
     stats: Stats,
     // Whether a GC threshold and a limit are both set.
     collects_garbage: bool,
@@ -103,31 +154,19 @@ impl<D: Driver> Simulator<D> {
             .memory_fraction
             .map(|share| (share * driver.device_total() as f64) as u64);
         let limit = driver.limit().or(fraction);
-        let mut simulator = Self {
+        let mut pools = Table::default();
+        let default_pools = pools.add_pair(PoolId::DEFAULT);
+        Self {
             collects_garbage: config.gc_threshold > 0.0 && limit.is_some(),
             limit: limit.unwrap_or(u64::MAX),
             config,
             driver,
-            blocks: Vec::new(),
+            blocks: Table::default(),
             vacant: Vec::new(),
-            pools: Vec::new(),
-            expandable: Vec::new(),
+            pools,
+            default_pools,
+            expandable: Table::default(),
             stats: Stats::default(),
-        };
-        simulator.add_pools(PoolId::DEFAULT);
-        simulator
-    }
-
-    fn add_pools(&mut self, id: PoolId) {
-        for is_small in [false, true] {
-            self.pools.push(Pool {
-                is_small,
-                id,
-                gives_back: id == PoolId::DEFAULT,
-                free: Vec::new(),
-                unmapped: BTreeSet::new(),
-                get_free_calls: 0,
-            });
         }
     }
 
@@ -163,60 +202,65 @@ impl<D: Driver> Simulator<D> {
     }
 
     #[inline]
-    fn block(&self, id: u32) -> &Block {
-        // Indices come from this table and are never NONE here; the fallback keeps a broken
-        // invariant from ending the process.
-        static NOTHING: Block = Block {
-            addr: 0,
-            size: 0,
-            requested: 0,
-            stream: 0,
-            gc_base: 0,
-            prev: NONE,
-            next: NONE,
-            pool: 0,
-            expandable: NONE,
-            allocated: true,
-            mapped: true,
-        };
-        self.blocks.get(id as usize).unwrap_or(&NOTHING)
+    fn block(&self, id: Place<Block>) -> &Block {
+        &self.blocks[id]
     }
 
     #[inline]
-    fn with<T: Default>(&mut self, id: u32, change: impl FnOnce(&mut Block) -> T) -> T {
-        self.blocks
-            .get_mut(id as usize)
-            .map(change)
-            .unwrap_or_default()
+    fn with(&mut self, id: Place<Block>, change: impl FnOnce(&mut Block)) {
+        change(&mut self.blocks[id]);
     }
 
-    fn new_block(&mut self, block: Block) -> u32 {
+    fn new_block(&mut self, block: Block) -> Place<Block> {
         if let Some(id) = self.vacant.pop() {
-            self.with(id, |slot| *slot = block);
+            self.blocks[id] = block;
             return id;
         }
-        self.blocks.push(block);
-        self.blocks.len() as u32 - 1
+        self.blocks.add(block)
     }
 
-    fn pool_index(&mut self, id: PoolId, rounded: u64) -> u32 {
-        let small = u32::from(rounded <= SMALL_LIMIT);
+    fn find_pool(&self, id: PoolId, rounded: u64) -> Option<Place<Pool>> {
+        let is_small = rounded <= SMALL_LIMIT;
+        self.pools
+            .iter()
+            .find(|(_, pool)| pool.id == id && pool.is_small == is_small)
+            .map(|(place, _)| place)
+    }
+
+    fn pool_index(&mut self, id: PoolId, rounded: u64) -> Place<Pool> {
         if id == PoolId::DEFAULT {
-            return small;
+            return self.default_pools.for_size(rounded);
         }
-        let found = self.pools.iter().position(|pool| pool.id == id);
-        let large = found.unwrap_or_else(|| {
-            self.add_pools(id);
-            self.pools.len() - 2
-        });
-        large as u32 + small
+        self.private_pool(id, rounded)
     }
 
-    fn pool(&mut self, index: u32) -> Option<&mut Pool> {
-        self.pools.get_mut(index as usize)
+    #[cold]
+    fn private_pool(&mut self, id: PoolId, rounded: u64) -> Place<Pool> {
+        self.find_pool(id, rounded)
+            .unwrap_or_else(|| self.pools.add_pair(id).for_size(rounded))
     }
 
-    fn insert_free(&mut self, id: u32) {
+    #[inline(never)]
+    fn add_unmapped(&mut self, id: Place<Block>) {
+        let (pool, stream, addr) = self.unmapped_key(id);
+        let unmapped = self.pools[pool].unmapped.entry(stream).or_default();
+        unmapped.insert((addr, id));
+    }
+
+    #[inline(never)]
+    fn remove_unmapped(&mut self, id: Place<Block>) {
+        let (pool, stream, addr) = self.unmapped_key(id);
+        if let Some(unmapped) = self.pools[pool].unmapped.get_mut(&stream) {
+            unmapped.remove(&(addr, id));
+        }
+    }
+
+    fn unmapped_key(&self, id: Place<Block>) -> (Place<Pool>, u64, u64) {
+        let block = self.block(id);
+        (block.pool, block.stream, block.addr)
+    }
+
+    fn insert_free(&mut self, id: Place<Block>) {
         let block = self.block(id);
         let (pool, stream, entry) = (
             block.pool,
@@ -227,7 +271,7 @@ impl<D: Driver> Simulator<D> {
                 block: id,
             },
         );
-        let Some(pool) = self.pool(pool) else { return };
+        let pool = &mut self.pools[pool];
         let calls = pool.get_free_calls;
         if let Some((_, index)) = pool.free.iter_mut().find(|(other, _)| *other == stream) {
             index.insert(entry);
@@ -240,17 +284,17 @@ impl<D: Driver> Simulator<D> {
         self.with(id, |block| block.gc_base = calls);
     }
 
-    fn remove_free(&mut self, id: u32) {
+    fn remove_free(&mut self, id: Place<Block>) {
         let block = self.block(id);
         let (pool, stream, size, addr) = (block.pool, block.stream, block.size, block.addr);
-        if let Some(pool) = self.pool(pool)
-            && let Some((_, index)) = pool.free.iter_mut().find(|(other, _)| *other == stream)
-        {
+        let pool = &mut self.pools[pool];
+        if let Some((_, index)) = pool.free.iter_mut().find(|(other, _)| *other == stream) {
             index.remove(size, addr);
         }
     }
 
     /// Hands out a block.
+    #[inline]
     pub fn malloc(
         &mut self,
         requested: u64,
@@ -302,36 +346,42 @@ impl<D: Driver> Simulator<D> {
     /// The free block that would serve a request, by its address.
     pub fn free_block_at(&self, requested: u64, stream: u64, pool_id: PoolId) -> Option<u64> {
         let rounded = self.config.round_size(requested);
-        let small = usize::from(rounded <= SMALL_LIMIT);
-        let pool = self.pools.iter().position(|pool| pool.id == pool_id)? + small;
-        self.find_free_block(pool as u32, stream, rounded)
+        let pool = self.find_pool(pool_id, rounded)?;
+        self.find_free_block(pool, stream, rounded)
             .map(|id| self.block(id).addr)
     }
 
-    fn find_free_block(&self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
-        let pool = self.pools.get(pool as usize)?;
-        let (_, index) = pool.free.iter().find(|&&(other, _)| other == stream)?;
+    fn find_free_block(
+        &self,
+        pool: Place<Pool>,
+        stream: u64,
+        rounded: u64,
+    ) -> Option<Place<Block>> {
+        let (_, index) = self.pools[pool]
+            .free
+            .iter()
+            .find(|&&(other, _)| other == stream)?;
         let (mut cursor, mut entry) = index.lower_bound(rounded)?;
-        if self.block(entry.block).expandable != NONE {
+        if self.block(entry.block).backing.is_expandable() {
             if self.config.expandable_segments {
                 // Ranked by the size that the block could grow to.
-                let grown = |id: u32| {
+                let grown = |id: Place<Block>| {
                     let block = self.block(id);
-                    let next = self.block(block.next);
-                    if block.next != NONE && !next.mapped {
-                        block.size.saturating_add(next.size)
-                    } else {
-                        block.size
+                    match block.next.map(|next| self.block(next)) {
+                        Some(next) if !next.backing.is_mapped() => {
+                            block.size.saturating_add(next.size)
+                        }
+                        _ => block.size,
                     }
                 };
                 while let Some((next_cursor, next)) = index.next(cursor)
-                    && self.block(next.block).expandable != NONE
+                    && self.block(next.block).backing.is_expandable()
                     && grown(next.block) < grown(entry.block)
                 {
                     (cursor, entry) = (next_cursor, next);
                 }
             } else {
-                while self.block(entry.block).expandable != NONE {
+                while self.block(entry.block).backing.is_expandable() {
                     (cursor, entry) = index.next(cursor)?;
                 }
             }
@@ -348,18 +398,27 @@ impl<D: Driver> Simulator<D> {
         Some(entry.block)
     }
 
-    fn get_free_block(&mut self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
-        if self.collects_garbage
-            && let Some(pool) = self.pool(pool)
-        {
-            pool.get_free_calls += 1;
+    fn get_free_block(
+        &mut self,
+        pool: Place<Pool>,
+        stream: u64,
+        rounded: u64,
+    ) -> Option<Place<Block>> {
+        if self.collects_garbage {
+            self.pools[pool].get_free_calls += 1;
         }
         let id = self.find_free_block(pool, stream, rounded)?;
         self.remove_free(id);
         Some(id)
     }
 
-    fn alloc_block(&mut self, pool: u32, stream: u64, rounded: u64, segment: u64) -> Option<u32> {
+    fn alloc_block(
+        &mut self,
+        pool: Place<Pool>,
+        stream: u64,
+        rounded: u64,
+        segment: u64,
+    ) -> Option<Place<Block>> {
         // An expandable segment may have the room mapped already; the limit comes first all the same.
         if self.stats.reserved.saturating_add(segment) > self.limit || self.driver.refuses() {
             return None;
@@ -375,12 +434,11 @@ impl<D: Driver> Simulator<D> {
             requested: 0,
             stream,
             gc_base: 0,
-            prev: NONE,
-            next: NONE,
+            prev: None,
+            next: None,
             pool,
-            expandable: NONE,
+            backing: Backing::Plain,
             allocated: false,
-            mapped: true,
         }))
     }
 
@@ -391,14 +449,11 @@ impl<D: Driver> Simulator<D> {
         stats.driver_allocs += 1;
     }
 
-    fn hand_out(&mut self, id: u32, requested: u64, rounded: u64) -> BlockId {
+    fn hand_out(&mut self, id: Place<Block>, requested: u64, rounded: u64) -> BlockId {
         let block = self.block(id);
         let size = block.size;
         let rest = size.saturating_sub(rounded);
-        let is_small = self
-            .pools
-            .get(block.pool as usize)
-            .is_some_and(|pool| pool.is_small);
+        let is_small = self.pools[block.pool].is_small;
         let split = if is_small || self.config.expandable_segments {
             rest >= MIN_BLOCK
         } else {
@@ -413,19 +468,18 @@ impl<D: Driver> Simulator<D> {
                 stream: block.stream,
                 gc_base: 0,
                 prev: block.prev,
-                next: id,
+                next: Some(id),
                 pool: block.pool,
-                expandable: block.expandable,
+                backing: block.backing,
                 allocated: true,
-                mapped: true,
             };
             let before = front.prev;
             let front = self.new_block(front);
-            if before != NONE {
-                self.with(before, |block| block.next = front);
+            if let Some(before) = before {
+                self.with(before, |block| block.next = Some(front));
             }
             self.with(id, |block| {
-                block.prev = front;
+                block.prev = Some(front);
                 block.addr = block.addr.saturating_add(rounded);
                 block.size = rest;
             });
@@ -446,11 +500,11 @@ impl<D: Driver> Simulator<D> {
         BlockId(id)
     }
 
-    /// Takes a block back; all streams are done with it.
+    /// Takes a block back; all streams are done with it. One that is free already stays free.
     pub fn free(&mut self, id: BlockId) {
         let id = id.0;
         let block = self.block(id);
-        if !block.allocated || id as usize >= self.blocks.len() {
+        if !block.allocated {
             return;
         }
         let (size, requested, prev, next) = (block.size, block.requested, block.prev, block.next);
@@ -463,41 +517,36 @@ impl<D: Driver> Simulator<D> {
     }
 
     /// Takes `other` into its neighbour `id` if both are free and alike.
-    fn merge(&mut self, id: u32, other: u32) {
-        if other == NONE {
-            return;
-        }
+    fn merge(&mut self, id: Place<Block>, other: Option<Place<Block>>) {
+        let Some(other) = other else { return };
         let from = self.block(other);
-        if from.allocated || from.mapped != self.block(id).mapped {
+        let is_mapped = from.backing.is_mapped();
+        if from.allocated || is_mapped != self.block(id).backing.is_mapped() {
             return;
         }
-        if from.mapped {
+        if is_mapped {
             self.remove_free(other);
         } else {
-            let key = (from.stream, from.addr, other);
-            let pool = from.pool;
-            if let Some(pool) = self.pool(pool) {
-                pool.unmapped.remove(&key);
-            }
+            self.remove_unmapped(other);
         }
         let from = self.block(other);
         let (addr, size, prev, next) = (from.addr, from.size, from.prev, from.next);
-        if next == id {
+        if next == Some(id) {
             self.with(id, |block| {
                 block.addr = addr;
                 block.prev = prev;
                 block.size = block.size.saturating_add(size);
             });
-            if prev != NONE {
-                self.with(prev, |block| block.next = id);
+            if let Some(prev) = prev {
+                self.with(prev, |block| block.next = Some(id));
             }
         } else {
             self.with(id, |block| {
                 block.next = next;
                 block.size = block.size.saturating_add(size);
             });
-            if next != NONE {
-                self.with(next, |block| block.prev = id);
+            if let Some(next) = next {
+                self.with(next, |block| block.prev = Some(id));
             }
         }
         self.vacant.push(other);
@@ -509,17 +558,17 @@ impl<D: Driver> Simulator<D> {
     pub fn releasable(&self) -> Vec<(u64, u64)> {
         self.pools
             .iter()
-            .filter(|pool| pool.gives_back)
-            .flat_map(|pool| &pool.free)
+            .filter(|(_, pool)| pool.gives_back)
+            .flat_map(|(_, pool)| &pool.free)
             .flat_map(|(_, index)| index.iter())
             .filter(|entry| self.is_whole_segment(entry.block))
             .map(|entry| (entry.addr, entry.size))
             .collect()
     }
 
-    fn is_whole_segment(&self, id: u32) -> bool {
+    fn is_whole_segment(&self, id: Place<Block>) -> bool {
         let block = self.block(id);
-        block.expandable == NONE && block.prev == NONE && block.next == NONE
+        block.backing == Backing::Plain && block.prev.is_none() && block.next.is_none()
     }
 
     /// Nobody uses a private pool any more (its graph or its `MemPool` is gone): from now on what
@@ -534,56 +583,57 @@ impl<D: Driver> Simulator<D> {
     /// `torch.cuda.empty_cache()`: gives back every segment that is wholly free, and the whole
     /// free pages of expandable ones, except those of private pools in use.
     pub fn empty_cache(&mut self) {
-        for pool in 0..self.pools.len() {
-            if self.pools.get(pool).is_some_and(|pool| pool.gives_back) {
-                self.release_pool(pool);
-            }
-        }
+        self.release_pools(|pool| pool.gives_back);
     }
 
     /// What the end of a `MemPool` does: gives back what is free of this pool only.
     pub fn empty_private_pool(&mut self, id: PoolId) {
         self.retire_pool(id);
-        for pool in 0..self.pools.len() {
-            if self.pools.get(pool).is_some_and(|pool| pool.id == id) {
-                self.release_pool(pool);
-            }
+        self.release_pools(|pool| pool.id == id);
+    }
+
+    fn release_pools(&mut self, which: impl Fn(&Pool) -> bool) {
+        let chosen: Vec<Place<Pool>> = self
+            .pools
+            .iter()
+            .filter(|(_, pool)| which(pool))
+            .map(|(place, _)| place)
+            .collect();
+        for pool in chosen {
+            self.release_pool(pool);
         }
     }
 
-    fn release_pool(&mut self, pool: usize) {
-        let entries: Vec<u32> = self
-            .pools
-            .get(pool)
-            .into_iter()
-            .flat_map(|pool| &pool.free)
+    fn release_pool(&mut self, pool: Place<Pool>) {
+        let entries: Vec<Place<Block>> = self.pools[pool]
+            .free
+            .iter()
             .flat_map(|(_, index)| index.iter())
             .map(|entry| entry.block)
             .collect();
         let mut to_unmap = Vec::new();
         for id in entries {
-            if self.block(id).expandable != NONE {
-                to_unmap.push(id);
-            } else if self.is_whole_segment(id) {
-                self.release(id);
+            match self.block(id).backing {
+                Backing::Mapped(segment) | Backing::Unmapped(segment) => {
+                    to_unmap.push((id, segment));
+                }
+                Backing::Plain if self.is_whole_segment(id) => self.release(id),
+                Backing::Plain => {}
             }
         }
-        for id in to_unmap {
-            self.unmap(id);
+        for (id, segment) in to_unmap {
+            self.unmap(id, segment);
             self.release_address_space(id);
         }
     }
 
     /// An expandable segment without a single page goes as a whole; the next one may lie elsewhere.
-    fn release_address_space(&mut self, id: u32) {
+    fn release_address_space(&mut self, id: Place<Block>) {
         let block = self.block(id);
-        if block.mapped || block.prev != NONE || block.next != NONE {
+        if block.backing.is_mapped() || block.prev.is_some() || block.next.is_some() {
             return;
         }
-        let (key, pool) = ((block.stream, block.addr, id), block.pool);
-        if let Some(pool) = self.pool(pool) {
-            pool.unmapped.remove(&key);
-        }
+        self.remove_unmapped(id);
         self.with(id, |block| block.allocated = true);
         self.vacant.push(id);
     }
@@ -593,7 +643,7 @@ impl<D: Driver> Simulator<D> {
         let found = self
             .pools
             .iter()
-            .flat_map(|pool| &pool.free)
+            .flat_map(|(_, pool)| &pool.free)
             .flat_map(|(_, index)| index.iter())
             .find(|entry| entry.addr == addr && self.is_whole_segment(entry.block));
         match found {
@@ -605,7 +655,7 @@ impl<D: Driver> Simulator<D> {
         }
     }
 
-    fn release(&mut self, id: u32) {
+    fn release(&mut self, id: Place<Block>) {
         self.remove_free(id);
         let block = self.block(id);
         let (addr, size) = (block.addr, block.size);
@@ -615,17 +665,23 @@ impl<D: Driver> Simulator<D> {
         self.vacant.push(id);
     }
 
-    fn release_available_cached_blocks(&mut self, pool: u32, stream: u64, rounded: u64) -> bool {
+    fn release_available_cached_blocks(
+        &mut self,
+        pool: Place<Pool>,
+        stream: u64,
+        rounded: u64,
+    ) -> bool {
         let wanted = rounded.max(self.config.max_split_size);
-        let Some(pool) = self.pools.get(pool as usize) else {
-            return false;
-        };
-        let Some((_, index)) = pool.free.iter().find(|&&(other, _)| other == stream) else {
+        let Some((_, index)) = self.pools[pool]
+            .free
+            .iter()
+            .find(|&&(other, _)| other == stream)
+        else {
             return false;
         };
         // The first that is large enough and not expandable …
         if let Some((_, entry)) = index.lower_bound(wanted)
-            && self.block(entry.block).expandable == NONE
+            && !self.block(entry.block).backing.is_expandable()
         {
             let whole = self.is_whole_segment(entry.block);
             if whole {
@@ -634,7 +690,7 @@ impl<D: Driver> Simulator<D> {
             return whole;
         }
         // … or the largest ones below it, until together they are large enough.
-        let candidates: Vec<Entry> = index
+        let candidates: Vec<Entry<Place<Block>>> = index
             .iter()
             .filter(|entry| entry.size < wanted && entry.size >= self.config.max_split_size)
             .filter(|entry| self.is_whole_segment(entry.block))
@@ -658,12 +714,10 @@ impl<D: Driver> Simulator<D> {
         let target = self.stats.reserved - threshold;
         let mut reclaimed = 0_u64;
         loop {
-            let Some(pool) = self.pools.first() else {
-                return;
-            };
+            let pool = &self.pools[self.default_pools.large];
             let calls = pool.get_free_calls;
-            let age = |id: u32| calls.saturating_sub(self.block(id).gc_base);
-            let mut candidates: Vec<u32> = pool
+            let age = |id: Place<Block>| calls.saturating_sub(self.block(id).gc_base);
+            let mut candidates: Vec<Place<Block>> = pool
                 .free
                 .iter()
                 .flat_map(|(_, index)| index.iter())
@@ -691,54 +745,47 @@ impl<D: Driver> Simulator<D> {
 
     // --- expandable segments ------------------------------------------------------------------
 
-    fn is_available(&self, id: u32) -> bool {
-        id != NONE && !self.block(id).allocated
+    fn is_available(&self, id: Place<Block>) -> bool {
+        !self.block(id).allocated
     }
 
-    fn find_expandable(&mut self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
-        let unmapped = &self.pools.get(pool as usize)?.unmapped;
-        for &(_, _, id) in unmapped
-            .range((stream, 0, 0)..)
-            .take_while(|&&(other, _, _)| other == stream)
-        {
+    fn find_expandable(
+        &mut self,
+        pool: Place<Pool>,
+        stream: u64,
+        rounded: u64,
+    ) -> Option<Place<Block>> {
+        for &(_, id) in self.pools[pool].unmapped.get(&stream).into_iter().flatten() {
             // A free block right before the unmapped space can be used with it.
             let before = self.block(id).prev;
-            let start = if self.is_available(before) {
-                before
-            } else {
-                id
-            };
+            let start = before.filter(|&id| self.is_available(id)).unwrap_or(id);
             let mut room = 0_u64;
-            let mut at = start;
-            while room < rounded && self.is_available(at) {
-                room = room.saturating_add(self.block(at).size);
-                at = self.block(at).next;
+            let mut at = Some(start);
+            while let Some(id) = at.filter(|&id| room < rounded && self.is_available(id)) {
+                room = room.saturating_add(self.block(id).size);
+                at = self.block(id).next;
             }
             if room >= rounded {
                 return Some(start);
             }
         }
-        let page = self.page_size(self.pools.get(pool as usize)?.is_small);
+        let page = self.page_size(self.pools[pool].is_small);
         let size = self.reservation(page);
         let start = self.driver.reserve(size)?;
-        let segment = self.expandable.len() as u32;
-        self.expandable.push(Expandable { start, page });
+        let segment = self.expandable.add(Expandable { start, page });
         let id = self.new_block(Block {
             addr: start,
             size,
             requested: 0,
             stream,
             gc_base: 0,
-            prev: NONE,
-            next: NONE,
+            prev: None,
+            next: None,
             pool,
-            expandable: segment,
+            backing: Backing::Unmapped(segment),
             allocated: false,
-            mapped: false,
         });
-        if let Some(pool) = self.pool(pool) {
-            pool.unmapped.insert((stream, start, id));
-        }
+        self.add_unmapped(id);
         (size >= rounded).then_some(id)
     }
 
@@ -760,36 +807,18 @@ impl<D: Driver> Simulator<D> {
             .saturating_mul(page)
     }
 
-    fn page_of(&self, id: u32) -> Expandable {
-        self.expandable
-            .get(self.block(id).expandable as usize)
-            .copied()
-            .unwrap_or(Expandable {
-                start: 0,
-                page: LARGE_ROUNDING,
-            })
-    }
-
-    /// Maps pages for at least `size` bytes at the start of an unmapped block.
-    fn map(&mut self, id: u32, size: u64) -> bool {
-        let page = self.page_of(id).page;
+    /// Maps pages for at least `size` bytes at the start of an unmapped block of `segment`.
+    fn map(&mut self, id: Place<Block>, segment: Place<Expandable>, size: u64) -> bool {
+        let page = self.expandable[segment].page;
         let block = self.block(id);
-        let (addr, whole, stream, pool, expandable, next) = (
-            block.addr,
-            block.size,
-            block.stream,
-            block.pool,
-            block.expandable,
-            block.next,
-        );
+        let (addr, whole, stream, pool, next) =
+            (block.addr, block.size, block.stream, block.pool, block.next);
         let mapped = size.div_ceil(page).saturating_mul(page).min(whole);
         if !self.driver.map(addr, mapped) {
             return false;
         }
-        if let Some(pool) = self.pool(pool) {
-            pool.unmapped.remove(&(stream, addr, id));
-        }
-        self.with(id, |block| block.mapped = true);
+        self.remove_unmapped(id);
+        self.with(id, |block| block.backing = Backing::Mapped(segment));
         if mapped < whole {
             let rest_addr = addr.saturating_add(mapped);
             let rest = self.new_block(Block {
@@ -798,23 +827,20 @@ impl<D: Driver> Simulator<D> {
                 requested: 0,
                 stream,
                 gc_base: 0,
-                prev: id,
+                prev: Some(id),
                 next,
                 pool,
-                expandable,
+                backing: Backing::Unmapped(segment),
                 allocated: false,
-                mapped: false,
             });
-            if next != NONE {
-                self.with(next, |block| block.prev = rest);
+            if let Some(next) = next {
+                self.with(next, |block| block.prev = Some(rest));
             }
             self.with(id, |block| {
-                block.next = rest;
+                block.next = Some(rest);
                 block.size = mapped;
             });
-            if let Some(pool) = self.pool(pool) {
-                pool.unmapped.insert((stream, rest_addr, rest));
-            }
+            self.add_unmapped(rest);
         }
         let (prev, next) = (self.block(id).prev, self.block(id).next);
         self.merge(id, prev);
@@ -824,22 +850,27 @@ impl<D: Driver> Simulator<D> {
         true
     }
 
-    fn grow_expandable(&mut self, pool: u32, stream: u64, rounded: u64) -> Option<u32> {
+    fn grow_expandable(
+        &mut self,
+        pool: Place<Pool>,
+        stream: u64,
+        rounded: u64,
+    ) -> Option<Place<Block>> {
         let mut candidate = self.find_expandable(pool, stream, rounded)?;
-        if !self.block(candidate).mapped {
+        if let Backing::Unmapped(segment) = self.block(candidate).backing {
             let size = self.block(candidate).size.min(rounded);
-            if !self.map(candidate, size) {
+            if !self.map(candidate, segment, size) {
                 return None;
             }
         }
         while self.block(candidate).size < rounded {
             let missing = rounded - self.block(candidate).size;
-            let next = self.block(candidate).next;
-            if next == NONE || self.block(next).mapped {
+            let next = self.block(candidate).next?;
+            let Backing::Unmapped(segment) = self.block(next).backing else {
                 return None;
-            }
+            };
             let size = self.block(next).size.min(missing);
-            if !self.map(next, size) {
+            if !self.map(next, segment, size) {
                 return None;
             }
             // Mapping merged the candidate into its neighbour.
@@ -849,17 +880,11 @@ impl<D: Driver> Simulator<D> {
         Some(candidate)
     }
 
-    /// Gives back the pages that lie wholly inside a free block.
-    fn unmap(&mut self, id: u32) {
-        let Expandable { start, page } = self.page_of(id);
+    /// Gives back the pages that lie wholly inside a free block of `segment`.
+    fn unmap(&mut self, id: Place<Block>, segment: Place<Expandable>) {
+        let Expandable { start, page } = self.expandable[segment];
         let block = self.block(id);
-        let (addr, size, stream, pool, expandable) = (
-            block.addr,
-            block.size,
-            block.stream,
-            block.pool,
-            block.expandable,
-        );
+        let (addr, size, stream, pool) = (block.addr, block.size, block.stream, block.pool);
         let offset = addr.saturating_sub(start);
         let first = offset.div_ceil(page).saturating_mul(page);
         let end = offset.saturating_add(size) / page * page;
@@ -868,27 +893,27 @@ impl<D: Driver> Simulator<D> {
         }
         let (unmapped_addr, unmapped_size) = (start.saturating_add(first), end - first);
         self.remove_free(id);
-        let piece = |addr: u64, size: u64, prev: u32, next: u32| Block {
-            addr,
-            size,
-            requested: 0,
-            stream,
-            gc_base: 0,
-            prev,
-            next,
-            pool,
-            expandable,
-            allocated: false,
-            mapped: true,
-        };
+        let piece =
+            |addr: u64, size: u64, prev: Option<Place<Block>>, next: Option<Place<Block>>| Block {
+                addr,
+                size,
+                requested: 0,
+                stream,
+                gc_base: 0,
+                prev,
+                next,
+                pool,
+                backing: Backing::Mapped(segment),
+                allocated: false,
+            };
         let before = unmapped_addr - addr;
         if before > 0 {
             let prev = self.block(id).prev;
-            let new = self.new_block(piece(addr, before, prev, id));
-            if prev != NONE {
-                self.with(prev, |block| block.next = new);
+            let new = self.new_block(piece(addr, before, prev, Some(id)));
+            if let Some(prev) = prev {
+                self.with(prev, |block| block.next = Some(new));
             }
-            self.with(id, |block| block.prev = new);
+            self.with(id, |block| block.prev = Some(new));
             self.insert_free(new);
         }
         let after = size.saturating_sub(before).saturating_sub(unmapped_size);
@@ -897,27 +922,24 @@ impl<D: Driver> Simulator<D> {
             let new = self.new_block(piece(
                 unmapped_addr.saturating_add(unmapped_size),
                 after,
-                id,
+                Some(id),
                 next,
             ));
-            if next != NONE {
-                self.with(next, |block| block.prev = new);
+            if let Some(next) = next {
+                self.with(next, |block| block.prev = Some(new));
             }
-            self.with(id, |block| block.next = new);
+            self.with(id, |block| block.next = Some(new));
             self.insert_free(new);
         }
         self.with(id, |block| {
             block.addr = unmapped_addr;
             block.size = unmapped_size;
-            block.mapped = false;
+            block.backing = Backing::Unmapped(segment);
         });
         let (prev, next) = (self.block(id).prev, self.block(id).next);
         self.merge(id, prev);
         self.merge(id, next);
-        let addr = self.block(id).addr;
-        if let Some(pool) = self.pool(pool) {
-            pool.unmapped.insert((stream, addr, id));
-        }
+        self.add_unmapped(id);
         self.driver.unmap(unmapped_addr, unmapped_size);
         self.stats.reserved = self.stats.reserved.saturating_sub(unmapped_size);
     }
@@ -935,7 +957,7 @@ impl<D: Driver> Simulator<D> {
     ) -> Vec<BlockId> {
         let pool = self.pool_index(pool_id, if is_small { 0 } else { SMALL_LIMIT + 1 });
         let mut ids = Vec::with_capacity(blocks.len());
-        let mut prev = NONE;
+        let mut prev = None;
         let mut total = 0_u64;
         for &(addr, size, requested, in_use) in blocks {
             let id = self.new_block(Block {
@@ -945,14 +967,13 @@ impl<D: Driver> Simulator<D> {
                 stream,
                 gc_base: 0,
                 prev,
-                next: NONE,
+                next: None,
                 pool,
-                expandable: NONE,
+                backing: Backing::Plain,
                 allocated: in_use,
-                mapped: true,
             });
-            if prev != NONE {
-                self.with(prev, |block| block.next = id);
+            if let Some(prev) = prev {
+                self.with(prev, |block| block.next = Some(id));
             }
             if in_use {
                 self.stats.allocated = self.stats.allocated.saturating_add(size);
@@ -961,7 +982,7 @@ impl<D: Driver> Simulator<D> {
                 self.insert_free(id);
             }
             total = total.saturating_add(size);
-            prev = id;
+            prev = Some(id);
             ids.push(BlockId(id));
         }
         self.stats.allocated_peak = self.stats.allocated_peak.max(self.stats.allocated);
@@ -981,10 +1002,9 @@ impl<D: Driver> Simulator<D> {
     ) -> Vec<BlockId> {
         let pool = self.pool_index(pool_id, if is_small { 0 } else { SMALL_LIMIT + 1 });
         let page = self.page_size(is_small);
-        let segment = self.expandable.len() as u32;
-        self.expandable.push(Expandable { start, page });
+        let segment = self.expandable.add(Expandable { start, page });
         let mut ids = Vec::with_capacity(blocks.len());
-        let mut prev = NONE;
+        let mut prev = None;
         let mut at = start;
         let mut total = 0_u64;
         let end = blocks
@@ -1006,20 +1026,21 @@ impl<D: Driver> Simulator<D> {
                     stream,
                     gc_base: 0,
                     prev,
-                    next: NONE,
+                    next: None,
                     pool,
-                    expandable: segment,
+                    backing: if mapped {
+                        Backing::Mapped(segment)
+                    } else {
+                        Backing::Unmapped(segment)
+                    },
                     allocated: mapped && in_use,
-                    mapped,
                 });
-                if prev != NONE {
-                    self.with(prev, |block| block.next = id);
+                if let Some(prev) = prev {
+                    self.with(prev, |block| block.next = Some(id));
                 }
-                prev = id;
+                prev = Some(id);
                 if !mapped {
-                    if let Some(pool) = self.pool(pool) {
-                        pool.unmapped.insert((stream, addr, id));
-                    }
+                    self.add_unmapped(id);
                     continue;
                 }
                 total = total.saturating_add(size);
@@ -1042,34 +1063,34 @@ impl<D: Driver> Simulator<D> {
     pub fn check(&self) -> Result<(), String> {
         let mut allocated = 0_u64;
         let mut mapped = 0_u64;
-        let vacant: std::collections::HashSet<u32> = self.vacant.iter().copied().collect();
-        for (id, block) in self.blocks.iter().enumerate() {
-            let id = id as u32;
+        let vacant: std::collections::HashSet<Place<Block>> = self.vacant.iter().copied().collect();
+        for (id, block) in self.blocks.iter() {
             if vacant.contains(&id) {
                 continue;
             }
             if block.allocated {
                 allocated += block.size;
             }
-            if block.mapped {
+            if block.backing.is_mapped() {
                 mapped += block.size;
             }
-            if block.next != NONE {
-                let next = self.block(block.next);
-                if next.prev != id || next.addr != block.addr + block.size {
-                    return Err(format!("block {id} and its neighbour do not meet"));
+            if let Some(next) = block.next {
+                let next = self.block(next);
+                if next.prev != Some(id) || next.addr != block.addr + block.size {
+                    return Err(format!("block {id:?} and its neighbour do not meet"));
                 }
-                if !block.allocated && !next.allocated && block.mapped == next.mapped {
-                    return Err(format!("block {id} and its neighbour should have merged"));
+                if !block.allocated
+                    && !next.allocated
+                    && block.backing.is_mapped() == next.backing.is_mapped()
+                {
+                    return Err(format!("block {id:?} and its neighbour should have merged"));
                 }
             }
-            let in_index = self.pools.get(block.pool as usize).is_some_and(|pool| {
-                pool.free.iter().any(|(stream, index)| {
-                    *stream == block.stream && index.iter().any(|entry| entry.block == id)
-                })
+            let in_index = self.pools[block.pool].free.iter().any(|(stream, index)| {
+                *stream == block.stream && index.iter().any(|entry| entry.block == id)
             });
-            if in_index == (block.allocated || !block.mapped) {
-                return Err(format!("block {id} is in the wrong list"));
+            if in_index == (block.allocated || !block.backing.is_mapped()) {
+                return Err(format!("block {id:?} is in the wrong list"));
             }
         }
         if allocated != self.stats.allocated || mapped != self.stats.reserved {

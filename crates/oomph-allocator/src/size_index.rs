@@ -4,15 +4,15 @@
 //! cache lines are about three times as fast for the hundreds to thousands of free blocks that
 //! real jobs have.
 
-/// A free block: size, address, and its index in the simulator's table.
+/// A free block: size, address, and its place in the simulator's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct Entry<B> {
     pub(crate) size: u64,
     pub(crate) addr: u64,
-    pub(crate) block: u32,
+    pub(crate) block: B,
 }
 
-impl Entry {
+impl<B: Copy> Entry<B> {
     #[inline]
     fn key(self) -> (u64, u64) {
         (self.size, self.addr)
@@ -29,16 +29,25 @@ pub(crate) struct Cursor {
     item: usize,
 }
 
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SizeIndex {
+#[derive(Debug, Clone)]
+pub(crate) struct SizeIndex<B> {
     // No chunk is empty.
-    chunks: Vec<Vec<Entry>>,
+    chunks: Vec<Vec<Entry<B>>>,
     // The largest key of each chunk.
     highest: Vec<(u64, u64)>,
 }
 
-impl SizeIndex {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+impl<B> Default for SizeIndex<B> {
+    fn default() -> Self {
+        Self {
+            chunks: Vec::new(),
+            highest: Vec::new(),
+        }
+    }
+}
+
+impl<B: Copy> SizeIndex<B> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry<B>> + '_ {
         self.chunks.iter().flatten().copied()
     }
 
@@ -47,7 +56,7 @@ impl SizeIndex {
         self.highest.partition_point(|&highest| highest < key)
     }
 
-    pub(crate) fn insert(&mut self, entry: Entry) {
+    pub(crate) fn insert(&mut self, entry: Entry<B>) {
         let key = entry.key();
         let at = self.chunk_for(key).min(self.chunks.len().saturating_sub(1));
         let (Some(chunk), Some(highest)) = (self.chunks.get_mut(at), self.highest.get_mut(at))
@@ -96,7 +105,7 @@ impl SizeIndex {
 
     /// The first block of at least `size` bytes: the smallest, then the lowest.
     #[inline]
-    pub(crate) fn lower_bound(&self, size: u64) -> Option<(Cursor, Entry)> {
+    pub(crate) fn lower_bound(&self, size: u64) -> Option<(Cursor, Entry<B>)> {
         let chunk = self.chunk_for((size, 0));
         let entries = self.chunks.get(chunk)?;
         let item = entries.partition_point(|entry| entry.size < size);
@@ -105,7 +114,7 @@ impl SizeIndex {
     }
 
     /// The next block in order.
-    pub(crate) fn next(&self, cursor: Cursor) -> Option<(Cursor, Entry)> {
+    pub(crate) fn next(&self, cursor: Cursor) -> Option<(Cursor, Entry<B>)> {
         let chunk = self.chunks.get(cursor.chunk)?;
         let cursor = if cursor.item + 1 < chunk.len() {
             Cursor {

@@ -10,7 +10,8 @@ fn program(name: &str) -> (Program, Config) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fixtures")
         .join(name);
-    let (trace, _) = oomph_trace::snapshot::read(&path).unwrap();
+    let (trace, _) =
+        oomph_trace::snapshot::read(std::fs::File::open(&path).unwrap(), &path).unwrap();
     let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
     (Program::new(&trace, 0, &config), config)
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use oomph_explain::{Explanation, HeldStack};
 use oomph_job::{RunDirectory, RunFile};
+use oomph_lint::output::FileReport;
 use oomph_lint::{HeldBytes, Source, lint, order_by_held};
 use oomph_report::finding::HeldFinding;
 use oomph_trace::Content;
@@ -124,9 +125,9 @@ pub fn trace_file(path: &Path) -> anyhow::Result<PathBuf> {
 
 /// What a trace says of files that go by other names here: a recorded file is the file of the same
 /// absolute path, or the only one among `files` with which its path ends.
-pub fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes> {
+fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes> {
     let path = trace_file(trace)?;
-    let Content::Trace(read) = oomph_trace::read(&path)?.0 else {
+    let Content::Trace(read) = oomph_job::files::read(&path)?.0 else {
         bail!(
             "{}: a log has no lines of code; give a snapshot or an oomph trace",
             path.display()
@@ -164,4 +165,23 @@ pub fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes
         best.next().is_none().then(|| (*file).clone())
     });
     Ok(bytes)
+}
+
+/// Puts the findings on lines that held memory first, and their files.
+pub fn order_by_trace(files: &mut [FileReport], trace: &Path) -> anyhow::Result<()> {
+    let names: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
+    let held = held_by_trace(trace, &names)?;
+    for file in files.iter_mut() {
+        let mut found: Vec<_> = std::mem::take(&mut file.findings)
+            .into_iter()
+            .map(|finding| (file.path.as_str(), finding))
+            .collect();
+        order_by_held(&mut found, &held);
+        file.findings = found.into_iter().map(|(_, finding)| finding).collect();
+    }
+    files.sort_by_key(|file| {
+        let most = file.findings.first().and_then(|finding| finding.held_bytes);
+        std::cmp::Reverse(most.unwrap_or(0))
+    });
+    Ok(())
 }

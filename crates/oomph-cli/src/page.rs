@@ -8,7 +8,7 @@ use oomph_allocator::TorchVersion;
 use oomph_explain::{Diff, Explanation, Options};
 pub use oomph_job::read_trace;
 use oomph_job::{RunDirectory, RunFile};
-use oomph_report::html::{History, Kind, Page, Plan, what_if};
+use oomph_report::html::{History, Kind, Page, PlanRow, what_if};
 use oomph_trace::Trace;
 use serde_json::Value;
 
@@ -17,17 +17,17 @@ pub const NAME: &str = RunFile::Page.name();
 
 /// A run as its directory keeps it.
 #[derive(Debug)]
-pub struct Run {
+pub struct RecordedRun {
     directory: RunDirectory,
     summary: Value,
     explanation: Option<Value>,
     /// The run's own history, and that of the same job without a limit.
     traces: Vec<(&'static str, Trace)>,
     /// Plans to make it fit, where `oomph fit` looked for them.
-    plans: Vec<Plan>,
+    plans: Vec<PlanRow>,
 }
 
-impl Run {
+impl RecordedRun {
     /// Whether a path is the directory of a run.
     pub fn is(path: &Path) -> bool {
         RunDirectory::at(path).has(RunFile::Summary)
@@ -127,7 +127,7 @@ impl Run {
 /// Writes the page of a run that has just ended. The run is worth more than its page: what goes
 /// wrong is said, and no error.
 pub fn after_run(directory: &RunDirectory) -> Option<PathBuf> {
-    match Run::read(directory).and_then(|run| run.write()) {
+    match RecordedRun::read(directory).and_then(|run| run.write()) {
         Ok(path) => Some(path),
         Err(error) => {
             anstream::eprintln!("oomph: the report could not be written: {error:#}");
@@ -186,12 +186,7 @@ pub fn of_diff<'a>(
 }
 
 fn replayed(trace: &Trace, options: &Options, capacity: Option<u64>) -> Vec<what_if::WhatIf> {
-    let device = options.device.or_else(|| {
-        trace
-            .used_devices()
-            .into_iter()
-            .max_by_key(|&device| trace.rows_of(device).len())
-    });
+    let device = options.device.or_else(|| trace.busiest_device());
     let version = options
         .torch_version
         .or_else(|| TorchVersion::parse(trace.context.torch_version.as_deref()?))

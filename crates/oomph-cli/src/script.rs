@@ -1,14 +1,19 @@
 //! What is run: a script or a module with its arguments, as every command takes it that runs one.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
 
 use anyhow::bail;
+use oomph_plan::PlanJob;
+use sha2::{Digest as _, Sha256};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Script {
     /// Run a module, as `python -m` does
-    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "command")]
+    #[arg(short = 'm', value_name = "MODULE", num_args = 1.., allow_hyphen_values = true, conflicts_with = "script")]
     module: Vec<OsString>,
 
     /// The script and its arguments
@@ -17,14 +22,14 @@ pub(crate) struct Script {
         trailing_var_arg = true,
         allow_hyphen_values = true
     )]
-    command: Vec<OsString>,
+    script: Vec<OsString>,
 }
 
 impl Script {
-    /// `script args…` or `-m module args…`; nothing if neither was given.
-    pub(crate) fn words(&self) -> Vec<OsString> {
+    /// `script args…` or `-m module args…`, as `sys.argv` has them; nothing if neither was given.
+    pub(crate) fn argv(&self) -> Vec<OsString> {
         if self.module.is_empty() {
-            return self.command.clone();
+            return self.script.clone();
         }
         std::iter::once(OsString::from("-m"))
             .chain(self.module.iter().cloned())
@@ -33,14 +38,39 @@ impl Script {
 
     /// The same for a command that takes nothing but what Python runs: its script must be a file.
     pub(crate) fn of_python(&self, usage: &str) -> anyhow::Result<Vec<OsString>> {
-        let words = self.words();
-        match words.first() {
+        let argv = self.argv();
+        match argv.first() {
             None => bail!("no script was given. Usage: {usage}"),
             Some(first) if self.module.is_empty() && !Path::new(first).is_file() => bail!(
                 "{}: no such file. Give a Python script, or a module with -m",
                 first.to_string_lossy()
             ),
-            Some(_) => Ok(words),
+            Some(_) => Ok(argv),
         }
     }
+}
+
+/// The script and its arguments as plan files state them, with the script's digest.
+pub(crate) fn plan_job(words: &[OsString]) -> PlanJob {
+    let mut words = words.iter().map(|word| word.to_string_lossy());
+    let mut script = words.next().unwrap_or_default().into_owned();
+    if script == "-m"
+        && let Some(module) = words.next()
+    {
+        script = format!("-m {module}");
+    }
+    PlanJob {
+        // A module's file is not known before Python finds it.
+        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
+        script,
+        arguments: words.map(Cow::into_owned).collect(),
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }

@@ -19,7 +19,7 @@ fn run(arguments: &[&str]) -> i32 {
     // Tests leave no pages behind.
     let pages = matches!(arguments.first(), Some(&("explain" | "diff")));
     let arguments = arguments.iter().chain(pages.then_some(&"--no-report"));
-    oomph_cli::main(arguments.map(OsString::from))
+    oomph_cli::main(arguments.map(OsString::from)).into()
 }
 
 fn json(arguments: &[&str]) -> (i32, Value) {

@@ -1,6 +1,6 @@
 //! What a model needs in order to run, and the GPUs that would hold it.
 
-use oomph_gpus::{Gpu, catalogue};
+use oomph_gpus::{Gpu, GpuSpec, catalogue};
 
 use crate::dtype::DType;
 use crate::model::Model;
@@ -188,6 +188,50 @@ pub fn candidates(total_bytes: u64) -> Vec<Candidate> {
             .then_with(|| a.gpu.id.cmp(&b.gpu.id))
     });
     candidates
+}
+
+/// Whether the GPUs that were asked for hold the workload.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AskedGpu {
+    /// Which, and how many.
+    pub spec: GpuSpec,
+    /// Share of one GPU if the workload is divided evenly.
+    pub share_bytes: u64,
+    /// What one leaves beside its CUDA context.
+    pub usable_bytes: u64,
+    /// Whether it fits.
+    pub fits: bool,
+}
+
+impl AskedGpu {
+    /// Divides `needs` among the GPUs.
+    pub fn new(spec: GpuSpec, needs: &Needs) -> Self {
+        let share_bytes = needs.total_bytes.div_ceil(u64::from(spec.count));
+        let usable_bytes = spec.found.gpu.usable_bytes();
+        Self {
+            share_bytes,
+            usable_bytes,
+            fits: share_bytes <= usable_bytes,
+            spec,
+        }
+    }
+
+    /// The first cast of the weights with which it would fit, and what is needed with it in all.
+    pub fn cast_that_fits(&self, model: &Model, needs: &Needs) -> Option<(&'static str, u64)> {
+        [DType::BF16, DType::F8_E4M3, DType::I4]
+            .into_iter()
+            .zip(["bf16", "int8", "int4"])
+            .find_map(|(dtype, name)| {
+                let weights = model.weight_bytes_as(dtype);
+                if weights >= needs.weight_bytes {
+                    return None;
+                }
+                let total = needs.total_bytes - needs.weight_bytes + weights;
+                (total.div_ceil(u64::from(self.spec.count)) <= self.usable_bytes)
+                    .then_some((name, total))
+            })
+    }
 }
 
 #[cfg(test)]

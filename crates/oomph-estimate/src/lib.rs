@@ -25,7 +25,7 @@ mod zip;
 pub use config::{Attention, ModelConfig, parse_config};
 pub use dtype::DType;
 pub use error::EstimateError;
-pub use fit::{Candidate, Needs, Workload, candidates, needs};
+pub use fit::{AskedGpu, Candidate, Needs, Workload, candidates, needs};
 pub use gguf::read_gguf;
 pub use model::{Activations, Format, Group, Model, Tensor};
 pub use onnx::{OnnxOptions, read_onnx};

@@ -262,23 +262,57 @@ fn slices(
     Some(ranges)
 }
 
+/// A node of the graph whose output is wanted.
+struct Node<'a> {
+    operator: &'a str,
+    inputs: &'a [Option<&'a Typed>],
+    attributes: &'a Attributes,
+}
+
+impl Node<'_> {
+    fn first(&self) -> Option<&Typed> {
+        self.inputs.first().copied().flatten()
+    }
+
+    fn second(&self) -> Option<&Typed> {
+        self.inputs.get(1).copied().flatten()
+    }
+}
+
+/// A value of which no numbers are known.
+fn value_of(dtype: DType, shape: Vec<u64>) -> Typed {
+    Typed {
+        dtype,
+        shape,
+        values: None,
+    }
+}
+
 fn shape(operator: &str, inputs: &[Option<&Typed>], attributes: &Attributes) -> Option<Typed> {
-    let first = inputs.first().copied().flatten();
-    let same = || {
-        first.map(|first| Typed {
-            dtype: first.dtype,
-            shape: first.shape.clone(),
-            values: None,
-        })
-    };
-    let of = |dtype: DType, shape: Vec<u64>| {
-        Some(Typed {
-            dtype,
-            shape,
-            values: None,
-        })
+    let node = Node {
+        operator,
+        inputs,
+        attributes,
     };
     match operator {
+        "Constant" | "ConstantOfShape" | "Shape" => constant(&node),
+        "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceL2" | "ReduceProd"
+        | "ArgMax" | "ArgMin" => reduction(&node),
+        "Conv" | "MaxPool" | "AveragePool" | "GlobalAveragePool" | "GlobalMaxPool" => {
+            windowed(&node)
+        }
+        "Gemm" => gemm(&node),
+        "MatMul" => matrix_product(&node),
+        "Slice" | "Expand" | "Flatten" | "Concat" | "Transpose" | "Reshape" | "Unsqueeze"
+        | "Squeeze" | "Gather" => rearranged(&node),
+        _ => elementwise(&node),
+    }
+}
+
+/// Each element of the output follows from the elements at its place.
+fn elementwise(node: &Node) -> Option<Typed> {
+    let first = node.first();
+    match node.operator {
         "Relu"
         | "LeakyRelu"
         | "PRelu"
@@ -317,194 +351,38 @@ fn shape(operator: &str, inputs: &[Option<&Typed>], attributes: &Attributes) -> 
         | "LpNormalization"
         | "LRN"
         | "CumSum"
-        | "Trilu" => same(),
-        "Not" | "IsNaN" => of(DType::BOOL, first?.shape.clone()),
+        | "Trilu" => Some(value_of(first?.dtype, first?.shape.clone())),
+        "Not" | "IsNaN" => Some(value_of(DType::BOOL, first?.shape.clone())),
         "Cast" => {
-            let to = u64::try_from(attributes.int("to")?).ok()?;
-            of(crate::onnx::onnx_type(to)?, first?.shape.clone())
+            let to = u64::try_from(node.attributes.int("to")?).ok()?;
+            Some(value_of(crate::onnx::onnx_type(to)?, first?.shape.clone()))
         }
         "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Min" | "Max" | "Mod" | "Sum" | "Mean" => {
-            of(first?.dtype, broadcast_all(inputs)?)
+            Some(value_of(first?.dtype, broadcast_all(node.inputs)?))
         }
         "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "And" | "Or" | "Xor" => {
-            of(DType::BOOL, broadcast_all(inputs)?)
+            Some(value_of(DType::BOOL, broadcast_all(node.inputs)?))
         }
-        "Slice" => {
-            let ranges = slices(first?, inputs, attributes)?;
-            of(
-                first?.dtype,
-                ranges.iter().map(|(_, _, count)| *count).collect(),
-            )
-        }
-        "Expand" => {
-            let wanted: Option<Vec<u64>> = inputs
-                .get(1)
-                .copied()
-                .flatten()?
-                .values
-                .as_deref()?
-                .iter()
-                .map(|&size| u64::try_from(size).ok())
-                .collect();
-            of(first?.dtype, broadcast(&first?.shape, &wanted?)?)
-        }
+        "Where" => Some(value_of(node.second()?.dtype, broadcast_all(node.inputs)?)),
+        _ => None,
+    }
+}
+
+/// Values that do not depend on the numbers of a tensor.
+fn constant(node: &Node) -> Option<Typed> {
+    match node.operator {
+        "Shape" => Some(value_of(DType::I64, vec![node.first()?.shape.len() as u64])),
         // The type is that of an attribute, fp32 where it is left out; shapes are what count.
-        "ConstantOfShape" => {
-            let wanted: Option<Vec<u64>> = first?
-                .values
-                .as_deref()?
-                .iter()
-                .map(|&size| u64::try_from(size).ok())
-                .collect();
-            of(DType::F32, wanted?)
-        }
-        "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceL2" | "ReduceProd"
-        | "ArgMax" | "ArgMin" => {
-            let index = operator.starts_with("Arg");
-            let axes: Option<Vec<i64>> = if index {
-                Some(vec![attributes.int("axis").unwrap_or(0)])
-            } else {
-                match inputs.get(1) {
-                    Some(axes) => Some((*axes)?.values.clone()?),
-                    None => attributes.list("axes").map(<[i64]>::to_vec),
-                }
-            };
-            let shape = &first?.shape;
-            let keep = attributes.int("keepdims").unwrap_or(1) != 0;
-            let reduced: Vec<i64> = axes.unwrap_or_else(|| (0..shape.len() as i64).collect());
-            let mut gone = Vec::new();
-            for at in reduced {
-                gone.push(axis(at, shape.len())?);
-            }
-            let left = shape
-                .iter()
-                .enumerate()
-                .filter(|(at, _)| keep || !gone.contains(at))
-                .map(|(at, &size)| if gone.contains(&at) { 1 } else { size })
-                .collect();
-            of(if index { DType::I64 } else { first?.dtype }, left)
-        }
-        "Where" => of(
-            inputs.get(1).copied().flatten()?.dtype,
-            broadcast_all(inputs)?,
-        ),
-        "Conv" => {
-            let weight = inputs.get(1).copied().flatten()?;
-            let mut shape = first?.shape.get(..1)?.to_vec();
-            shape.push(*weight.shape.first()?);
-            shape.extend(windows(
-                first?.shape.get(2..)?,
-                weight.shape.get(2..)?,
-                attributes,
-            )?);
-            of(first?.dtype, shape)
-        }
-        "MaxPool" | "AveragePool" => {
-            let kernel: Option<Vec<u64>> = attributes
-                .list("kernel_shape")?
-                .iter()
-                .map(|&size| u64::try_from(size).ok())
-                .collect();
-            let mut shape = first?.shape.get(..2)?.to_vec();
-            shape.extend(windows(first?.shape.get(2..)?, &kernel?, attributes)?);
-            of(first?.dtype, shape)
-        }
-        "GlobalAveragePool" | "GlobalMaxPool" => {
-            let shape = &first?.shape;
-            let mut pooled = shape.get(..2)?.to_vec();
-            pooled.resize(shape.len(), 1);
-            of(first?.dtype, pooled)
-        }
-        "Flatten" => {
-            let shape = &first?.shape;
-            let axis = axis(attributes.int("axis").unwrap_or(1), shape.len() + 1)?;
-            let (rows, columns) = shape.split_at_checked(axis)?;
-            of(
-                first?.dtype,
-                vec![
-                    crate::dtype::elements(rows)?,
-                    crate::dtype::elements(columns)?,
-                ],
-            )
-        }
-        "Gemm" => {
-            let [a, b] = [first?, inputs.get(1).copied().flatten()?];
-            let side = |value: &Typed, transposed: &str, index: usize| {
-                let flip = attributes.int(transposed).unwrap_or(0) != 0;
-                value
-                    .shape
-                    .get(if flip { 1 - index } else { index })
-                    .copied()
-            };
-            of(a.dtype, vec![side(a, "transA", 0)?, side(b, "transB", 1)?])
-        }
-        "MatMul" => {
-            let [a, b] = [first?, inputs.get(1).copied().flatten()?];
-            // Vectors are promoted and squeezed again; leave those to the exporter.
-            let (rows, a_batch) = a
-                .shape
-                .split_last_chunk::<2>()
-                .map(|(batch, m)| (m[0], batch))?;
-            let (columns, b_batch) = b
-                .shape
-                .split_last_chunk::<2>()
-                .map(|(batch, m)| (m[1], batch))?;
-            let mut shape = broadcast(a_batch, b_batch)?;
-            shape.extend([rows, columns]);
-            of(a.dtype, shape)
-        }
-        "Concat" => {
-            let mut shape = first?.shape.clone();
-            let axis = axis(attributes.int("axis")?, shape.len())?;
-            let mut total = 0_u64;
-            for input in inputs {
-                total = total.checked_add(*input.as_ref()?.shape.get(axis)?)?;
-            }
-            *shape.get_mut(axis)? = total;
-            of(first?.dtype, shape)
-        }
-        "Transpose" => {
-            let shape = &first?.shape;
-            let permuted: Option<Vec<u64>> = match attributes.list("perm") {
-                Some(order) if order.len() == shape.len() => order
-                    .iter()
-                    .map(|&index| shape.get(usize::try_from(index).ok()?).copied())
-                    .collect(),
-                Some(_) => None,
-                None => Some(shape.iter().rev().copied().collect()),
-            };
-            of(first?.dtype, permuted?)
-        }
-        "Reshape" => {
-            let wanted = inputs.get(1).copied().flatten()?.values.as_deref()?;
-            of(first?.dtype, reshape(&first?.shape, wanted, attributes)?)
-        }
-        "Unsqueeze" | "Squeeze" => {
-            let axes = inputs
-                .get(1)
-                .copied()
-                .flatten()
-                .and_then(|axes| axes.values.as_deref())
-                .or_else(|| attributes.list("axes"))?;
-            of(
-                first?.dtype,
-                squeeze(&first?.shape, axes, operator == "Unsqueeze")?,
-            )
-        }
-        "Gather" => {
-            let indices = inputs.get(1).copied().flatten()?;
-            let shape = &first?.shape;
-            let axis = axis(attributes.int("axis").unwrap_or(0), shape.len())?;
-            let mut gathered = shape.get(..axis)?.to_vec();
-            gathered.extend(&indices.shape);
-            gathered.extend(shape.get(axis + 1..)?);
-            of(first?.dtype, gathered)
-        }
-        "Constant" => {
-            let values = attributes
+        "ConstantOfShape" => Some(value_of(
+            DType::F32,
+            sizes(node.first()?.values.as_deref()?)?,
+        )),
+        _ => {
+            let values = node
+                .attributes
                 .list("value_ints")
-                .or(attributes.list("value_int"))?;
-            let scalar = attributes.ints.contains_key("value_int");
+                .or(node.attributes.list("value_int"))?;
+            let scalar = node.attributes.ints.contains_key("value_int");
             Some(Typed {
                 dtype: DType::I64,
                 shape: if scalar {
@@ -515,8 +393,179 @@ fn shape(operator: &str, inputs: &[Option<&Typed>], attributes: &Attributes) -> 
                 values: Some(values.to_vec()),
             })
         }
-        "Shape" => of(DType::I64, vec![first?.shape.len() as u64]),
-        _ => None,
+    }
+}
+
+fn sizes(values: &[i64]) -> Option<Vec<u64>> {
+    values
+        .iter()
+        .map(|&size| u64::try_from(size).ok())
+        .collect()
+}
+
+/// Some dimensions become one element, or go.
+fn reduction(node: &Node) -> Option<Typed> {
+    let index = node.operator.starts_with("Arg");
+    let axes: Option<Vec<i64>> = if index {
+        Some(vec![node.attributes.int("axis").unwrap_or(0)])
+    } else {
+        match node.inputs.get(1) {
+            Some(axes) => Some((*axes)?.values.clone()?),
+            None => node.attributes.list("axes").map(<[i64]>::to_vec),
+        }
+    };
+    let shape = &node.first()?.shape;
+    let keep = node.attributes.int("keepdims").unwrap_or(1) != 0;
+    let reduced: Vec<i64> = axes.unwrap_or_else(|| (0..shape.len() as i64).collect());
+    let mut gone = Vec::new();
+    for at in reduced {
+        gone.push(axis(at, shape.len())?);
+    }
+    let left = shape
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| keep || !gone.contains(at))
+        .map(|(at, &size)| if gone.contains(&at) { 1 } else { size })
+        .collect();
+    Some(value_of(
+        if index {
+            DType::I64
+        } else {
+            node.first()?.dtype
+        },
+        left,
+    ))
+}
+
+/// Windows that move over the spatial dimensions.
+fn windowed(node: &Node) -> Option<Typed> {
+    let first = node.first()?;
+    let shape = match node.operator {
+        "Conv" => {
+            let weight = node.second()?;
+            let mut shape = first.shape.get(..1)?.to_vec();
+            shape.push(*weight.shape.first()?);
+            shape.extend(windows(
+                first.shape.get(2..)?,
+                weight.shape.get(2..)?,
+                node.attributes,
+            )?);
+            shape
+        }
+        "MaxPool" | "AveragePool" => {
+            let kernel = sizes(node.attributes.list("kernel_shape")?)?;
+            let mut shape = first.shape.get(..2)?.to_vec();
+            shape.extend(windows(first.shape.get(2..)?, &kernel, node.attributes)?);
+            shape
+        }
+        _ => {
+            let mut pooled = first.shape.get(..2)?.to_vec();
+            pooled.resize(first.shape.len(), 1);
+            pooled
+        }
+    };
+    Some(value_of(first.dtype, shape))
+}
+
+/// A product of two matrices, each of which may be transposed.
+fn gemm(node: &Node) -> Option<Typed> {
+    let [a, b] = [node.first()?, node.second()?];
+    let side = |value: &Typed, transposed: &str, index: usize| {
+        let flip = node.attributes.int(transposed).unwrap_or(0) != 0;
+        value
+            .shape
+            .get(if flip { 1 - index } else { index })
+            .copied()
+    };
+    Some(value_of(
+        a.dtype,
+        vec![side(a, "transA", 0)?, side(b, "transB", 1)?],
+    ))
+}
+
+/// A product of matrices or of batches of them.
+fn matrix_product(node: &Node) -> Option<Typed> {
+    let [a, b] = [node.first()?, node.second()?];
+    // Vectors are promoted and squeezed again; leave those to the exporter.
+    let (rows, a_batch) = a
+        .shape
+        .split_last_chunk::<2>()
+        .map(|(batch, m)| (m[0], batch))?;
+    let (columns, b_batch) = b
+        .shape
+        .split_last_chunk::<2>()
+        .map(|(batch, m)| (m[1], batch))?;
+    let mut shape = broadcast(a_batch, b_batch)?;
+    shape.extend([rows, columns]);
+    Some(value_of(a.dtype, shape))
+}
+
+/// The same elements in another shape, some of them, or some more than once.
+fn rearranged(node: &Node) -> Option<Typed> {
+    let first = node.first()?;
+    let shape = match node.operator {
+        "Slice" => {
+            let ranges = slices(first, node.inputs, node.attributes)?;
+            ranges.iter().map(|(_, _, count)| *count).collect()
+        }
+        "Expand" => broadcast(&first.shape, &sizes(node.second()?.values.as_deref()?)?)?,
+        "Flatten" => {
+            let axis = axis(
+                node.attributes.int("axis").unwrap_or(1),
+                first.shape.len() + 1,
+            )?;
+            let (rows, columns) = first.shape.split_at_checked(axis)?;
+            vec![
+                crate::dtype::elements(rows)?,
+                crate::dtype::elements(columns)?,
+            ]
+        }
+        "Concat" => concatenated(node, first)?,
+        "Transpose" => transposed(node, first)?,
+        "Reshape" => reshape(
+            &first.shape,
+            node.second()?.values.as_deref()?,
+            node.attributes,
+        )?,
+        "Gather" => {
+            let indices = node.second()?;
+            let axis = axis(node.attributes.int("axis").unwrap_or(0), first.shape.len())?;
+            let mut gathered = first.shape.get(..axis)?.to_vec();
+            gathered.extend(&indices.shape);
+            gathered.extend(first.shape.get(axis + 1..)?);
+            gathered
+        }
+        _ => {
+            let axes = node
+                .second()
+                .and_then(|axes| axes.values.as_deref())
+                .or_else(|| node.attributes.list("axes"))?;
+            squeeze(&first.shape, axes, node.operator == "Unsqueeze")?
+        }
+    };
+    Some(value_of(first.dtype, shape))
+}
+
+fn concatenated(node: &Node, first: &Typed) -> Option<Vec<u64>> {
+    let mut shape = first.shape.clone();
+    let axis = axis(node.attributes.int("axis")?, shape.len())?;
+    let mut total = 0_u64;
+    for input in node.inputs {
+        total = total.checked_add(*input.as_ref()?.shape.get(axis)?)?;
+    }
+    *shape.get_mut(axis)? = total;
+    Some(shape)
+}
+
+fn transposed(node: &Node, first: &Typed) -> Option<Vec<u64>> {
+    let shape = &first.shape;
+    match node.attributes.list("perm") {
+        Some(order) if order.len() == shape.len() => order
+            .iter()
+            .map(|&index| shape.get(usize::try_from(index).ok()?).copied())
+            .collect(),
+        Some(_) => None,
+        None => Some(shape.iter().rev().copied().collect()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Explains snapshots, one line each.
 
-fn main() {
+fn main() -> std::io::Result<()> {
     for path in std::env::args_os().skip(1).map(std::path::PathBuf::from) {
-        match oomph_trace::snapshot::read(&path) {
+        match oomph_trace::snapshot::read(std::fs::File::open(&path)?, &path) {
             Ok((trace, _)) => {
                 let begin = std::time::Instant::now();
                 let found = oomph_explain::explain(&trace, &oomph_explain::Options::default());
@@ -27,4 +27,5 @@ fn main() {
             Err(error) => println!("error: {error}"),
         }
     }
+    Ok(())
 }

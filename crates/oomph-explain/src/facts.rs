@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use oomph_allocator::program::{Allocation, NO_ROW, Op, Program, Room};
 use oomph_allocator::{Config, TorchVersion};
-use oomph_trace::{Action, Category, Phase, StackId, Trace};
+use oomph_trace::{Category, Phase, StackId, Trace};
 
 use crate::Options;
 use crate::stacks::{StackFacts, Stacks};
@@ -459,8 +459,3 @@ fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row
 /// Bytes by which a device's memory is known to be larger than what the allocator could have:
 /// context and kernels of a single process, as measured (0.6 to 0.8 GiB), rounded up.
 pub const CONTEXT: u64 = 1 << 30;
-
-/// Whether an event is one that the allocator answers.
-pub fn is_request(action: Action) -> bool {
-    matches!(action, Action::Alloc | Action::Oom)
-}

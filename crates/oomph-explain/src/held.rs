@@ -1,4 +1,4 @@
-//! What the user's own lines hold: for whoever lays findings about the code beside the trace.
+//! The memory that each line of the user's own code holds, to show beside findings about that line.
 
 use std::collections::HashMap;
 

@@ -60,7 +60,7 @@ pub struct Explanation {
     /// Fixes of the likely causes, the largest saving first.
     pub fixes: Vec<Fix>,
     /// Memory at the failure or the peak.
-    pub peak: Peak,
+    pub peak: PeakReport,
     /// The lines of code that hold the most at that moment.
     pub holders: Vec<Holder>,
     /// The bytes alive through the history: the highest of equal shares of its events. Not in the
@@ -84,7 +84,7 @@ pub struct Explanation {
 
 /// Memory at the failure or the peak, in bytes.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Peak {
+pub struct PeakReport {
     /// The event.
     pub event: Option<usize>,
     /// The device.
@@ -337,7 +337,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         fixes: fixes(&causes),
         cause,
         causes,
-        peak: Peak {
+        peak: PeakReport {
             device: message.device.unwrap_or(0),
             live_bytes: allocated,
             request_bytes: request,
@@ -348,7 +348,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             unused_bytes: message.unallocated.unwrap_or_default().0,
             device_free_bytes: message.free.map(|bytes| bytes.0),
             device_total_bytes: message.total.map(|bytes| bytes.0),
-            ..Peak::default()
+            ..PeakReport::default()
         },
         holders: Vec::new(),
         timeline: Vec::new(),
@@ -478,7 +478,7 @@ fn growth_report(facts: &Facts) -> Option<GrowthReport> {
     })
 }
 
-fn peak(facts: &Facts) -> Peak {
+fn peak(facts: &Facts) -> PeakReport {
     let mut categories: Vec<CategoryBytes> = Category::ALL
         .into_iter()
         .map(|category| CategoryBytes {
@@ -489,7 +489,7 @@ fn peak(facts: &Facts) -> Peak {
         .filter(|entry| entry.bytes > 0)
         .collect();
     categories.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
-    Peak {
+    PeakReport {
         event: facts.failure.map(|failure| failure.alloc_row as usize),
         device: facts.program.device,
         live_bytes: facts.live_bytes,

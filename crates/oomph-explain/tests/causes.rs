@@ -2,21 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
 
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 
 use oomph_allocator::{AddressModel, Config, Driver, Op, Program, Simulator, TorchVersion};
 use oomph_explain::{Options, explain, explain_messages};
 use oomph_trace::{Action, Event, Trace, text};
 use proptest::prelude::*;
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fixtures")
-        .join(name)
+fn fixture(name: &str) -> File {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    File::open(root.join(name)).unwrap()
 }
 
 fn trace(name: &str) -> Trace {
-    oomph_trace::snapshot::read(&fixture(name)).unwrap().0
+    oomph_trace::snapshot::read(fixture(name), Path::new(name))
+        .unwrap()
+        .0
 }
 
 const PLANTED: [(&str, &str); 9] = [
@@ -119,7 +121,8 @@ fn inference_is_not_told_to_recompute() {
 #[test]
 fn the_message_alone_is_enough_or_says_so() {
     for (name, cause) in PLANTED {
-        let (messages, _) = text::read(&fixture(&format!("oom/{name}.json"))).unwrap();
+        let (messages, _) =
+            text::read(fixture(&format!("oom/{name}.json")), Path::new(name)).unwrap();
         let found = explain_messages(&messages).unwrap();
         let expected = match cause {
             "optimizer_state" | "fragmentation" | "logits" | "other_process" => cause,
@@ -132,7 +135,8 @@ fn the_message_alone_is_enough_or_says_so() {
 #[test]
 fn both_together_agree() {
     for (name, cause) in PLANTED {
-        let (messages, _) = text::read(&fixture(&format!("oom/{name}.json"))).unwrap();
+        let (messages, _) =
+            text::read(fixture(&format!("oom/{name}.json")), Path::new(name)).unwrap();
         let options = Options {
             messages,
             ..Options::default()
@@ -344,7 +348,7 @@ proptest! {
                 .iter()
                 .map(|name| {
                     let file =
-                        std::fs::File::open(fixture(&format!("oom/{name}.pickle.xz"))).unwrap();
+                        fixture(&format!("oom/{name}.pickle.xz"));
                     let mut bytes = Vec::new();
                     let mut reader = lzma_rust2::XzReader::new(file, true);
                     std::io::Read::read_to_end(&mut reader, &mut bytes).unwrap();

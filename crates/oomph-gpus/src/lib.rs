@@ -14,15 +14,16 @@
 //! # Ok::<(), oomph_gpus::UnknownGpu>(())
 //! ```
 
-mod bytes;
 mod data;
 mod export;
 mod find;
 mod gpu;
 
-pub use bytes::{ParseBytesError, format_bytes, parse_bytes};
 pub use data::{CatalogueError, catalogue, parse_data_file};
-pub use find::{Found, GpuSpec, MAX_GPUS, ParseSpecError, UnknownGpu, find, parse_spec, resolve};
+pub use find::{
+    Found, GpuSpec, MAX_GPUS, ParseSpecError, Selection, UnknownGpu, find, parse_spec, resolve,
+    select,
+};
 pub use gpu::{
     Class, Clocks, Context, Cost, Figure, Gpu, Limits, Link, Memory, Rates, Source, SourceKind,
 };

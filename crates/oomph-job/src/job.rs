@@ -14,6 +14,7 @@ use oomph_run::record::Device;
 use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
+use crate::files;
 use crate::host::Host;
 use crate::live::{self, Inherits};
 use crate::program::Program;
@@ -286,7 +287,7 @@ pub(crate) fn label_trace(
         return Ok(None);
     }
     let snapshot = directory.file(RunFile::Snapshot);
-    let (mut trace, _problems) = oomph_trace::snapshot::read(&snapshot)?;
+    let (mut trace, _problems) = files::read_snapshot(&snapshot)?;
     attribute(&mut trace, record, device.index);
     trace.context.device_total = Some(Bytes(device.total_bytes));
     trace.context.device_name = Some(device.name.clone());

@@ -112,14 +112,14 @@ impl Screen {
     }
 
     /// Waits up to [`TICK`] for output; what came, `None` where nothing more can come.
-    fn read(&mut self, buffer: &mut [u8], patience: Duration) -> io::Result<Option<usize>> {
+    fn read(&mut self, buffer: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
         let Some(master) = &mut self.master else {
-            std::thread::sleep(patience);
+            std::thread::sleep(timeout);
             return Ok(Some(0));
         };
         let wait = Timespec {
             tv_sec: 0,
-            tv_nsec: patience.as_nanos() as i64,
+            tv_nsec: timeout.as_nanos() as i64,
         };
         let mut ready = [PollFd::new(&*master, PollFlags::IN)];
         match poll(&mut ready, Some(&wait)) {
@@ -233,12 +233,12 @@ fn watch(mut child: Child, screen: &mut Screen, line: &mut Line<'_>) -> io::Resu
         let ended = child.try_wait()?;
         // After the end, what has been written is still to be read; but children that the script
         // left behind may hold its terminal open for ever.
-        let patience = if ended.is_some() {
+        let timeout = if ended.is_some() {
             Duration::ZERO
         } else {
             TICK
         };
-        match screen.read(&mut buffer, patience)? {
+        match screen.read(&mut buffer, timeout)? {
             Some(0) => {
                 if let Some(status) = ended {
                     return Ok(status);

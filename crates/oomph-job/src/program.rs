@@ -188,3 +188,37 @@ fn is_program(path: &Path) -> bool {
     const EXECUTE: u32 = 0o111;
     fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & EXECUTE != 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn argv(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_launcher_is_named_after_its_script() {
+        for (program, script, name) in [
+            (
+                Program::Launcher(argv("python -m torch.distributed.run train.py --lr 1")),
+                "train.py --lr 1",
+                "train",
+            ),
+            (
+                Program::Launcher(argv("mpirun a.out")),
+                "mpirun a.out",
+                "mpirun",
+            ),
+            (
+                Program::Script(argv("jobs/train.py x.py")),
+                "jobs/train.py x.py",
+                "train",
+            ),
+            (Program::Script(argv("-m trainer")), "-m trainer", "trainer"),
+        ] {
+            assert_eq!(program.script_argv(), argv(script));
+            assert_eq!(program.name(), name);
+        }
+    }
+}

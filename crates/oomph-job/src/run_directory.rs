@@ -21,6 +21,7 @@ use oomph_trace::{Content, Trace};
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 
+use crate::files;
 use crate::program::Program;
 use crate::settings::Settings;
 
@@ -329,7 +330,7 @@ impl RunDirectory {
     /// The recorder's account, if it was written.
     pub fn record(&self) -> anyhow::Result<Option<Record>> {
         let path = self.file(RunFile::Record);
-        Ok(path.exists().then(|| Record::read(&path)).transpose()?)
+        path.exists().then(|| files::read_record(&path)).transpose()
     }
 
     /// Why the run could not begin, if it could not.
@@ -379,7 +380,7 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
             path.display()
         );
     }
-    match oomph_trace::read(path)? {
+    match files::read(path)? {
         (Content::Trace(trace), _) => Ok(*trace),
         _ => bail!(
             "{}: found a log; expected a snapshot, a trace, or the directory of a run",

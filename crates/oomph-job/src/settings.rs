@@ -51,7 +51,7 @@ pub struct Recording {
     /// What a plan changes in the script.
     pub levers: Vec<Lever>,
     /// Another job that is like this one; only `oomph fit` asks for it, and says so.
-    pub variant: Variant,
+    pub resize: Resize,
     /// How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true.
     pub unknown: String,
     /// Whether versions of torch are taken that the virtual GPU was not proved with.
@@ -72,7 +72,7 @@ impl Default for Recording {
         Self {
             steps: None,
             levers: Vec::new(),
-            variant: Variant::default(),
+            resize: Resize::default(),
             unknown: UNKNOWN.to_owned(),
             unsupported: false,
             inference: false,
@@ -96,7 +96,7 @@ pub struct Drift {
 
 /// How a job is made smaller or larger, to see what that would need. Nothing is changed by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Variant {
+pub struct Resize {
     /// Samples in each batch of a data loader.
     pub batch: Option<u64>,
     /// Length of each sequence of a batch.

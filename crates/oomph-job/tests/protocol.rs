@@ -2,7 +2,7 @@
 //! compared with the same file.
 
 use oomph_job::RunFile;
-use oomph_job::settings::{Drift, FORMAT, Recording, Settings, Variant, variables};
+use oomph_job::settings::{Drift, FORMAT, Recording, Resize, Settings, variables};
 use oomph_plan::Lever;
 use serde_json::{Map, Value, json};
 
@@ -26,7 +26,7 @@ fn the_protocol_is_as_it_is_written_down() {
     let all = Recording {
         steps: Some(3),
         levers: vec![Lever::Tf32 { enabled: true }],
-        variant: Variant {
+        resize: Resize {
             batch: Some(1),
             length: Some(2),
             height: Some(3),

@@ -1,6 +1,7 @@
-//! Fixes: edits of the source, and how they are applied without ever breaking a file.
+//! Fixes: edits of the source, and how far they can be trusted.
 
-use ruff_text_size::{Ranged, TextRange, TextSize};
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{Edit, Ranged};
 use serde::Serialize;
 
 /// How far a fix can be trusted.
@@ -11,44 +12,6 @@ pub enum Applicability {
     Unsafe,
     /// Keeps what the program computes.
     Safe,
-}
-
-/// Replaces a byte range of the source.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edit {
-    pub(crate) range: TextRange,
-    pub(crate) content: String,
-}
-
-impl Edit {
-    pub(crate) fn replace(node: impl Ranged, content: impl Into<String>) -> Self {
-        Self {
-            range: node.range(),
-            content: content.into(),
-        }
-    }
-
-    pub(crate) fn insert(at: TextSize, content: impl Into<String>) -> Self {
-        Self {
-            range: TextRange::empty(at),
-            content: content.into(),
-        }
-    }
-
-    /// The first byte that is replaced.
-    pub fn start(&self) -> usize {
-        self.range.start().to_usize()
-    }
-
-    /// One past the last byte that is replaced.
-    pub fn end(&self) -> usize {
-        self.range.end().to_usize()
-    }
-
-    /// The new text.
-    pub fn content(&self) -> &str {
-        &self.content
-    }
 }
 
 /// A fix of one finding: edits that belong together.
@@ -69,7 +32,7 @@ impl Fix {
         message: &'static str,
         mut edits: Vec<Edit>,
     ) -> Self {
-        edits.sort_by_key(|edit| edit.range.start());
+        edits.sort_by_key(Edit::start);
         Self {
             applicability,
             message,
@@ -80,39 +43,26 @@ impl Fix {
     pub(crate) fn unsafe_(message: &'static str, edit: Edit) -> Self {
         Self::new(Applicability::Unsafe, message, vec![edit])
     }
-}
 
-/// Applies as many of the fixes as do not overlap, first come first served. Returns the new text
-/// and how many fixes went in.
-pub(crate) fn apply<'f>(source: &str, fixes: impl Iterator<Item = &'f Fix>) -> (String, usize) {
-    let mut chosen: Vec<&Edit> = Vec::new();
-    let mut applied = 0;
-    for fix in fixes {
-        let free = fix.edits.iter().all(|edit| {
-            chosen.iter().all(|other| {
-                edit.range.end() < other.range.start() || other.range.end() < edit.range.start()
-            })
-        });
-        if free && !fix.edits.is_empty() {
-            chosen.extend(&fix.edits);
-            applied += 1;
-        }
-    }
-    chosen.sort_by_key(|edit| edit.range.start());
-    let mut text = String::with_capacity(source.len());
-    let mut at = 0;
-    for edit in chosen {
-        // Ranges come from the parser of this very text; a stale one leaves the text alone.
-        let Some(before) = source.get(at..edit.start()) else {
-            return (source.to_string(), 0);
+    /// Appends a method call to an expression: `x.detach()`, `(a + b).detach()`.
+    pub(crate) fn append(
+        expr: &Expr,
+        suffix: &str,
+        applicability: Applicability,
+        message: &'static str,
+    ) -> Self {
+        let atom = matches!(
+            expr,
+            Expr::Name(_) | Expr::Attribute(_) | Expr::Call(_) | Expr::Subscript(_)
+        );
+        let edits = if atom {
+            vec![Edit::insert(expr.end(), suffix)]
+        } else {
+            vec![
+                Edit::insert(expr.start(), "("),
+                Edit::insert(expr.end(), format!("){suffix}")),
+            ]
         };
-        text.push_str(before);
-        text.push_str(&edit.content);
-        at = edit.end();
+        Self::new(applicability, message, edits)
     }
-    match source.get(at..) {
-        Some(rest) => text.push_str(rest),
-        None => return (source.to_string(), 0),
-    }
-    (text, applied)
 }

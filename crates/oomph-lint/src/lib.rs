@@ -2,7 +2,8 @@
 //!
 //! - No I/O: callers read files and write results; [`Source`] is a text, [`Config`] is parsed from
 //!   a text.
-//! - One rule is one file in `rules/`; its doc comment is its page ([`Rule::page`]).
+//! - One rule is one file in `rules/`, named after it; its doc comment is its page ([`Rule::page`]).
+//!   What several rules ask is in `queries/`, what the source means in `semantic/`.
 //! - A rule reports what the source proves, as far as one file can: when names or calls leave the
 //!   file, the semantic model says "unknown" and rules stay quiet.
 //! - A fix never breaks a file: every fixed text is parsed again before it is returned.
@@ -22,23 +23,21 @@ mod config;
 mod fix;
 mod held;
 mod noqa;
-mod notebook;
+mod queries;
 mod rule;
 mod rules;
 mod scope;
 mod semantic;
-mod source;
 
-use ruff_source_file::LineIndex;
-use ruff_text_size::TextRange;
+use oomph_python_source::{Module, with_stack};
 
 pub use config::{Config, ConfigError, Selection};
-pub use fix::{Applicability, Edit, Fix};
+pub use fix::{Applicability, Fix};
 pub use held::{HeldBytes, order_by_held};
+pub use oomph_python_source::{Edit, Position, Problem, Source};
 pub use rule::{FixAvailability, Rule};
 pub use rules::{ALL, by_code};
 pub use scope::Scope;
-pub use source::{MAX_FILE_BYTES, Position, Problem, Source};
 
 /// Fixes are applied at most this often in a row: a fix may uncover another finding, but a chain
 /// this long would be two rules undoing each other.
@@ -81,7 +80,7 @@ pub struct Linted {
 /// Lints a source.
 pub fn lint(source: &Source, selection: &Selection) -> Linted {
     let work = || lint_parsed(source, selection);
-    match source::with_stack(source.code(), source.is_notebook(), work) {
+    match with_stack(source.code(), source.is_notebook(), work) {
         Ok(linted) => linted,
         Err(problem) => Linted {
             findings: Vec::new(),
@@ -91,30 +90,21 @@ pub fn lint(source: &Source, selection: &Selection) -> Linted {
 }
 
 fn lint_parsed(source: &Source, selection: &Selection) -> Linted {
-    let (parsed, problems) = source.parse();
-    let Some(parsed) = parsed else {
-        return Linted {
-            findings: Vec::new(),
-            problems,
-        };
-    };
-    let code = source.code();
+    let (module, problems) = source.parse();
+    let findings = module.map_or_else(Vec::new, |module| findings(source, &module, selection));
+    Linted { findings, problems }
+}
+
+fn findings(source: &Source, module: &Module<'_>, selection: &Selection) -> Vec<Finding> {
     // Every rule needs a name that comes from PyTorch or from a library on top of it.
-    if !semantic::may_use_torch(code) {
-        return Linted {
-            findings: Vec::new(),
-            problems,
-        };
+    if !semantic::may_use_torch(module.text()) {
+        return Vec::new();
     }
-    let model = semantic::build(code, &parsed.syntax().body);
+    let model = semantic::build(module);
     if !model.uses_torch {
-        return Linted {
-            findings: Vec::new(),
-            problems,
-        };
+        return Vec::new();
     }
-    let index = LineIndex::from_source_text(code);
-    let noqa = noqa::Noqa::read(code, &parsed, &index);
+    let noqa = noqa::Noqa::read(module);
     let mut findings = Vec::new();
     let mut reports = Vec::new();
     let mut scopes: Option<scope::Scopes> = None;
@@ -124,20 +114,20 @@ fn lint_parsed(source: &Source, selection: &Selection) -> Linted {
         }
         (rule.check)(&model, &mut reports);
         for report in reports.drain(..) {
-            if noqa.silences(rule.code, report.range, &index) {
+            let range = report.range;
+            if noqa.silences(rule.code, range, module) {
                 continue;
             }
-            let range: TextRange = report.range;
-            let scopes = scopes.get_or_insert_with(|| scope::Scopes::new(parsed.syntax()));
+            let scopes = scopes.get_or_insert_with(|| scope::Scopes::new(module));
             findings.push(Finding {
                 rule,
                 message: report.message,
                 help: report.help,
-                start: source.position(&index, range.start()),
-                end: source.position(&index, range.end()),
+                start: source.position(module, range.start()),
+                end: source.position(module, range.end()),
                 span: range.start().to_usize()..range.end().to_usize(),
                 fix: report.fix,
-                scope: scopes.of(rule, range.start(), &index),
+                scope: scopes.of(rule, range.start(), module),
                 held_bytes: None,
             });
         }
@@ -146,7 +136,7 @@ fn lint_parsed(source: &Source, selection: &Selection) -> Linted {
         (a.span.start, a.rule.code, a.span.end).cmp(&(b.span.start, b.rule.code, b.span.end))
     });
     findings.dedup_by(|a, b| a.rule.code == b.rule.code && a.span == b.span);
-    Linted { findings, problems }
+    findings
 }
 
 /// What fixing a source gave.
@@ -174,14 +164,15 @@ pub fn fix(source: &Source, selection: &Selection, least: Applicability) -> Opti
     }
     let mut fixed: Option<Fixed> = None;
     for _ in 0..MAX_FIX_ROUNDS {
-        let wanted: Vec<&Fix> = linted
+        let wanted: Vec<&[Edit]> = linted
             .findings
             .iter()
             .filter_map(|finding| finding.fix.as_ref())
             .filter(|fix| fix.applicability >= least)
+            .map(|fix| fix.edits.as_slice())
             .collect();
         let current = fixed.as_ref().map_or(source, |fixed| &fixed.source);
-        let Some((text, next, applied)) = current.with_code(&wanted) else {
+        let Some((text, next, applied)) = current.edited(&wanted) else {
             break;
         };
         if applied == 0 {

@@ -3,12 +3,7 @@
 //! `# noqa` silences a line, `# noqa: OOM101, OOM2` the named rules or families on it,
 //! `# oomph: noqa` (with or without codes) the whole file.
 
-use ruff_python_ast::ModModule;
-use ruff_python_parser::Parsed;
-use ruff_source_file::LineIndex;
-use ruff_text_size::TextRange;
-
-use crate::source::noqa_comments;
+use oomph_python_source::{Module, TextRange};
 
 /// What a comment silences.
 #[derive(Debug)]
@@ -34,15 +29,18 @@ pub(crate) struct Noqa {
 }
 
 impl Noqa {
-    pub(crate) fn read(code: &str, parsed: &Parsed<ModModule>, index: &LineIndex) -> Self {
+    pub(crate) fn read(module: &Module<'_>) -> Self {
         let mut noqa = Self::default();
-        for (range, text) in noqa_comments(code, parsed) {
+        // Few files have any: the tokens are not looked at for the others.
+        if !module.text().to_ascii_lowercase().contains("noqa") {
+            return noqa;
+        }
+        for (range, text) in module.comments() {
             if let Some((whole_file, codes)) = parse(text) {
                 if whole_file {
                     noqa.file.push(codes);
                 } else {
-                    noqa.lines
-                        .push((index.line_index(range.start()).get(), codes));
+                    noqa.lines.push((module.line_of(range.start()), codes));
                 }
             }
         }
@@ -50,12 +48,12 @@ impl Noqa {
     }
 
     /// Whether a finding is silenced: by a comment on its first or its last line.
-    pub(crate) fn silences(&self, rule: &str, range: TextRange, index: &LineIndex) -> bool {
+    pub(crate) fn silences(&self, rule: &str, range: TextRange, module: &Module<'_>) -> bool {
         if self.file.is_empty() && self.lines.is_empty() {
             return false;
         }
-        let first = index.line_index(range.start()).get();
-        let last = index.line_index(range.end()).get();
+        let first = module.line_of(range.start());
+        let last = module.line_of(range.end());
         self.file.iter().any(|codes| codes.cover(rule))
             || self
                 .lines

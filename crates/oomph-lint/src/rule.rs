@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ruff_text_size::{Ranged, TextRange};
+use oomph_python_source::{Ranged, TextRange};
 
 use crate::fix::Fix;
 use crate::semantic::Model;

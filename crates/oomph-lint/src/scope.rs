@@ -3,10 +3,9 @@
 //! A line such as `total += loss` makes almost nothing; it keeps alive what other lines of the same
 //! loop made. For such rules a trace is asked about the whole loop.
 
-use ruff_python_ast::visitor::{Visitor, walk_stmt};
-use ruff_python_ast::{ModModule, Stmt};
-use ruff_source_file::LineIndex;
-use ruff_text_size::{Ranged, TextRange, TextSize};
+use oomph_python_source::ast::Stmt;
+use oomph_python_source::ast::visitor::{Visitor, walk_stmt};
+use oomph_python_source::{Module, Ranged, TextRange, TextSize};
 
 use crate::Rule;
 
@@ -57,16 +56,16 @@ impl<'a> Visitor<'a> for Scopes {
 }
 
 impl Scopes {
-    pub(crate) fn new(module: &ModModule) -> Self {
+    pub(crate) fn new(module: &Module<'_>) -> Self {
         let mut scopes = Self::default();
-        for stmt in &module.body {
+        for stmt in module.body() {
             scopes.visit_stmt(stmt);
         }
         scopes
     }
 
     /// The scope of a finding that begins at `start`.
-    pub(crate) fn of(&self, rule: &Rule, start: TextSize, index: &LineIndex) -> Scope {
+    pub(crate) fn of(&self, rule: &Rule, start: TextSize, module: &Module<'_>) -> Scope {
         if !reaches_further(rule) {
             return Scope::Line;
         }
@@ -77,12 +76,9 @@ impl Scopes {
                 .min_by_key(|range| range.len())
                 .copied()
         };
-        let lines = |range: TextRange| {
-            let line = |at| index.line_index(at).get();
-            (line(range.start()), line(range.end()))
-        };
+        let lines = |range: TextRange| (module.line_of(range.start()), module.line_of(range.end()));
         let function = innermost(&self.functions);
-        // A loop around the whole function is the business of its caller.
+        // A loop around the whole function belongs to its caller.
         let around = innermost(&self.loops)
             .filter(|around| function.is_none_or(|function| function.contains_range(*around)));
         match (around, function) {

@@ -14,8 +14,10 @@ use oomph_run::Record;
 fn main() -> anyhow::Result<()> {
     for directory in std::env::args().skip(1) {
         let directory = Path::new(&directory);
-        let record = Record::read(&directory.join("record.json"))?;
-        let (trace, _) = oomph_trace::oomph_file::read(&directory.join("trace.oomph"))?;
+        let path = directory.join("record.json");
+        let record = Record::parse(&std::fs::read_to_string(&path)?, &path)?;
+        let path = directory.join("trace.oomph");
+        let (trace, _) = oomph_trace::oomph_file::read(std::fs::File::open(&path)?, &path)?;
         let device = record.busiest().context("no GPU was used")?;
         let config = Config::default();
         let model = Model::new(&trace, &record)?;

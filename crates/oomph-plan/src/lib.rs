@@ -14,9 +14,10 @@ mod lever;
 mod levers;
 pub mod model;
 pub mod play;
+pub mod result;
 pub mod search;
 pub mod sharding;
 pub mod units;
 
-pub use file::{FORMAT, Figures, Gpu, Job, PlanError, PlanFile, Versions};
+pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions};
 pub use lever::{Attention, Dtype, Int8, Lever, NAMES, OptimizerStep, Results};

@@ -17,8 +17,14 @@ use proptest::prelude::*;
 /// The run, and the most that its process used.
 static RUN: LazyLock<(Base, u64)> = LazyLock::new(|| {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt");
-    let record = Record::read(&place.join("record.json")).unwrap();
-    let (trace, problems) = oomph_trace::oomph_file::read(&place.join("trace.oomph")).unwrap();
+    let record = {
+        let path = place.join("record.json");
+        Record::parse(&std::fs::read_to_string(&path).unwrap(), &path).unwrap()
+    };
+    let (trace, problems) = {
+        let path = place.join("trace.oomph");
+        oomph_trace::oomph_file::read(std::fs::File::open(&path).unwrap(), &path).unwrap()
+    };
     assert!(problems.is_empty(), "{problems:?}");
     let device = record.busiest().unwrap();
     let model = Model::new(&trace, &record).unwrap();

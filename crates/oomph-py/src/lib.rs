@@ -13,7 +13,7 @@ use pyo3::types::PyBytes;
 #[pyfunction]
 fn main(py: Python<'_>, args: Vec<OsString>, python: PathBuf, package: PathBuf) -> i32 {
     oomph_cli::host::set(oomph_cli::host::Host { python, package });
-    py.detach(|| oomph_cli::main(args))
+    py.detach(|| oomph_cli::main(args)).into()
 }
 
 /// Packs samples into batches: see `oomph_pack`. `lengths` are native 32-bit unsigned integers, as
@@ -68,7 +68,7 @@ fn bytes<'py>(py: Python<'py>, numbers: &[u32]) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &flat)
 }
 
-/// What a training loop that is out of memory may do next: see `oomph_cli::rungs::next`. `applied` is
+/// What a training loop that is out of memory may do next: see `oomph_fit::rungs::next`. `applied` is
 /// a JSON array of levers as in plan files; the result is an object in JSON, or None.
 #[pyfunction]
 fn next_levers(
@@ -83,7 +83,7 @@ fn next_levers(
     let applied: Vec<oomph_plan::Lever> =
         serde_json::from_str(applied).map_err(|error| invalid(&error))?;
     let next = py
-        .detach(move || oomph_cli::rungs::next(&directory, &applied, missing, samples, forbid))
+        .detach(move || oomph_fit::rungs::next(&directory, &applied, missing, samples, forbid))
         .map_err(|error| invalid(&format!("{error:#}")))?;
     next.map(|next| serde_json::to_string(&next).map_err(|error| invalid(&error)))
         .transpose()

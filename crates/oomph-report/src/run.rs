@@ -3,14 +3,15 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use oomph_bytes::format_bytes;
 use oomph_explain::Explanation;
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{Share, Summary, Verdict};
 
 use crate::finding::HeldFinding;
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, heading, pad, pad_left, paint, shorten,
-    sparkline, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, heading, pad, pad_left, paint, shorten, sparkline,
+    wrap,
 };
 
 /// Categories of the summary in the order of the table, with their names.
@@ -66,7 +67,7 @@ pub fn run_report(
     let head = format!(
         "{kind}{} · {} · torch {} · {} {counted}{plural} in {:.1} s",
         summary.gpu.name,
-        bytes(summary.gpu.memory_bytes),
+        format_bytes(summary.gpu.memory_bytes),
         summary
             .versions
             .get("torch")
@@ -116,7 +117,7 @@ pub fn run_report(
 }
 
 fn verdict(out: &mut String, summary: &Summary, columns: usize) {
-    let needed = bytes(summary.peak.used_bytes);
+    let needed = format_bytes(summary.peak.used_bytes);
     let capacity = summary.gpu.memory_bytes;
     match summary.verdict {
         Verdict::Fits if summary.peak.used_bytes == 0 => {
@@ -128,8 +129,8 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits"));
             let text = format!(
                 "peak {needed} of {} ({percent:.0} %), {} to spare",
-                bytes(capacity),
-                bytes(spare)
+                format_bytes(capacity),
+                format_bytes(spare)
             );
             let _ = writeln!(
                 out,
@@ -178,25 +179,25 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 Some(short) if short > 0 => {
                     format!(
                         "peak needed {needed} of {}: {} too much",
-                        bytes(capacity),
-                        bytes(short)
+                        format_bytes(capacity),
+                        format_bytes(short)
                     )
                 }
                 Some(_) => format!(
                     "without a limit the peak is {needed} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
-                    bytes(capacity)
+                    format_bytes(capacity)
                 ),
                 // Without a run that knows no limit: what was held, and what was refused.
                 None => format!(
                     "at least {} of {} was needed: {} was asked for at once",
-                    bytes(
+                    format_bytes(
                         summary
                             .peak
                             .used_bytes
                             .max(oom.map_or(0, |oom| oom.requested_bytes))
                     ),
-                    bytes(capacity),
-                    bytes(oom.map_or(0, |oom| oom.requested_bytes)),
+                    format_bytes(capacity),
+                    format_bytes(oom.map_or(0, |oom| oom.requested_bytes)),
                 ),
             };
             let _ = writeln!(
@@ -261,7 +262,7 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
             out,
             "  {}{}  {}",
             pad("through time", NAME),
-            pad_left(&bytes(summary.peak.allocated_bytes), AMOUNT),
+            pad_left(&format_bytes(summary.peak.allocated_bytes), AMOUNT),
             paint(DIM, sparkline(&summary.timeline, room).trim_end())
         );
     }
@@ -271,7 +272,7 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
             out,
             "  {}{}  {graph}",
             pad(name, NAME),
-            pad_left(&bytes(amount), AMOUNT)
+            pad_left(&format_bytes(amount), AMOUNT)
         );
     }
     let _ = writeln!(out);
@@ -322,7 +323,7 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
             out,
             "  {} {}  {}",
             paint(DIM, pad(title, TITLE)),
-            pad_left(&bytes(share.bytes), AMOUNT),
+            pad_left(&format_bytes(share.bytes), AMOUNT),
             shorten(&share.name, room)
         );
     }
@@ -346,7 +347,7 @@ fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
         Verdict::Refused => "refused",
         Verdict::ScriptFailed => "failed",
     };
-    let shown = |rank: &RankSummary| (bytes(rank.peak.used_bytes), state(rank));
+    let shown = |rank: &RankSummary| (format_bytes(rank.peak.used_bytes), state(rank));
     let mut rows: Vec<(Vec<u32>, (String, &str))> = Vec::new();
     for rank in all {
         match rows.last_mut() {
@@ -390,7 +391,7 @@ fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
     if let Some(outlier) = &summary.outlier {
         let signed = |amount: i64| {
             let word = if amount < 0 { "less" } else { "more" };
-            format!("{} {word}", bytes(amount.unsigned_abs()))
+            format!("{} {word}", format_bytes(amount.unsigned_abs()))
         };
         let parts: Vec<String> = outlier
             .by_category
@@ -435,7 +436,7 @@ fn steps(out: &mut String, summary: &Summary) {
             out,
             "  {} {}",
             paint(DIM, pad(&name, 9)),
-            pad_left(&bytes(step.peak_allocated_bytes), 10)
+            pad_left(&format_bytes(step.peak_allocated_bytes), 10)
         );
     }
     let _ = writeln!(out);
@@ -448,7 +449,7 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
     for (index, fix) in explanation.fixes.iter().take(3).enumerate() {
         let text = match fix.saves_bytes {
             0 => fix.what.clone(),
-            saved => format!("{} (saves {})", fix.what, bytes(saved)),
+            saved => format!("{} (saves {})", fix.what, format_bytes(saved)),
         };
         let _ = writeln!(
             out,
@@ -493,8 +494,8 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
         let off = (measured as f64 / planned.max(1) as f64 - 1.0) * 100.0;
         let text = format!(
             "{}, measured {} ({off:+.1} %)",
-            bytes(planned),
-            bytes(measured)
+            format_bytes(planned),
+            format_bytes(measured)
         );
         let _ = writeln!(out, "{}", line("planned", &text, columns));
     }
@@ -506,7 +507,7 @@ fn lint(out: &mut String, findings: &[HeldFinding], verbose: bool, columns: usiz
         let text = format!(
             "{} ({} held by this {})",
             finding.text(),
-            bytes(finding.held_bytes),
+            format_bytes(finding.held_bytes),
             finding.held_by
         );
         let title = if index == 0 { "lint" } else { "" };

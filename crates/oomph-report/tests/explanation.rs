@@ -2,20 +2,22 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
 
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 
 use oomph_explain::{Options, diff, explain, explain_messages};
 use oomph_report::explanation::{difference, explanation};
 use oomph_trace::{Trace, text};
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fixtures")
-        .join(name)
+fn fixture(name: &str) -> File {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    File::open(root.join(name)).unwrap()
 }
 
 fn trace(name: &str) -> Trace {
-    oomph_trace::snapshot::read(&fixture(name)).unwrap().0
+    oomph_trace::snapshot::read(fixture(name), Path::new(name))
+        .unwrap()
+        .0
 }
 
 /// Without styles.
@@ -56,7 +58,8 @@ fn failures() {
 #[test]
 fn a_message_alone() {
     for name in ["batch_too_big", "other_process"] {
-        let (messages, _) = text::read(&fixture(&format!("oom/{name}.json"))).unwrap();
+        let (messages, _) =
+            text::read(fixture(&format!("oom/{name}.json")), Path::new(name)).unwrap();
         let found = explain_messages(&messages).unwrap();
         insta::assert_snapshot!(format!("message_{name}"), plain(&explanation(&found, 80)));
     }

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use oomph_report::run::run_report;
 use oomph_report::terminal::ascii;
-use oomph_run::summary::{Assumption, FORMAT, Gpu, Oom, Peak, Share, StepPeak, Summary, Verdict};
+use oomph_run::summary::{
+    Assumption, FORMAT, GpuSummary, Oom, Peak, Share, StepPeak, Summary, Verdict,
+};
 
 const GIB: u64 = 1 << 30;
 
@@ -16,7 +18,7 @@ fn summary(verdict: Verdict) -> Summary {
         format: FORMAT,
         verdict,
         script: vec!["/home/someone/project/train.py".to_owned()],
-        gpu: Gpu {
+        gpu: GpuSummary {
             name: "NVIDIA GeForce RTX 3060".to_owned(),
             memory_bytes: 12_488_540_160,
             usable_bytes: 12_363_497_472,

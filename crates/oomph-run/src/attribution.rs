@@ -1,4 +1,4 @@
-//! Joins the recorder's account with PyTorch's memory history: what each allocation holds.
+//! Labels each allocation of PyTorch's memory history with what the recorder saw: module, phase, step.
 
 use std::collections::HashMap;
 

@@ -10,4 +10,4 @@ pub mod summary;
 
 pub use attribution::{attribute, phase_named};
 pub use record::{Error, Record};
-pub use summary::{Gpu, Summary, Verdict};
+pub use summary::{GpuSummary, Summary, Verdict};

@@ -11,14 +11,6 @@ pub const FORMAT: &str = "oomph.record/1";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file could not be opened or read.
-    #[error("cannot read {path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
     /// The file is no record.
     #[error("{path} is no record of a run ({FORMAT}): {source}")]
     Json {
@@ -349,13 +341,9 @@ impl Facts {
 }
 
 impl Record {
-    /// Reads a `record.json`.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
-            path: path.to_owned(),
-            source,
-        })?;
-        let record: Self = serde_json::from_str(&text).map_err(|source| Error::Json {
+    /// Reads the text of a `record.json`; `path` is for messages only.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Error> {
+        let record: Self = serde_json::from_str(text).map_err(|source| Error::Json {
             path: path.to_owned(),
             source,
         })?;

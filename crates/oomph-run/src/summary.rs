@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
-use crate::ranks::{Culprit, Outlier, RankSummary};
+use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
 use crate::record::{LeverReport, Record};
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
@@ -33,7 +33,7 @@ pub enum Verdict {
 
 /// The GPU.
 #[derive(Debug, Clone, Serialize)]
-pub struct Gpu {
+pub struct GpuSummary {
     /// Its name, as the driver reports it.
     pub name: String,
     /// Its memory, as the driver reports it.
@@ -45,7 +45,7 @@ pub struct Gpu {
 }
 
 /// The greatest amounts, each at its own moment.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Peak {
     /// In tensors.
     pub allocated_bytes: u64,
@@ -105,7 +105,7 @@ pub struct Assumption {
 
 /// The plan that was applied.
 #[derive(Debug, Clone, Serialize)]
-pub struct Plan {
+pub struct AppliedPlan {
     /// Its file.
     pub file: String,
     /// What it planned, if it says so.
@@ -124,7 +124,7 @@ pub struct Summary {
     /// The script and its arguments.
     pub script: Vec<String>,
     /// On which GPU.
-    pub gpu: Gpu,
+    pub gpu: GpuSummary,
     /// The greatest amounts; where memory ran out, those of a GPU without limit.
     pub peak: Peak,
     /// Bytes at the peak by what they hold; with what is cached and what lies outside.
@@ -161,7 +161,7 @@ pub struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
     /// The plan that was applied, if one was.
-    pub plan: Option<Plan>,
+    pub plan: Option<AppliedPlan>,
     /// What the levers of a plan did; empty without a plan.
     pub levers: Vec<LeverReport>,
     /// Seconds that the script took.
@@ -182,7 +182,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         format: FORMAT,
         verdict: verdict(record),
         script: record.argv.clone(),
-        gpu: Gpu {
+        gpu: GpuSummary {
             name: record
                 .devices
                 .first()
@@ -425,6 +425,43 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
     let peak = labels.get(peak_row);
     peak.phase.name().clone_into(&mut summary.peak_phase);
     summary.peak_step = peak.step;
+}
+
+impl Summary {
+    /// Takes over what a run of the same job without a limit needed, as a whole and by `ranks`. The
+    /// verdict and where memory ran out stay.
+    pub fn measured_without_limit(&mut self, needed: Self, ranks: &[RankSummary]) {
+        for rank in &mut self.ranks {
+            if let Some(measured) = ranks.iter().find(|measured| measured.rank == rank.rank) {
+                rank.peak = measured.peak;
+                rank.by_category.clone_from(&measured.by_category);
+            }
+        }
+        self.outlier = outlier(&self.ranks);
+        if let Some(oom) = &mut self.oom {
+            oom.short_bytes = Some(needed.peak.used_bytes.saturating_sub(self.gpu.memory_bytes));
+            oom.module = oom.module.take().filter(|module| !module.is_empty());
+        }
+        self.peak = needed.peak;
+        self.by_category = needed.by_category;
+        self.modules = needed.modules;
+        self.operators = needed.operators;
+        self.phases = needed.phases;
+        self.timeline = needed.timeline;
+        self.steps = needed.steps;
+        self.peak_phase = needed.peak_phase;
+        self.peak_step = needed.peak_step;
+        self.gpu.usable_bytes = needed.gpu.usable_bytes;
+        for assumption in needed.assumptions {
+            if !self
+                .assumptions
+                .iter()
+                .any(|known| known.what == assumption.what && known.location == assumption.location)
+            {
+                self.assumptions.push(assumption);
+            }
+        }
+    }
 }
 
 /// The names of the JSON: temporaries and the unknown are "other".

@@ -10,8 +10,14 @@ use oomph_trace::{Action, Category};
 #[test]
 fn marks_stay_with_what_lived_at_their_time() {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/run/close_steps");
-    let record = Record::read(&place.join("record.json")).unwrap();
-    let (mut trace, problems) = oomph_trace::oomph_file::read(&place.join("trace.oomph")).unwrap();
+    let record = {
+        let path = place.join("record.json");
+        Record::parse(&std::fs::read_to_string(&path).unwrap(), &path).unwrap()
+    };
+    let (mut trace, problems) = {
+        let path = place.join("trace.oomph");
+        oomph_trace::oomph_file::read(std::fs::File::open(&path).unwrap(), &path).unwrap()
+    };
     assert!(problems.is_empty(), "{problems:?}");
     attribute(&mut trace, &record, 0);
     let labels = trace.labels.as_ref().unwrap();

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-fn main() {
+fn main() -> std::io::Result<()> {
     for path in std::env::args_os().skip(1).map(PathBuf::from) {
         let begin = Instant::now();
-        match oomph_trace::snapshot::read(&path) {
+        match oomph_trace::snapshot::read(std::fs::File::open(&path)?, &path) {
             Ok((trace, problems)) => {
                 println!(
                     "{}: {:.3} s, {} events, {} segments, {} blocks, {} stacks, {} frames, {} strings, {} annotations, devices {:?}",
@@ -28,4 +28,5 @@ fn main() {
             Err(error) => println!("error: {error}"),
         }
     }
+    Ok(())
 }

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: repeat_steps trace.oomph EVENTS long.oomph".into());
     };
     let wanted: usize = wanted.parse()?;
-    let (short, _) = oomph_file::read(Path::new(source))?;
+    let (short, _) = oomph_file::read(std::fs::File::open(source)?, Path::new(source))?;
     let labels = short.labels.clone().ok_or("the trace has no labels")?;
     let device = short.devices.first().ok_or("the trace has no events")?;
     // Where steps begin, and what is in use there: address and the row that made it.

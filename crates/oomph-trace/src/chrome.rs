@@ -37,11 +37,6 @@ pub(crate) fn looks_like(head: &[u8]) -> bool {
             .any(|key| text.contains(key))
 }
 
-/// Reads a profiler's trace.
-pub fn read(path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
-    read_from(crate::input::open(path)?, path)
-}
-
 /// Reads a profiler's trace from a stream; `path` is for messages only.
 pub fn read_from(reader: impl Read, path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
     let mut found = Found::default();

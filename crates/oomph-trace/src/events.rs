@@ -263,12 +263,4 @@ impl Events {
     pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
         (0..self.len()).map(|row| self.get(row))
     }
-
-    /// Bytes that the columns occupy, for the memory budget.
-    pub fn heap_bytes(&self) -> usize {
-        self.len() * (1 + 8 + 8 + 8 + 4)
-            + self.stream.values.len() * 8
-            + self.pool.values.len() * 16
-            + (self.metadata.values.len() + self.compile_context.values.len()) * 4
-    }
 }

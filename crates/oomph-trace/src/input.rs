@@ -1,6 +1,5 @@
-//! Opening files, compressed or not, and a window over their bytes.
+//! Unpacking files, and a window over their bytes.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
@@ -17,20 +16,12 @@ pub(crate) const MAX_UNPACKED: u64 = 64 << 30;
 /// (The zstd reader has its own limit of 100 MiB.)
 const MAX_DICTIONARY: u64 = 256 << 20;
 
-/// Opens a file and unpacks it by its first bytes, not its name.
-pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, Error> {
+/// Unpacks a file by its first bytes, not its name; `path` is for messages only.
+pub(crate) fn unpacked(file: impl Read + 'static, path: &Path) -> Result<Box<dyn Read>, Error> {
     let io_error = |source| Error::Io {
         path: path.to_owned(),
         source,
     };
-    let file = File::open(path).map_err(io_error)?;
-    if file.metadata().map_err(io_error)?.is_dir() {
-        return Err(Error::Format {
-            path: path.to_owned(),
-            found: "this is a directory".to_owned(),
-            expected: "a file; name the snapshot files inside it".to_owned(),
-        });
-    }
     let mut file = BufReader::with_capacity(1 << 16, file);
     let mut magic = [0_u8; 32];
     let mut filled = 0;

@@ -25,6 +25,7 @@ pub mod text;
 pub mod trace;
 pub mod units;
 
+use std::io::Read;
 use std::path::Path;
 
 pub use error::{Error, Problem, ProblemKind};
@@ -45,9 +46,9 @@ pub enum Content {
     Messages(Vec<text::OomMessage>),
 }
 
-/// Reads a file of any known format, told by its contents.
-pub fn read(path: &Path) -> Result<(Content, Vec<Problem>), Error> {
-    let mut input = input::Input::new(input::open(path)?);
+/// Reads a file of any known format, told by its contents; `path` is for messages only.
+pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Content, Vec<Problem>), Error> {
+    let mut input = input::Input::new(input::unpacked(file, path)?);
     let first = input.peek(1 << 12).to_vec();
     if first.is_empty() {
         return Err(match input.error.take() {

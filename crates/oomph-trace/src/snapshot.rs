@@ -26,12 +26,12 @@ const MAX_TOLD: usize = 3;
 /// the scan over them into the work.
 const MAX_REMEMBERED: usize = 32;
 
-/// Reads a snapshot: plain, `.gz`, `.xz` or `.zst` (by its first bytes).
-pub fn read(path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
-    read_from(input::open(path)?, path)
+/// Reads a snapshot: plain, `.gz`, `.xz` or `.zst` (by its first bytes); `path` is for messages only.
+pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
+    read_from(input::unpacked(file, path)?, path)
 }
 
-/// Reads an unpacked snapshot from a stream; `path` is for messages only.
+/// Reads an unpacked snapshot; `path` is for messages only.
 pub fn read_from(reader: impl Read, path: &Path) -> Result<(Trace, Vec<Problem>), Error> {
     read_input(Input::new(reader), path)
 }

@@ -165,15 +165,18 @@ impl OomMessage {
     }
 }
 
-/// Reads a log; plain, `.gz`, `.xz` or `.zst`.
-pub fn read(path: &Path) -> Result<(Vec<OomMessage>, Vec<Problem>), Error> {
-    read_from(input::open(path)?).map_err(|source| Error::Io {
+/// Reads a log: plain, `.gz`, `.xz` or `.zst`; `path` is for messages only.
+pub fn read(
+    file: impl Read + 'static,
+    path: &Path,
+) -> Result<(Vec<OomMessage>, Vec<Problem>), Error> {
+    read_from(input::unpacked(file, path)?).map_err(|source| Error::Io {
         path: path.to_owned(),
         source,
     })
 }
 
-/// Reads a log from a stream.
+/// Reads an unpacked log.
 pub fn read_from(reader: impl Read) -> io::Result<(Vec<OomMessage>, Vec<Problem>)> {
     let mut reader = BufReader::with_capacity(1 << 16, reader);
     if reader.fill_buf()?.first() == Some(&b'{') {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::events::Events;
-use crate::labels::{Label, Labels};
+use crate::labels::Labels;
 use crate::stack_table::{StackId, StackTable};
 use crate::string_table::{StringId, StringTable};
 use crate::units::{Bytes, DeviceAddr, PoolId, StreamId, TimeUs};
@@ -168,47 +168,18 @@ impl Trace {
         self.blocks.get(segment.blocks.clone()).unwrap_or(&[])
     }
 
-    /// Sum of the segments' sizes at the end, on one device.
-    pub fn reserved_at_end(&self, device: u32) -> Bytes {
-        self.segments
-            .iter()
-            .filter(|segment| segment.device == device)
-            .map(|segment| segment.size)
-            .sum()
-    }
-
-    /// Labels every event by its user metadata: `label` is asked once for each distinct string and
-    /// may intern module and operator names. Events without metadata, or for which it returns
-    /// `None`, keep the label that they had.
-    pub fn label_by_metadata(
-        &mut self,
-        mut label: impl FnMut(&str, &mut StringTable) -> Option<Label>,
-    ) {
-        let mut known: std::collections::HashMap<StringId, Option<u32>> =
-            std::collections::HashMap::new();
-        let mut labels = self.labels.take().unwrap_or_default();
-        for row in 0..self.events.len() {
-            let metadata = self.events.metadata(row);
-            if metadata == StringId::EMPTY {
-                continue;
-            }
-            let handle = *known.entry(metadata).or_insert_with(|| {
-                let text = self.strings.get(metadata).to_owned();
-                label(&text, &mut self.strings).map(|label| labels.add(label))
-            });
-            if let Some(handle) = handle {
-                labels.set(row, handle);
-            }
-        }
-        self.labels = Some(labels);
-    }
-
     /// The rows of a device; an empty range if it has none.
     pub fn rows_of(&self, device: u32) -> Range<usize> {
         self.devices
             .iter()
             .find(|rows| rows.device == device)
             .map_or(0..0, |rows| rows.rows.clone())
+    }
+
+    /// The device with most events, if there is any.
+    pub fn busiest_device(&self) -> Option<u32> {
+        let devices = self.used_devices().into_iter();
+        devices.max_by_key(|&device| self.rows_of(device).len())
     }
 
     /// Devices that have an event or a segment, in ascending order.
@@ -223,39 +194,5 @@ impl Trace {
         devices.sort_unstable();
         devices.dedup();
         devices
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::events::Event;
-    use crate::labels::Category;
-
-    #[test]
-    fn labels_come_from_the_metadata() {
-        let mut trace = Trace::default();
-        for note in ["", "17", "17", "x"] {
-            let metadata = trace.strings.intern(note);
-            trace.events.push(Event {
-                metadata,
-                ..Event::default()
-            });
-        }
-        let mut asked = Vec::new();
-        trace.label_by_metadata(|note, strings| {
-            asked.push(note.to_owned());
-            note.parse::<u32>().ok().map(|step| Label {
-                step,
-                module: strings.intern("h.0"),
-                category: Category::Activation,
-                ..Label::default()
-            })
-        });
-        assert_eq!(asked, ["17", "x"]);
-        let labels = trace.labels.as_ref().unwrap();
-        let steps: Vec<u32> = (0..4).map(|row| labels.get(row).step).collect();
-        assert_eq!(steps, [0, 17, 17, 0]);
-        assert_eq!(trace.strings.get(labels.get(2).module), "h.0");
     }
 }

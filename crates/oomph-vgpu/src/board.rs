@@ -1,11 +1,12 @@
-//! The board: what the processes of one run know of each other.
+//! The board: what the processes of one run know about each other.
 //!
 //! `oomph run` names a directory of the run (`ranks.directory`). Each process takes a slot of the
-//! file `board` in it: who it is, what it holds on each GPU, whom it waits for, how it ended. The
-//! first failure of ranks as a whole is written to `failure.txt`: kind, rank, and what happened.
+//! file `board` in it and writes its rank, the memory that it holds on each GPU, the rank that it waits
+//! for, and how it ended. The first failure that concerns several ranks goes to `failure.txt`: kind,
+//! rank, and a description.
 //!
-//! Whether a process still gets on is asked of the system: what its threads and children computed,
-//! what they waited for a processor, and what they read and wrote.
+//! To find out whether a process still makes progress, the board asks the system how long its threads
+//! and children computed and waited for a processor, and how much they read and wrote.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -370,7 +371,7 @@ impl Board {
             .join(format!("failure-{}", std::process::id()));
         let written = fs::File::create(&part)
             .and_then(|mut file| write!(file, "{}\n{rank}\n{text}", fault.name()));
-        // A link exists once: whoever makes it was first, and readers never see half a text.
+        // Only the first process can make the link, and readers never see half a text.
         if written.is_ok() {
             let _ = fs::hard_link(&part, self.failure_path());
         }

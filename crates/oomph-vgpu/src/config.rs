@@ -1,4 +1,4 @@
-//! What GPU is played: a flat `key=value` text, one pair a line, named by `OOMPH_VGPU`.
+//! Which GPU this library plays: a text of `key=value` lines, in the file that `OOMPH_VGPU` names.
 //!
 //! The launcher writes it from the catalogue; unknown keys are ignored so that an older library
 //! reads a newer file. Without the variable the library plays an H200, its best measured GPU.

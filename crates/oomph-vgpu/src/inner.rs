@@ -52,12 +52,3 @@ pub fn allocate(size: u64) -> Option<u64> {
 pub fn free(at: u64) -> bool {
     PRIVATE.lock().remove(&at).is_some()
 }
-
-/// Whether `addr` lies in memory from [`allocate`].
-pub fn owns(addr: u64) -> bool {
-    PRIVATE
-        .lock()
-        .range(..=addr)
-        .next_back()
-        .is_some_and(|(_, range)| range.contains(addr))
-}

@@ -9,43 +9,44 @@
 //! Rules of this crate, which is the only one that speaks C:
 //! - every entry point is defined through [`export!`] or one of the macros in [`stubs`], which
 //!   stop a panic from unwinding into C and count the call;
-//! - pointers from the caller are written only where the vendor's header says they are outputs,
-//!   and never when null;
+//! - the types of arguments say what the vendor's header promises ([`arguments`]), and outputs are
+//!   never written when null; an entry point is `unsafe` where types cannot say it, and each unsafe
+//!   block says why it may do what it does;
 //! - the library allocates bookkeeping only, never what it pretends to hold;
 //! - no Python, no logging, no threads of its own.
 
-pub mod arguments;
-pub mod board;
-pub mod busy;
-pub mod clock;
-pub mod config;
-pub mod context;
-pub mod cublas;
-pub mod cublaslt;
-pub mod cudnn;
-pub mod cudnn_costs;
-pub mod device;
-pub mod driver;
-pub mod driver_base;
-pub mod families;
-pub mod graphs;
-pub mod inner;
-pub mod kernels;
-pub mod ledger;
-pub mod libraries;
-pub mod loader;
-pub mod meeting;
-pub mod memory;
-pub mod nccl;
-pub mod nvml;
-pub mod nvrtc;
-pub mod reduce;
-pub mod report;
-pub mod runtime;
-pub mod shared;
-pub mod streams;
-pub mod stubs;
-pub mod sync;
+mod arguments;
+mod board;
+mod busy;
+mod clock;
+mod config;
+mod context;
+mod cublas;
+mod cublaslt;
+mod cudnn;
+mod cudnn_costs;
+mod device;
+mod driver;
+mod driver_base;
+mod families;
+mod graphs;
+mod inner;
+mod kernels;
+mod ledger;
+mod libraries;
+mod loader;
+mod meeting;
+mod memory;
+mod nccl;
+mod nvml;
+mod nvrtc;
+mod reduce;
+mod report;
+mod runtime;
+mod shared;
+mod streams;
+mod stubs;
+mod sync;
 
 /// Defines exported C functions: each counts its calls and turns a panic into `$panic` instead of
 /// letting it unwind into C. A function is `unsafe` if its arguments promise more than their types

@@ -1,9 +1,9 @@
 //! Where the ranks of one communicator meet: a file that all of them map.
 //!
-//! Collectives are numbered. Each has an entry in a ring, in which every rank writes what it calls;
-//! the first one's call is what the others' are held against. Contributions that carry values lie
-//! in the entry's payload. Whoever needs nothing from the others does not wait for them, up to the
-//! length of the ring. Between each ordered pair of ranks there is a ring of messages.
+//! Collectives are numbered. Each has an entry in a ring, in which every rank writes its call; the
+//! calls of later ranks are compared with the first one. Contributions that carry values lie in the
+//! entry's payload. A rank that needs nothing from the others runs ahead of them, by the length of
+//! the ring at most. Between each ordered pair of ranks there is a ring of messages.
 
 use std::fmt;
 use std::fs;
@@ -58,7 +58,7 @@ impl What {
     ];
 
     /// Whether only the root's contribution matters.
-    pub const fn from_root(self) -> bool {
+    pub const fn comes_from_root(self) -> bool {
         matches!(self, Self::Broadcast | Self::Scatter)
     }
 }
@@ -422,7 +422,7 @@ impl Meeting {
             return Err(self.mismatch(number));
         }
         let carries = self.carries(&call);
-        let gives = carries && (!call.what.from_root() || call.root == self.rank);
+        let gives = carries && (!call.what.comes_from_root() || call.root == self.rank);
         if gives {
             if known {
                 let (at, len) = self.part(&call, self.rank);
@@ -457,7 +457,7 @@ impl Meeting {
                 );
             }
         }
-        if last || (gives && call.what.from_root()) {
+        if last || (gives && call.what.comes_from_root()) {
             entry.ready.store(1, Ordering::Release);
             shared::wake(&entry.signal);
         }
@@ -495,7 +495,7 @@ impl Meeting {
             unsafe { reduce::clear(to, len) };
             return Ok(Some(false));
         }
-        self.await_entry(number, &call, call.what.from_root(), &|| {
+        self.await_entry(number, &call, call.what.comes_from_root(), &|| {
             entry.ready.load(Ordering::Acquire) == 1
         })?;
         let known = entry.unknown.load(Ordering::Acquire) == 0;
@@ -703,7 +703,7 @@ impl Meeting {
         let (message, place) = self.message(self.rank, peer, number);
         let before = number.wrapping_sub(MESSAGES);
         self.await_message(self.rank, peer, number, &call, peer, &|| {
-            // Whoever takes no values may have announced later ones already.
+            // A receiver that takes no values may have announced later messages already.
             number < MESSAGES || message.received.has_reached(before)
         })?;
         let len = count * kind.bytes();
@@ -1048,7 +1048,7 @@ mod tests {
                 .map(|_| ())
         });
         let told = ended[1].as_ref().err().cloned().unwrap_or_default();
-        // Which ranks is not asked: to the board, threads of one process are whoever joined first.
+        // The rank is not checked: all threads of a process appear on the board as the first to join.
         assert!(told.contains(" sent 3 float64 to rank "), "{told}");
         assert!(told.ends_with("expected 4 float64"), "{told}");
     }

@@ -91,11 +91,6 @@ impl Reservation {
         self.len
     }
 
-    /// Whether nothing is reserved.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Whether `addr` lies inside.
     pub const fn contains(&self, addr: u64) -> bool {
         addr >= self.base && addr < self.base + self.len

@@ -1,9 +1,9 @@
 //! NCCL: communicators of this process, and the collectives that it calls.
 //!
 //! In a run of several ranks (`ranks.directory`, see [`crate::board`]) the ranks of a communicator
-//! meet ([`crate::meeting`]): small and integral collectives pass real values, of the others only
-//! sizes are held against each other. A rank that is alone, the others being absent, takes them to be
-//! like itself, which is said.
+//! meet ([`crate::meeting`]): small and integral collectives pass real values; the others only compare
+//! their sizes. A rank that runs alone assumes that the absent ranks behave as it does, and reports
+//! the assumption.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};

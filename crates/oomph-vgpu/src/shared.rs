@@ -151,7 +151,10 @@ mod tests {
         assert!(Shared::open(&place.join("link"), 1 << 20).is_none());
         assert_eq!(fs::read(place.join("theirs")).unwrap(), b"theirs");
         assert!(Shared::open(&place.join("own"), 1 << 20).is_some());
-        let mode = fs::metadata(place.join("own")).unwrap().permissions().mode();
+        let mode = fs::metadata(place.join("own"))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o077, 0);
         fs::remove_dir_all(&place).unwrap();
     }

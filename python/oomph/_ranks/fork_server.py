@@ -126,7 +126,7 @@ def start_plainly(request: dict[str, Any]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os.execve(sys.executable, request["words"], request["environment"])
+    os.execve(sys.executable, request["argv"], request["environment"])
 
 
 def _shadowed(directory: str) -> bool:
@@ -154,15 +154,15 @@ def _become(request: dict[str, Any]) -> str:
     """Make this process the rank that was asked for, up to its script; returns the script's path."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["directory"])
-    environment, words = request["environment"], request["words"]
+    environment, argv = request["environment"], request["argv"]
     for name in [name for name in os.environ if name not in environment]:
         del os.environ[name]
     for name, value in environment.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-    sys.orig_argv[:] = words
-    sys.argv[:] = words[2:]
-    script = os.path.realpath(words[2]) if os.path.islink(words[2]) else os.path.abspath(words[2])
+    sys.orig_argv[:] = argv
+    sys.argv[:] = argv[2:]
+    script = os.path.realpath(argv[2]) if os.path.islink(argv[2]) else os.path.abspath(argv[2])
     sys.path.insert(0, os.path.dirname(script))
     import torch
 
@@ -175,7 +175,7 @@ def _become(request: dict[str, Any]) -> str:
         sys.modules["numpy.random"].seed()
     sys.meta_path.insert(0, _Imported(request))
     gc.enable()
-    return os.path.abspath(words[2])
+    return os.path.abspath(argv[2])
 
 
 def main() -> None:

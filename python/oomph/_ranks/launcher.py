@@ -192,16 +192,16 @@ class Launcher:
 
     def _request(self, given: dict[str, Any]) -> dict[str, Any] | None:
         """What the server is to be asked, or None where a rank cannot be forked or is none."""
-        words = given["args"]
+        argv = given["args"]
         environment = os.environ if given["env"] is None else given["env"]
         plain = (
             not self._fails
             and os.getpid() == self._owner
-            and isinstance(words, (list, tuple))
-            and len(words) > 2
-            and all(isinstance(word, str) for word in words)
-            and list(words[:2]) == [sys.executable, "-u"]
-            and words[2].endswith(".py")
+            and isinstance(argv, (list, tuple))
+            and len(argv) > 2
+            and all(isinstance(word, str) for word in argv)
+            and list(argv[:2]) == [sys.executable, "-u"]
+            and argv[2].endswith(".py")
             and all(isinstance(x, str) for pair in environment.items() for x in pair)
             and environment.get("RANK", "").isdigit()
             and _is_single(environment)
@@ -218,7 +218,7 @@ class Launcher:
         if not plain:
             return None
         return dict(
-            words=list(words),
+            argv=list(argv),
             environment=dict(environment),
             directory=os.fspath(given["cwd"] or os.getcwd()),
             session=bool(given["start_new_session"]),

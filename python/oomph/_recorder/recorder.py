@@ -54,7 +54,7 @@ class Recorder:
         self.virtual = settings.virtual
         self.assumptions = Assumptions()
         self.levers: Any = None
-        self.variant: Any = None
+        self.resize: Any = None
         self.rank: dict[str, int] | None = _rank_of_environment()
         self.before_record: list[Callable[[dict[str, Any]], None]] = []
         """Called with the outcome when the script has ended, before the record is written."""
@@ -199,7 +199,7 @@ class Recorder:
             assumptions=self.assumptions.as_list(),
             library=library.report() if self.virtual else {},
             levers=self.levers.report() if self.levers else [],
-            became=self.variant.became if self.variant else [],
+            became=self.resize.became if self.resize else [],
             **self._progress.as_dict(),
             **self._scopes.as_dict(),
             **self.out_of_memory.as_dict(),

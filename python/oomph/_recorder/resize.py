@@ -18,7 +18,7 @@ from torch.utils.data import dataloader
 from oomph._import_hooks import on_import
 
 
-class Variant:
+class Resize:
     """How the job differs; `None` leaves a size as it is."""
 
     def __init__(

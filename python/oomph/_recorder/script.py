@@ -10,14 +10,14 @@ import types
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def run(arguments: list[str]) -> None:
+def run(argv: list[str]) -> None:
     """Run `script args…` or `-m module args…`."""
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    if argv[0] == "-m":
+        sys.argv = argv[1:]
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = arguments
-        run_script(arguments[0])
+        sys.argv = argv
+        run_script(argv[0])
 
 
 def run_script(path: str) -> None:

@@ -61,15 +61,15 @@ class Session:
             return self._measures_drift()
         from oomph._recorder.recorder import Recorder
 
-        settings, variant = self.settings, None
-        if any(size is not None for size in settings.variant.values()):
-            from oomph._recorder.resize import Variant
+        settings, resize = self.settings, None
+        if any(size is not None for size in settings.resize.values()):
+            from oomph._recorder.resize import Resize
 
             # Before the recorder, which is to see the job as it is then.
-            variant = Variant(**settings.variant)
-            variant.install()
+            resize = Resize(**settings.resize)
+            resize.install()
         recorder = Recorder(settings, self.directory)
-        recorder.variant = variant
+        recorder.resize = resize
         if settings.virtual and not is_supported(*self._torch):
             version, cuda = self._torch
             recorder.assumptions.add(

@@ -8,7 +8,7 @@ use oomph_report::explanation::difference;
 use oomph_report::terminal::{DIM, paint, width};
 use oomph_trace::Trace;
 
-use crate::{json, page, stdout};
+use crate::{ExitStatus, json, page, stdout};
 
 /// Arguments of `oomph diff`.
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ pub struct Args {
 
 impl Args {
     /// Compares, and prints.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         let before = page::read_trace(&self.before)?;
         let after = page::read_trace(&self.after)?;
         let options = Options {
@@ -55,7 +55,7 @@ impl Args {
         if let Some(target) = &self.json {
             json::write(target, &found)?;
             if json::is_stdout(target) {
-                return Ok(crate::EXIT_OK);
+                return Ok(ExitStatus::Success);
             }
         }
         let names = [
@@ -67,7 +67,7 @@ impl Args {
             let _ = writeln!(text, "\n  {} {}", paint(DIM, "report"), page.display());
         }
         stdout(&text)?;
-        Ok(crate::EXIT_OK)
+        Ok(ExitStatus::Success)
     }
 
     /// Writes the page. The difference is worth more than its page: what goes wrong is said, and

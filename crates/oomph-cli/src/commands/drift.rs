@@ -10,8 +10,8 @@ use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};
 use oomph_report::terminal::width;
 
 use crate::progress::Progress;
-use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
+use crate::script::{Script, plan_job};
+use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{self, Recording};
 use oomph_job::{Job, Program, RunDirectory, RunFile, host};
 
@@ -62,7 +62,7 @@ const GPU_ONLY: [&str; 4] = ["tf32", "cudnn_benchmark", "attention", "allocator"
 
 impl Args {
     /// Runs the script twice and compares.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         if let Some(limit) = self.max_drift
             && !(limit >= 0.0 && limit.is_finite())
         {
@@ -71,12 +71,12 @@ impl Args {
         let text = fs::read_to_string(&self.plan)
             .with_context(|| format!("cannot read the plan {}", self.plan.display()))?;
         let plan = PlanFile::parse(&text).with_context(|| self.plan.display().to_string())?;
-        let words = self
+        let argv = self
             .script
             .of_python("oomph drift --plan FILE [options] script.py args…")?;
         for warning in plan.mismatches(
-            &super::run::this_job(&words),
-            &oomph_plan::Gpu::default(),
+            &plan_job(&argv),
+            &oomph_plan::PlanGpu::default(),
             &oomph_plan::Versions::default(),
         ) {
             eprintln!("warning: {warning}");
@@ -96,12 +96,12 @@ impl Args {
             drift.why_not = Some("a virtual GPU computes nothing: leave out --gpu".to_owned());
             self.print(&drift)?;
             return Ok(if self.max_drift.is_some() {
-                EXIT_USAGE
+                ExitStatus::Error
             } else {
-                EXIT_OK
+                ExitStatus::Success
             });
         }
-        let program = Program::Script(words);
+        let program = Program::Script(argv);
         let directory = RunDirectory::choose(self.out.as_deref(), &program)?;
         let progress = Progress::new(self.quiet);
         for (planned, what) in [
@@ -117,7 +117,7 @@ impl Args {
                 "refused" => {
                     let why = measured.outcome.message.unwrap_or_default();
                     eprintln!("error: {why}");
-                    return Ok(EXIT_USAGE);
+                    return Ok(ExitStatus::Error);
                 }
                 _ if measured.outcome.status != 0 => {
                     let log = directory.file(files_of(planned).1);
@@ -128,7 +128,7 @@ impl Args {
                         ""
                     };
                     eprintln!("oomph: the script failed, {what}{hint}");
-                    return Ok(EXIT_SCRIPT_FAILED);
+                    return Ok(ExitStatus::ScriptFailed);
                 }
                 _ => {}
             }
@@ -139,12 +139,12 @@ impl Args {
         self.judge(&mut drift);
         self.print(&drift)?;
         if drift.measured.is_none() {
-            return Ok(EXIT_USAGE);
+            return Ok(ExitStatus::Error);
         }
         Ok(if drift.exceeded {
-            EXIT_FINDINGS
+            ExitStatus::Findings
         } else {
-            EXIT_OK
+            ExitStatus::Success
         })
     }
 

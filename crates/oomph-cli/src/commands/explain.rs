@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
+use oomph_bytes::parse_bytes;
 use oomph_explain::{Explanation, Options};
 use oomph_report::explanation::explanation;
 use oomph_report::finding::{HeldFinding, findings};
@@ -14,7 +15,7 @@ use oomph_trace::{Content, Problem, Trace};
 use serde::Serialize;
 
 use crate::findings::{held_findings, trace_file};
-use crate::{json, page, stdout};
+use crate::{ExitStatus, json, page, stdout};
 
 /// Arguments of `oomph explain`.
 #[derive(Debug, clap::Args)]
@@ -32,11 +33,11 @@ pub struct Args {
     device: Option<u32>,
 
     /// The device's memory, such as 24GiB, where neither snapshot nor log says it
-    #[arg(long, value_name = "SIZE", value_parser = super::replay::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<u64>,
 
     /// The torch version that made the snapshot, such as 2.11
-    #[arg(long, value_name = "VERSION", value_parser = super::replay::parse_version)]
+    #[arg(long, value_name = "VERSION")]
     torch: Option<TorchVersion>,
 
     /// Write the result as JSON to FILE, or to stdout for `-`
@@ -93,7 +94,7 @@ impl From<Explanation> for Found {
 
 impl Args {
     /// Explains, and prints.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         let mut traces: Vec<Input> = Vec::new();
         let mut messages: Vec<OomMessage> = Vec::new();
         let mut log_problems: Vec<Problem> = Vec::new();
@@ -111,7 +112,7 @@ impl Args {
                 log_problems.extend(problems);
                 continue;
             }
-            match oomph_trace::read(&trace_file(path)?)? {
+            match oomph_job::files::read(&trace_file(path)?)? {
                 (Content::Trace(trace), problems) => traces.push(Input {
                     path: path.clone(),
                     trace: *trace,
@@ -179,9 +180,9 @@ impl Args {
         }
         Ok(
             if found.iter().any(|(_, one)| one.explanation.out_of_memory) {
-                crate::EXIT_FINDINGS
+                ExitStatus::Findings
             } else {
-                crate::EXIT_OK
+                ExitStatus::Success
             },
         )
     }

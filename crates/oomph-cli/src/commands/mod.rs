@@ -1,6 +1,8 @@
 //! One file per subcommand. Each has its clap arguments and `run(self) -> Result<exit status>`;
 //! an `Err` is wrong usage or unreadable input and becomes exit status 2.
 
+use crate::ExitStatus;
+
 mod diff;
 mod drift;
 mod estimate;
@@ -39,7 +41,7 @@ pub enum Command {
 
 impl Command {
     /// Runs the subcommand and returns its exit status.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         match self {
             Self::Run(args) => args.run(),
             Self::Fit(args) => args.run(),

@@ -10,7 +10,8 @@ use oomph_report::html::Page;
 
 use oomph_job::RunDirectory;
 
-use crate::page::{self, Run};
+use crate::ExitStatus;
+use crate::page::{self, RecordedRun};
 use crate::stdout;
 
 /// Arguments of `oomph report`.
@@ -42,7 +43,7 @@ pub struct Args {
 
 impl Args {
     /// Makes the page, or exports.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         if !self.input.exists() {
             bail!(
                 "{}: no such file or directory. Expected the directory of a run \
@@ -50,8 +51,8 @@ impl Args {
                 self.input.display()
             );
         }
-        if Run::is(&self.input) {
-            let run = Run::read(&RunDirectory::at(&self.input))?;
+        if RecordedRun::is(&self.input) {
+            let run = RecordedRun::read(&RunDirectory::at(&self.input))?;
             let page = run.page(self.redact);
             self.write(&page, &self.input.join(page::NAME))?;
         } else {
@@ -65,7 +66,7 @@ impl Args {
             )?;
             self.write(&page, &page::place_of(&self.input))?;
         }
-        Ok(crate::EXIT_OK)
+        Ok(ExitStatus::Success)
     }
 
     fn write(&self, page: &Page, place: &Path) -> anyhow::Result<()> {

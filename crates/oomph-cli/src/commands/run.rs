@@ -1,14 +1,14 @@
 //! `oomph run`: a script on a virtual or a real GPU, and where its memory goes.
 
-use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process;
 use std::time::Duration;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
+use oomph_allocator::TorchVersion;
+use oomph_bytes::parse_bytes;
 use oomph_explain::Explanation;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions};
@@ -17,14 +17,13 @@ use oomph_report::run::run_report;
 use oomph_report::terminal::width;
 use oomph_run::Record;
 use oomph_run::ranks::RankSummary;
-use oomph_run::summary::{Assumption, Peak, Plan, Summary, Verdict, summarize};
+use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
 use oomph_trace::Trace;
-use sha2::{Digest as _, Sha256};
 
 use super::explain::Found;
 use crate::page;
-use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
+use crate::script::{Script, plan_job};
+use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
@@ -113,12 +112,12 @@ pub struct Args {
 
 impl Args {
     /// Runs the script, and prints where its memory went.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         let plan = self.plan()?;
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
             let argv = job.program.script_argv();
-            plan.mismatches(&this_job(argv), &this_gpu(&job), &Versions::default())
+            plan.mismatches(&plan_job(argv), &this_gpu(&job), &Versions::default())
         });
         for warning in &warnings {
             eprintln!("warning: {warning}");
@@ -153,8 +152,8 @@ impl Args {
                 ..Versions::default()
             };
             let mut later = plan.mismatches(
-                &oomph_plan::Job::default(),
-                &oomph_plan::Gpu::default(),
+                &oomph_plan::PlanJob::default(),
+                &oomph_plan::PlanGpu::default(),
                 &versions,
             );
             for warning in &later {
@@ -172,20 +171,20 @@ impl Args {
         }
         self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
-            Verdict::Fits => EXIT_OK,
-            Verdict::OutOfMemory => EXIT_FINDINGS,
-            Verdict::ScriptFailed => EXIT_SCRIPT_FAILED,
+            Verdict::Fits => ExitStatus::Success,
+            Verdict::OutOfMemory => ExitStatus::Findings,
+            Verdict::ScriptFailed => ExitStatus::ScriptFailed,
             Verdict::Refused => {
                 let reason = summary.failure.as_deref().unwrap_or("no reason was given");
                 eprintln!("error: {reason}");
-                EXIT_USAGE
+                ExitStatus::Error
             }
         })
     }
 
     fn job(&self, plan: Option<&PlanFile>) -> anyhow::Result<Job> {
         let host = host::get()?;
-        let mut program = Program::new(self.script.words(), host)?;
+        let mut program = Program::new(self.script.argv(), host)?;
         let planned = plan.and_then(PlanFile::gpus);
         if let Some(gpus) = planned
             && !program.launches()
@@ -209,11 +208,7 @@ impl Args {
             .as_deref()
             .map(oomph_gpus::parse_spec)
             .transpose()?;
-        let memory = self
-            .memory
-            .as_deref()
-            .map(oomph_gpus::parse_bytes)
-            .transpose()?;
+        let memory = self.memory.as_deref().map(parse_bytes).transpose()?;
         if gpu.is_none() && memory.is_some() {
             bail!(
                 "--memory is the capacity of a virtual GPU: name one with --gpu, such as --gpu rtx-4090"
@@ -300,8 +295,8 @@ impl Args {
         Ok(Some(plan))
     }
 
-    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> Plan {
-        Plan {
+    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> AppliedPlan {
+        AppliedPlan {
             file: self
                 .plan
                 .as_ref()
@@ -317,7 +312,11 @@ impl Args {
     }
 
     /// The process did not live to write its record.
-    fn without_record(&self, directory: &RunDirectory, status: ExitStatus) -> anyhow::Result<i32> {
+    fn without_record(
+        &self,
+        directory: &RunDirectory,
+        status: process::ExitStatus,
+    ) -> anyhow::Result<ExitStatus> {
         for place in [directory, &directory.rank(self.ranks[0])] {
             if let Some(reason) = place.refusal() {
                 bail!("{reason}");
@@ -326,7 +325,7 @@ impl Args {
         // What was captured at the moment of an out-of-memory error is there all the same.
         let captured = directory.file(RunFile::FailureSnapshot);
         if captured.is_file()
-            && let Ok((trace, problems)) = oomph_trace::snapshot::read(&captured)
+            && let Ok((trace, problems)) = oomph_job::files::read_snapshot(&captured)
         {
             let mut explanation =
                 oomph_explain::explain(&trace, &oomph_explain::Options::default());
@@ -346,7 +345,7 @@ impl Args {
                     stdout(&text)?;
                 }
             }
-            return Ok(EXIT_FINDINGS);
+            return Ok(ExitStatus::Findings);
         }
         match status.code() {
             // The script never came to import torch, or failed before.
@@ -354,12 +353,12 @@ impl Args {
                 eprintln!(
                     "oomph: the script ended without importing torch: there is nothing to report"
                 );
-                Ok(EXIT_OK)
+                Ok(ExitStatus::Success)
             }
-            Some(_) => Ok(EXIT_SCRIPT_FAILED),
+            Some(_) => Ok(ExitStatus::ScriptFailed),
             None => {
                 eprintln!("oomph: the script was killed ({status}) before its record was written");
-                Ok(EXIT_SCRIPT_FAILED)
+                Ok(ExitStatus::ScriptFailed)
             }
         }
     }
@@ -395,41 +394,7 @@ impl Args {
             return Ok(());
         };
         let needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
-        for rank in &mut summary.ranks {
-            if let Some(measured) = all.iter().find(|measured| measured.rank == rank.rank) {
-                rank.peak = measured.peak;
-                rank.by_category.clone_from(&measured.by_category);
-            }
-        }
-        summary.outlier = oomph_run::ranks::outlier(&summary.ranks);
-        if let Some(oom) = &mut summary.oom {
-            oom.short_bytes = Some(
-                needed
-                    .peak
-                    .used_bytes
-                    .saturating_sub(summary.gpu.memory_bytes),
-            );
-            oom.module = oom.module.take().filter(|module| !module.is_empty());
-        }
-        summary.peak = needed.peak;
-        summary.by_category = needed.by_category;
-        summary.modules = needed.modules;
-        summary.operators = needed.operators;
-        summary.phases = needed.phases;
-        summary.timeline = needed.timeline;
-        summary.steps = needed.steps;
-        summary.peak_phase = needed.peak_phase;
-        summary.peak_step = needed.peak_step;
-        summary.gpu.usable_bytes = needed.gpu.usable_bytes;
-        for assumption in needed.assumptions {
-            if !summary
-                .assumptions
-                .iter()
-                .any(|known| known.what == assumption.what && known.location == assumption.location)
-            {
-                summary.assumptions.push(assumption);
-            }
-        }
+        summary.measured_without_limit(needed, &all);
         Ok(())
     }
 
@@ -464,34 +429,9 @@ impl Args {
     }
 }
 
-/// The script and its arguments as plan files state them, with the script's digest.
-pub(super) fn this_job(words: &[OsString]) -> oomph_plan::Job {
-    let mut words = words.iter().map(|word| word.to_string_lossy());
-    let mut script = words.next().unwrap_or_default().into_owned();
-    if script == "-m"
-        && let Some(module) = words.next()
-    {
-        script = format!("-m {module}");
-    }
-    oomph_plan::Job {
-        // A module's file is not known before Python finds it.
-        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
-        script,
-        arguments: words.map(std::borrow::Cow::into_owned).collect(),
-    }
-}
-
-fn digest(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in Sha256::digest(bytes) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
 /// The GPU as plan files state it; empty for the machine's own.
-fn this_gpu(job: &Job) -> oomph_plan::Gpu {
-    oomph_plan::Gpu {
+fn this_gpu(job: &Job) -> oomph_plan::PlanGpu {
+    oomph_plan::PlanGpu {
         id: job
             .gpu
             .as_ref()
@@ -524,7 +464,7 @@ fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
         torch_version: summary
             .versions
             .get("torch")
-            .and_then(|version| super::replay::parse_version(version).ok()),
+            .and_then(|version| TorchVersion::parse(version)),
         device_total: Some(summary.gpu.memory_bytes),
         messages: if summary.verdict == Verdict::OutOfMemory {
             messages

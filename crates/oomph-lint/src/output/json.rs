@@ -13,7 +13,7 @@ use super::FileReport;
 use crate::{Applicability, Position};
 
 /// Version of the layout.
-pub const JSON_VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 #[derive(Serialize)]
 struct Document<'a> {

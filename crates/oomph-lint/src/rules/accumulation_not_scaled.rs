@@ -1,8 +1,9 @@
-use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
-use ruff_python_ast::{Expr, Operator, Stmt};
-use ruff_text_size::Ranged;
+use oomph_python_source::Ranged;
+use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
+use oomph_python_source::ast::{Expr, Operator, Stmt};
 
-use super::util::{accumulations, has_managed_loop};
+use crate::queries::accumulation::accumulations;
+use crate::queries::purpose::has_managed_loop;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -11,13 +12,13 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for loops that step the optimizer every so many iterations and divide nothing.
+    /// Looks for loops that step the optimizer only every N iterations and never divide the loss.
     ///
     /// ## Why it costs memory
     ///
-    /// Gradients add up: without the division they are as many times too large as there are
-    /// micro-batches, so the accumulated run is not the large-batch run that it saves memory for.
-    /// Training diverges, and people give up on accumulation and buy a larger GPU.
+    /// Gradients add up: without the division, N micro-batches make them N times too large, so the
+    /// accumulated run is not the large-batch run that it saves memory for. Training diverges, and
+    /// people give up on accumulation and buy a larger GPU.
     ///
     /// ## Example
     ///
@@ -69,8 +70,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         for stmt in found.looped.body {
             divides.visit_stmt(stmt);
         }
-        let sums = model.source.contains("reduction=\"sum\"")
-            || model.source.contains("reduction='sum'");
+        let sums = model.module.text().contains("reduction=\"sum\"")
+            || model.module.text().contains("reduction='sum'");
         if divides.0 || sums {
             continue;
         }

@@ -1,8 +1,9 @@
-use super::util::in_unit_test;
+use oomph_python_source::Ranged;
+use oomph_python_source::ast::{Expr, Stmt};
+
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Model, torch};
-use ruff_python_ast::{Expr, Stmt};
-use ruff_text_size::Ranged;
 
 declare_rule! {
     /// `backward()` runs under autocast.
@@ -47,7 +48,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When autocast is disabled for this block when it runs.
+    /// When the block disables autocast at run time.
     ///
     /// ## Fix safety
     ///

@@ -1,9 +1,10 @@
-use ruff_python_ast::Expr;
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{dotted_name, last_name};
 
-use super::util::starts_in;
+use crate::queries::loop_carried::starts_in;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;
-use crate::semantic::{Bind, Model, attr_or_name, place_of};
+use crate::semantic::{Bind, Model};
 
 declare_rule! {
     /// A tensor grows by `torch.cat` in a loop over batches.
@@ -76,7 +77,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         };
         let grows = parts
             .iter()
-            .any(|part| place_of(part).as_deref() == Some(assign.place.as_str()));
+            .any(|part| dotted_name(part).as_deref() == Some(assign.place.as_str()));
         let Some(looped) = model.loops_around(assign.ctx).next() else {
             continue;
         };
@@ -85,7 +86,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .assigns_to(model.func_of(assign.ctx), &assign.place)
             .any(|each| {
                 matches!(each.expr, Some(Expr::Call(made))
-                    if attr_or_name(&made.func).is_some_and(|name| name.ends_with("Tensor") && name != "Tensor"))
+                    if last_name(&made.func).is_some_and(|name| name.ends_with("Tensor") && name != "Tensor"))
                     && each.value.device == Device::Cpu
             });
         if grows && looped.data && !on_cpu && !starts_in(model, looped, &assign.place) {

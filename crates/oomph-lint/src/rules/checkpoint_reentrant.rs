@@ -1,4 +1,6 @@
-use crate::fix::{Edit, Fix};
+use oomph_python_source::Edit;
+
+use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -34,7 +36,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// Where it is chosen for a reason, such as DDP with a static graph: off by default.
+    /// Where it is chosen for a reason, such as DDP with a static graph: the rule is off by default.
     ///
     /// ## Fix safety
     ///

@@ -1,4 +1,3 @@
-use super::util::add_keyword;
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{CtxId, CtxKind, Model, torch};
@@ -53,7 +52,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             // A dummy input that requires gradients is how the old form was made to work.
             && !call.node.arguments.args.iter().any(|arg| model.text(arg).contains("dummy"))
         {
-            let edit = add_keyword(model, call, "use_reentrant=False");
+            let edit = model.module.add_keyword(call.node, "use_reentrant=False");
             out.push(
                 Report::new(
                     &*call.node.func,

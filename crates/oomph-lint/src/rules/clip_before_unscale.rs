@@ -1,10 +1,9 @@
-use ruff_text_size::Ranged;
+use oomph_python_source::{Ranged, dotted_name};
 
-use super::util::line_before;
 use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
 use crate::semantic::value::Kind;
-use crate::semantic::{Model, place_of};
 
 declare_rule! {
     /// Gradients are clipped while they are scaled.
@@ -92,8 +91,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         });
         let fix = step.and_then(|step| {
             let owner = step.recv_place()?;
-            let optimizer = step.node.arguments.find_positional(0).and_then(place_of)?;
-            let edit = line_before(model, call.stmt, &format!("{owner}.unscale_({optimizer})"))?;
+            let optimizer = step.node.arguments.find_positional(0).and_then(dotted_name)?;
+            let line = format!("{owner}.unscale_({optimizer})");
+            let edit = model.module.insert_before(model.stmt(call.stmt).node, &[line])?;
             Some(Fix::unsafe_("unscale first", edit))
         });
         out.push(

@@ -1,7 +1,8 @@
-use ruff_python_ast::Expr;
+use oomph_python_source::ast::Expr;
+use oomph_python_source::dotted_name;
 
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model, place_of};
+use crate::semantic::Model;
 
 declare_rule! {
     /// cuDNN is told to try algorithms with large workspaces.
@@ -34,17 +35,17 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the speed is wanted and the memory is there: off by default.
+    /// When you want the speed and have the memory: the rule is off by default.
     ///
     /// ## Fix safety
     ///
-    /// No fix: it is a trade.
+    /// No fix: it trades memory for speed.
     OOM706 "cudnn-benchmark" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for assign in &model.assigns {
-        let Some(place) = place_of(assign.target) else {
+        let Some(place) = dotted_name(assign.target) else {
             continue;
         };
         let on = matches!(assign.expr, Some(Expr::BooleanLiteral(flag)) if flag.value);

@@ -1,10 +1,11 @@
-use ruff_python_ast::{Expr, Stmt};
-use ruff_text_size::Ranged;
+use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::{Ranged, dotted_name};
 
-use super::util::{in_unit_test, is_data_parallel, is_eval_name, trains};
+use crate::queries::model_calls::is_data_parallel;
+use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{Call, Model, place_of};
+use crate::semantic::{Call, Model};
 
 declare_rule! {
     /// `DataParallel` puts the largest load on the first GPU.
@@ -86,7 +87,7 @@ fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
     let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
         return false;
     };
-    let place = assign.targets.first().and_then(place_of);
+    let place = assign.targets.first().and_then(dotted_name);
     let facts = model.func(func);
     !facts.has_backward
         && !facts.has_step

@@ -1,6 +1,6 @@
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::{Device, Kind};
 use crate::semantic::Model;
+use crate::semantic::value::{Device, Kind};
 
 declare_rule! {
     /// A dataset keeps its data on the GPU.

@@ -1,7 +1,8 @@
-use ruff_python_ast::Stmt;
+use oomph_python_source::ast::Stmt;
+use oomph_python_source::dotted_name;
 
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{CtxKind, Model, place_of};
+use crate::semantic::{CtxKind, Model};
 
 declare_rule! {
     /// A parameter is deleted to free memory that the caller still holds.
@@ -49,7 +50,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: the deletion belongs into the caller.
+    /// No fix: the deletion belongs in the caller.
     OOM613 "delete-without-effect" { fix: None, default: true }
 }
 
@@ -72,7 +73,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         }
         let def = model.func(func).node;
         for target in &delete.targets {
-            let Some(name) = place_of(target) else { continue };
+            let Some(name) = dotted_name(target) else { continue };
             let Some(position) = def
                 .parameters
                 .iter_non_variadic_params()
@@ -94,12 +95,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     calls += 1;
                     let arg = call.arg(&name, position.saturating_sub(shift));
                     
-                    arg.and_then(place_of).is_some_and(|place| {
+                    arg.and_then(dotted_name).is_some_and(|place| {
                         !model.stmts.iter().any(|other| match other.node {
                             Stmt::Delete(other) => other
                                 .targets
                                 .iter()
-                                .any(|each| place_of(each).as_deref() == Some(place.as_str()) && !std::ptr::eq(other, delete)),
+                                .any(|each| dotted_name(each).as_deref() == Some(place.as_str()) && !std::ptr::eq(other, delete)),
                             _ => false,
                         })
                     })

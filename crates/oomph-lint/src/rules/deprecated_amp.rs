@@ -1,6 +1,6 @@
-use ruff_text_size::Ranged;
+use oomph_python_source::{Edit, Ranged, ast};
 
-use crate::fix::{Applicability, Edit, Fix};
+use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -13,7 +13,7 @@ declare_rule! {
     ///
     /// ## Why it costs memory
     ///
-    /// It does not yet: it warns since PyTorch 2.4 and will be removed. Code that guards it with
+    /// It costs none yet: it has warned since PyTorch 2.4 and will be removed. Code that guards it with
     /// `try` then quietly trains in float32, with twice the activations.
     ///
     /// ## Example
@@ -42,7 +42,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// Safe for `autocast`, which has its new name since PyTorch 1.10; unsafe for `GradScaler`,
+    /// Safe for `autocast`, which has had its new name since PyTorch 1.10; unsafe for `GradScaler`,
     /// which needs 2.3.
     OOM811 "deprecated-amp" { fix: Sometimes, default: true }
 }
@@ -60,7 +60,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let func = &*call.node.func;
         // `torch.cuda.amp.autocast`, spelled out: other spellings need their import changed too.
         let spelled_out = model.text(func) == format!("torch.cuda.amp.{name}")
-            && !call.node.arguments.args.iter().any(ruff_python_ast::Expr::is_starred_expr);
+            && !call.node.arguments.args.iter().any(ast::Expr::is_starred_expr);
         let fix = spelled_out.then(|| {
             let inside = call.node.arguments.inner_range().start();
             let device = if call.node.arguments.is_empty() {
@@ -95,7 +95,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             "use `torch.amp.GradScaler(\"cuda\", ...)`"
         };
         out.push(
-            Report::new(func, format!("`torch.cuda.amp.{name}` is deprecated since PyTorch 2.4"))
+            Report::new(func, format!("`torch.cuda.amp.{name}` has been deprecated since PyTorch 2.4"))
                 .help(help)
                 .fix(fix),
         );

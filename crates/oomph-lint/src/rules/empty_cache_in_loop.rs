@@ -1,7 +1,8 @@
-use ruff_python_ast::{ExceptHandler, Stmt};
+use oomph_python_source::ast::{ExceptHandler, Stmt};
 
-use super::util::{delete_stmt, in_unit_test, oom_handler};
 use crate::fix::Fix;
+use crate::queries::oom_handlers::oom_handler;
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -97,11 +98,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || model.is_conditional_in(call.ctx, looped.ctx) {
             continue;
         }
-        let fix = delete_stmt(model, call.stmt).map(|edit| Fix::unsafe_("remove the call", edit));
+        let fix = model.module.delete(model.stmt(call.stmt).node).map(|edit| Fix::unsafe_("remove the call", edit));
         out.push(
             Report::new(
                 call.node,
-                "the cache is emptied in every iteration: nothing in use is freed, and the next one allocates it again",
+                "the cache is emptied in every iteration: nothing in use is freed, and the next iteration allocates the cache again",
             )
             .help("remove it; for fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`")
             .fix(fix),

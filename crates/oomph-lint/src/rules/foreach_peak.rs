@@ -2,11 +2,11 @@ use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
 declare_rule! {
-    /// `foreach=True` is asked for.
+    /// An optimizer is made with `foreach=True`.
     ///
     /// ## What it does
     ///
-    /// Looks for optimizers that are made with `foreach=True`.
+    /// Looks for constructors of optimizers that are given `foreach=True`.
     ///
     /// ## Why it costs memory
     ///

@@ -1,9 +1,10 @@
-use super::util::{has_managed_loop, in_unit_test, stepped_optimizer};
+use crate::queries::accumulation::stepped_optimizer;
+use crate::queries::purpose::{has_managed_loop, in_unit_test};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
 declare_rule! {
-    /// Gradients are stepped and never cleared.
+    /// The optimizer steps with gradients that are never cleared.
     ///
     /// ## What it does
     ///
@@ -51,7 +52,7 @@ declare_rule! {
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     let clears = ["zero_grad", "grad = None", "grad=None", "grad.zero_", "grad.data.zero_", "clear_grad", "optimize("]
         .iter()
-        .any(|text| model.source.contains(text));
+        .any(|text| model.module.text().contains(text));
     if clears || has_managed_loop(model) {
         return;
     }

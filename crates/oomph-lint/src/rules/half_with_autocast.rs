@@ -1,6 +1,8 @@
+use oomph_python_source::ast;
+
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model, torch};
 use crate::semantic::value::Kind;
+use crate::semantic::{Model, torch};
 
 declare_rule! {
     /// A model is halved and trained with mixed precision as well.
@@ -52,7 +54,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the halved model is another one, that is not trained.
+    /// When the halved model is a different one that is not trained.
     ///
     /// ## Fix safety
     ///
@@ -62,7 +64,7 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // Optimizers with master weights of their own train halved models.
-    if ["apex", "Fused", "master_"].iter().any(|word| model.source.contains(word)) {
+    if ["apex", "Fused", "master_"].iter().any(|word| model.module.text().contains(word)) {
         return;
     }
     for call in &model.calls {
@@ -105,5 +107,5 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 
 /// `model.cuda().half()`
 fn chained(call: &crate::semantic::Call<'_>) -> bool {
-    call.recv_expr().is_some_and(ruff_python_ast::Expr::is_call_expr)
+    call.recv_expr().is_some_and(ast::Expr::is_call_expr)
 }

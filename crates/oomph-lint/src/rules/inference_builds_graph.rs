@@ -1,10 +1,12 @@
-use ruff_python_ast::{Expr, Stmt};
-use ruff_text_size::Ranged;
+use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::{Ranged, dotted_name, last_name};
 
-use super::util::{in_unit_test, is_model_call, model_place, on_cpu_only, runs_on_cpu};
+use crate::queries::devices::{on_cpu_only, runs_on_cpu};
+use crate::queries::model_calls::{is_model_call, model_place};
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{CtxKind, FuncId, Grad, Model, attr_or_name, place_of};
+use crate::semantic::{CtxKind, FuncId, Grad, Model};
 
 declare_rule! {
     /// Inference outside a loop over batches builds a graph.
@@ -48,7 +50,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: what should be inside the block is for you to say.
+    /// No fix: only you know what belongs inside the block.
     OOM205 "inference-builds-graph" { fix: None, default: true }
 }
 
@@ -56,7 +58,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // Gradients of inputs, hooks and exports all want the graph or do not run the model for real.
     let other_purpose = ["requires_grad", "autograd.grad", "jit.trace", "onnx", "Grad", "_hook"]
         .iter()
-        .any(|word| model.source.contains(word));
+        .any(|word| model.module.text().contains(word));
     if other_purpose {
         return;
     }
@@ -123,8 +125,8 @@ fn is_unpickled(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
             return false;
         };
         match &*item.value {
-            Expr::Call(load) => attr_or_name(&load.func) == Some("load"),
-            base => place_of(base).is_some_and(|base| {
+            Expr::Call(load) => last_name(&load.func) == Some("load"),
+            base => dotted_name(base).is_some_and(|base| {
                 model
                     .assigns_to(func, &base)
                     .any(|each| each.value.kind == Kind::Checkpoint)

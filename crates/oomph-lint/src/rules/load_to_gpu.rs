@@ -1,10 +1,11 @@
-use ruff_python_ast::Expr;
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{Edit, dotted_name};
 
-use super::load_to_saved_device::goes_into_state_dict;
-use crate::fix::{Edit, Fix};
+use crate::fix::Fix;
 use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
 use crate::semantic::value::Device;
-use crate::semantic::{Model, place_of};
+use super::load_to_saved_device::goes_into_state_dict;
 
 declare_rule! {
     /// Weights are loaded straight to the GPU.
@@ -61,7 +62,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let on_gpu = match location {
             Expr::StringLiteral(text) => text.value.to_str().starts_with("cuda"),
             Expr::Lambda(lambda) => model.text(&*lambda.body).contains(".cuda("),
-            Expr::Name(_) | Expr::Attribute(_) => place_of(location).is_some_and(|place| {
+            Expr::Name(_) | Expr::Attribute(_) => dotted_name(location).is_some_and(|place| {
                 let func = model.func_of(call.ctx);
                 model
                     .assigns_to(func, &place)

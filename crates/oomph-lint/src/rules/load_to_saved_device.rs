@@ -1,8 +1,11 @@
-use super::util::{add_keyword, in_unit_test, mentions_gpu};
+use oomph_python_source::names_in;
+
 use crate::fix::{Applicability, Fix};
+use crate::queries::devices::mentions_gpu;
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{Call, Model, names_in};
+use crate::semantic::{Call, Model};
 
 declare_rule! {
     /// Weights are loaded to the GPU that they were saved from.
@@ -10,8 +13,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load(path)` without `map_location` whose result goes into
-    /// `load_state_dict`, in files that train or save. Where published weights were saved from
-    /// is not known.
+    /// `load_state_dict`, in files that train or save. Other files load published weights, and
+    /// nothing says from which device those were saved.
     ///
     /// ## Why it costs memory
     ///
@@ -58,7 +61,7 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // On a TPU, tensors are saved from the CPU.
-    if !mentions_gpu(model) || model.source.contains("torch_xla") {
+    if !mentions_gpu(model) || model.module.text().contains("torch_xla") {
         return;
     }
     // Where published weights were saved from is not known: the file has to train or save.
@@ -97,7 +100,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let fix = Fix::new(
             applicability,
             "load to the CPU",
-            vec![add_keyword(model, call, "map_location=\"cpu\"")],
+            vec![model.module.add_keyword(call.node, "map_location=\"cpu\"")],
         );
         out.push(
             Report::new(
@@ -123,7 +126,7 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
             .arguments
             .args
             .iter()
-            .any(|arg| ruff_text_size::Ranged::range(arg).contains_range(ruff_text_size::Ranged::range(load.node)))
+            .any(|arg| oomph_python_source::Ranged::range(arg).contains_range(oomph_python_source::Ranged::range(load.node)))
     };
     if let Some(load) = loads().find(|call| inside(call)) {
         // An optimizer keeps the state that it is given: there is no second copy. A scheduler's has
@@ -140,10 +143,10 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
             continue;
         }
         let Some(expr) = assign.expr else { continue };
-        let from_load = ruff_text_size::Ranged::range(expr)
-            .contains_range(ruff_text_size::Ranged::range(load.node));
+        let from_load = oomph_python_source::Ranged::range(expr)
+            .contains_range(oomph_python_source::Ranged::range(load.node));
         if from_load || names_in(expr).iter().any(|name| carries(name, &names)) {
-            names.push(super::util::base(&assign.place).to_string());
+            names.push(crate::queries::loop_carried::base(&assign.place).to_string());
         }
     }
     loads()

@@ -1,6 +1,6 @@
-use ruff_python_ast::Expr;
+use oomph_python_source::ast::Expr;
 
-use super::util::is_cross_entropy;
+use crate::queries::model_calls::is_cross_entropy;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 
@@ -38,7 +38,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When there are few classes, or float32 is needed for stability: off by default.
+    /// When there are few classes, or float32 is needed for stability: the rule is off by default.
     ///
     /// ## Fix safety
     ///

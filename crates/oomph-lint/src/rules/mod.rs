@@ -1,6 +1,4 @@
-//! The rules. One file each; the doc comment of `RULE` is the rule's page.
-
-mod util;
+//! The rules. One file each, named after the rule; the doc comment of `RULE` is the rule's page.
 
 use crate::rule::Rule;
 
@@ -10,69 +8,72 @@ macro_rules! rules {
 
         /// Every rule, by code.
         pub static ALL: &[&Rule] = &[$(&$module::RULE),+];
+
+        #[cfg(test)]
+        const FILES: &[&str] = &[$(stringify!($module)),+];
     };
 }
 
 rules! {
-    loss_summed,
-    loss_listed,
-    output_listed,
-    hidden_not_detached,
-    retain_graph,
-    create_graph,
-    meter_with_graph,
-    hook_keeps_output,
-    eval_builds_graph,
-    eval_name_builds_graph,
+    loss_summed_with_graph,
+    loss_collected_with_graph,
+    output_collected_with_graph,
+    hidden_state_not_detached,
+    graph_retained,
+    backward_creates_graph,
+    meter_keeps_graph,
+    hook_keeps_outputs,
+    evaluation_builds_graph,
+    evaluation_function_builds_graph,
     no_grad_without_effect,
-    volatile,
+    volatile_has_no_effect,
     inference_builds_graph,
     teacher_builds_graph,
-    outputs_kept_on_gpu,
+    outputs_collected_on_gpu,
     cat_in_loop,
     zero_grad_drops_accumulation,
     accumulation_not_scaled,
-    last_group_dropped,
+    last_accumulation_dropped,
     step_bypasses_scaler,
     scaler_not_updated,
-    zero_grad_keeps,
-    zero_grad_before_step,
+    zero_grad_keeps_memory,
+    gradients_cleared_before_step,
     gradients_never_cleared,
     foreach_peak,
-    optimizer_in_loop,
+    optimizer_made_in_loop,
     load_to_saved_device,
     load_to_gpu,
-    checkpoint_kept,
-    deepcopy_in_loop,
+    checkpoint_kept_while_training,
+    best_weights_copied_on_gpu,
     checkpoint_reentrant_unset,
-    checkpoint_without_grad,
+    checkpoint_without_gradients,
     checkpoint_reentrant,
-    getitem_on_gpu,
+    dataset_moves_to_gpu,
     dataset_on_gpu,
-    loader_on_gpu,
-    cycle_loader,
+    loader_collected_on_gpu,
+    cycle_keeps_batches,
     empty_cache_in_loop,
-    empty_cache_before_gc,
+    empty_cache_before_collect,
     delete_without_effect,
     data_parallel,
     ranks_on_one_gpu,
-    ddp_bucket_view,
-    env_too_late,
-    alloc_conf_unknown,
+    ddp_copies_gradients,
+    environment_set_too_late,
+    allocator_setting_unknown,
     cudnn_benchmark,
-    eager_attention,
-    softmax_before_loss,
-    one_hot_targets,
-    need_weights,
+    attention_keeps_scores,
+    softmax_before_cross_entropy,
+    one_hot_cross_entropy,
+    attention_weights_unused,
     logits_upcast,
     deprecated_amp,
     half_with_autocast,
     clip_before_unscale,
     backward_under_autocast,
-    retry_in_handler,
-    swallows_errors,
-    misses_disguised,
-    exception_kept,
+    retry_inside_except,
+    handler_swallows_errors,
+    disguised_oom_missed,
+    oom_exception_kept,
 }
 
 /// The rule with this code, in any case.
@@ -80,4 +81,25 @@ pub fn by_code(code: &str) -> Option<&'static Rule> {
     ALL.iter()
         .copied()
         .find(|rule| rule.code.eq_ignore_ascii_case(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_after_their_rules() {
+        let names: Vec<String> = ALL.iter().map(|rule| rule.name.replace('-', "_")).collect();
+        assert_eq!(names, FILES);
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rules");
+        let mut found: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let mut expected: Vec<String> = FILES.iter().map(|file| format!("{file}.rs")).collect();
+        expected.push("mod.rs".to_owned());
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+    }
 }

@@ -1,4 +1,4 @@
-use ruff_python_ast::{Expr, Stmt};
+use oomph_python_source::ast::{Expr, Stmt};
 
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Model, torch};
@@ -37,11 +37,11 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// Never known to be.
+    /// No case is known.
     ///
     /// ## Fix safety
     ///
-    /// No fix: what should be inside the block is for you to say.
+    /// No fix: only you know what belongs inside the block.
     OOM203 "no-grad-without-effect" { fix: None, default: true }
 }
 
@@ -58,7 +58,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                         call.node,
                         format!("`{}` on a line of its own does nothing: gradients stay on", model.text(call.node)),
                     )
-                    .help("use it as `with torch.no_grad():` or as a decorator; `torch.set_grad_enabled(False)` is the statement"),
+                    .help("use it as `with torch.no_grad():` or as a decorator; `torch.set_grad_enabled(False)` works as a statement"),
                 );
             }
     }

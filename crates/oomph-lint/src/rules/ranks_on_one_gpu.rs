@@ -54,7 +54,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         "rank)", "rank %", "gpu)",
     ]
     .iter()
-    .any(|text| model.source.contains(text));
+    .any(|text| model.module.text().contains(text));
     let distributed = model
         .calls
         .iter()

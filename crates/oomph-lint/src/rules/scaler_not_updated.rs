@@ -47,7 +47,7 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: with several optimizers, where `update()` belongs is for you to say.
+    /// No fix: with several optimizers, only you know where `update()` belongs.
     OOM405 "scaler-not-updated" { fix: None, default: true }
 }
 

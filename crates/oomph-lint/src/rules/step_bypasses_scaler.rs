@@ -1,10 +1,11 @@
-use super::util::{has_managed_loop, stepped_optimizer};
+use crate::queries::accumulation::stepped_optimizer;
+use crate::queries::purpose::has_managed_loop;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 use crate::semantic::value::Kind;
 
 declare_rule! {
-    /// The loss is scaled, but the optimizer is stepped past the scaler.
+    /// The loss is scaled, but the optimizer steps without the scaler.
     ///
     /// ## What it does
     ///

@@ -1,4 +1,4 @@
-use super::util::{is_model_call, model_place};
+use crate::queries::model_calls::{is_model_call, model_place};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Grad, Model};
 
@@ -51,12 +51,12 @@ declare_rule! {
     ///
     /// ## Fix safety
     ///
-    /// No fix: the call would need a block of its own.
+    /// No fix: the call would need its own block.
     OOM206 "teacher-builds-graph" { fix: None, default: true }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if model.source.contains("requires_grad") {
+    if model.module.text().contains("requires_grad") {
         return;
     }
     for call in &model.calls {

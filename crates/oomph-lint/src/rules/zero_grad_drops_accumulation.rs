@@ -1,15 +1,15 @@
-use ruff_text_size::Ranged;
+use oomph_python_source::Ranged;
 
-use super::util::{accumulations, under_modulus};
+use crate::queries::accumulation::{accumulations, under_modulus};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model, is_zero_grad};
+use crate::semantic::Model;
 
 declare_rule! {
     /// Accumulated gradients are thrown away in every iteration.
     ///
     /// ## What it does
     ///
-    /// Looks for loops that step the optimizer every so many iterations but call `zero_grad()` in
+    /// Looks for loops that step the optimizer only every N iterations but call `zero_grad()` in
     /// each of them.
     ///
     /// ## Why it costs memory
@@ -48,7 +48,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// Never known to be.
+    /// No case is known.
     ///
     /// ## Fix safety
     ///
@@ -59,7 +59,7 @@ declare_rule! {
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for found in accumulations(model) {
         for call in &model.calls {
-            if !is_zero_grad(call)
+            if !call.is_zero_grad()
                 || !model.is_inside(call.ctx, found.looped.ctx)
                 || under_modulus(model, call.ctx, found.looped.ctx)
                 || model.is_conditional_in(call.ctx, found.looped.ctx)

@@ -6,19 +6,17 @@
 //! without gradients; the second walk uses all of that and records the events that rules query.
 //! Rules never walk the tree for meaning, only for shape.
 
-mod names;
 pub(crate) mod torch;
 pub(crate) mod value;
 mod walk;
 
 use std::rc::Rc;
 
-use ruff_python_ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef, StmtWith};
-use ruff_text_size::{Ranged, TextRange};
+use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef, StmtWith};
+use oomph_python_source::{Module, Ranged, TextRange, dotted_name, last_name};
 
-pub(crate) use names::{names_in, place_of};
-use value::Value;
-pub(crate) use walk::{attr_or_name, build, is_step, is_zero_grad, may_use_torch};
+use value::{Kind, Value};
+pub(crate) use walk::{build, may_use_torch};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -130,6 +128,19 @@ impl<'a> Call<'a> {
         self.method == Some(name)
     }
 
+    /// Whether it steps an optimizer: `optimizer.step()`, `scaler.step(optimizer)`, or a scaler that
+    /// is called.
+    pub(crate) fn is_step(&self) -> bool {
+        (self.is_method("step") && matches!(self.recv.kind, Kind::Optimizer | Kind::Scaler))
+            || (self.recv.is_model() && self.is_method("step"))
+            || last_name(&self.node.func).is_some_and(|name| name.ends_with("loss_scaler"))
+    }
+
+    /// Whether it clears gradients.
+    pub(crate) fn is_zero_grad(&self) -> bool {
+        self.is_method("zero_grad") || self.is_method("clear_grad")
+    }
+
     /// The expression before the attribute.
     pub(crate) fn recv_expr(&self) -> Option<&'a Expr> {
         match &*self.node.func {
@@ -140,7 +151,7 @@ impl<'a> Call<'a> {
 
     /// The place before the attribute, such as `self.optimizer`.
     pub(crate) fn recv_place(&self) -> Option<String> {
-        self.recv_expr().and_then(place_of)
+        self.recv_expr().and_then(dotted_name)
     }
 
     pub(crate) fn keyword(&self, name: &str) -> Option<&'a Expr> {
@@ -260,7 +271,7 @@ pub(crate) struct Loop<'a> {
 /// The semantic model of one file.
 #[derive(Debug)]
 pub(crate) struct Model<'a> {
-    pub(crate) source: &'a str,
+    pub(crate) module: &'a Module<'a>,
     /// The file imports PyTorch or a library on top of it.
     pub(crate) uses_torch: bool,
     pub(crate) ctxs: Vec<Ctx<'a>>,
@@ -291,9 +302,7 @@ impl<'a> Model<'a> {
     }
 
     pub(crate) fn text(&self, node: impl Ranged) -> &'a str {
-        self.source
-            .get(node.start().to_usize()..node.end().to_usize())
-            .unwrap_or_default()
+        self.module.slice(node)
     }
 
     /// The context and everything around it, innermost first.

@@ -366,7 +366,7 @@ pub(crate) fn is_autocast(qual: &str) -> bool {
     )
 }
 
-/// `DataParallel` and its distributed kin: they wrap a model and are called like one.
+/// `DataParallel`, which wraps a model and is called like one.
 pub(crate) fn is_data_parallel(qual: &str) -> bool {
     matches!(
         qual,

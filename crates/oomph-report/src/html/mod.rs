@@ -44,7 +44,7 @@ pub enum Kind {
 
 /// A way to make a job fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct PlanRow {
     /// The levers, as text: `micro-batch 8 × 2`.
     pub levers: String,
     /// The peak that was planned, in bytes.
@@ -77,7 +77,7 @@ pub struct Page<'a> {
     /// What `oomph diff --json` writes.
     pub diff: Option<Value>,
     /// Plans that were tried.
-    pub plans: Vec<Plan>,
+    pub plans: Vec<PlanRow>,
     /// Other allocator settings.
     pub what_if: Vec<WhatIf>,
     /// Whether names and paths are replaced.
@@ -183,7 +183,9 @@ mod tests {
     }
 
     fn trace(path: &Path) -> Trace {
-        oomph_trace::snapshot::read(path).unwrap().0
+        oomph_trace::snapshot::read(std::fs::File::open(path).unwrap(), path)
+            .unwrap()
+            .0
     }
 
     fn history(trace: &Trace) -> History<'_> {

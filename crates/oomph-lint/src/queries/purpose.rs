@@ -1,0 +1,75 @@
+//! What a file or a function is for: training, evaluation, a unit test.
+
+use oomph_python_source::last_name;
+
+use crate::semantic::value::Kind;
+use crate::semantic::{CtxId, Model};
+
+/// Whether a context is in a unit test: it runs once, on a tiny model, to compare numbers.
+pub(crate) fn in_unit_test(model: &Model<'_>, ctx: CtxId) -> bool {
+    let is_test = |name: &str| name.starts_with("test_") || name.starts_with("_test_");
+    [
+        "import pytest",
+        "from pytest",
+        "import unittest",
+        "from unittest",
+    ]
+    .iter()
+    .any(|import| model.module.text().contains(import))
+        || model.func_of(ctx).is_some_and(|func| {
+            let node = model.func(func).node;
+            is_test(node.name.as_str()) && model.text(node).contains("assert")
+        })
+}
+
+/// Whether a name says that its function evaluates.
+pub(crate) fn is_eval_name(name: &str) -> bool {
+    let name = name.trim_start_matches('_').to_ascii_lowercase();
+    let first = name.split('_').next().unwrap_or(&name);
+    matches!(
+        first,
+        "eval"
+            | "evaluate"
+            | "evaluation"
+            | "validate"
+            | "validation"
+            | "val"
+            | "test"
+            | "predict"
+            | "prediction"
+            | "infer"
+            | "inference"
+    )
+}
+
+/// Whether a library's trainer runs the loop: it scales losses and steps optimizers itself.
+pub(crate) fn has_managed_loop(model: &Model<'_>) -> bool {
+    ["accelerat", "deepspeed", "fabric", "model_engine"]
+        .iter()
+        .any(|name| model.module.text().contains(name))
+}
+
+/// Whether the file trains, or makes what trains: without gradients, wrappers cost less.
+pub(crate) fn trains(model: &Model<'_>) -> bool {
+    let is_test = model.module.text().contains("import unittest")
+        || model.module.text().contains("import pytest");
+    let of_optimizer = |name: &str| name.to_ascii_lowercase().contains("optim");
+    !is_test
+        && (!model.backwards.is_empty()
+            || model.calls.iter().any(|call| {
+                call.recv.kind == Kind::Optimizer
+                    || call.result.kind == Kind::Optimizer
+                    || last_name(&call.node.func).is_some_and(of_optimizer)
+            })
+            || model
+                .assigns
+                .iter()
+                .any(|assign| of_optimizer(&assign.place))
+            || model.funcs.iter().any(|func| {
+                func.node
+                    .parameters
+                    .iter_non_variadic_params()
+                    .any(|each| of_optimizer(each.parameter.name.as_str()))
+            })
+            || model.module.text().contains("loss_scaler"))
+}

@@ -1,0 +1,265 @@
+use oomph_python_source::ast::{self, Expr, Operator};
+use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
+
+use crate::rule::{Report, declare_rule};
+use crate::semantic::{Bind, FuncId, Model};
+
+declare_rule! {
+    /// Attention keeps its scores.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for functions that multiply queries with transposed keys, take a softmax of the
+    /// scores and multiply it with the values, where the weights are used for nothing else, in a
+    /// file without `scaled_dot_product_attention`.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// The scores are heads × length², and eager attention keeps several copies for `backward()`:
+    /// before and after the softmax and the dropout. `F.scaled_dot_product_attention` keeps none.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def attention(q, k, v, scale):
+    ///     scores = (q @ k.transpose(-2, -1)) * scale
+    ///     weights = scores.softmax(dim=-1)
+    ///     return weights @ v
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch.nn.functional as F
+    ///
+    /// def attention(q, k, v, scale):
+    ///     return F.scaled_dot_product_attention(q, k, v, scale=scale)
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When sequences are short, as in windowed attention, or the weights are read through a hook.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: masks and biases have to become `attn_mask`.
+    OOM801 "attention-keeps-scores" { fix: None, default: false }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    // What others are compared with is meant to be plain.
+    let is_reference = ["scaled_dot_product_attention", "assert_close", "allclose"]
+        .iter()
+        .any(|word| model.module.text().contains(word));
+    if is_reference {
+        return;
+    }
+    for index in 0..model.funcs.len() {
+        let Some(func) = model
+            .ctxs
+            .iter()
+            .filter_map(|ctx| ctx.func)
+            .find(|id| id.index() == index)
+        else {
+            continue;
+        };
+        if let Some(report) = attention(model, func) {
+            out.push(report);
+        }
+    }
+}
+
+fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
+    // The names that scores go through, from the product to the softmax and on.
+    let assigns: Vec<_> = model
+        .assigns
+        .iter()
+        .filter(|assign| model.func_of(assign.ctx) == Some(func) && assign.bind == Bind::Set)
+        .collect();
+    let mut scores: Vec<&str> = Vec::new();
+    let mut weights: Vec<&str> = Vec::new();
+    let mut softmax_at = None;
+    for assign in &assigns {
+        let Some(expr) = assign.expr else { continue };
+        let reads = |names: &[&str]| names_in(expr).iter().any(|name| names.contains(&root(name)));
+        if is_scores(model, expr) {
+            if !is_plain_scores(model, expr) {
+                return None;
+            }
+            scores.push(&assign.place);
+        } else if is_softmax(expr) && reads(&scores) {
+            weights.push(&assign.place);
+            softmax_at = softmax_at.or(Some(expr.range()));
+        } else if reads(&weights) && !is_product(expr) {
+            weights.push(&assign.place);
+        } else if reads(&scores) && !is_product(expr) {
+            if !is_plain_scores(model, expr) {
+                return None;
+            }
+            scores.push(&assign.place);
+        }
+    }
+    // `scores += bias` and `scores[...] += bias`
+    let biased = model.assigns.iter().any(|assign| {
+        model.func_of(assign.ctx) == Some(func)
+            && matches!(assign.bind, Bind::Add)
+            && scores.contains(&crate::queries::loop_carried::base(&assign.place))
+            && !assign.expr.is_some_and(|expr| model.text(expr).contains("mask"))
+    });
+    if biased {
+        return None;
+    }
+    let softmax_at = softmax_at?;
+    let def = model.func(func).node;
+    let text = model.text(def);
+    // Weights that leave the function, or are looked at, are wanted.
+    let escapes = text.contains("return_att")
+        || text.contains("need_weights")
+        || text.contains("output_attentions")
+        || text.contains("save_att")
+        || text.contains("get_attn")
+        || text.contains("window")
+        || text.contains("normalize(")
+        || returns_any(def, &weights)
+        || assigns.iter().any(|assign| {
+            assign.place.starts_with("self.")
+                && assign
+                    .expr
+                    .is_some_and(|expr| names_in(expr).iter().any(|name| weights.contains(&root(name))) && !is_product(expr))
+        });
+    let multiplied = product_with(model, func, &weights);
+    if escapes || !multiplied {
+        return None;
+    }
+    Some(
+        Report::new(
+            softmax_at,
+            "attention keeps its scores (heads × length²) for `backward()`",
+        )
+        .help("use `torch.nn.functional.scaled_dot_product_attention`; a mask or bias goes into `attn_mask`"),
+    )
+}
+
+/// The scores are only scaled and masked. A learned bias or a normalisation is another attention,
+/// that the fused kernels do not cover or save little for.
+fn is_plain_scores(model: &Model<'_>, expr: &Expr) -> bool {
+    let text = model.text(expr);
+    let others = ["bias", "rel_pos", "pos_", "_pos", "normalize", "norm(", "skew", "encodings"];
+    !others
+        .iter()
+        .any(|word| text.replace("self.bias[", "").replace("mask", "").contains(word))
+}
+
+fn root(name: &str) -> &str {
+    if name.starts_with("self.") {
+        return name;
+    }
+    name.split('.').next().unwrap_or(name)
+}
+
+/// `q @ k.transpose(-2, -1)` anywhere in the expression.
+fn is_scores(model: &Model<'_>, expr: &Expr) -> bool {
+    let transposed = |expr: &Expr| {
+        let text = model.text(expr);
+        let text = text.trim();
+        text.ends_with(".transpose(-2, -1)")
+            || text.ends_with(".transpose(-1, -2)")
+            || text.ends_with(".transpose(2, 3)")
+            || text.ends_with(".transpose(3, 2)")
+            || text.ends_with(".mT")
+    };
+    products(expr).iter().any(|(_, right)| transposed(right))
+}
+
+fn is_softmax(expr: &Expr) -> bool {
+    let Expr::Call(call) = expr else { return false };
+    let Some(name) = last_name(&call.func) else {
+        return false;
+    };
+    if name == "softmax" || name == "Softmax" {
+        return true;
+    }
+    // `F.softmax(x, dim=-1).to(q.dtype)`, `nn.Softmax(dim=-1)(x)`
+    match &*call.func {
+        Expr::Attribute(attribute) => is_softmax(&attribute.value),
+        Expr::Call(_) => is_softmax(&call.func),
+        _ => false,
+    }
+}
+
+/// The products in an expression: `a @ b`, `torch.matmul(a, b)`, `torch.bmm(a, b)`.
+fn products(expr: &Expr) -> Vec<(&Expr, &Expr)> {
+    struct Find<'a>(Vec<(&'a Expr, &'a Expr)>);
+    impl<'a> ast::visitor::Visitor<'a> for Find<'a> {
+        fn visit_expr(&mut self, expr: &'a Expr) {
+            match expr {
+                Expr::BinOp(node) if node.op == Operator::MatMult => {
+                    self.0.push((&node.left, &node.right));
+                }
+                Expr::Call(call) if matches!(last_name(&call.func), Some("matmul" | "bmm")) => {
+                    match (&*call.arguments.args, &*call.func) {
+                        ([left, right], _) => self.0.push((left, right)),
+                        ([right], Expr::Attribute(attribute)) => {
+                            self.0.push((&attribute.value, right));
+                        }
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+            ast::visitor::walk_expr(self, expr);
+        }
+    }
+    let mut find = Find(Vec::new());
+    ast::visitor::Visitor::visit_expr(&mut find, expr);
+    find.0
+}
+
+fn is_product(expr: &Expr) -> bool {
+    !products(expr).is_empty()
+}
+
+fn product_with(model: &Model<'_>, func: FuncId, weights: &[&str]) -> bool {
+    model.stmts.iter().any(|info| {
+        if model.func_of(info.ctx) != Some(func) {
+            return false;
+        }
+        let expr = match info.node {
+            ast::Stmt::Assign(node) => Some(&*node.value),
+            ast::Stmt::Return(node) => node.value.as_deref(),
+            _ => None,
+        };
+        expr.is_some_and(|expr| {
+            products(expr)
+                .iter()
+                .any(|(left, _)| dotted_name(left).is_some_and(|place| weights.contains(&root(&place))))
+        })
+    })
+}
+
+fn returns_any(def: &ast::StmtFunctionDef, names: &[&str]) -> bool {
+    struct Returns<'n>(&'n [&'n str], bool);
+    impl<'a> ast::visitor::Visitor<'a> for Returns<'_> {
+        fn visit_stmt(&mut self, stmt: &'a ast::Stmt) {
+            if let ast::Stmt::Return(node) = stmt {
+                let parts: Vec<&Expr> = match node.value.as_deref() {
+                    Some(Expr::Tuple(tuple)) => tuple.elts.iter().collect(),
+                    Some(expr) => vec![expr],
+                    None => Vec::new(),
+                };
+                self.1 |= parts
+                    .iter()
+                    .filter_map(|part| dotted_name(part))
+                    .any(|place| self.0.contains(&place.as_str()));
+            }
+            ast::visitor::walk_stmt(self, stmt);
+        }
+    }
+    let mut returns = Returns(names, false);
+    for stmt in &def.body {
+        ast::visitor::Visitor::visit_stmt(&mut returns, stmt);
+    }
+    returns.1
+}

@@ -1,0 +1,79 @@
+use oomph_python_source::ast::Expr;
+
+use crate::queries::devices::mentions_gpu;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
+
+declare_rule! {
+    /// The best weights are copied on the GPU.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `copy.deepcopy(model.state_dict())` inside a loop.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// The copy is made where the parameters are: a second model on the GPU, for the rest of
+    /// training, and a third while the best is replaced by a better one.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import copy
+    /// import torch
+    ///
+    /// def fit(model, epochs, run_epoch):
+    ///     model.cuda()
+    ///     for epoch in range(epochs):
+    ///         if run_epoch(model):
+    ///             best = copy.deepcopy(model.state_dict())
+    ///     return best
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def fit(model, epochs, run_epoch):
+    ///     model.cuda()
+    ///     for epoch in range(epochs):
+    ///         if run_epoch(model):
+    ///             best = {name: value.cpu().clone() for name, value in model.state_dict().items()}
+    ///     return best
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the model is on the CPU.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: saving to a file may be what you want.
+    OOM504 "best-weights-copied-on-gpu" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if !mentions_gpu(model) {
+        return;
+    }
+    for call in &model.calls {
+        if !call.is("copy.deepcopy") || model.loops_around(call.ctx).next().is_none() {
+            continue;
+        }
+        let Some(Expr::Call(inner)) = call.node.arguments.find_positional(0) else {
+            continue;
+        };
+        let Expr::Attribute(attribute) = &*inner.func else {
+            continue;
+        };
+        // An optimizer's state is copied the same way; a learning-rate schedule holds numbers.
+        let of = model.text(&*attribute.value);
+        if attribute.attr.as_str() == "state_dict" && !of.contains("sched") {
+            out.push(
+                Report::new(call.node, format!("a copy of `{of}` is kept on the GPU"))
+                    .help("copy to the CPU: `{k: v.cpu().clone() for k, v in model.state_dict().items()}`"),
+            );
+        }
+    }
+}

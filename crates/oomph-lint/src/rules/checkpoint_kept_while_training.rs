@@ -1,0 +1,139 @@
+use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::{Ranged, dotted_name, names_in};
+
+use crate::queries::devices::{mentions_gpu, on_cpu_only};
+use crate::rule::{Report, declare_rule};
+use crate::semantic::value::{Device, Kind};
+use crate::semantic::{Bind, Call, Model};
+
+declare_rule! {
+    /// A checkpoint on the GPU stays alive through training.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for a name bound to `torch.load(…)` (to the GPU, or to where it was saved from) in a
+    /// function that trains afterwards and neither deletes nor rebinds the name.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// The name keeps the loaded copy of the weights, and of the optimizer's state if it is in the
+    /// file, on the GPU for as long as training runs.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def main(model, loader, optimizer, criterion, path):
+    ///     model.cuda()
+    ///     state = torch.load(path)
+    ///     model.load_state_dict(state["model"])
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         criterion(model(x), y).backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def main(model, loader, optimizer, criterion, path):
+    ///     model.cuda()
+    ///     state = torch.load(path, map_location="cpu")
+    ///     model.load_state_dict(state["model"])
+    ///     del state
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         criterion(model(x), y).backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the file was saved from the CPU.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: the name may be read later on.
+    OOM503 "checkpoint-kept-while-training" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if !mentions_gpu(model) {
+        return;
+    }
+    for assign in &model.assigns {
+        if assign.bind != Bind::Set || assign.value.kind != Kind::Checkpoint {
+            continue;
+        }
+        let (Some(Expr::Call(node)), Expr::Name(target)) = (assign.expr, assign.target) else {
+            continue;
+        };
+        let Some(call) = model.calls.iter().find(|call| std::ptr::eq(call.node, node)) else {
+            continue;
+        };
+        if !call.is("torch.load") {
+            continue;
+        }
+        let on_gpu = match call.arg("map_location", 1) {
+            // Published weights were mostly saved from the CPU.
+            None => !call.has_star_kwargs() && !names_published_weights(model, call),
+            Some(Expr::StringLiteral(text)) => text.value.to_str().starts_with("cuda"),
+            Some(_) => call.args.get(1).is_some_and(|arg| arg.device == Device::Gpu),
+        };
+        let func = model.func_of(assign.ctx);
+        let trains_after = model.loops.iter().any(|each| {
+            each.contains_backward
+                && model.func_of(each.ctx) == func
+                && each.range.start() > node.end()
+        });
+        let name = target.id.as_str();
+        let dropped = model.assigns_to(func, name).any(|other| other.stmt != assign.stmt)
+            || model.stmts.iter().any(|info| match info.node {
+                Stmt::Delete(delete) => delete
+                    .targets
+                    .iter()
+                    .any(|each| dotted_name(each).as_deref() == Some(name)),
+                _ => false,
+            });
+        let feeds_model = model.calls_in_function(func).any(|other| {
+            other.is_method("load_state_dict")
+                && other.recv.device != Device::Cpu
+                && other.recv.kind != Kind::Optimizer
+                && other
+                    .node
+                    .arguments
+                    .args
+                    .iter()
+                    .any(|arg| names_in(arg).iter().any(|each| each == name || each.starts_with(&format!("{name}."))))
+        });
+        if on_gpu && trains_after && !dropped && feeds_model && !on_cpu_only(model) {
+            out.push(
+                Report::new(
+                    assign.target,
+                    format!("`{name}` keeps the loaded copy of the weights on the GPU while training runs"),
+                )
+                .help("load with `map_location=\"cpu\"`, and `del` it after `load_state_dict`"),
+            );
+        }
+    }
+}
+
+/// Whether a file's name says that it holds published weights, rather than the job's own.
+fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> bool {
+    load.arg("f", 0).is_some_and(|file| {
+        // Downloaded under this name.
+        if let Expr::StringLiteral(name) = file
+            && model.module.text().contains("://")
+            && model.module.text().contains(&format!("/{}", name.value.to_str()))
+        {
+            return true;
+        }
+        let text = model.text(file).to_ascii_lowercase();
+        ["pretrain", "basenet", "backbone", "imagenet"]
+            .iter()
+            .any(|word| text.contains(word))
+    })
+}

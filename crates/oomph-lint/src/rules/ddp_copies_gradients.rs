@@ -1,0 +1,124 @@
+use oomph_python_source::{dotted_name, names_in};
+
+use crate::fix::Fix;
+use crate::queries::purpose::trains;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::value::{Device, Kind};
+use crate::semantic::{Call, CtxKind, Model, torch};
+
+declare_rule! {
+    /// `DistributedDataParallel` keeps gradients twice.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `DistributedDataParallel(…)` without `gradient_as_bucket_view` in files that train.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// Gradients are copied into buckets for communication, so there are two of each. With
+    /// `gradient_as_bucket_view=True` the gradients are views of the buckets: the peak falls by one
+    /// copy of the parameters, no time goes into copying, and results are the same.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    /// from torch.nn.parallel import DistributedDataParallel
+    ///
+    /// def prepare(model, rank):
+    ///     model = DistributedDataParallel(model, device_ids=[rank])
+    ///     return model, torch.optim.AdamW(model.parameters())
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    /// from torch.nn.parallel import DistributedDataParallel
+    ///
+    /// def prepare(model, rank):
+    ///     model = DistributedDataParallel(model, device_ids=[rank], gradient_as_bucket_view=True)
+    ///     return model, torch.optim.AdamW(model.parameters())
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the code calls `detach_()` on gradients, which views do not allow, or the model has no
+    /// gradients to speak of.
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: `detach_()` on gradients fails afterwards.
+    OOM703 "ddp-copies-gradients" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    let wraps = |call: &Call<'_>| call.qual.as_deref().is_some_and(torch::is_ddp);
+    if !model.calls.iter().any(wraps) || !trains(model) {
+        return;
+    }
+    for call in model.calls.iter().filter(|call| wraps(call)) {
+        if call.keyword("gradient_as_bucket_view").is_none()
+            && !call.has_star_kwargs()
+            && !call.has_star_args()
+            && !call.node.arguments.is_empty()
+            && !is_for_cpu(model, call)
+            && !is_untrained(model, call)
+            // Sparse gradients are communicated as they are.
+            && !model.module.text().contains("sparse=True")
+        {
+            let edit = model.module.add_keyword(call.node, "gradient_as_bucket_view=True");
+            out.push(
+                Report::new(
+                    &*call.node.func,
+                    "gradients are kept twice: as `.grad` and in the buckets that are communicated",
+                )
+                .help("pass `gradient_as_bucket_view=True`")
+                .fix(Fix::unsafe_("pass `gradient_as_bucket_view=True`", edit)),
+            );
+        }
+    }
+}
+
+/// A model on the CPU, or the branch for the CPU: without devices, where the other branch has them.
+fn is_for_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let names_device = |call: &Call<'_>| call.arg("device_ids", 1).is_some();
+    let in_branch = |call: &Call<'_>| model.within_function(call.ctx).find(|id| {
+        matches!(model.ctx(*id).kind, CtxKind::Branch(_))
+    });
+    call.args.first().is_some_and(|arg| arg.device == Device::Cpu)
+        || (!names_device(call)
+            && in_branch(call).is_some_and(|own| {
+                model.calls_in_function(model.func_of(call.ctx)).any(|other| {
+                    other.qual.as_deref().is_some_and(torch::is_ddp)
+                        && names_device(other)
+                        && in_branch(other).is_some_and(|branch| {
+                            branch != own && model.ctx(branch).parent == model.ctx(own).parent
+                        })
+                })
+            }))
+}
+
+/// Wrapped beside another model, and only that one's parameters go to an optimizer here.
+fn is_untrained(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let Some(own) = call.arg("module", 0).and_then(dotted_name) else {
+        return false;
+    };
+    let optimized: Vec<String> = model
+        .calls_in_function(func)
+        .filter(|other| other.result.kind == Kind::Optimizer)
+        .flat_map(|other| other.node.arguments.iter_source_order())
+        .flat_map(|argument| names_in(argument.value()))
+        .collect();
+    let is_optimized = |place: &str| {
+        optimized
+            .iter()
+            .any(|name| name == place || name.starts_with(&format!("{place}.")))
+    };
+    let mut others = model
+        .calls_in_function(func)
+        .filter(|other| other.qual.as_deref().is_some_and(torch::is_ddp))
+        .filter_map(|other| other.arg("module", 0).and_then(dotted_name));
+    !is_optimized(&own) && others.any(|other| other != own && is_optimized(&other))
+}

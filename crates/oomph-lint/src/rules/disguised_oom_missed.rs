@@ -1,0 +1,100 @@
+use oomph_python_source::ast::{self, Stmt};
+use oomph_python_source::{Ranged, TextRange, TextSize};
+
+use crate::queries::oom_handlers::oom_handler;
+use crate::queries::purpose::in_unit_test;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
+
+declare_rule! {
+    /// A handler misses out-of-memory errors in disguise.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for handlers that recognise an out-of-memory error by its class or by "out of memory"
+    /// alone.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// Libraries that allocate past PyTorch report the same thing in other words:
+    /// `CUBLAS_STATUS_ALLOC_FAILED`, `CUDNN_STATUS_NOT_INITIALIZED`, `CUDNN_STATUS_ALLOC_FAILED`,
+    /// "Not enough memory for workspace", NCCL's "Failed to CUDA calloc". All are `RuntimeError`s
+    /// that the test misses, so they end a job that was meant to survive.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def fits(step, batch):
+    ///     try:
+    ///         step(batch)
+    ///     except torch.cuda.OutOfMemoryError:
+    ///         return False
+    ///     return True
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// SIGNS = ("out of memory", "ALLOC_FAILED", "NOT_INITIALIZED", "Not enough memory", "CUDA calloc")
+    ///
+    /// def fits(step, batch):
+    ///     try:
+    ///         step(batch)
+    ///     except RuntimeError as error:
+    ///         if not any(sign in str(error) for sign in SIGNS):
+    ///             raise
+    ///         return False
+    ///     return True
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When nothing in the block uses cuBLAS, cuDNN or NCCL.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: the test needs a list of messages.
+    OOM903 "disguised-oom-missed" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    let knows = ["ALLOC_FAILED", "STATUS_NOT_INITIALIZED", "alloc_failed", "NOT_SUPPORTED"]
+        .iter()
+        .any(|word| model.module.text().contains(word));
+    if knows {
+        return;
+    }
+    for info in &model.stmts {
+        let Stmt::Try(node) = info.node else { continue };
+        for ast::ExceptHandler::ExceptHandler(handler) in &node.handlers {
+            if oom_handler(handler).is_none() || in_unit_test(model, info.ctx) {
+                continue;
+            }
+            // The words may be advice in a message about something else.
+            let other_error = handler.type_.as_deref().is_some_and(|type_| {
+                !["RuntimeError", "Exception", "OutOfMemoryError", "AcceleratorError"]
+                    .iter()
+                    .any(|name| model.text(type_).contains(name))
+            });
+            if other_error {
+                continue;
+            }
+            let start = handler.range().start();
+            let end = handler
+                .type_
+                .as_deref()
+                .map_or(start + TextSize::of("except"), Ranged::end);
+            out.push(
+                Report::new(
+                    TextRange::new(start, end),
+                    "this test misses out-of-memory errors of cuBLAS, cuDNN and NCCL",
+                )
+                .help("also look for `ALLOC_FAILED`, `CUDNN_STATUS_NOT_INITIALIZED` and `Not enough memory` in the message"),
+            );
+        }
+    }
+}

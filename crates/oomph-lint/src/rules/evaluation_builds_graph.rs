@@ -1,0 +1,219 @@
+use oomph_python_source::{Edit, Ranged, ast};
+
+use crate::fix::Fix;
+use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
+use crate::queries::model_calls::{is_model_call, model_place};
+use crate::queries::purpose::{in_unit_test, is_eval_name};
+use crate::rule::{Report, declare_rule};
+use crate::semantic::{Call, CtxKind, Grad, Loop, Model};
+
+declare_rule! {
+    /// Evaluation builds a graph.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for loops over a loader that call a model which `model.eval()` put in evaluation mode,
+    /// without `torch.no_grad()` or `torch.inference_mode()` around them, and without a
+    /// `backward()`.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// `eval()` changes dropout and batch normalisation; it does not turn gradients off. The forward
+    /// pass keeps every activation for a `backward()` that never comes, several times what
+    /// evaluation needs. Evaluation then runs out of memory at a batch size that trains.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def evaluate(model, loader):
+    ///     model.eval()
+    ///     correct = 0
+    ///     for x, y in loader:
+    ///         output = model(x)
+    ///         correct += (output.argmax(1) == y).sum().item()
+    ///     return correct
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// @torch.no_grad()
+    /// def evaluate(model, loader):
+    ///     model.eval()
+    ///     correct = 0
+    ///     for x, y in loader:
+    ///         output = model(x)
+    ///         correct += (output.argmax(1) == y).sum().item()
+    ///     return correct
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When every caller, in other files, turns gradients off.
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: what the function returns no longer has a graph. Offered for functions that only
+    /// evaluate.
+    OOM201 "evaluation-builds-graph" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for (_, call) in graph_loops(model) {
+        if !is_in_eval_mode(model, call) {
+            continue;
+        }
+        let place = model_place(call).unwrap_or_default();
+        out.push(
+            Report::new(
+                call.node,
+                format!("`{place}` is evaluated with gradients on: every activation is kept for a `backward()` that never comes"),
+            )
+            .help("put `@torch.no_grad()` on the function, or `with torch.no_grad():` around the loop")
+            .fix(decorate(model, call)),
+        );
+    }
+}
+
+/// Loops over batches that call a model with gradients on and run no `backward()`: the loop and
+/// the first such call.
+pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'m Call<'a>)> {
+    let mut found = Vec::new();
+    for looped in &model.loops {
+        if !looped.data || looped.contains_backward || looped.grad != Grad::On {
+            continue;
+        }
+        // Inside a training loop, a loop over batches may be part of the step.
+        let evaluates = || {
+            model
+                .calls_in_function(model.func_of(looped.ctx))
+                .any(|call| call.is_method("eval") && call.recv.is_model())
+        };
+        if model.training_loop(looped.ctx).is_some() && !evaluates() {
+            continue;
+        }
+        if model.in_lightning(looped.ctx) || in_unit_test(model, looped.ctx) {
+            continue;
+        }
+        let first = model.calls.iter().find(|call| {
+            is_model_call(call)
+                && call.grad == Grad::On
+                && model.is_inside(call.ctx, looped.ctx)
+                && model.func_of(call.ctx) == model.func_of(looped.ctx)
+                // Of nested loops over batches, the inner one is reported.
+                && model.loops_around(call.ctx).find(|each| each.data).map(|each| each.ctx)
+                    == Some(looped.ctx)
+        });
+        let Some(first) = first else { continue };
+        // A method of a published module: whoever calls it, in another file, decides.
+        let callers_decide = model.func_of(looped.ctx).is_some_and(|id| {
+            let func = model.func(id);
+            !func.called
+                && is_eval_name(func.node.name.as_str())
+                && func.class.is_some_and(|class| model.class(class).is_module)
+        });
+        if callers_decide
+            || runs_on_cpu(first)
+            || leaves_batches_on_cpu(model, looped)
+            || on_cpu_only(model)
+        {
+            continue;
+        }
+        // Gradients with respect to the input, or a graph that is exported.
+        let wants_graph = model.calls.iter().any(|call| {
+            model.func_of(call.ctx) == model.func_of(looped.ctx)
+                && (call.is("torch.autograd.grad")
+                    || call.is_method("requires_grad_")
+                    || call.is_method("backward"))
+                && model.is_inside(call.ctx, looped.ctx)
+        }) || model.assigns.iter().any(|assign| {
+            assign.place.ends_with(".requires_grad") && model.is_inside(assign.ctx, looped.ctx)
+        });
+        // The loss leaves the function: someone may call `backward()` on it.
+        if !wants_graph {
+            found.push((looped, first));
+        }
+    }
+    found
+}
+
+/// `model.eval()` came before the loop, in its function, and no `model.train()` since.
+pub(super) fn is_in_eval_mode(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(place) = model_place(call) else {
+        return false;
+    };
+    let mut in_eval = false;
+    for other in model.calls_in_function(model.func_of(call.ctx)) {
+        // Inside the loop as well, as long as it comes before the call.
+        if other.node.start() > call.node.start() {
+            break;
+        }
+        let recv = other.recv_place();
+        let same = recv.as_deref().is_some_and(|recv| {
+            recv == place || place.starts_with(&format!("{recv}.")) || recv.starts_with(&format!("{place}."))
+        });
+        if !same {
+            continue;
+        }
+        match other.method {
+            Some("eval") => in_eval = true,
+            Some("train") => {
+                in_eval = matches!(
+                    other.node.arguments.find_positional(0),
+                    Some(ast::Expr::BooleanLiteral(flag)) if !flag.value
+                );
+            }
+            _ => {}
+        }
+    }
+    in_eval
+}
+
+/// A decorator for the function, if all that it does is evaluate.
+pub(super) fn decorate(model: &Model<'_>, call: &Call<'_>) -> Option<Fix> {
+    let func = model.func_of(call.ctx)?;
+    let info = model.func(func);
+    let trains = info.has_backward
+        || model.calls_in_function(Some(func)).any(|other| {
+            other.is_method("train") && other.node.arguments.is_empty()
+                || other.is_method("backward")
+                || other.is("torch.autograd.grad")
+        });
+    let is_generator = model.text(info.node).contains("yield");
+    // At module level, where the decorator runs.
+    let imports_torch = model.module.text().lines().any(|line| line.trim_end() == "import torch");
+    // `no_grad` does not reach into a coroutine or a generator.
+    if trains
+        || info.node.is_async
+        || is_generator
+        || !imports_torch
+        || !is_eval_name(info.node.name.as_str())
+        || !matches!(model.ctx(info.body?).kind, CtxKind::Function(_))
+    {
+        return None;
+    }
+    let start = info.node.decorator_list.first().map_or(info.node.start(), Ranged::start);
+    let indent = model.module.indentation(start)?;
+    // Innermost: right above `def`.
+    let at = if info.node.decorator_list.is_empty() {
+        start
+    } else {
+        let last = info.node.decorator_list.last()?.end().to_usize();
+        let rest = model.module.text().get(last..)?;
+        let line_end = rest.find('\n')? + 1;
+        let skipped = rest.get(line_end..)?;
+        if !skipped.trim_start().starts_with("def ") {
+            return None;
+        }
+        let lead = skipped.len() - skipped.trim_start().len();
+        oomph_python_source::TextSize::new((last + line_end + lead) as u32)
+    };
+    Some(Fix::unsafe_(
+        "decorate the function with `@torch.no_grad()`",
+        Edit::insert(at, format!("@torch.no_grad()\n{indent}")),
+    ))
+}

@@ -1,0 +1,74 @@
+use crate::queries::model_calls::model_place;
+use crate::queries::purpose::is_eval_name;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
+use super::evaluation_builds_graph::{decorate, graph_loops, is_in_eval_mode};
+
+declare_rule! {
+    /// A function whose name says that it evaluates builds a graph.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for functions called `evaluate`, `validate`, `test`, `predict`, `infer` and the like
+    /// that call a model in a loop over a loader with gradients on and never run `backward()`.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// As in OOM201: every activation is kept for a `backward()` that never comes. Here the model
+    /// was not even put in evaluation mode.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def predict(model, loader):
+    ///     for x in loader:
+    ///         print(model(x).argmax(1))
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// @torch.inference_mode()
+    /// def predict(model, loader):
+    ///     model.eval()
+    ///     for x in loader:
+    ///         print(model(x).argmax(1))
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When every caller, in other files, turns gradients off, or calls `backward()` on what the
+    /// function returns.
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: what the function returns no longer has a graph.
+    OOM202 "evaluation-function-builds-graph" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for (_, call) in graph_loops(model) {
+        let Some(name) = model.func_name(call.ctx) else {
+            continue;
+        };
+        let trains = model
+            .func_of(call.ctx)
+            .is_some_and(|func| model.func(func).has_backward || model.func(func).has_step);
+        if !is_eval_name(name) || trains || is_in_eval_mode(model, call) {
+            continue;
+        }
+        let place = model_place(call).unwrap_or_default();
+        out.push(
+            Report::new(
+                call.node,
+                format!("`{name}` calls `{place}` with gradients on: every activation is kept for a `backward()` that never comes"),
+            )
+            .help("put `@torch.no_grad()` on the function, and call `model.eval()` first")
+            .fix(decorate(model, call)),
+        );
+    }
+}

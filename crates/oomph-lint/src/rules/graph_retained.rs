@@ -1,0 +1,96 @@
+use oomph_python_source::Ranged;
+
+use crate::fix::Fix;
+use crate::queries::devices::on_cpu_only;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
+
+declare_rule! {
+    /// The last `backward()` of a step retains its graph.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `backward(retain_graph=True)` in a training loop that runs no other `backward()`
+    /// or `autograd.grad()` after it in the iteration.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// A `backward()` frees the activations as it goes. With `retain_graph=True` all of them stay
+    /// until the loss is overwritten: through the optimizer step and the whole forward of the next
+    /// iteration, so two graphs are alive at the peak instead of one.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         loss = criterion(model(x), y)
+    ///         loss.backward(retain_graph=True)
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         loss = criterion(model(x), y)
+    ///         loss.backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When part of the graph is built once, before the loop, and used in every iteration.
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: a graph that is shared by iterations cannot be run through twice without it.
+    OOM105 "graph-retained" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for backward in &model.backwards {
+        let call = &model.calls[backward.call];
+        let retains = call
+            .keyword("retain_graph")
+            .is_some_and(|value| value.as_boolean_literal_expr().is_some_and(|flag| flag.value));
+        if !retains {
+            continue;
+        }
+        let Some(looped) = model.training_loop(call.ctx) else {
+            continue;
+        };
+        let inner_loop = model.loops_around(call.ctx).next().map(|each| each.ctx);
+        let another = model.calls.iter().any(|other| {
+            let runs_backward = matches!(other.method, Some("backward" | "manual_backward"))
+                || other.is("torch.autograd.grad")
+                || other
+                    .target
+                    .is_some_and(|target| model.func(target).has_backward);
+            runs_backward
+                && other.node.start() > call.node.start()
+                && model.is_inside(other.ctx, looped.ctx)
+        });
+        // An inner loop of backwards over one graph: this is also the next one.
+        if another || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
+            continue;
+        }
+        let fix = model.module.remove_keyword(call.node, "retain_graph")
+            .map(|edit| Fix::unsafe_("remove `retain_graph`", edit));
+        out.push(
+            Report::new(
+                call.node,
+                "the graph is retained, and nothing in this step runs through it again",
+            )
+            .help("call `backward()` without `retain_graph`; detach what the next step reuses")
+            .fix(fix),
+        );
+    }
+}

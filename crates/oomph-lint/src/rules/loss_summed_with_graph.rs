@@ -1,0 +1,130 @@
+use oomph_python_source::ast::{Expr, Operator};
+use oomph_python_source::last_name;
+
+use crate::fix::{Applicability, Fix};
+use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only};
+use crate::queries::loop_carried::{feeds_backward, starts_in};
+use crate::queries::purpose::in_unit_test;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Device;
+use crate::semantic::{Bind, Grad, Model};
+
+declare_rule! {
+    /// A loss is summed over the steps of a training loop with its graph.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `total += loss` (and `total = total + loss`) in a training loop where `loss` holds
+    /// an autograd graph, `total` lives longer than one iteration, and nothing calls `backward()`
+    /// on it.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// The sum refers to the graph of every loss in it. If `backward()` has not run on the loss, all
+    /// activations of that step stay alive; if it has, the nodes of the graph still pile up. Memory
+    /// grows with every step until the job dies, often hours in.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     total = 0.0
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         loss = criterion(model(x), y)
+    ///         loss.backward()
+    ///         optimizer.step()
+    ///         total += loss
+    ///     return total
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     total = 0.0
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         loss = criterion(model(x), y)
+    ///         loss.backward()
+    ///         optimizer.step()
+    ///         total += loss.detach()
+    ///     return total
+    /// ```
+    ///
+    /// `loss.item()` also works, but it waits for the GPU in every step.
+    ///
+    /// ## When it is wrong
+    ///
+    /// When another function calls `backward()` on the sum.
+    ///
+    /// ## Fix safety
+    ///
+    /// Safe: the sum has the same value and the same type, without the graph.
+    OOM101 "loss-summed-with-graph" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for assign in &model.assigns {
+        if assign.grad != Grad::On || !assign.value.has_graph() {
+            continue;
+        }
+        let operand = match (assign.bind, assign.expr) {
+            (Bind::Add, Some(expr)) => expr,
+            (Bind::Set, Some(Expr::BinOp(node))) if node.op == Operator::Add => {
+                let own = |side: &Expr| model.text(side) == model.text(assign.target);
+                if own(&node.left) {
+                    &node.right
+                } else if own(&node.right) {
+                    &node.left
+                } else {
+                    continue;
+                }
+            }
+            _ => continue,
+        };
+        if !assign.value.is_tensor() || assign.value.device == Device::Cpu || on_cpu_only(model) {
+            continue;
+        }
+        let Some(looped) = model.training_loop(assign.ctx) else {
+            continue;
+        };
+        // What a `backward()` of the project's own returns is not known.
+        let of_backward = matches!(operand, Expr::Call(call) if last_name(&call.func) == Some("backward"));
+        if of_backward || leaves_batches_on_cpu(model, looped) || in_unit_test(model, assign.ctx) {
+            continue;
+        }
+        let func = model.func_of(assign.ctx);
+        let place = crate::queries::loop_carried::base(&assign.place);
+        if starts_in(model, looped, place)
+            || feeds_backward(model, func, place)
+            || !lives_outside(model, assign.ctx, &assign.place)
+        {
+            continue;
+        }
+        let fix = Fix::append(operand, ".detach()", Applicability::Safe, "detach the loss");
+        out.push(
+            Report::new(
+                operand,
+                format!(
+                    "`{}` keeps the graph of every `{}` that is added to it",
+                    model.text(assign.target),
+                    model.text(operand)
+                ),
+            )
+            .help("add `loss.detach()`, or `loss.item()` if a number is what you need")
+            .fix(fix),
+        );
+    }
+}
+
+/// The sum is bound somewhere before the loop: a local name, or an attribute.
+fn lives_outside(model: &Model<'_>, ctx: crate::semantic::CtxId, place: &str) -> bool {
+    let base = crate::queries::loop_carried::base(place);
+    let own = usize::from(base == place);
+    place.contains('.') || model.assigns_to(model.func_of(ctx), base).count() > own
+}

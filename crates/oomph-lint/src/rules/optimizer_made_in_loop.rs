@@ -1,0 +1,93 @@
+use crate::queries::devices::on_cpu_only;
+use crate::queries::purpose::in_unit_test;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
+
+declare_rule! {
+    /// Every training step makes a new optimizer.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `torch.optim.…(…)` in the loop whose iterations are training steps.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// The state (two copies of the parameters for Adam) is thrown away and allocated again in
+    /// every step, while the old one may still be referenced. It also never gets past its first
+    /// step, so momentum does nothing.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, criterion):
+    ///     for x, y in loader:
+    ///         optimizer = torch.optim.Adam(model.parameters())
+    ///         optimizer.zero_grad()
+    ///         criterion(model(x), y).backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, criterion):
+    ///     optimizer = torch.optim.Adam(model.parameters())
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         criterion(model(x), y).backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When each iteration fits something new with a single step.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: training changes.
+    OOM415 "optimizer-made-in-loop" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for call in &model.calls {
+        let is_optimizer = call.result.kind == crate::semantic::value::Kind::Optimizer
+            && call
+                .qual
+                .as_deref()
+                .is_some_and(|qual| qual.starts_with("torch.optim."));
+        if !is_optimizer {
+            continue;
+        }
+        let Some(looped) = model.loops_around(call.ctx).next() else {
+            continue;
+        };
+        // The step itself must be in this very loop, not in a function that may loop again.
+        let steps_here = model.backwards.iter().any(|each| {
+            model
+                .loops_around(each.ctx)
+                .next()
+                .is_some_and(|inner| inner.ctx == looped.ctx)
+        });
+        let inner_training = model.loops.iter().any(|each| {
+            each.ctx != looped.ctx
+                && each.contains_backward
+                && model.is_inside(each.ctx, looped.ctx)
+        });
+        if looped.trains
+            && steps_here
+            && !inner_training
+            && !in_unit_test(model, call.ctx)
+            && !on_cpu_only(model)
+            && !model.is_conditional_in(call.ctx, looped.ctx)
+        {
+            out.push(
+                Report::new(call.node, "every step makes a new optimizer with new state")
+                    .help("make the optimizer once, before the loop"),
+            );
+        }
+    }
+}

@@ -1,0 +1,102 @@
+use oomph_python_source::dotted_name;
+
+use crate::fix::{Applicability, Fix};
+use crate::queries::devices::{mentions_gpu, on_cpu_only};
+use crate::queries::loop_carried::{is_cleared_in, starts_in};
+use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Device;
+use crate::semantic::{Grad, Model};
+
+declare_rule! {
+    /// Outputs of the model are collected on the GPU.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `outputs.append(output)` in an evaluation loop over a loader where `output` comes
+    /// straight from a model and is not moved to the CPU.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// The outputs of the whole dataset pile up on the GPU. With logits over a vocabulary or maps
+    /// over pixels that is gigabytes, and joining them at the end needs the same again.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// @torch.no_grad()
+    /// def evaluate(model, loader, device="cuda"):
+    ///     model.eval()
+    ///     outputs = []
+    ///     for x, y in loader:
+    ///         output = model(x.to(device))
+    ///         outputs.append(output)
+    ///     return torch.cat(outputs)
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// @torch.no_grad()
+    /// def evaluate(model, loader, device="cuda"):
+    ///     model.eval()
+    ///     outputs = []
+    ///     for x, y in loader:
+    ///         output = model(x.to(device))
+    ///         outputs.append(output.cpu())
+    ///     return torch.cat(outputs)
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the outputs are small, such as one number per sample, or everything runs on the CPU.
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: later code may expect the tensors on the GPU.
+    OOM301 "outputs-collected-on-gpu" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if !mentions_gpu(model) || on_cpu_only(model) {
+        return;
+    }
+    for call in &model.calls {
+        if !call.is_method("append") || !matches!(call.grad, Grad::Off | Grad::CallerOff) {
+            continue;
+        }
+        let (Some(value), Some(arg)) = (call.args.first(), call.node.arguments.find_positional(0))
+        else {
+            continue;
+        };
+        if !value.model_output || !value.is_tensor() || value.device == Device::Cpu {
+            continue;
+        }
+        let Some(list) = call.recv_expr().and_then(dotted_name) else {
+            continue;
+        };
+        let func = model.func_of(call.ctx);
+        let Some(looped) = model.loops_around(call.ctx).find(|each| each.data) else {
+            continue;
+        };
+        if looped.contains_backward
+            || starts_in(model, looped, &list)
+            || is_cleared_in(model, looped, &list)
+            || model.assigns_to(func, &list).next().is_none()
+        {
+            continue;
+        }
+        let fix = Fix::append(arg, ".cpu()", Applicability::Unsafe, "move each output to the CPU");
+        out.push(
+            Report::new(
+                arg,
+                format!("`{list}` collects the outputs of the whole dataset on the GPU"),
+            )
+            .help("call `.cpu()` on it first, or reduce it to what the metric needs")
+            .fix(fix),
+        );
+    }
+}
