@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from oomph._virtual_gpu.values import base_pointer
+from oomph._virtual_gpu.device_memory import base_pointer
 
 
 def cuda_tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from oomph.levers._shared.job import on_import
+from oomph._import_hooks import on_import
 
 GPU = re.compile(r"cuda(:\d+)?")
 

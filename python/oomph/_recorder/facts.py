@@ -11,8 +11,8 @@ import torch
 from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 
+from oomph._import_hooks import on_import
 from oomph._recorder.resize import sequence_length, sizes
-from oomph.levers._shared.job import on_import
 
 _COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
 """Modules whose result for one sample depends on the others of its batch."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from oomph._import_hooks import on_import
 from oomph._recorder.progress import Progress
 from oomph._recorder.scopes import Scopes
-from oomph.levers._shared.job import on_import
 
 
 class Loading:

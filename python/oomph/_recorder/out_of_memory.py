@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import threading
 import time
 from typing import Any
@@ -14,8 +13,9 @@ from oomph._protocol import File, RunDirectory
 from oomph._recorder.marks import Marks
 from oomph._recorder.progress import INFERENCE, Progress, now
 from oomph._recorder.scopes import Scopes
+from oomph._user_code import user_line
 from oomph._virtual_gpu import library
-from oomph._virtual_gpu.values import ValueLayer, is_user_file, user_line
+from oomph._virtual_gpu.values import ValueLayer
 
 
 class OutOfMemory:
@@ -49,7 +49,7 @@ class OutOfMemory:
         """The exception may still be caught."""
         phase, module, _ = self._scopes.place()
         # In autograd's own thread: the line that called backward.
-        location = user_line() or _line_of(self._thread)
+        location = user_line() or user_line(self._thread)
         self._note(
             device=device, requested_bytes=requested, free_bytes=free, phase=phase, module=module,
             location=location,
@@ -129,13 +129,3 @@ class OutOfMemory:
     def as_dict(self) -> dict[str, Any]:
         """The record's part of it."""
         return dict(oom=self.last, oom_count=self._count)
-
-
-def _line_of(thread: int) -> str:
-    """`file:line` of the innermost frame of `thread` that is the user's own code, or ""."""
-    frame = sys._current_frames().get(thread)
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""

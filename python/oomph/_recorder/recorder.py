@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from oomph._import_hooks import on_import
 from oomph._protocol import File, RunDirectory, Settings
 from oomph._recorder import devices, onnx_sessions
 from oomph._recorder.facts import Facts
@@ -28,9 +29,10 @@ from oomph._recorder.out_of_memory import OutOfMemory
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
 from oomph._recorder.scopes import Scopes
+from oomph._user_code import user_line
 from oomph._virtual_gpu import library
-from oomph._virtual_gpu.values import Assumptions, ValueLayer, user_line
-from oomph.levers._shared.job import on_import
+from oomph._virtual_gpu.assumptions import Assumptions
+from oomph._virtual_gpu.values import ValueLayer
 
 FORMAT = "oomph.record/1"
 """Version of `record.json`; fields may be added, a change of meaning is a new number."""

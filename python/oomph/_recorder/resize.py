@@ -15,7 +15,7 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.utils.data import dataloader
 
-from oomph.levers._shared.job import on_import
+from oomph._import_hooks import on_import
 
 
 class Resize:

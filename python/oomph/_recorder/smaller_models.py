@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
-from oomph.levers._shared.job import on_import
+from oomph._import_hooks import on_import
 
 SMALL = 4
 """Dimensions up to this are channels of images or coordinates, and stay."""

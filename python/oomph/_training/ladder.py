@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -25,15 +25,13 @@ from oomph._protocol import File, RunDirectory
 from oomph._training.block_survey import Survey
 from oomph._training.errors import is_out_of_memory
 from oomph._training.memory_model import MARGIN, Gauge
+from oomph._training.optimizer_guard import OptimizerGuard
 from oomph._training.release import clear_error, readable, release_caches
 from oomph.levers._shared.base import CannotApply, Lever
 from oomph.levers._shared.blocks import repeated
 from oomph.levers._shared.job import Job, names
 from oomph.levers.checkpoint import is_checkpointed
 from oomph.levers.optimizer_on_cpu import bytes_on_gpu
-
-if TYPE_CHECKING:
-    from oomph._training.optimizer_guard import OptimizerGuard
 
 log = logging.getLogger("oomph")
 

@@ -447,7 +447,7 @@ def _start_history(entries: int) -> bool:
 
 def _user_frame(frames: list[dict[str, Any]]) -> str:
     """The innermost frame of the user's own code, as file:line."""
-    from oomph._virtual_gpu.values import is_user_file
+    from oomph._user_code import is_user_file
 
     for frame in frames:
         if is_user_file(frame["filename"]) and frame["filename"]:

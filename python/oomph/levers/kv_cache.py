@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from oomph._import_hooks import on_import
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.job import Backward, Job, on_import
+from oomph.levers._shared.job import Backward, Job
 
 RESHAPING = ("reorder_cache", "crop", "batch_repeat_interleave", "batch_select_indices")
 """Methods of a cache's layer that act on each token's keys and values alike."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from oomph._import_hooks import on_import
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.job import Job, on_import
+from oomph.levers._shared.job import Job
 from oomph.levers.half_weights import cast
 from oomph.levers.mixed_precision import DTYPES
 

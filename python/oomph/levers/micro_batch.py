@@ -224,12 +224,12 @@ class MicroBatch(Lever):
         batch.stepped = True
         if not batch.last:
             return batch.later(optimizer, "step", proceed)
-        self._complete(batch)
+        self.complete(batch)
         result = proceed()
         batch.pending = False
         return result
 
-    def _complete(self, batch: Batch) -> None:
+    def complete(self, batch: Batch) -> None:
         """All parts are in the gradients: give them their weights."""
         try:
             batch.complete(self.job.optimizers)
@@ -241,7 +241,7 @@ class MicroBatch(Lever):
             self.batch.later(self, "clip", proceed)
             return torch.zeros((), device=parameters[0].device if parameters else None)
         if self.batch is not None and not self.batch.external:
-            self._complete(self.batch)
+            self.complete(self.batch)
         return proceed()
 
     def _put_off(self, owner: Any, proceed: Proceed) -> Any:
@@ -256,10 +256,14 @@ class MicroBatch(Lever):
             batch.stepped = True
         if not batch.last:
             return batch.later(scaler, method, proceed)
-        self._complete(batch)
+        self.complete(batch)
         return proceed()
 
     # ---- the parts of a batch ----
+
+    def batch_of(self, samples: int, parts: int) -> Batch:
+        """A batch of so many samples, which a framework's step computes in parts."""
+        return Batch(samples, parts, external=True)
 
     def begin(self, batch: Batch) -> None:
         """The script gets a part of `batch`."""
@@ -298,7 +302,7 @@ class MicroBatch(Lever):
         # A step in this very part says that the loop was not left by an error.
         if batch is None or batch.external or batch.last or not batch.stepped:
             return
-        self._complete(batch)
+        self.complete(batch)
         for call in batch.put_off.values():
             call()
         self.add_note(

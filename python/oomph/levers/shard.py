@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from oomph._import_hooks import on_import
 from oomph.levers._shared import batch_shares, rank_zero
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import Places, around_forward
-from oomph.levers._shared.job import Backward, Job, Proceed, names, on_import
+from oomph.levers._shared.job import Backward, Job, Proceed, names
 from oomph.levers._shared.loss_terms import Inseparable, check_start, coupled, nodes
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -9,9 +9,9 @@ sampler, and a mean over the ranks of weighted gradients is the gradient of the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,9 +21,6 @@ from torch.utils.data.dataloader import _DatasetKind
 from oomph.levers._shared import rank_zero
 from oomph.levers._shared.loss_terms import PARAMETERS, SAMPLES, Inseparable, Term, terms
 from oomph.levers._shared.splitting import CannotSplit, layout
-
-if TYPE_CHECKING:
-    from oomph.levers.shard import Shard
 
 
 @dataclass
@@ -42,6 +39,33 @@ class Share:
     """As `losses.terms` reads them."""
 
 
+class SharingLever(Protocol):
+    """A lever that divides the script's batches among ranks."""
+
+    world: int
+    """Ranks."""
+    rank: int
+    """This process's."""
+    job: Any
+    """The `Job` that the lever is installed in."""
+    share: Share | None
+    """This rank's part of the batch in progress."""
+    micro_batch: Any
+    """The lever that splits each part further, if the plan has it."""
+    refuse: Callable[..., BaseException]
+    how: Callable[[], str]
+    add_note: Callable[[str], None]
+
+    def trains(self) -> bool:
+        """Whether batches are divided: those of evaluation are not."""
+
+    def take(self, share: Share | None) -> None:
+        """The script has got its part of a batch."""
+
+    def check_batch(self, share: Share) -> None:
+        """Refuse what cannot be divided."""
+
+
 def bounds(count: int, ranks: int, rank: int) -> tuple[int, int]:
     """Where the part of `rank` begins and ends among `count` samples; the first parts are the larger."""
     size, more = divmod(count, ranks)
@@ -52,7 +76,7 @@ def bounds(count: int, ranks: int, rank: int) -> tuple[int, int]:
 class ShareSampler:
     """A batch sampler that yields this rank's part of each batch of another one."""
 
-    def __init__(self, lever: Shard, inner: Any) -> None:
+    def __init__(self, lever: SharingLever, inner: Any) -> None:
         """`inner` yields lists of indices."""
         self._lever, self._inner = lever, inner
         self.shares: deque[Share | None] = deque()
@@ -82,7 +106,7 @@ class ShareSampler:
         return len(self._inner)
 
 
-def install(lever: Shard) -> None:
+def install(lever: SharingLever) -> None:
     """Step in where a DataLoader asks which samples come next."""
     original = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
 
@@ -100,7 +124,7 @@ def install(lever: Shard) -> None:
 class _Iterator:
     """The iterator that the script gets: tells the lever which part it has."""
 
-    def __init__(self, lever: Shard, iterator: Any) -> None:
+    def __init__(self, lever: SharingLever, iterator: Any) -> None:
         self._lever, self._iterator = lever, iterator
         sampler = getattr(iterator, "_index_sampler", None)
         self._sampler = sampler if isinstance(sampler, ShareSampler) else None
@@ -138,7 +162,9 @@ class _Iterator:
         return getattr(self._iterator, name)
 
 
-def weigh(lever: Shard, loss: torch.Tensor, share: Share, outputs: list[Any]) -> torch.Tensor:
+def weigh(
+    lever: SharingLever, loss: torch.Tensor, share: Share, outputs: list[Any]
+) -> torch.Tensor:
     """Weigh the terms of `loss` so that a mean over ranks is that of the whole batch.
 
     Returns the factor of the loss itself, a tensor without dimensions; 1, and says so, if its terms

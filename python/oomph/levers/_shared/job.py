@@ -8,10 +8,7 @@ may call it, put it off or leave it out.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +16,8 @@ from typing import Any
 import torch
 from torch.optim import optimizer as optim
 from torch.utils.data import DataLoader
+
+from oomph._import_hooks import on_import
 
 Proceed = Callable[[], Any]
 
@@ -403,39 +402,3 @@ def names(root: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """The modules of `root` by the names that plans use: `Title`, `Title.path`."""
     title = type(root).__name__
     return {f"{title}.{name}" if name else title: m for name, m in root.named_modules()}
-
-
-def on_import(name: str, then: Callable[[Any], None]) -> None:
-    """Call `then` with module `name` when the script has imported it; at once if it has."""
-    if name in sys.modules:
-        then(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _Importer(name, then))
-
-
-class _Importer:
-    """Waits for one module on `sys.meta_path`."""
-
-    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
-        self._name, self._then, self._asking = name, then, False
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self._name or self._asking:
-            return None
-        self._asking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._asking = False
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            with contextlib.suppress(ValueError):
-                sys.meta_path.remove(self)
-            execute(module)
-            self._then(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

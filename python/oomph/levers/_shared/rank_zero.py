@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from oomph.levers._shared.job import on_import
+from oomph._import_hooks import on_import
 
 
 def install(rank: int, seed: int) -> None:

@@ -133,7 +133,10 @@ def install(recorder: Any) -> None:
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
         module.new_group = make_group  # type: ignore[attr-defined]
         module.broadcast_object_list = broadcast_object_list  # type: ignore[attr-defined]
-    recorder.layer.leave_host_unwritten()
+    recorder.layer.replace_host(leave_unwritten)
+    recorder.assumptions.add(
+        "value", "large tensors on the CPU are not written; their contents are unknown", ""
+    )
 
 
 def leave_unwritten(name: str, args: tuple) -> Any:
