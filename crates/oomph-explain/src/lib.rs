@@ -8,6 +8,7 @@ pub mod causes;
 pub mod diff;
 pub mod facts;
 mod held;
+pub mod lever;
 mod messages;
 pub mod stacks;
 pub mod steps;
@@ -17,7 +18,7 @@ use oomph_trace::text::{MessageKind, OomMessage};
 use oomph_trace::{Bytes, Category, Problem, ProblemKind, StackId, Trace};
 use serde::Serialize;
 
-pub use causes::{Basis, Cause, Evidence, Fix};
+pub use causes::{Basis, Cause, Evidence, Fix, Remedy};
 pub use diff::{Diff, diff};
 pub use facts::Facts;
 pub use held::HeldStack;
@@ -386,7 +387,7 @@ fn fixes(causes: &[Cause]) -> Vec<Fix> {
         .filter(|cause| cause.confidence + CLOSE >= first.confidence)
     {
         for fix in &cause.fixes {
-            if fix.saves_bytes > 0 && !fixes.iter().any(|other| other.lever == fix.lever) {
+            if fix.saves_bytes > 0 && !fixes.iter().any(|other| other.remedy == fix.remedy) {
                 fixes.push(fix.clone());
             }
         }

@@ -7,6 +7,8 @@ use crate::MessageReport;
 use crate::causes::{Basis, Cause, Evidence, Fix, huge_request};
 use oomph_trace::is_users_own;
 
+use crate::lever;
+
 /// From this share of the reserved memory on, free pieces are more than ordinary loss.
 const FRAGMENTED: f64 = 0.2;
 /// Memory that CUDA's context, kernels and the libraries of one job take at most.
@@ -191,7 +193,7 @@ fn simple(
         confidence,
         verdict: verdict.to_owned(),
         evidence,
-        fixes: vec![Fix::new(
+        fixes: vec![Fix::advice(
             "headroom",
             advice,
             message.requested.unwrap_or(Bytes(1)).0,
@@ -263,7 +265,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 ),
                 evidence: evidence.clone(),
                 fixes: vec![
-                    Fix::new(
+                    Fix::advice(
                         "free_the_gpu",
                         "find who holds it and end it (a notebook, a zombie, ranks that all use GPU 0)",
                         outside.0,
@@ -281,7 +283,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                         "this process holds {mine} outside of PyTorch's allocator"
                     ),
                     evidence,
-                    fixes: vec![Fix::new(
+                    fixes: vec![Fix::advice(
                         "fewer_communicators",
                         "keep other frameworks and communicators of this process from taking the GPU",
                         mine.0,
@@ -309,8 +311,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             ),
             evidence,
             fixes: vec![
-                Fix::new(
-                    "alloc_conf",
+                Fix::lever(
+                    lever::ALLOCATOR,
                     "let segments grow in place; prove it with `oomph replay` on a snapshot",
                     unallocated.0,
                     Basis::Estimated,
@@ -331,8 +333,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             verdict: "memory ran out inside optimizer.step, where the optimizer's state appears"
                 .to_owned(),
             evidence: request_evidence(message),
-            fixes: vec![Fix::new(
-                "optimizer_8bit",
+            fixes: vec![Fix::lever(
+                lever::OPTIMIZER_8BIT,
                 "8-bit or offloaded optimizer state, a fused step",
                 message.allocated.unwrap_or_default().0 / 3,
                 Basis::Estimated,
@@ -353,8 +355,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 "the loss over the vocabulary asked for {requested} for one more copy of the logits"
             ),
             evidence: request_evidence(message),
-            fixes: vec![Fix::new(
-                "fused_cross_entropy",
+            fixes: vec![Fix::lever(
+                lever::CHUNKED_CROSS_ENTROPY,
                 "a fused or chunked cross-entropy, which never holds all logits",
                 requested.0,
                 Basis::Estimated,
@@ -373,8 +375,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 "{requested} were asked for in one piece, more than the {limit} there are"
             ),
             evidence: request_evidence(message),
-            fixes: vec![Fix::new(
-                "micro_batch",
+            fixes: vec![Fix::lever(
+                lever::MICRO_BATCH,
                 "a smaller batch or shorter sequences; check the shapes at this line",
                 requested.0 / 2,
                 Basis::Estimated,

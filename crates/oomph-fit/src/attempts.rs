@@ -55,10 +55,17 @@ pub enum Ended {
     Through(Box<Measurement>),
     /// It ran out of memory.
     OutOfMemory(Box<Measurement>),
-    /// A lever cannot be applied to this script, and says why.
-    Refused(String),
+    /// A lever cannot be applied to this script.
+    Refused {
+        /// Its name.
+        lever: Option<String>,
+        /// Why, and how to make the change by hand.
+        why: String,
+    },
     /// The script failed.
     Failed {
+        /// The lever that failed, if one did.
+        lever: Option<String>,
         /// The error, in a line.
         why: String,
         /// What the script printed.

@@ -42,8 +42,8 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
             "the script raised an out-of-memory error of its own although memory had no limit; see {}",
             run.directory.file(RunFile::Log).display()
         ),
-        Ended::Refused(why) => bail!("{why}"),
-        Ended::Failed { why, log } => {
+        Ended::Refused { why, .. } => bail!("{why}"),
+        Ended::Failed { why, log, .. } => {
             return Ok(Ending::ScriptFailed {
                 is_rank: is_a_rank(&why),
                 why,
@@ -186,7 +186,8 @@ impl<'a> Fitter<'a> {
             self.shares = false;
             plain = self.run_plain_with(&[])?;
             if matches!(plain, Ended::Through(_)) {
-                self.note("shard", "the script uses several GPUs by itself");
+                let sharing = sharding::data_parallel(1);
+                self.note(sharing.name(), "the script uses several GPUs by itself");
             }
         }
         Ok(plain)
@@ -283,7 +284,7 @@ impl<'a> Fitter<'a> {
         let mut model = Model::new(trace, &run.record)?;
         // Measured on a host that does other things as well: only what differs is a plan's doing.
         if let Some(loading) = self.loading_ns
-            && !applied.iter().any(|lever| lever.name() == "shard")
+            && !applied.iter().any(|lever| lever.sharing().is_some())
         {
             model.facts.loading_ns = loading;
         }

@@ -66,9 +66,7 @@ fn by_hand_levers(levers: &[Lever], left_alone: &BTreeSet<(String, String)>) -> 
     let mut levers = levers.to_vec();
     for lever in &mut levers {
         let name = lever.name().to_owned();
-        if let Lever::InplaceActivations { modules } | Lever::FusedModules { modules } = lever {
-            modules.retain(|module| !left_alone.contains(&(name.clone(), module.clone())));
-        }
+        lever.without(|module| left_alone.contains(&(name.clone(), module.to_owned())));
     }
     levers
 }
@@ -125,14 +123,12 @@ mod tests {
 
     #[test]
     fn what_a_lever_left_alone_is_not_changed_by_hand() {
-        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect();
-        let levers = [Lever::InplaceActivations {
-            modules: names(&["Net.a", "Net.b"]),
-        }];
+        let lever = |all: &[&str]| {
+            let modules = all.iter().map(|name| (*name).to_owned()).collect();
+            Lever::from(oomph_plan::parameters::InplaceActivations { modules })
+        };
+        let levers = [lever(&["Net.a", "Net.b"])];
         let left = BTreeSet::from([("inplace_activations".to_owned(), "Net.a".to_owned())]);
-        let expected = [Lever::InplaceActivations {
-            modules: names(&["Net.b"]),
-        }];
-        assert_eq!(by_hand_levers(&levers, &left), expected);
+        assert_eq!(by_hand_levers(&levers, &left), [lever(&["Net.b"])]);
     }
 }

@@ -1,8 +1,8 @@
 //! The largest batch, length or resolution that fits: by the model of the trace, confirmed by runs.
 
 use oomph_job::settings::Resize;
-use oomph_plan::Lever;
 use oomph_plan::search::{self, Base, Options};
+use oomph_plan::{Group, Lever, levers};
 
 use crate::attempts::{Ended, Request};
 use crate::fitter::Fitter;
@@ -131,7 +131,7 @@ fn fill(
             .forbid
             .iter()
             .cloned()
-            .chain(["micro_batch".to_owned(), "split_batch".to_owned()])
+            .chain(levers::of_group(Group::Batch).map(str::to_owned))
             .collect(),
         keep_results: true,
         budget: 0,
@@ -236,7 +236,7 @@ fn find(
                 correction *= (need(size + 1) / need(size).max(1.0)).max(least);
                 correction = correction.max(fitter.options.budget as f64 / predicted.max(1.0));
             }
-            Ended::Refused(_) | Ended::Failed { .. } => break,
+            Ended::Refused { .. } | Ended::Failed { .. } => break,
         }
     }
     Ok(confirmed)

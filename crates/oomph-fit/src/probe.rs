@@ -1,7 +1,8 @@
 //! Runs without a limit that measure what no model tells: settings, types, compiled models.
 
+use oomph_plan::parameters::Compile;
 use oomph_plan::search::{self, Base};
-use oomph_plan::{Lever, Results, inference};
+use oomph_plan::{Lever, Results, Stage};
 
 use crate::attempts::{Ended, Ranks, Request};
 use crate::fitter::{Fitter, listed};
@@ -12,6 +13,8 @@ use oomph_plan::result::PlanResult;
 pub(crate) struct ProbeFailure {
     /// The name of the lever that is to blame.
     pub(crate) lever: String,
+    /// Whether it says itself that it cannot be applied.
+    pub(crate) refused: bool,
     /// What it said, or the script.
     pub(crate) why: String,
 }
@@ -32,18 +35,14 @@ impl Fitter<'_> {
     /// The job in 16 bits, run once on top of the settings that cost nothing: which types results
     /// have is better measured than told by rules.
     pub(crate) fn probe_precision(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
-        let lever = Lever::MixedPrecision {
-            dtype: self.options.dtype,
-        };
-        let plain = bases
-            .first()
-            .is_some_and(|base| search::offers_precision(&base.model));
-        if !self.options.permits(&lever) || !plain {
+        let plain = bases.first();
+        let Some(lever) = plain.and_then(|base| search::precision(&base.model, &self.options))
+        else {
             return Ok(None);
-        }
+        };
         // The settings that cost nothing come first among what was probed.
         let free = bases.get(1).map_or(&[][..], |base| &base.applied);
-        let is_free = |lever: &&Lever| lever.name() != "cudnn_benchmark";
+        let is_free = |lever: &&Lever| lever.stage() == Stage::Free;
         let mut levers: Vec<Lever> = free.iter().filter(is_free).cloned().collect();
         levers.push(lever);
         self.probe_or_reject(&levers)
@@ -52,7 +51,7 @@ impl Fitter<'_> {
     /// A job that infers, run with what is tried on it: each run on top of the one before.
     pub(crate) fn probe_inference(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
         let mut bases = Vec::new();
-        bases.extend(self.probe_free(inference::free(&plain.model, &self.options))?);
+        bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
         let mut on: Vec<Lever> = bases
             .iter()
             .flat_map(|base: &Base| base.applied.iter().cloned())
@@ -64,7 +63,7 @@ impl Fitter<'_> {
         if enough {
             return Ok(bases);
         }
-        for step in inference::ladder(&plain.model, &self.options) {
+        for step in search::ladder(&plain.model, &self.options) {
             let mut taken = None;
             let mut failed = None;
             for lever in step {
@@ -133,25 +132,26 @@ impl Fitter<'_> {
             ..self.request(name, purpose, levers)
         })?;
         let last = levers.last().map(Lever::name).unwrap_or_default();
-        let blame = |lever: &str, why: String| {
+        let blame = |lever: Option<String>, why: String| {
             Err(ProbeFailure {
-                lever: lever.to_owned(),
+                lever: lever.unwrap_or_else(|| last.to_owned()),
+                refused: false,
                 why,
             })
         };
         Ok(match ended {
             Ended::Through(run) => match run.idle_lever() {
-                Some((lever, why)) => Err(ProbeFailure { lever, why }),
+                Some((lever, why)) => blame(Some(lever), why),
                 None => self
                     .base(&run, levers.to_vec())
-                    .or_else(|error| blame(last, error.to_string())),
+                    .or_else(|error| blame(None, error.to_string())),
             },
-            Ended::OutOfMemory(_) => blame(last, "it ran out of memory with it".to_owned()),
-            Ended::Refused(why) | Ended::Failed { why, .. } => {
-                let mut names = levers.iter().map(Lever::name);
-                let blamed = names.find(|name| why.contains(name));
-                blame(blamed.unwrap_or(last), why)
-            }
+            Ended::OutOfMemory(_) => blame(None, "it ran out of memory with it".to_owned()),
+            Ended::Refused { lever, why } => blame(lever, why).map_err(|failure| ProbeFailure {
+                refused: true,
+                ..failure
+            }),
+            Ended::Failed { lever, why, .. } => blame(lever, why),
         })
     }
 
@@ -161,7 +161,7 @@ impl Fitter<'_> {
         base: &Base,
         levers: &[Lever],
     ) -> anyhow::Result<Option<PlanResult>> {
-        let compile = Lever::Compile {};
+        let compile = Lever::from(Compile {});
         if !self.options.permits(&compile) || base.model.facts.compiled {
             return Ok(None);
         }

@@ -5,14 +5,11 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use oomph_allocator::{Config, TorchVersion};
 use oomph_job::{RunDirectory, RunFile, read_trace};
-use oomph_plan::Lever;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::Model;
 use oomph_plan::search::{self, Base, Options};
+use oomph_plan::{Lever, levers};
 use serde::Serialize;
-
-/// Levers that can be applied in the middle of a training loop.
-pub const LEVERS: [&str; 3] = ["checkpoint", "offload_activations", "optimizer_on_cpu"];
 
 /// Levers in place of those that are applied.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -43,7 +40,7 @@ pub fn next(
     }
     let mut options = Options {
         keep_results: true,
-        allow: Some(LEVERS.map(str::to_owned).into()),
+        allow: Some(levers::midway().map(str::to_owned).collect()),
         forbid,
         pace: Pace::default(),
         ..Options::default()

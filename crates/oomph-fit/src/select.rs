@@ -148,7 +148,7 @@ impl Fitter<'_> {
             }
             Ended::OutOfMemory(_) => (None, Some(self.options.budget + 1)),
             // It took too long, or the script has no more to do.
-            Ended::Refused(_) | Ended::Failed { .. } => {
+            Ended::Refused { .. } | Ended::Failed { .. } => {
                 let mut plan = plan.clone();
                 plan.notes
                     .push(format!("what it holds was seen for {} steps", plan.steps));

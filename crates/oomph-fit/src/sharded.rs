@@ -74,8 +74,8 @@ fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
         !found.plans.is_empty()
     });
     if !near
-        && let Some(Lever::Shard { .. }) = bases.last().and_then(|base| base.applied.first())
-        && let Some(way) = bases.last().and_then(|base| on_the_cpu(&base.applied))
+        && let Some(way) = bases.last().and_then(|base| base.applied.first())
+        && let Some(way) = sharding::on_the_cpu(way)
         && fitter.options.permits(&way)
         && let Some(base) = probe(fitter, plain, &way)?
     {
@@ -92,24 +92,6 @@ fn dtype(fitter: &Fitter, plain: &Base) -> Option<Dtype> {
         .then_some(Dtype::Bf16)
 }
 
-/// The same way with its parts in host memory.
-fn on_the_cpu(applied: &[Lever]) -> Option<Lever> {
-    let mut lever = applied
-        .iter()
-        .find(|lever| lever.name() == "shard")?
-        .clone();
-    if let Lever::Shard {
-        shards, offload, ..
-    } = &mut lever
-    {
-        if *shards == 1 {
-            return None;
-        }
-        *offload = true;
-    }
-    Some(lever)
-}
-
 /// The job as the first rank of a way to share it, without a limit.
 fn probe(fitter: &mut Fitter, plain: &Base, way: &Lever) -> Result<Option<Base>> {
     let Some(gpus) = sharding::gpus(std::slice::from_ref(way)) else {
@@ -118,12 +100,8 @@ fn probe(fitter: &mut Fitter, plain: &Base, way: &Lever) -> Result<Option<Base>>
     let mut found = fitter.probe_ranks(std::slice::from_ref(way), Ranks::First);
     if let Ok(Err(failure)) = &found
         && failure.why.contains("find_unused_parameters")
-        && let Lever::Shard { unused: false, .. } = *way
+        && let Some(way) = sharding::with_unused(way)
     {
-        let mut way = way.clone();
-        if let Lever::Shard { unused, .. } = &mut way {
-            *unused = true;
-        }
         found = fitter.probe_ranks(&[way], Ranks::First);
     }
     match found? {
@@ -134,8 +112,8 @@ fn probe(fitter: &mut Fitter, plain: &Base, way: &Lever) -> Result<Option<Base>>
             base.model.template.batch = batch;
             Ok(Some(base))
         }
-        Err(failure) if failure.why.contains("the lever shard cannot be applied") => {
-            fitter.reject("shard", &failure.why);
+        Err(failure) if failure.refused => {
+            fitter.reject(&failure.lever, &failure.why);
             Ok(None)
         }
         Err(failure) => {
@@ -226,12 +204,9 @@ fn kinds(fitter: &Fitter, chosen: Option<&PlanResult>, gpus: u32, fit: &Fit) -> 
     }
     let mut found: Vec<Alternative> = Vec::new();
     for (count, used, levers) in measured {
-        let narrow = levers.iter().any(|lever| {
-            matches!(
-                lever,
-                Lever::Shard { dtype: Some(_), .. } | Lever::MixedPrecision { dtype: Dtype::Bf16 }
-            )
-        });
+        let narrow = levers
+            .iter()
+            .any(|lever| lever.computes_in() == Some(Dtype::Bf16));
         for mut kind in gpus_that_hold(used, margin, levers.is_empty()) {
             let has = oomph_gpus::find(&kind.id).is_ok_and(|gpu| gpu.rates.bf16.is_some());
             if narrow && !has {

@@ -82,7 +82,7 @@ fn smaller_jobs(
         // Micro-batches of a smaller batch may be smaller than a sample.
         let levers: Vec<Lever> = levers
             .iter()
-            .filter(|lever| resize.batch.is_none() || lever.name() != "micro_batch")
+            .filter(|lever| resize.batch.is_none() || lever.micro_batches().is_none())
             .cloned()
             .collect();
         let name = format!("smaller-{}", index + 1);

@@ -102,6 +102,7 @@ fn out_of_memory() -> Ended {
 
 fn failed(why: &str) -> Ended {
     Ended::Failed {
+        lever: None,
         why: why.to_owned(),
         log: PathBuf::from("output.log"),
     }
@@ -225,12 +226,42 @@ fn last_lever() -> String {
     lever.name().to_owned()
 }
 
+/// A run that a lever ended.
+fn refusal(lever: &str, why: &str) -> Ended {
+    Ended::Refused {
+        lever: Some(lever.to_owned()),
+        why: why.to_owned(),
+    }
+}
+
+/// Two levers of one plan, and the one's reason has the other's name in it.
+#[test]
+fn the_lever_that_refuses_is_left_out_and_not_one_that_it_speaks_of() {
+    let why = "the lever recompute cannot be applied to this script: Net.0 changes its buffers. Leave it out of the plan, or checkpoint it";
+    let both = Wanted {
+        total_bytes: PLAIN.used_bytes() / 10 * 3,
+        goal: Goal::LeastMemory,
+        allow: Some(["checkpoint", "recompute"].map(str::to_owned).into()),
+        ..wanted()
+    };
+    let together = |made: &Made| made.has("recompute") && made.has("checkpoint");
+    let (found, made) = found(both, |made| {
+        together(made).then(|| refusal("recompute", why))
+    });
+    let first = made.iter().position(together).unwrap();
+    let later = &made[first + 1..];
+    assert!(later.iter().all(|made| !made.has("recompute")));
+    assert!(later.iter().any(|made| made.has("checkpoint")));
+    let rejected: Vec<&str> = found.fit.rejected.iter().map(|row| &*row.lever).collect();
+    assert!(rejected.contains(&"recompute") && !rejected.contains(&"checkpoint"));
+}
+
 #[test]
 fn a_refused_lever_is_left_out() {
     let refused = last_lever();
     let why = format!("the lever {refused} cannot be applied: no module of that name");
     let (found, made) = found(wanted(), |made| {
-        (made.limit.is_some() && made.has(&refused)).then(|| Ended::Refused(why.clone()))
+        (made.limit.is_some() && made.has(&refused)).then(|| refusal(&refused, &why))
     });
     let verified = verifications(&made);
     assert!(verified[0].has(&refused));

@@ -1,7 +1,7 @@
 //! A run of a plan at the capacity less the margin, and what it teaches.
 
 use oomph_bytes::format_gib;
-use oomph_plan::{Lever, search};
+use oomph_plan::search;
 use oomph_run::summary::Peak;
 
 use crate::attempts::{Ended, Measurement, Request};
@@ -45,15 +45,15 @@ impl Fitter<'_> {
                 self.measure_miss(plan, &name)?;
                 return Ok(None);
             }
-            Ended::Refused(why) => {
-                match plan.levers.iter().find(|lever| why.contains(lever.name())) {
-                    Some(lever) => self.reject(lever.name(), &why),
-                    None => self.reject_newest(plan, &why),
-                }
+            Ended::Refused {
+                lever: Some(lever),
+                why,
+            } => {
+                self.reject(&lever, &why);
                 return Ok(None);
             }
-            Ended::Failed { why, .. } => {
-                self.reject_newest(plan, &why);
+            Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
+                self.reject_failed(plan, lever, &why);
                 return Ok(None);
             }
         };
@@ -88,7 +88,9 @@ impl Fitter<'_> {
                     self.missed.push((missed, std::mem::take(&mut self.held)));
                 }
             }
-            Ended::Failed { why, .. } | Ended::Refused(why) => self.reject_newest(plan, &why),
+            Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
+                self.reject_failed(plan, lever, &why);
+            }
             Ended::OutOfMemory(_) => self.note(
                 &listed(&plan.levers, " + "),
                 "the script raised an out-of-memory error of its own although memory had no limit",
@@ -145,9 +147,9 @@ impl Fitter<'_> {
         measured
     }
 
-    /// The script fails under a plan: the lever of it that no plan has worked with is left out; where
-    /// there is no such lever, this plan alone.
-    fn reject_newest(&mut self, plan: &search::Plan, why: &str) {
+    /// The script fails under a plan: the `blamed` lever is left out, else the one that no plan has
+    /// worked with; where there is no such lever, this plan alone.
+    fn reject_failed(&mut self, plan: &search::Plan, blamed: Option<String>, why: &str) {
         let proved: Vec<&str> = self
             .options
             .lessons
@@ -157,13 +159,13 @@ impl Fitter<'_> {
         let suspect = plan
             .levers
             .iter()
-            .map(Lever::name)
             .rev()
             // A way to share the job ran by itself before anything was added to it.
-            .find(|name| *name != "shard" && !proved.contains(name));
+            .find(|lever| lever.sharing().is_none() && !proved.contains(&lever.name()))
+            .map(|lever| lever.name().to_owned());
         let why = format!("the script failed with it: {why}");
-        if let Some(name) = suspect {
-            self.reject(name, &why);
+        if let Some(name) = blamed.or(suspect) {
+            self.reject(&name, &why);
         } else {
             self.note(&listed(&plan.levers, " + "), &why);
         }

@@ -109,6 +109,7 @@ fn gather(
     {
         let ending = directory.rank(missing).ending();
         ranks.push(RankSummary {
+            blame: None,
             rank: missing,
             verdict: Verdict::ScriptFailed,
             terminated: false,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::record::Record;
+use crate::record::{Blame, Record};
 use crate::summary::{Peak, Summary, Verdict};
 
 /// What one rank came to.
@@ -26,6 +26,9 @@ pub struct RankSummary {
     pub step_count: u32,
     /// How it failed, if it did.
     pub failure: Option<String>,
+    /// The lever that it ended by, if it knows.
+    #[serde(skip)]
+    pub blame: Option<Blame>,
     /// Its directory inside the run's, empty if it left none.
     pub directory: String,
 }
@@ -87,6 +90,7 @@ impl RankSummary {
             by_category: summary.by_category.clone(),
             step_count: summary.step_count,
             failure: summary.failure.clone(),
+            blame: record.outcome.blame.clone(),
             directory,
         }
     }
@@ -182,6 +186,7 @@ mod tests {
             by_category: BTreeMap::from([("activations", (gib - 1) * GIB), ("parameters", GIB)]),
             step_count: 1,
             failure: None,
+            blame: None,
             directory: String::new(),
         }
     }

@@ -234,6 +234,25 @@ pub struct Outcome {
     /// The exception's message.
     #[serde(default)]
     pub message: Option<String>,
+    /// The lever of the plan that it ended by, if it knows.
+    #[serde(default)]
+    pub blame: Option<Blame>,
+}
+
+/// The lever that a script ended by: it cannot be applied, or failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Blame {
+    /// Its name, as in plan files.
+    pub lever: String,
+    /// The modules of the plan that it is about; none if it is about all of them, or about the script.
+    pub modules: Vec<String>,
+    /// Why, without the lever's name.
+    pub why: String,
+    /// Whether a user can make the same change by hand.
+    pub manually: bool,
+    /// What else to do.
+    pub instead: Option<String>,
 }
 
 /// A GPU's figures at the end, in bytes.

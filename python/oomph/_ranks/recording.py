@@ -16,7 +16,7 @@ import threading
 import warnings
 from typing import Any
 
-from oomph import _protocol
+from oomph import _protocol, levers
 from oomph._protocol import Refused, RunDirectory
 from oomph._ranks.launcher import Launcher
 from oomph._recorder.session import Session, outcome_of
@@ -65,9 +65,7 @@ def begin() -> None:
             os._exit(run.refuse(refusal))
         return  # its ranks will refuse
     if name is None:
-        if any(lever["name"] == "shard" for lever in settings.levers):
-            # One process numbers the words of a set in some order; its ranks must in the same.
-            os.environ.setdefault("PYTHONHASHSEED", "0")
+        levers.prepare(settings.levers)
         if settings.fork:
             launcher = Launcher(run)
             launcher.install()
@@ -127,9 +125,10 @@ class _End:
 
     def _finish(self) -> None:
         if os.getpid() == self._process:
-            levers = sys.modules.get("oomph.levers._shared.base")
-            if levers is not None and levers.CannotApply.last is not None:
-                self._outcome = outcome_of(levers.CannotApply.last)
+            # Python itself runs the script, and does not tell of a `SystemExit`.
+            applied = self._session.recorder.levers if self._session.recorder else None
+            if applied is not None and applied.refusal is not None:
+                self._outcome = outcome_of(applied.refusal)
             self._session.finish(self._outcome)
 
     def _watch_termination(self) -> None:

@@ -105,8 +105,9 @@ class Session:
         if self.recorder:
             self.recorder.failed_with(error)
         return dict(
-            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000]
-        )
+            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000],
+            blame=getattr(error, "oomph_blame", None),
+        )  # fmt: skip
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write the record; once."""
@@ -120,9 +121,9 @@ class Session:
 
 def outcome_of(stop: SystemExit) -> dict[str, Any]:
     """How a script ends that exits by itself."""
-    refusal = getattr(stop, "oomph_refusal", None)
-    if refusal is not None:
+    blame = getattr(stop, "oomph_blame", None)
+    if blame is not None:
         # A lever cannot be applied; `oomph run` says why.
-        return dict(kind="refused", status=2, type="CannotApply", message=refusal)
+        return dict(kind="refused", status=2, type="CannotApply", message=str(stop), blame=blame)
     status = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     return dict(kind="finished" if status == 0 else "exit", status=status)

@@ -85,7 +85,7 @@ class ModuleLever:
             self.job.meet(model)
         except CannotApply as refusal:
             self.undo(model)
-            raise Unsuitable(refusal.oomph_refusal) from None
+            raise Unsuitable(refusal.message) from None
         if lever.places.missing:
             self.undo(model)
             raise Unsuitable(f"{type(model).__name__} has no {', '.join(lever.places.missing)}")
@@ -283,13 +283,11 @@ class Ladder:
 
         Raises `refusal` where the lever is not one of this ladder.
         """
-        # It says its name.
-        lever = next((name for name in self._active if name in refusal.oomph_refusal), None)
-        if lever is None:
+        if refusal.lever not in self._active:
             raise refusal
-        log.info("%s", refusal.oomph_refusal)
-        self._forbidden.add(lever)
-        self._become({name: m for name, m in self._levers.items() if name != lever})
+        log.info("%s", refusal.message)
+        self._forbidden.add(refusal.lever)
+        self._become({name: m for name, m in self._levers.items() if name != refusal.lever})
 
     def rescue(self, failure: str) -> bool:
         """The optimizer's step does not fit in any way: its state can go to the CPU."""
@@ -483,7 +481,7 @@ class Ladder:
             for guard in self._guards.values():
                 guard.offload()
         except CannotApply as refusal:
-            raise Unsuitable(refusal.oomph_refusal) from None
+            raise Unsuitable(refusal.message) from None
         except RuntimeError as error:  # host memory that can be pinned may be short, too
             if not is_out_of_memory(error):
                 raise

@@ -319,7 +319,7 @@ class TrainStep:
             self._ranks.complete_gradients()
         except CannotApply as refusal:
             self._ladder.refused(refusal)
-            failure = _Failure(self._phase, refusal.oomph_refusal, refused=True)
+            failure = _Failure(self._phase, refusal.message, refused=True)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

@@ -37,10 +37,5 @@ class Allocator(Lever):
         else:
             self.applied = 1
 
-    @classmethod
-    def by_hand(cls, conf: str = "expandable_segments:True") -> str:
-        """The environment variable, set before torch is imported."""
-        return f'import os\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{conf}"  # before torch is imported\n'
-
 
 LEVER = Allocator

@@ -90,18 +90,5 @@ class Attention(Lever):
                     f"{count} calls could not use {self.backend} attention and took {name}"
                 )
 
-    @classmethod
-    def by_hand(cls, backend: str = "efficient") -> str:
-        """A context around the training loop."""
-        kind = {
-            "flash": "FLASH_ATTENTION",
-            "efficient": "EFFICIENT_ATTENTION",
-            "cudnn": "CUDNN_ATTENTION",
-        }[backend]
-        return (
-            "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
-            f"with sdpa_kernel([SDPBackend.{kind}, SDPBackend.MATH], set_priority=True):\n    ...  # the training loop\n"
-        )
-
 
 LEVER = Attention

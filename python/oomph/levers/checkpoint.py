@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oomph.levers._shared.base import Lever
+from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.forward import Places, around_forward, arounds
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.random_states import RandomStates
@@ -76,19 +76,6 @@ class Checkpoint(Lever):
                 f"what they save: {', '.join(lost[:3])}"
             )
 
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """`torch.utils.checkpoint` around each module's forward."""
-        paths = ", ".join(repr(name.partition(".")[2]) for name in modules)
-        return (
-            "from functools import partial\n"
-            "from torch.utils.checkpoint import checkpoint\n"
-            f"for name in [{paths}]:\n"
-            "    module = model.get_submodule(name)\n"
-            "    module.forward = partial(checkpoint, module.forward, use_reentrant=False)\n"
-            "# with BatchNorm inside: its running statistics are then updated twice a step\n"
-        )
-
 
 def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) -> None:
     """Raise if module `name` is compiled as part of a whole."""
@@ -101,15 +88,18 @@ def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) 
             raise lever.refuse(
                 f"{name} is compiled by torch.compile, which decides itself what is kept and what is "
                 "computed again",
-                "set torch._functorch.config.activation_memory_budget to a share below 1 before "
+                instead="set torch._functorch.config.activation_memory_budget to a share below 1 before "
                 "torch.compile",
+                modules=[name],
             )
 
 
 @torch._disable_dynamo  # what is compiled cannot raise this
 def refuse_in_compiled(lever: Lever, name: str) -> None:
     """Raise: module `name` is called by a compiled function."""
-    raise lever.refuse(f"{name} is called inside a function that is compiled by torch.compile")
+    raise lever.refuse(
+        f"{name} is called inside a function that is compiled by torch.compile", modules=[name]
+    )
 
 
 def is_checkpointed(module: torch.nn.Module) -> bool:
@@ -155,7 +145,8 @@ class _Block:
         if _have_changed(call.given):
             raise self.lever.refuse(
                 f"{self.name} changes its input in place, so that it cannot be computed again. Leave "
-                "it out of the plan, or checkpoint the module around it"
+                "it out of the plan, or checkpoint the module around it",
+                modules=[self.name],
             )
         return output
 
@@ -252,16 +243,20 @@ class _Call:
 
     def _restore(self) -> None:
         if self._parameter_versions() != self.parameters:
-            raise RuntimeError(
+            raise failure(
+                "checkpoint",
                 f"parameters of {self.block.name} were changed between its forward and its backward "
-                "pass, so that it cannot be computed again as it was (oomph checkpoint)"
+                "pass, so that it cannot be computed again as it was",
+                self.block.name,
             )
         # `x += block(x)`: autograd itself notices only where the block saves x.
         if _have_changed(self.given):
-            raise RuntimeError(
+            raise failure(
+                "checkpoint",
                 f"the input of {self.block.name} was changed in place between its forward and its "
                 "backward pass, so that it cannot be computed again: leave it out of the plan, or "
-                "checkpoint the module around it (oomph checkpoint)"
+                "checkpoint the module around it",
+                self.block.name,
             )
         self.block.recomputed += 1
         try:

@@ -164,20 +164,6 @@ class ChunkedCrossEntropy(Lever):
                 "the script uses logits for more than the loss: they were computed for it"
             )
 
-    @classmethod
-    def by_hand(cls, chunks: int) -> str:
-        """Checkpointed chunks."""
-        return (
-            "from torch.utils.checkpoint import checkpoint\n"
-            "def part(h, y):\n"
-            "    return F.cross_entropy(model.head(h).float(), y, reduction='sum')\n"
-            "hidden, target = hidden.flatten(0, 1), target.flatten()\n"
-            "loss = sum(\n"
-            "    checkpoint(part, h, y, use_reentrant=False)\n"
-            f"    for h, y in zip(hidden.chunk({chunks}), target.chunk({chunks}))\n"
-            ") / (target != -100).sum()\n"
-        )
-
 
 LOG_SOFTMAX = (functional.log_softmax, torch.log_softmax, torch.Tensor.log_softmax)
 

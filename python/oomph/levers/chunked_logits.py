@@ -47,7 +47,6 @@ class ChunkedLogits(Lever):
     """
 
     name = "chunked_logits"
-    order = 55  # outside of what brings weights, inside of what splits batches
 
     def __init__(self) -> None:
         """No parameters."""
@@ -116,18 +115,6 @@ class ChunkedLogits(Lever):
         if self.applied:
             raise self.refuse("it calls backward. For training there is chunked_cross_entropy")
 
-    @classmethod
-    def by_hand(cls) -> str:
-        """The head on a part of the rows."""
-        return (
-            "hidden = model.model(input_ids).last_hidden_state  # without the head\n"
-            "logits = model.lm_head(hidden[:, -1])  # the positions that are needed\n"
-            "loss = sum(\n"
-            "    F.cross_entropy(model.lm_head(h).float(), y, reduction='sum')\n"
-            "    for h, y in zip(hidden.flatten(0, 1).split(256), target.flatten().split(256))\n"
-            ") / target.numel()\n"
-        )
-
 
 def _outputs(module: Any) -> int:
     return module.nf if hasattr(module, "nf") else module.out_features
@@ -169,12 +156,12 @@ class Head:
         if _version(self.given) != self.version:
             raise self.lever.refuse(
                 "what its head was given was changed in place before its logits were used",
-                self.lever.by_hand(),
+                manually=True,
             )
         if self._weights() != self.weights:
             raise self.lever.refuse(
                 "the weights of its head were changed before the logits that they gave were used",
-                self.lever.by_hand(),
+                manually=True,
             )
         with torch.no_grad(), self.autocast.again():
             return self.forward(rows)

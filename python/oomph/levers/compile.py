@@ -17,7 +17,6 @@ class Compile(Lever):
     """
 
     name = "compile"
-    order = 90  # after all that replaces parts of the model
 
     def __init__(self) -> None:
         """No parameters."""
@@ -38,11 +37,6 @@ class Compile(Lever):
         self.applied += 1
         if self.applied == 1:
             self.note = None
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """One line."""
-        return "model.compile()  # once the model is on the GPU\n"
 
 
 LEVER = Compile

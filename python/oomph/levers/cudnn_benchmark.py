@@ -42,10 +42,5 @@ class CudnnBenchmark(Lever):
         if not self.applied:
             self.note = f"cuDNN benchmark was {'on' if self.enabled else 'off'} already"
 
-    @classmethod
-    def by_hand(cls, enabled: bool = False) -> str:
-        """One assignment."""
-        return f"torch.backends.cudnn.benchmark = {enabled}\n"
-
 
 LEVER = CudnnBenchmark

@@ -34,7 +34,6 @@ class FusedModules(Lever):
     """
 
     name = "fused_modules"
-    order = 80  # inside of checkpointing, offloading and recomputation
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -88,16 +87,6 @@ class FusedModules(Lever):
         self.left_alone = [name for names in self.kept.values() for name in names]
         for why, names in self.kept.items():
             self.add_note(f"{len(names)} left as they are, as {why}: {', '.join(names[:3])}")
-
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """The functions to call."""
-        return (
-            f"# in {', '.join(modules[:3])}{', …' if len(modules) > 3 else ''}:\n"
-            '# GELU by tanh:  return torch.nn.functional.gelu(x, approximate="tanh")\n'
-            "#   (Hugging Face: config.activation_function or hidden_act = 'gelu_pytorch_tanh')\n"
-            "# RMSNorm:       return torch.nn.functional.rms_norm(x, (x.shape[-1],), self.weight, eps)\n"
-        )
 
 
 def one_kernel(module: torch.nn.Module) -> Function | None:

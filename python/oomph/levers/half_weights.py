@@ -28,7 +28,6 @@ class HalfWeights(Lever):
     """
 
     name = "half_weights"
-    order = 40
 
     def __init__(self, dtype: str) -> None:
         """`dtype`: `bf16` or `fp16`."""
@@ -55,7 +54,6 @@ class HalfWeights(Lever):
         if on_gpu and bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
             raise self.refuse(
                 f"{torch.cuda.get_device_name()} has no bf16. Use fp16, which it has",
-                self.by_hand(dtype="fp16"),
             )
         self._cast(root)
 
@@ -92,17 +90,8 @@ class HalfWeights(Lever):
             raise self.refuse(
                 "it calls backward: gradients and updates in 16 bits lose small values. For training "
                 "there is mixed_precision",
-                self.by_hand(),
+                manually=True,
             )
-
-    @classmethod
-    def by_hand(cls, dtype: str = "bf16") -> str:
-        """A cast before the model is moved."""
-        name = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
-        return (
-            f"model = model.to({name}).cuda()  # the cast first\n"
-            f"outputs = model(inputs.to({name}))\n"
-        )
 
 
 def cast(root: torch.nn.Module, dtype: torch.dtype) -> bool:

@@ -21,7 +21,6 @@ class InferenceMode(Lever):
     """
 
     name = "inference_mode"
-    order = 5
 
     def __init__(self) -> None:
         """No parameters."""
@@ -50,13 +49,8 @@ class InferenceMode(Lever):
             raise self.refuse(
                 "it calls backward, which needs the graph. Plan for it as a training job: oomph fit "
                 "without --inference",
-                self.by_hand(),
+                manually=True,
             )
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """A context around the loop."""
-        return "with torch.inference_mode():\n    for batch in loader:\n        outputs = model(batch)\n"
 
 
 LEVER = InferenceMode

@@ -98,16 +98,6 @@ class InplaceActivations(Lever):
         for why, names in self.kept.items():
             self.add_note(f"{len(names)} left as they are, as {why}: {', '.join(names[:3])}")
 
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """`inplace=True`."""
-        paths = ", ".join(repr(name.partition(".")[2]) for name in modules)
-        return (
-            f"for name in [{paths}]:\n"
-            "    model.get_submodule(name).inplace = True\n"
-            "# only where nothing else reads what the module is given\n"
-        )
-
 
 class _Unchanged:
     """Random states and buffers are afterwards as before."""

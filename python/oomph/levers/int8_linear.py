@@ -41,7 +41,6 @@ class Int8Linear(Lever):
     """
 
     name = "int8_linear"
-    order = 30  # before the cast to 16 bits: rounded once
 
     def __init__(self, kind: str = "weight_only") -> None:
         """`kind`: `weight_only` or `dynamic`."""
@@ -85,18 +84,6 @@ class Int8Linear(Lever):
             self.add_note(
                 f"layers left alone that share their weights with an embedding: {self.tied}"
             )
-
-    @classmethod
-    def by_hand(cls, kind: str = "weight_only") -> str:
-        """torchao's function."""
-        config = {
-            "weight_only": "Int8WeightOnlyConfig",
-            "dynamic": "Int8DynamicActivationInt8WeightConfig",
-        }[kind]
-        return (
-            f"from torchao.quantization import quantize_, {config}\n"
-            f"quantize_(model, {config}())  # before model.cuda()\n"
-        )
 
 
 def quantize(root: nn.Module, kind: str) -> list[QuantizedLinear]:

@@ -78,16 +78,6 @@ class KvCache(Lever):
         if self.applied:
             raise self.refuse("it calls backward, and a cache of 8 bits has no gradients")
 
-    @classmethod
-    def by_hand(cls, bits: int = 8) -> str:
-        """transformers' own quantized cache."""
-        return (
-            "# pip install hqq\n"
-            "from transformers import QuantizedCache\n"
-            f'cache = QuantizedCache(backend="hqq", config=model.config, nbits={bits})\n'
-            "model.generate(**inputs, past_key_values=cache)\n"
-        )
-
 
 def to_int8(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`states` (…, head size) as integers of 8 bits, and their scales (…, 1) in the type of `states`."""

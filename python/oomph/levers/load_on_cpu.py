@@ -29,7 +29,6 @@ class LoadOnCpu(Lever):
     """
 
     name = "load_on_cpu"
-    order = 35  # before the casts and moves of other levers
 
     def __init__(self, dtype: str | None = None) -> None:
         """`dtype`: `bf16`, `fp16`, or None to leave types alone."""
@@ -110,15 +109,6 @@ class LoadOnCpu(Lever):
             return original(cls, *args, **kwargs).to(torch.device(place))
 
         kind.from_pretrained = classmethod(from_pretrained)
-
-    @classmethod
-    def by_hand(cls, dtype: str | None = None) -> str:
-        """`map_location`, and the cast before the move."""
-        text = 'state = torch.load(path, map_location="cpu", mmap=True)\nmodel.load_state_dict(state)\n'
-        if dtype is not None:
-            name = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
-            text += f"model = model.to({name}).cuda()  # the cast first\n"
-        return text
 
 
 def _names(place: Any) -> str:

@@ -46,7 +46,6 @@ class MicroBatch(Lever):
     """
 
     name = "micro_batch"
-    order = 10
 
     def __init__(self, parts: int) -> None:
         """`parts`: micro-batches a batch."""
@@ -154,13 +153,13 @@ class MicroBatch(Lever):
             raise self.refuse(
                 "it updates more than once a batch (a backward pass after a step, as GANs and SAM do), which a "
                 "batch in parts cannot follow",
-                self.by_hand(parts=self.parts),
+                manually=True,
             )
         if batch.ahead:
             raise self.refuse(
                 "it asks for batches before it trains on the last one (a prefetcher), or skips some, so that "
                 "it is not known which part a backward pass belongs to",
-                self.by_hand(parts=self.parts),
+                manually=True,
             )
         if batch.index > 0 and batch.backwards == 0 and not batch.external:
             batch.check_gradients(self)
@@ -174,7 +173,7 @@ class MicroBatch(Lever):
             except Inseparable as error:
                 raise self.refuse(
                     f"the loss of a batch is not that of its parts: {error}",
-                    self.by_hand(parts=self.parts),
+                    manually=True,
                 ) from None
             if weight is not None:
                 call.scale(index, weight)
@@ -212,14 +211,14 @@ class MicroBatch(Lever):
                 if not self.applied:
                     raise self.refuse(
                         "it trains on batches that no DataLoader yielded, so that there is nothing to split",
-                        self.by_hand(parts=self.parts),
+                        manually=True,
                     )
             return proceed()
         if self.job.closure is not None:
             raise self.refuse(
                 "its optimizer's step takes a closure, which computes the loss of the batch itself "
                 f"({type(optimizer).__name__})",
-                self.by_hand(parts=self.parts),
+                manually=True,
             )
         batch.stepped = True
         if not batch.last:
@@ -234,7 +233,7 @@ class MicroBatch(Lever):
         try:
             batch.complete(self.job.optimizers)
         except Inseparable as error:
-            raise self.refuse(str(error), self.by_hand(parts=self.parts)) from None
+            raise self.refuse(str(error), manually=True) from None
 
     def _clip(self, parameters: list[torch.Tensor], proceed: Proceed) -> Any:
         if self._waits():
@@ -270,7 +269,7 @@ class MicroBatch(Lever):
         if self.batch is not None and self.batch is not batch:
             raise self.refuse(
                 "it draws from several DataLoaders for one update, whose parts may not belong together",
-                self.by_hand(parts=self.parts),
+                manually=True,
             )
         self.batch = batch
         self.outputs = []
@@ -290,7 +289,7 @@ class MicroBatch(Lever):
             raise self.refuse(
                 "it accumulates gradients over several batches itself. Raise that number and lower the "
                 "DataLoader's batch size instead, in the same proportion",
-                f"batch_size = batch_size // {self.parts}\naccumulation = accumulation * {self.parts}",
+                instead=f"batch_size = batch_size // {self.parts}\naccumulation = accumulation * {self.parts}",
             )
         if batch.last:
             batch.pending = False
@@ -317,18 +316,6 @@ class MicroBatch(Lever):
             yield
         finally:
             self.framework -= 1
-
-    @classmethod
-    def by_hand(cls, parts: int = 2) -> str:
-        """A loop that accumulates; weights are shares of samples."""
-        return f"""\
-for inputs, targets in loader:
-    optimizer.zero_grad()
-    for x, y in zip(inputs.tensor_split({parts}), targets.tensor_split({parts})):
-        loss = criterion(model(x), y)
-        (loss * len(x) / len(inputs)).backward()   # a mean over tokens: by targets not ignored
-    optimizer.step()
-"""
 
 
 class Batch:
@@ -491,7 +478,7 @@ class Batch:
                 raise lever.refuse(
                     "it changes or drops gradients itself (p.grad = None, p.grad.zero_(), clipping by "
                     "hand), which would undo the accumulation",
-                    lever.by_hand(parts=lever.parts),
+                    manually=True,
                 )
 
 
@@ -549,7 +536,7 @@ class Parts:
                 self._layout = layout(batch, expected)
             return self._layout.split(batch, lever.parts)
         except CannotSplit as error:
-            raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None
+            raise lever.refuse(str(error), manually=True) from None
 
     def __len__(self) -> int:
         """Batches, not parts."""

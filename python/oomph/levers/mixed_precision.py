@@ -27,7 +27,6 @@ class MixedPrecision(Lever):
     """
 
     name = "mixed_precision"
-    order = 20
 
     def __init__(self, dtype: str) -> None:
         """`dtype`: `bf16` or `fp16`."""
@@ -70,7 +69,6 @@ class MixedPrecision(Lever):
         ):
             raise self.refuse(
                 f"{torch.cuda.get_device_name()} has no bf16. Use fp16, which it has",
-                self.by_hand(dtype="fp16"),
             )
 
     def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
@@ -166,21 +164,6 @@ class MixedPrecision(Lever):
         """Say whose scaling was used."""
         if self.own_scaler and self.applied:
             self.add_note("gradients are scaled by the script's own GradScaler")
-
-    @classmethod
-    def by_hand(cls, dtype: str = "bf16") -> str:
-        """Autocast around model and loss; a scaler for fp16."""
-        name = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
-        forward = f'with torch.autocast("cuda", dtype={name}):\n    loss = criterion(model(inputs), targets)\n'
-        if dtype == "bf16":
-            return forward + "loss.backward()\noptimizer.step()\n"
-        return (
-            'scaler = torch.amp.GradScaler("cuda")  # once, before the loop\n'
-            + forward
-            + "scaler.scale(loss).backward()\n"
-            + "scaler.unscale_(optimizer)  # before gradients are clipped\n"
-            + "scaler.step(optimizer)\nscaler.update()\n"
-        )
 
 
 def full(value: Any) -> Any:

@@ -89,13 +89,8 @@ class NoGradEval(Lever):
                 f"it calls backward after {name} was called in evaluation mode, and may need the gradients of "
                 "that call. Call model.train() for training (layers can be frozen one by one), or choose "
                 "a plan without this lever: oomph fit --forbid no_grad_eval",
-                self.by_hand(),
+                manually=True,
             )
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """A context around the evaluation."""
-        return "model.eval()\nwith torch.no_grad():\n    for batch in evaluation_loader:\n        ...\n"
 
 
 def _tensors(value: Any, depth: int = 0):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from oomph.levers._shared.base import Lever
+from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.forward import Places, around_forward
 from oomph.levers._shared.job import Job
 from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
@@ -39,9 +39,6 @@ class OffloadActivations(Lever):
     """
 
     name = "offload_activations"
-    order = (
-        45  # outside of checkpointing: a checkpointed module's inputs are then what is offloaded
-    )
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -136,22 +133,6 @@ class OffloadActivations(Lever):
                 f"{len(idle)} of the modules saved nothing of {SMALLEST >> 10} KiB or more on a GPU: "
                 f"{', '.join(idle[:3])}"
             )
-
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """PyTorch's own hooks: the same memory, but the GPU waits for each copy."""
-        paths = ", ".join(repr(name.partition(".")[2]) for name in modules)
-        return (
-            "from functools import partial\n"
-            "from torch.autograd.graph import save_on_cpu\n"
-            "def offloaded(forward, *args, **kwargs):\n"
-            "    with save_on_cpu(pin_memory=True):\n"
-            "        return forward(*args, **kwargs)\n"
-            f"for name in [{paths}]:\n"
-            "    module = model.get_submodule(name)\n"
-            "    module.forward = partial(offloaded, module.forward)\n"
-            "# save_on_cpu copies without overlap and once per use; the lever does neither\n"
-        )
 
 
 def _is_offloadable(tensor: torch.Tensor) -> bool:
@@ -307,10 +288,10 @@ def _unpack(saved: Any) -> torch.Tensor:
         return saved
     entry = saved.entry
     if entry.changed or (entry._tensor is not None and entry._tensor._version != entry._version):
-        raise RuntimeError(
+        raise failure(
+            "offload_activations",
             "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: a {saved.dtype} tensor of shape {list(saved.shape)}, saved and then changed "
-            "(oomph offload_activations)"
+            f"operation: a {saved.dtype} tensor of shape {list(saved.shape)}, saved and then changed",
         )
     entry.transfers.fetch(entry)
     source = entry.device_bytes

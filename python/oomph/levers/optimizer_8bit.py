@@ -88,14 +88,6 @@ class Optimizer8bit(Lever):
         if not self.applied:
             self.add_note("the script made no torch.optim.Adam or AdamW")
 
-    @classmethod
-    def by_hand(cls) -> str:
-        """torchao's class."""
-        return (
-            "from torchao.optim import AdamW8bit  # or Adam8bit\n"
-            "optimizer = AdamW8bit(model.parameters(), lr=…)\n"
-        )
-
 
 def _torchao(original: type) -> tuple[type]:
     from torchao import optim

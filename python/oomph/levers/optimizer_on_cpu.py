@@ -19,12 +19,6 @@ AT_ONCE = 64 << 20
 """Bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
 of the parts before and after them on its way."""
 
-BY_HAND = """\
-from torchao.optim import CPUOffloadOptimizer
-optimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, lr=…)
-# the CPU then makes the step itself; the lever streams the state and steps on the GPU
-"""
-
 
 class OptimizerOnCpu(Lever):
     """The state of the optimizer is kept in pinned host memory, and streamed through the GPU.
@@ -36,7 +30,6 @@ class OptimizerOnCpu(Lever):
     """
 
     name = "optimizer_on_cpu"
-    order = 60
 
     def __init__(self) -> None:
         """It has no parameters."""
@@ -58,7 +51,7 @@ class OptimizerOnCpu(Lever):
         optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
 
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
-        only_per_parameter(self, optimizer, BY_HAND)
+        only_per_parameter(self, optimizer)
         optimizer.register_load_state_dict_post_hook(self._loaded)
 
     def _loaded(self, optimizer: torch.optim.Optimizer) -> None:
@@ -96,7 +89,7 @@ class OptimizerOnCpu(Lever):
 
         Raises `CannotApply` where an update of a parameter may depend on others.
         """
-        only_per_parameter(self, optimizer, BY_HAND)
+        only_per_parameter(self, optimizer)
         step = optim.Optimizer.profile_hook_step(
             self._streamed(inspect.unwrap(type(optimizer).step))
         )
@@ -143,11 +136,6 @@ class OptimizerOnCpu(Lever):
         """Say why nothing moved."""
         if not self.applied:
             self.add_note("no optimizer with state on a GPU made a step")
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """torchao's optimizer."""
-        return BY_HAND
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:

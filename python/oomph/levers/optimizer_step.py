@@ -63,12 +63,6 @@ class OptimizerStep(Lever):
         self.applied += 1
         return None
 
-    @classmethod
-    def by_hand(cls, kind: str = "fused") -> str:
-        """An argument of the optimizer."""
-        argument = "fused=True" if kind == "fused" else "foreach=False"
-        return f"optimizer = torch.optim.AdamW(model.parameters(), {argument})\n"
-
 
 class _Implementation:
     """Keeps the choice out of what is saved, and beyond what is loaded: a state has its groups' options."""

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.autocast import Autocast
-from oomph.levers._shared.base import Lever
+from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.forward import Places, around_forward
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.random_states import RandomStates
@@ -147,7 +147,6 @@ class Recompute(Lever):
     """
 
     name = "recompute"
-    order = 60  # inside of checkpointing and offloading, which decide over what is in them
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -233,7 +232,8 @@ class Recompute(Lever):
         if place.is_product and isinstance(source, _Given):
             call.source = _Argument.of(output, x) or source
         if not inplace and x._version != version:
-            raise self.refuse(f"{place.name} changes its input in place. Leave it out of the plan")
+            why = f"{place.name} changes its input in place. Leave it out of the plan"
+            raise self.refuse(why, modules=[place.name])
         self.called.add(place.name)
         graph.add(output.grad_fn, call)
         call.watch(output)
@@ -260,22 +260,6 @@ class Recompute(Lever):
                 f"{len(idle)} of the modules were never computed again, as nobody saves their results: "
                 f"{', '.join(idle[:3])}"
             )
-
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """PyTorch's selective checkpointing of the blocks around: the same idea, operator by operator."""
-        return (
-            "from functools import partial\n"
-            "from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts\n"
-            "aten = torch.ops.aten\n"
-            "kept = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default,\n"
-            "        aten._scaled_dot_product_flash_attention.default,\n"
-            "        aten._scaled_dot_product_efficient_attention.default]\n"
-            "contexts = partial(create_selective_checkpoint_contexts, kept)\n"
-            f"for block in blocks:  # those around {', '.join(modules[:3])}, …\n"
-            "    block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)\n"
-            "# it looks at each operator from Python, which the lever does not\n"
-        )
 
 
 class _Place:
@@ -362,9 +346,11 @@ class _Given:
     def value(self) -> torch.Tensor:
         """The tensor, unchanged."""
         if self.tensor._version != self.version:
-            raise RuntimeError(
+            raise failure(
+                "recompute",
                 f"the input of {self.name} was changed in place between its forward and its backward "
-                "pass, so that it cannot be computed again: leave it out of the plan (oomph recompute)"
+                "pass, so that it cannot be computed again: leave it out of the plan",
+                self.name,
             )
         return self.tensor
 
@@ -487,9 +473,11 @@ class _Call(_Producer):
         """The module's input, when everything is as it was."""
         place = self.place
         if place.versions() != self.fixed:
-            raise RuntimeError(
+            raise failure(
+                "recompute",
                 f"parameters of {place.name} were changed between its forward and its backward pass, so "
-                "that it cannot be computed again as it was (oomph recompute)"
+                "that it cannot be computed again as it was",
+                place.name,
             )
         place.lever.recomputed.add(place.name)
         return self.source.value()
@@ -519,9 +507,11 @@ class _Operator(_Call):
             if self.place.is_batch_norm:
                 now = [buffer._version for buffer in module._buffers.values() if buffer is not None]
                 if module.training or now != self.statistics:
-                    raise RuntimeError(
+                    raise failure(
+                        "recompute",
                         f"the statistics of {self.place.name} were changed between its forward and its "
-                        "backward pass, so that it cannot be computed again (oomph recompute)"
+                        "backward pass, so that it cannot be computed again",
+                        self.place.name,
                     )
             if getattr(module, "inplace", False) and self.source.producer.cached is not None:
                 x = x.clone()
@@ -597,7 +587,8 @@ class _Composite(_Call):
             output = self.forward(x)
         if any(buffer._version != version for buffer, version in buffers):
             raise self.place.lever.refuse(
-                f"{self.place.name} changes its buffers. Leave it out of the plan, or checkpoint it"
+                f"{self.place.name} changes its buffers. Leave it out of the plan, or checkpoint it",
+                modules=[self.place.name],
             )
         if self.random is not None:
             self.random.keep_if_drawn()
@@ -635,9 +626,11 @@ class _Composite(_Call):
                     self.random.put_back()
                 self._set_modes(outer)
         if len(inner) != self.count:
-            raise RuntimeError(
+            raise failure(
+                "recompute",
                 f"{self.place.name} saved {self.count} tensors for the backward pass and {len(inner)} when it "
-                "was computed again: leave it out of the plan (oomph recompute)"
+                "was computed again: leave it out of the plan",
+                self.place.name,
             )
         self.inner = inner
         return output.detach()

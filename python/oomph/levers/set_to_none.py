@@ -38,10 +38,5 @@ class SetToNone(Lever):
 
         return zero_grad
 
-    @classmethod
-    def by_hand(cls) -> str:
-        """The argument may be left out."""
-        return "optimizer.zero_grad(set_to_none=True)\n"
-
 
 LEVER = SetToNone

@@ -47,7 +47,6 @@ class Shard(Lever):
     """
 
     name = "shard"
-    order = 15
 
     def __init__(
         self,
@@ -138,7 +137,8 @@ class Shard(Lever):
             raise self.refuse(
                 f"it was planned for {self.world} ranks, one a GPU; there "
                 f"{'is' if ranks == 1 else 'are'} {ranks}",
-                f"oomph run --plan oomph-plan.toml -- torchrun --nproc-per-node {self.world} SCRIPT\n",
+                instead="oomph run --plan oomph-plan.toml -- "
+                f"torchrun --nproc-per-node {self.world} SCRIPT",
             )
         cuda = torch.cuda.is_available()
         self.device_type = "cuda" if cuda else "cpu"
@@ -163,11 +163,12 @@ class Shard(Lever):
             module.init_process_group = again  # type: ignore[attr-defined]
 
     def _refuse_others(self) -> None:
-        def refused(module: Any, kind: str, method: str, what: str, by_hand: str) -> None:
-            def instead(*args: Any, **kwargs: Any) -> None:
-                raise self.refuse(f"{what} brings its own means for several GPUs", by_hand)
+        def refused(module: Any, kind: str, method: str, what: str, instead: str) -> None:
+            def refuse(*args: Any, **kwargs: Any) -> None:
+                why = f"{what} brings its own means for several GPUs"
+                raise self.refuse(why, instead=instead)
 
-            setattr(getattr(module, kind), method, instead)
+            setattr(getattr(module, kind), method, refuse)
 
         def on(name: str, *how: str) -> None:
             on_import(name, lambda module: refused(module, *how))
@@ -428,7 +429,7 @@ class Shard(Lever):
             raise self.refuse(
                 "it trains on batches that no DataLoader of its own yielded, so that there is nothing to "
                 "share out",
-                self.how(),
+                manually=True,
             )
         for group in optimizer.param_groups:
             for p in group["params"]:
@@ -509,7 +510,7 @@ class Shard(Lever):
                 factor = batch_shares.weigh(self, tensor, share, outputs)
             except Inseparable as error:
                 raise self.refuse(
-                    f"the loss of a batch is not that of its parts: {error}", self.how()
+                    f"the loss of a batch is not that of its parts: {error}", manually=True
                 ) from None
             if tensor.numel() == 1 and tensor.is_floating_point():
                 self.factors.append((tensor, factor))
@@ -558,64 +559,6 @@ class Shard(Lever):
                 "them is of a part. Batches are whole where the loop is under torch.no_grad(), or models "
                 "are in evaluation mode"
             )
-
-    def how(self) -> str:
-        """This plan by hand."""
-        dtype = next((name for name, value in DTYPES.items() if value is self.dtype), None)
-        return self.by_hand(
-            gpus=self.world, shards=self.shards, modules=self.modules, reshard=self.reshard,
-            dtype=dtype, offload=self.offload, unused=self.unused,
-        )  # fmt: skip
-
-    @classmethod
-    def by_hand(
-        cls,
-        gpus: int = 2,
-        shards: int = 1,
-        modules: list[str] | None = None,
-        reshard: bool = True,
-        dtype: str | None = None,
-        offload: bool = False,
-        unused: bool = False,
-    ) -> str:
-        """A process group, the wrapping, a sampler."""
-        lines = [
-            f"# start it with: torchrun --nproc-per-node {gpus} SCRIPT",
-            'rank = int(os.environ["LOCAL_RANK"])',
-            "torch.cuda.set_device(rank)",
-            'torch.distributed.init_process_group("nccl")',
-        ]
-        if shards == 1:
-            extra = ", find_unused_parameters=True" if unused else ""
-            lines.append(
-                f"model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank]{extra})"
-            )
-        else:
-            paths = [name.partition(".")[2] for name in modules or []]
-            arguments = ["mesh=mesh"]
-            if not reshard:
-                arguments.append("reshard_after_forward=False")
-            if dtype:
-                arguments.append(
-                    f"mp_policy=MixedPrecisionPolicy(param_dtype={DTYPES[dtype]}, reduce_dtype=torch.float32)"
-                )
-            if offload:
-                arguments.append("offload_policy=CPUOffloadPolicy()")
-            shape = f"({gpus},)" if shards == gpus else f"({gpus // shards}, {shards})"
-            lines += [
-                "from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard",
-                f'mesh = torch.distributed.device_mesh.init_device_mesh("cuda", {shape})',
-                f"options = dict({', '.join(arguments)})",
-                f"for name in {paths!r}:",
-                "    fully_shard(model.get_submodule(name), **options)",
-                "fully_shard(model, **options)  # then make the optimizer",
-            ]
-        lines += [
-            "sampler = torch.utils.data.distributed.DistributedSampler(dataset)",
-            f"loader = DataLoader(dataset, batch_size=batch_size // {gpus}, sampler=sampler)",
-            "if rank == 0:  # around what prints and saves",
-        ]
-        return "\n".join(lines) + "\n"
 
 
 class _Replica:

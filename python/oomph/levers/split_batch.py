@@ -24,7 +24,6 @@ class SplitBatch(Lever):
     """
 
     name = "split_batch"
-    order = 8  # outside of whatever else is done to a model's forward
 
     def __init__(self, parts: int) -> None:
         """`parts`: how many."""
@@ -88,7 +87,7 @@ class SplitBatch(Lever):
         if any(t.dim() == 0 or t.shape[0] != part for t in tensors):
             raise self.refuse(
                 "an output of the model has no dimension of samples (a loss, a mean over the batch)",
-                self.by_hand(self.parts),
+                manually=True,
             )
         suspects = [i for i, t in enumerate(tensors) if part in t.shape[1:]]
         if not suspects or part == 1:
@@ -98,7 +97,7 @@ class SplitBatch(Lever):
         if any(alone[i].shape[1:] != tensors[i].shape[1:] for i in suspects):
             raise self.refuse(
                 "an output compares the samples of a batch with each other",
-                self.by_hand(self.parts),
+                manually=True,
             )
 
     def _merge(self, outputs: list[Any]) -> Any:
@@ -123,17 +122,12 @@ class SplitBatch(Lever):
             return first
         raise self.refuse(
             f"an output of the model is a {type(first).__name__}, of which parts cannot be joined",
-            self.by_hand(self.parts),
+            manually=True,
         )
 
     def _backward(self, call: Backward) -> None:
         if self.applied:
             raise self.refuse("it calls backward. For training there is micro_batch")
-
-    @classmethod
-    def by_hand(cls, parts: int = 2) -> str:
-        """Chunks of the batch."""
-        return f"outputs = torch.cat([model(part) for part in inputs.chunk({parts})])\n"
 
 
 def _batch(args: tuple, kwargs: dict) -> int:

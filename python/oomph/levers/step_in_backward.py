@@ -13,21 +13,6 @@ import torch
 from oomph.levers._shared.base import CannotApply, Lever
 from oomph.levers._shared.job import Backward, Job
 
-BY_HAND = """\
-def step(index, p):
-    everything = [group["params"] for group in optimizer.param_groups]
-    for number, group in enumerate(optimizer.param_groups):
-        group["params"] = [p] if number == index else []
-    optimizer.step()
-    for group, params in zip(optimizer.param_groups, everything):
-        group["params"] = params
-    p.grad = None
-for index, group in enumerate(optimizer.param_groups):
-    for p in group["params"]:
-        p.register_post_accumulate_grad_hook(functools.partial(step, index))
-# and no optimizer.step() after loss.backward()
-"""
-
 
 class StepInBackward(Lever):
     """Each parameter is updated as soon as its gradient is there, which is then freed.
@@ -41,7 +26,6 @@ class StepInBackward(Lever):
     """
 
     name = "step_in_backward"
-    order = 60
 
     def __init__(self) -> None:
         """It has no parameters."""
@@ -68,9 +52,9 @@ class StepInBackward(Lever):
         if self.optimizer is not None and self.optimizer() is not None:
             raise self.refuse(
                 "it has several optimizers, and which of them a backward pass is for is not known",
-                BY_HAND,
+                manually=True,
             )
-        only_per_parameter(self, optimizer, BY_HAND)
+        only_per_parameter(self, optimizer)
         self.optimizer = weakref.ref(optimizer)
         self._hook(optimizer)
 
@@ -105,7 +89,7 @@ class StepInBackward(Lever):
 
     def _accumulates(self) -> CannotApply:
         return self.refuse(
-            "it accumulates gradients over several backward passes before a step", BY_HAND
+            "it accumulates gradients over several backward passes before a step", manually=True
         )
 
     def _before_backward(self, call: Backward) -> None:
@@ -133,7 +117,7 @@ class StepInBackward(Lever):
                 "it clips gradients, which needs all of them before the step. Without clipping (in "
                 "Hugging Face's Trainer: max_grad_norm=0; in Lightning: gradient_clip_val=None) it "
                 "could be applied",
-                BY_HAND,
+                manually=True,
             )
         return proceed()
 
@@ -142,7 +126,7 @@ class StepInBackward(Lever):
             raise self.refuse(
                 "it scales gradients (GradScaler), whose step is skipped if any of them overflowed; "
                 "bf16 needs no scaling",
-                BY_HAND,
+                manually=True,
             )
         return proceed()
 
@@ -153,13 +137,8 @@ class StepInBackward(Lever):
         elif self.done:
             self.add_note("the last backward pass was not followed by a step of the script")
 
-    @classmethod
-    def by_hand(cls) -> str:
-        """A step a parameter, in hooks."""
-        return BY_HAND
 
-
-def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer, by_hand: str) -> None:
+def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer) -> None:
     """Raise unless `optimizer` updates each parameter by that parameter's gradient and state alone."""
     module = type(optimizer).__module__
     known = f"{module}.".startswith(
@@ -169,7 +148,7 @@ def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer, by_hand: 
         raise lever.refuse(
             f"whether {module}.{type(optimizer).__qualname__} updates each parameter by itself is "
             "not known; those of PyTorch do, but for LBFGS",
-            by_hand,
+            manually=True,
         )
 
 

@@ -43,7 +43,6 @@ class StreamWeights(Lever):
     """
 
     name = "stream_weights"
-    order = 60  # after what changes the weights
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -98,7 +97,8 @@ class StreamWeights(Lever):
         for name, module in found.items():
             if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
                 raise self.refuse(
-                    f"{name} holds a recurrent layer, whose weights cuDNN keeps in one piece"
+                    f"{name} holds a recurrent layer, whose weights cuDNN keeps in one piece",
+                    modules=[name],
                 )
             if module in self.owners:
                 continue
@@ -118,11 +118,13 @@ class StreamWeights(Lever):
         if block is None:
             return forward(*args, **kwargs)
         if torch.compiler.is_compiling():
-            raise self.refuse(f"{block.name} is compiled, which binds its weights to their place")
+            why = f"{block.name} is compiled, which binds its weights to their place"
+            raise self.refuse(why, modules=[block.name])
         device = _device_of((args, kwargs))
         if device is None:
             raise self.refuse(
-                f"{block.name} is called without a tensor, whose device would tell where"
+                f"{block.name} is called without a tensor, whose device would tell where",
+                modules=[block.name],
             )
         block.settle()
         if block.is_stale():
@@ -155,16 +157,6 @@ class StreamWeights(Lever):
             self.add_note(f"{self.bytes / 2**20:.0f} MiB of weights wait in host memory")
         if problem := self.places.problem():
             self.add_note(problem)
-
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """accelerate's offloading: the same memory, but the GPU waits for each copy."""
-        return (
-            "from accelerate import cpu_offload\n"
-            "for name in [" + ", ".join(repr(name.partition(".")[2]) for name in modules) + "]:\n"
-            '    cpu_offload(model.get_submodule(name), execution_device="cuda")\n'
-            "# cpu_offload copies without overlap; the lever copies the next module while one runs\n"
-        )
 
 
 class Block:

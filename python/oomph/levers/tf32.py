@@ -71,13 +71,5 @@ class Tf32(Lever):
         else:
             self.applied = 1
 
-    @classmethod
-    def by_hand(cls, enabled: bool = True) -> str:
-        """Two assignments."""
-        return (
-            f"torch.backends.cuda.matmul.allow_tf32 = {enabled}\n"
-            f"torch.backends.cudnn.allow_tf32 = {enabled}\n"
-        )
-
 
 LEVER = Tf32

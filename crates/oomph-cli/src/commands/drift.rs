@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
-use oomph_plan::{Lever, PlanFile, Results};
+use oomph_plan::{Lever, PlanFile, Results, by_hand};
 use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};
 use oomph_report::terminal::width;
 
@@ -56,9 +56,6 @@ pub struct Args {
     #[command(flatten)]
     script: Script,
 }
-
-/// Levers that a CPU does not show: other kernels of the GPU.
-const GPU_ONLY: [&str; 4] = ["tf32", "cudnn_benchmark", "attention", "allocator"];
 
 impl Args {
     /// Runs the script twice and compares.
@@ -115,7 +112,9 @@ impl Args {
             };
             match measured.outcome.kind.as_str() {
                 "refused" => {
-                    let why = measured.outcome.message.unwrap_or_default();
+                    let outcome = &measured.outcome;
+                    let message = outcome.message.as_deref().unwrap_or_default();
+                    let why = by_hand::refusal(message, outcome.blame.as_ref(), levers);
                     eprintln!("error: {why}");
                     return Ok(ExitStatus::Error);
                 }
@@ -159,13 +158,15 @@ impl Args {
                 .iter()
                 .any(|lever| lever.name() == name && lever.results() == Results::Numerics)
         };
+        let is_only_on_gpu = |name: &str| {
+            let mut levers = drift.levers.iter();
+            levers.any(|lever| lever.name() == name && lever.is_only_on_gpu())
+        };
         let idle: Vec<&str> = measured
             .levers
             .iter()
             .filter(|lever| changes(&lever.name))
-            .filter(|lever| {
-                lever.applied == 0 || !measured.on_gpu && GPU_ONLY.contains(&&*lever.name)
-            })
+            .filter(|lever| lever.applied == 0 || !measured.on_gpu && is_only_on_gpu(&lever.name))
             .map(|lever| lever.name.as_str())
             .collect();
         if !idle.is_empty() {

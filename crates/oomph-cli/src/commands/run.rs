@@ -11,7 +11,7 @@ use oomph_allocator::TorchVersion;
 use oomph_bytes::parse_bytes;
 use oomph_explain::Explanation;
 use oomph_plan::sharding::USUAL_HOST;
-use oomph_plan::{PlanFile, Versions};
+use oomph_plan::{PlanFile, Versions, by_hand};
 use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
@@ -166,6 +166,12 @@ impl Args {
             .trace
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, &summary)));
+        if summary.verdict == Verdict::Refused {
+            let of_rank = summary.ranks.iter().find_map(|rank| rank.blame.as_ref());
+            let blame = of_rank.or(record.outcome.blame.as_ref());
+            let message = summary.failure.unwrap_or_default();
+            summary.failure = Some(by_hand::refusal(&message, blame, &job.recording.levers));
+        }
         let grows = summary.growth.is_some();
         if summary.verdict == Verdict::OutOfMemory
             && !grows

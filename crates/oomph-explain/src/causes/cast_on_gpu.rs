@@ -4,6 +4,7 @@ use oomph_trace::{Bytes, Category};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence, user_line};
 use crate::facts::Facts;
+use crate::lever;
 
 /// Weights below this share of what was needed are not why memory ran out.
 const DECISIVE: f64 = 0.5;
@@ -54,8 +55,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
-                "load_on_cpu",
+            Fix::lever(
+                lever::LOAD_ON_CPU,
                 "cast the model before it goes to the GPU",
                 wide / 2,
                 Basis::Counted,

@@ -9,6 +9,7 @@ use oomph_trace::Bytes;
 use super::graph_retained::DECISIVE;
 use super::{Basis, Cause, Evidence, Fix};
 use crate::facts::Facts;
+use crate::lever;
 
 /// Below this share of the memory, fragmentation is the ordinary loss of rounding and caching:
 /// the failed jobs that have another cause lose 1 to 5 %.
@@ -68,8 +69,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         let would_need = search::smallest(&facts.program, &facts.config)
             .unwrap_or(facts.needed().saturating_add(unused));
         fixes.push(
-            Fix::new(
-                "alloc_conf",
+            Fix::lever(
+                lever::ALLOCATOR,
                 format!("set {} before the first use of CUDA", trial.conf),
                 facts
                     .reserved
@@ -82,7 +83,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             .apply(format!("PYTORCH_CUDA_ALLOC_CONF={}", trial.conf)),
         );
     }
-    fixes.push(Fix::new(
+    fixes.push(Fix::advice(
         "steady_sizes",
         "make sizes repeat (pad to a few lengths, allocate growing buffers once)",
         unused,

@@ -62,7 +62,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence: growth_evidence(facts),
         fixes: vec![
-            Fix::new(
+            Fix::advice(
                 "detach",
                 "keep numbers, not tensors with a graph: `total += loss.item()`, \
                  `hidden = hidden.detach()`; drop `retain_graph=True`",

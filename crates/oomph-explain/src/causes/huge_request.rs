@@ -58,7 +58,7 @@ pub(crate) fn cause(
             }
         ),
         evidence: vec![asked],
-        fixes: vec![Fix::new(
+        fixes: vec![Fix::advice(
             "shape",
             "check the shapes that meet there (n×1 with n broadcasts to n×n); if they are meant, \
              compute in pieces",

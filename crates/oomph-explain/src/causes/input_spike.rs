@@ -4,6 +4,7 @@ use oomph_trace::{Bytes, Category, StackId};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
+use crate::lever;
 use crate::steps::step_of;
 
 /// Complete steps that must have gone well before.
@@ -64,15 +65,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
+            Fix::advice(
                 "cap_input",
                 "cap or split the largest inputs, or batch by size; run the largest batch first",
                 now.saturating_sub(highest),
                 Basis::Counted,
                 "other batches",
             ),
-            Fix::new(
-                "checkpoint",
+            Fix::lever(
+                lever::CHECKPOINT,
                 "recompute activations in backward (torch.utils.checkpoint)",
                 facts.bytes_of(Category::Activation) / 10 * 6,
                 Basis::Estimated,

@@ -4,6 +4,7 @@ use oomph_trace::Bytes;
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
+use crate::lever;
 
 /// A cache below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.3;
@@ -34,14 +35,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
-                "kv_cache_quantized",
+            Fix::lever(
+                lever::KV_CACHE,
                 "keep the cache in 8 bits (cache_implementation=\"quantized\")",
                 cached / 2,
                 Basis::Estimated,
                 "numerics change",
             ),
-            Fix::new(
+            Fix::advice(
                 "smaller_batch",
                 "generate for half as many sequences at once",
                 cached / 2,

@@ -28,6 +28,7 @@ use oomph_trace::{Category, StackId};
 use serde::Serialize;
 
 use crate::facts::Facts;
+use crate::lever::{self, Lever};
 use crate::stacks::frame_text;
 
 /// Blocks of a stack that are worth a line of evidence.
@@ -99,11 +100,22 @@ pub enum Basis {
     Estimated,
 }
 
+/// What a fix is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Remedy {
+    /// A lever of `oomph fit` makes the change.
+    Lever(Lever),
+    /// The user makes it; a word for what it is about.
+    Advice(&'static str),
+}
+
 /// Something that helps.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fix {
-    /// The lever's name.
-    pub lever: &'static str,
+    /// What it is: `lever` or `advice`.
+    #[serde(flatten)]
+    pub remedy: Remedy,
     /// What to do.
     pub what: String,
     /// What it saves at the peak.
@@ -118,17 +130,50 @@ pub struct Fix {
 }
 
 impl Fix {
-    /// A fix.
-    pub fn new(
-        lever: &'static str,
+    /// A lever.
+    pub(crate) fn lever(
+        lever: Lever,
         what: impl Into<String>,
         saves_bytes: u64,
         basis: Basis,
         same_result: &'static str,
     ) -> Self {
+        Self::new(
+            Remedy::Lever(lever),
+            what.into(),
+            saves_bytes,
+            basis,
+            same_result,
+        )
+    }
+
+    /// What the user does.
+    pub(crate) fn advice(
+        about: &'static str,
+        what: impl Into<String>,
+        saves_bytes: u64,
+        basis: Basis,
+        same_result: &'static str,
+    ) -> Self {
+        Self::new(
+            Remedy::Advice(about),
+            what.into(),
+            saves_bytes,
+            basis,
+            same_result,
+        )
+    }
+
+    const fn new(
+        remedy: Remedy,
+        what: String,
+        saves_bytes: u64,
+        basis: Basis,
+        same_result: &'static str,
+    ) -> Self {
         Self {
-            lever,
-            what: what.into(),
+            remedy,
+            what,
             saves_bytes,
             basis,
             same_result,
@@ -207,8 +252,8 @@ pub(crate) fn stack_evidence(
 pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
     let activations =
         facts.bytes_of(Category::Activation) + facts.bytes_of(Category::Temporary) + facts.request;
-    let autocast = Fix::new(
-        "autocast",
+    let autocast = Fix::lever(
+        lever::MIXED_PRECISION,
         "bf16 autocast, if the job runs in fp32",
         activations / 2,
         Basis::Estimated,
@@ -217,7 +262,7 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
     // Several passes and no backward: there are no gradients to accumulate, and nothing is kept
     // that could be recomputed.
     if facts.infers() {
-        let smaller = Fix::new(
+        let smaller = Fix::advice(
             "smaller_batch",
             "run half as much at once",
             activations / 2,
@@ -227,8 +272,8 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
         return vec![smaller, autocast];
     }
     let mut fixes = vec![
-        Fix::new(
-            "micro_batch",
+        Fix::lever(
+            lever::MICRO_BATCH,
             "halve the batch and accumulate two of them",
             activations / 2,
             Basis::Estimated,
@@ -241,8 +286,8 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
         .iter()
         .any(|block| facts.stacks.get(block.stack).in_checkpoint());
     if !checkpointed {
-        fixes.push(Fix::new(
-            "checkpoint",
+        fixes.push(Fix::lever(
+            lever::CHECKPOINT,
             "recompute activations in backward (torch.utils.checkpoint on the repeated blocks)",
             activations / 10 * 6,
             Basis::Estimated,

@@ -4,6 +4,7 @@ use oomph_trace::{Bytes, Category, Phase};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence, user_line};
 use crate::facts::Facts;
+use crate::lever;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
@@ -41,29 +42,29 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
-                "optimizer_8bit",
+            Fix::lever(
+                lever::OPTIMIZER_8BIT,
                 "an optimizer that keeps its state in 8 bits (torchao, bitsandbytes)",
                 whole / 4 * 3,
                 Basis::Estimated,
                 "close",
             ),
-            Fix::new(
-                "optimizer_cpu",
+            Fix::lever(
+                lever::OPTIMIZER_ON_CPU,
                 "keep the state in host memory",
                 whole,
                 Basis::Estimated,
                 "exact",
             ),
-            Fix::new(
-                "optimizer_fused",
+            Fix::lever(
+                lever::OPTIMIZER_STEP,
                 "fused=True or foreach=False: no temporary of the size of the parameters",
                 parameters,
                 Basis::Estimated,
                 "exact to rounding",
             ),
-            Fix::new(
-                "step_in_backward",
+            Fix::lever(
+                lever::STEP_IN_BACKWARD,
                 "step inside backward, so that gradients are never all alive",
                 facts.bytes_of(Category::Gradient) / 10 * 9,
                 Basis::Estimated,

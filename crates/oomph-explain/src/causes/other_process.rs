@@ -89,7 +89,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
+            Fix::advice(
                 "free_the_gpu",
                 "find who holds it and end it (a notebook, a zombie, ranks that all use GPU 0)",
                 bytes,
@@ -97,7 +97,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 "exact",
             )
             .apply("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv"),
-            Fix::new(
+            Fix::advice(
                 "other_device",
                 "choose another GPU before the first use of CUDA",
                 bytes,

@@ -41,7 +41,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
             Evidence::of(facts.reserved, "held by PyTorch's allocator".to_owned()),
         ],
-        fixes: vec![Fix::new(
+        fixes: vec![Fix::advice(
             "fewer_communicators",
             "fewer NCCL communicators and smaller buffers; keep other frameworks from taking the \
              GPU (XLA_PYTHON_CLIENT_PREALLOCATE=false, TF_FORCE_GPU_ALLOW_GROWTH=true)",

@@ -57,7 +57,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Bytes(one)
         ),
         evidence,
-        fixes: vec![Fix::new(
+        fixes: vec![Fix::advice(
             "drop_references",
             "delete what refers to the earlier model, its optimizer and its outputs (also \
              exceptions and notebook outputs), then torch.cuda.empty_cache()",

@@ -4,6 +4,7 @@ use oomph_trace::{Bytes, Category};
 
 use super::{Basis, Cause, Evidence, Fix};
 use crate::facts::Facts;
+use crate::lever;
 
 /// Scratch space below this share of what was needed is ordinary.
 const DECISIVE: f64 = 0.2;
@@ -41,8 +42,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Evidence::of(held, "held as scratch space".to_owned()),
         ],
         fixes: vec![if stack.is_convolution_workspace() {
-            Fix::new(
-                "cudnn_benchmark_off",
+            Fix::lever(
+                lever::CUDNN_BENCHMARK,
                 "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \
                  workspaces",
                 held + asked,
@@ -51,7 +52,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             )
             .apply("torch.backends.cudnn.benchmark = False")
         } else {
-            Fix::new(
+            Fix::advice(
                 "blas_workspace",
                 "multiply matrices on fewer streams, or give each a smaller workspace (cuBLAS takes \
                  one for each stream, 32 MiB on Hopper)",

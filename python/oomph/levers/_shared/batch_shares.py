@@ -146,7 +146,7 @@ class _Iterator:
                 self._layout = layout(batch)
             pieces = self._layout.split(batch, self._lever.world)
         except CannotSplit as error:
-            raise self._lever.refuse(str(error), self._lever.how()) from None
+            raise self._lever.refuse(str(error), manually=True) from None
         whole = sum(size for _, size in pieces)
         empty = self._lever.rank >= len(pieces)
         piece, size = pieces[0 if empty else self._lever.rank]

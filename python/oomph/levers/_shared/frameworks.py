@@ -70,7 +70,7 @@ def _pieces(lever: SplittingLever, batch: Any) -> list[tuple[Any, int]]:
     try:
         return layout(batch).split(batch, lever.parts)
     except CannotSplit as error:
-        raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None
+        raise lever.refuse(str(error), manually=True) from None
 
 
 def _trainer(lever: SplittingLever, module: Any) -> None:
@@ -189,7 +189,7 @@ def _manual(lever: SplittingLever, module: Any) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         raise lever.refuse(
             "it uses Lightning's manual optimization, whose training_step makes the updates itself",
-            lever.by_hand(parts=lever.parts),
+            manually=True,
         )
 
     module._ManualOptimization.run = run
