@@ -28,6 +28,8 @@ pub enum ExitStatus {
     Error = 2,
     /// Out of memory, or lint findings.
     Findings = 3,
+    /// The script ended before anything followed from its run.
+    NoVerdict = 4,
 }
 
 impl From<ExitStatus> for i32 {

@@ -5,7 +5,7 @@ use oomph_trace::text::{MessageKind, OomMessage};
 
 use crate::MessageReport;
 use crate::causes::{Basis, Cause, Evidence, Fix, huge_request};
-use crate::stacks::is_users_own;
+use oomph_trace::is_users_own;
 
 /// From this share of the reserved memory on, free pieces are more than ordinary loss.
 const FRAGMENTED: f64 = 0.2;

@@ -1,6 +1,6 @@
 //! What a call stack says about an allocation: who asked, in which phase, for what.
 
-use oomph_trace::{Frame, FrameId, Phase, StackId, Trace};
+use oomph_trace::{Frame, FrameId, Phase, StackId, Trace, is_users_own};
 
 /// What a frame gives away, as bits.
 mod flag {
@@ -179,22 +179,6 @@ fn phase(facts: StackFacts, is_empty: bool, has_python: bool) -> Phase {
     } else {
         Phase::Unknown
     }
-}
-
-/// Whether a file is the user's own and not a library's.
-pub fn is_users_own(file: &str) -> bool {
-    const LIBRARIES: [&str; 9] = [
-        "site-packages",
-        "dist-packages",
-        "/lib/python3",
-        "\\lib\\python3",
-        "<frozen",
-        "/torch/",
-        "/oomph/",
-        "<__array_function__",
-        "<eval_with_key>",
-    ];
-    !LIBRARIES.iter().any(|part| file.contains(part))
 }
 
 /// Whether a frame only passes a call on: every stack is full of them, and none says anything.

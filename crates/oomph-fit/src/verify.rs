@@ -196,6 +196,7 @@ pub(crate) fn predicted(plan: &search::Plan) -> PlanResult {
         allocated_bytes: plan.allocated,
         reserved_bytes: plan.reserved,
         used_bytes: plan.used,
+        lower_bound: false,
     };
     PlanResult {
         levers: plan.levers.clone(),

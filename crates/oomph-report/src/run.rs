@@ -6,7 +6,8 @@ use std::path::Path;
 use oomph_bytes::format_bytes;
 use oomph_explain::Explanation;
 use oomph_run::ranks::RankSummary;
-use oomph_run::summary::{Share, Summary, Verdict};
+use oomph_run::rhythm::Growth;
+use oomph_run::summary::{Basis, Share, Summary, Verdict};
 
 use crate::finding::HeldFinding;
 use crate::terminal::{
@@ -116,6 +117,19 @@ pub fn run_report(
     out
 }
 
+/// What each step leaves behind, in words.
+fn grows(growth: &Growth) -> String {
+    let place = growth
+        .place
+        .as_ref()
+        .map_or_else(String::new, |place| format!(" ({place})"));
+    format!(
+        "it grows by {} a step{place}: full near step {}",
+        format_bytes(growth.bytes_per_step),
+        growth.full_at_step
+    )
+}
+
 fn verdict(out: &mut String, summary: &Summary, columns: usize) {
     let needed = format_bytes(summary.peak.used_bytes);
     let capacity = summary.gpu.memory_bytes;
@@ -126,7 +140,13 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         Verdict::Fits => {
             let spare = capacity.saturating_sub(summary.peak.used_bytes);
             let percent = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
-            let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits"));
+            let seen = match summary.basis {
+                Basis::SteadySteps => {
+                    format!("fits: {} alike steps were seen", summary.step_count)
+                }
+                _ => "fits: the whole script ran".to_owned(),
+            };
+            let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, seen));
             let text = format!(
                 "peak {needed} of {} ({percent:.0} %), {} to spare",
                 format_bytes(capacity),
@@ -148,6 +168,10 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 format!("  {}\n", paint(DIM, moment))
             };
             let _ = writeln!(out, "{moment}");
+            if let Some(growth) = &summary.growth {
+                let text = wrap(&grows(growth), columns.saturating_sub(INDENT), INDENT);
+                let _ = writeln!(out, "  {}\n", paint(WARN, text));
+            }
             if summary.handled_oom_count > 0 {
                 let text = format!(
                     "the script met {} out-of-memory errors and went on",
@@ -155,6 +179,39 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 );
                 let _ = writeln!(out, "  {}\n", paint(WARN, text));
             }
+        }
+        Verdict::NoVerdict => {
+            let text = "no verdict: the script was ended before two steps were alike";
+            let _ = writeln!(out, "{} {}", paint(WARN, "?"), paint(BOLD, text));
+            let text = format!(
+                "at least {needed} of {} are needed; more steps will tell, such as --steps {}",
+                format_bytes(capacity),
+                (summary.step_count + 2).max(3)
+            );
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                wrap(&text, columns.saturating_sub(INDENT), INDENT)
+            );
+        }
+        Verdict::OutOfMemory if summary.oom.is_none() && summary.growth.is_some() => {
+            let full = summary
+                .growth
+                .as_ref()
+                .map_or(0, |growth| growth.full_at_step);
+            let text = format!("runs out of memory near step {full}");
+            let _ = writeln!(out, "{} {}", paint(BAD, "✗"), paint(BOLD, text));
+            let text = format!(
+                "{needed} of {} after {} steps; {}",
+                format_bytes(capacity),
+                summary.step_count,
+                summary.growth.as_ref().map(grows).unwrap_or_default()
+            );
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                wrap(&text, columns.saturating_sub(INDENT), INDENT)
+            );
         }
         Verdict::OutOfMemory => {
             let mut place = String::from("out of memory");
@@ -187,6 +244,17 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                     "without a limit the peak is {needed} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
                     format_bytes(capacity)
                 ),
+                None if summary.peak.lower_bound && summary.peak.used_bytes > capacity => {
+                    let why = oom.and_then(|oom| oom.unlimited_failure.as_deref());
+                    format!(
+                        "at least {needed} of {} is needed: the run without a limit {}",
+                        format_bytes(capacity),
+                        why.map_or_else(
+                            || "ended before two steps were alike".to_owned(),
+                            |why| format!("failed: {}", why.lines().next().unwrap_or_default())
+                        )
+                    )
+                }
                 // Without a run that knows no limit: what was held, and what was refused.
                 None => format!(
                     "at least {} of {} was needed: {} was asked for at once",
@@ -341,7 +409,7 @@ fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
         return;
     }
     let state = |rank: &RankSummary| match rank.verdict {
-        Verdict::Fits => "",
+        Verdict::Fits | Verdict::NoVerdict => "",
         Verdict::OutOfMemory => "out of memory",
         _ if rank.terminated => "ended by its launcher",
         Verdict::Refused => "refused",

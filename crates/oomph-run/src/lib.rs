@@ -6,6 +6,7 @@
 pub mod attribution;
 pub mod ranks;
 pub mod record;
+pub mod rhythm;
 pub mod summary;
 
 pub use attribution::{attribute, phase_named};

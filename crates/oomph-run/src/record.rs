@@ -31,6 +31,7 @@ pub enum Error {
 
 /// The whole record.
 #[derive(Debug, Clone, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a run")]
 pub struct Record {
     /// [`FORMAT`].
     pub format: String,
@@ -54,6 +55,12 @@ pub struct Record {
     pub steps: u32,
     /// Forward passes without a graph, where there was no optimizer.
     pub inferences: u32,
+    /// Whether it was ended after the steps that were asked for.
+    #[serde(default)]
+    pub stopped: bool,
+    /// Steps that the script's own loop would make at least, where that is known.
+    #[serde(default)]
+    pub planned_steps: Option<u64>,
     /// Each GPU that torch saw.
     pub devices: Vec<Device>,
     /// Which rank of a job of several it was.

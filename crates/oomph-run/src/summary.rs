@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
 use crate::record::{LeverReport, Record};
+use crate::rhythm::{Growth, Rhythm, rhythm};
 
 /// Version of the JSON. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.run/1";
@@ -29,6 +30,20 @@ pub enum Verdict {
     ScriptFailed,
     /// A lever of the plan cannot be applied to the script, which was stopped.
     Refused,
+    /// The script was ended before two of its steps were alike: nothing follows from that.
+    NoVerdict,
+}
+
+/// What a verdict rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// The whole script ran.
+    WholeScript,
+    /// The script was ended after steps that had become alike.
+    SteadySteps,
+    /// The script was ended, or ended itself, before.
+    CutShort,
 }
 
 /// The GPU.
@@ -53,6 +68,8 @@ pub struct Peak {
     pub reserved_bytes: u64,
     /// Held by the process: reserved and what lies outside the allocator.
     pub used_bytes: u64,
+    /// Whether the job may need more: it was not seen to its end, nor in a steady state.
+    pub lower_bound: bool,
 }
 
 /// A row of a table: who, and how much at the peak.
@@ -88,6 +105,8 @@ pub struct Oom {
     pub requested_bytes: u64,
     /// How much more than the GPU's memory the job would have used; `null` if it was not measured.
     pub short_bytes: Option<u64>,
+    /// How the run without a limit failed, if it did: what it needed until then is a lower bound.
+    pub unlimited_failure: Option<String>,
 }
 
 /// Something that the figures rest on.
@@ -121,6 +140,10 @@ pub struct Summary {
     pub format: &'static str,
     /// How it ended.
     pub verdict: Verdict,
+    /// What the verdict rests on.
+    pub basis: Basis,
+    /// What each step leaves behind, if that grows without end.
+    pub growth: Option<Growth>,
     /// The script and its arguments.
     pub script: Vec<String>,
     /// On which GPU.
@@ -181,6 +204,8 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     let mut summary = Summary {
         format: FORMAT,
         verdict: verdict(record),
+        basis: Basis::WholeScript,
+        growth: None,
         script: record.argv.clone(),
         gpu: GpuSummary {
             name: record
@@ -229,6 +254,15 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     };
     let Some(device) = device else {
         summary.gpu.usable_bytes = summary.gpu.memory_bytes;
+        let alike = summary.step_count > 1;
+        judge(
+            &mut summary,
+            record,
+            Rhythm {
+                alike,
+                ..Rhythm::default()
+            },
+        );
         return summary;
     };
     summary.gpu.usable_bytes = summary
@@ -239,10 +273,13 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         allocated_bytes: device.peak_allocated_bytes,
         reserved_bytes: device.peak_reserved_bytes,
         used_bytes: device.peak_used_bytes,
+        lower_bound: false,
     };
     if let Some(trace) = trace {
         fill_from_trace(&mut summary, trace, device.index);
     }
+    let seen = trace.map(|trace| rhythm(trace, record, device.index));
+    judge(&mut summary, record, seen.unwrap_or_default());
     let attributed: u64 = summary.by_category.values().sum();
     // Blocks that were larger than their request, and what the history no longer holds.
     let rest = device.peak_allocated_bytes.saturating_sub(attributed);
@@ -276,6 +313,46 @@ fn verdict(record: &Record) -> Verdict {
     }
 }
 
+/// Says what the verdict rests on, and takes back what rests on nothing.
+fn judge(summary: &mut Summary, record: &Record, rhythm: Rhythm) {
+    summary.basis = match summary.verdict {
+        Verdict::Fits if !record.stopped => Basis::WholeScript,
+        Verdict::Fits if rhythm.alike => Basis::SteadySteps,
+        _ => Basis::CutShort,
+    };
+    summary.peak.lower_bound = summary.basis == Basis::CutShort;
+    if summary.verdict != Verdict::Fits || summary.basis == Basis::WholeScript {
+        return;
+    }
+    if summary.basis == Basis::CutShort {
+        summary.verdict = Verdict::NoVerdict;
+        return;
+    }
+    if let Some((low, high)) = rhythm.peaks {
+        summary.assumptions.push(Assumption {
+            kind: "steps".to_owned(),
+            what: format!(
+                "steps need {:.2} to {:.2} GiB, as their batches differ: a larger batch than those that were seen needs more",
+                gib(low),
+                gib(high)
+            ),
+            location: None,
+            count: 1,
+        });
+    }
+    summary.growth = rhythm.growth;
+    let full = summary.growth.as_ref().map(|growth| growth.full_at_step);
+    if let (Some(full), Some(planned)) = (full, record.planned_steps)
+        && full <= planned
+    {
+        summary.verdict = Verdict::OutOfMemory;
+    }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
 fn oom(record: &Record) -> Option<Oom> {
     let oom = record.oom.as_ref().filter(|oom| oom.raised)?;
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -286,6 +363,7 @@ fn oom(record: &Record) -> Option<Oom> {
         location: some(&oom.location),
         requested_bytes: oom.requested_bytes,
         short_bytes: None,
+        unlimited_failure: None,
     })
 }
 
@@ -439,7 +517,9 @@ impl Summary {
         }
         self.outlier = outlier(&self.ranks);
         if let Some(oom) = &mut self.oom {
-            oom.short_bytes = Some(needed.peak.used_bytes.saturating_sub(self.gpu.memory_bytes));
+            oom.short_bytes = (!needed.peak.lower_bound)
+                .then(|| needed.peak.used_bytes.saturating_sub(self.gpu.memory_bytes));
+            oom.unlimited_failure.clone_from(&needed.failure);
             oom.module = oom.module.take().filter(|module| !module.is_empty());
         }
         self.peak = needed.peak;

@@ -31,7 +31,7 @@ use std::path::Path;
 pub use error::{Error, Problem, ProblemKind};
 pub use events::{Action, Event, Events};
 pub use labels::{Category, Label, Labels, Phase};
-pub use stack_table::{Frame, FrameId, StackId, StackTable};
+pub use stack_table::{Frame, FrameId, StackId, StackTable, is_users_own};
 pub use string_table::{StringId, StringTable};
 pub use trace::{Annotation, Block, BlockState, Context, DeviceRows, Segment, Settings, Trace};
 pub use units::{Bytes, DeviceAddr, PoolId, StreamId, TimeUs};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::events::Events;
 use crate::labels::Labels;
-use crate::stack_table::{StackId, StackTable};
+use crate::stack_table::{StackId, StackTable, is_users_own};
 use crate::string_table::{StringId, StringTable};
 use crate::units::{Bytes, DeviceAddr, PoolId, StreamId, TimeUs};
 
@@ -163,6 +163,16 @@ pub struct Context {
 }
 
 impl Trace {
+    /// The user's own line of a stack, the innermost: `file:line`, the file without its directories.
+    pub fn users_line(&self, stack: StackId) -> Option<String> {
+        let frame = self.stacks.frames(stack).find(|frame| {
+            frame.is_python(&self.strings) && is_users_own(self.strings.get(frame.file))
+        })?;
+        let path = self.strings.get(frame.file);
+        let file = path.rsplit('/').next().unwrap_or(path);
+        Some(format!("{file}:{}", frame.line))
+    }
+
     /// The blocks of a segment.
     pub fn blocks_of(&self, segment: &Segment) -> &[Block] {
         self.blocks.get(segment.blocks.clone()).unwrap_or(&[])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
 import torch
 from torch.nn.modules import module as nn_module
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
 
 from oomph._recorder.addresses import addresses
 from oomph._recorder.facts import Facts
@@ -29,6 +32,10 @@ class ModuleCalls:
         """
         self._names: dict[int, str] = {}
         self._hooks: list[Any] = []
+        self._counts = True
+        """Whether the outermost call that is running is a pass of the script."""
+        self._lazy: torch.nn.Module | None = None
+        """The model that is running, if it learns the shapes of its parameters meanwhile."""
         self._thread = threading.get_ident()
 
     def watch(self) -> None:
@@ -58,7 +65,9 @@ class ModuleCalls:
             name = f"{running[-1][0]}.{type(module).__name__}" if running else self._learn(module)
             self._names[id(module)] = name
         if not running:
-            self._passes.begin(module, args)
+            self._counts = self._lazy is None and not _is_construction(module)
+            if self._counts:
+                self._passes.begin(module, args)
         call = 0
         if progress.step < MARKED_STEPS:
             call = len(self.calls)
@@ -75,7 +84,12 @@ class ModuleCalls:
         _, call = running.pop()
         if call and output is not None:
             self.calls[call][3] = addresses(output)
-        if not running:
+        if running:
+            return
+        if self._lazy is not None and output is not None:
+            self._describe(self._lazy)
+            self._lazy = None
+        if self._counts:
             self._passes.end(args, kwargs, output)
 
     def _learn(self, root: torch.nn.Module) -> str:
@@ -83,6 +97,31 @@ class ModuleCalls:
         title = type(root).__name__
         for name, module in root.named_modules():
             self._names.setdefault(id(module), f"{title}.{name}" if name else title)
+        if any(map(is_lazy, (*root.parameters(), *root.buffers()))):
+            self._lazy = root
+        else:
+            self._describe(root)
+        return title
+
+    def _describe(self, root: torch.nn.Module) -> None:
         self._facts.model(root)
         self._marks.add_model(root)
-        return title
+
+
+def _is_construction(module: torch.nn.Module) -> bool:
+    """Whether an outermost call of `module` only builds or prepares a model.
+
+    A parametrized weight (`weight_norm`) is computed by a module whenever it is read, and some models
+    call their parts while they are made.
+    """
+    if isinstance(module, ParametrizationList):
+        return True
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__init__" and code.co_argcount:
+            owner = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(owner, torch.nn.Module):
+                return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -15,7 +15,7 @@ from oomph._recorder.marks import Marks
 from oomph._recorder.progress import INFERENCE, Progress, now
 from oomph._recorder.scopes import Scopes
 from oomph._virtual_gpu import library
-from oomph._virtual_gpu.values import is_user_file, user_line
+from oomph._virtual_gpu.values import ValueLayer, is_user_file, user_line
 
 
 class OutOfMemory:
@@ -28,8 +28,10 @@ class OutOfMemory:
         progress: Progress,
         scopes: Scopes,
         marks: Marks,
+        layer: ValueLayer,
     ) -> None:
         """It has not given up so far."""
+        self._layer = layer
         self._directory, self._virtual = directory, virtual
         self._progress, self._scopes, self._marks = progress, scopes, marks
         self.last: dict[str, Any] | None = None
@@ -56,6 +58,30 @@ class OutOfMemory:
         self._marks.optimizer_state()
         if not self._virtual:
             self._capture()
+        self._watch_next_operator()
+
+    def _watch_next_operator(self) -> None:
+        """PyTorch catches some of these errors itself, and tries an algorithm that needs less.
+
+        Then the same call of a module, or the same backward pass, goes on.
+        """
+        last, progress = self.last, self._progress
+        running = list(progress.running)
+        in_backward = torch._C._current_autograd_node() is not None
+        label = self._scopes.label
+
+        def next_operator(operator: str) -> Any:
+            self._layer.before = label
+            if in_backward:
+                goes_on = torch._C._current_autograd_node() is not None
+            else:
+                goes_on = bool(running) and progress.running[: len(running)] == running
+            if last is not None and goes_on:
+                last["handled"] = True
+            return label(operator)
+
+        if self._layer.before is not None:
+            self._layer.before = next_operator
 
     def outside_allocator(self, error: BaseException, requested: int) -> None:
         """Something that takes memory by itself got none, and raises `error`."""
@@ -95,10 +121,9 @@ class OutOfMemory:
     def finish(self) -> None:
         """The script has ended. It may have caught the error, but did nothing after it."""
         last, progress = self.last, self._progress
-        if last is not None and (last["step"], last["forwards"]) == (
-            progress.step,
-            progress.forwards,
-        ):
+        if last is None or last.get("handled"):
+            return
+        if (last["step"], last["forwards"]) == (progress.step, progress.forwards):
             last["raised"] = True
 
     def as_dict(self) -> dict[str, Any]:

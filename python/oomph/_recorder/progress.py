@@ -43,7 +43,7 @@ class Progress:
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_horizon", "_reserved", "_status",
         "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "running",
-        "seen_forward", "step", "trains",
+        "seen_forward", "step", "stopped", "trains",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,8 @@ class Progress:
         """Calls of all modules, begun."""
         self.seen_forward = False
         """Whether a model has been called."""
+        self.stopped = False
+        """Whether the script was ended after the steps that were asked for."""
         self.trains = False
         """Whether the script made an optimizer, so that its steps are the optimizer's."""
         self.in_optimizer = 0
@@ -94,6 +96,7 @@ class Progress:
             self._clock.append((number, self._horizon(0), self._busy[2]))
             self._clock_calls.append(self.module_calls)
         if self.last_step and number >= self.last_step:
+            self.stopped = True
             raise StepsDone
 
     def boundary(self, what: str, number: int) -> None:
@@ -111,6 +114,7 @@ class Progress:
         return dict(
             steps=self.step,
             inferences=self.inferences,
+            stopped=self.stopped,
             clock=self._clock,
             clock_calls=self._clock_calls,
             boundaries=self._boundaries,

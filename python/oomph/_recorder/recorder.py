@@ -69,7 +69,7 @@ class Recorder:
         self._modules = ModuleCalls(self._progress, self.passes, self._facts, self._marks)
         self._steps = OptimizerSteps(self._progress, self._scopes, self._marks)
         self.out_of_memory = OutOfMemory(
-            directory, self.virtual, self._progress, self._scopes, self._marks
+            directory, self.virtual, self._progress, self._scopes, self._marks, self.layer
         )
 
     @property

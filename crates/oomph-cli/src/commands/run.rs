@@ -166,7 +166,12 @@ impl Args {
             .trace
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, &summary)));
-        if summary.verdict == Verdict::OutOfMemory && job.gpu.is_some() && !self.no_measure {
+        let grows = summary.growth.is_some();
+        if summary.verdict == Verdict::OutOfMemory
+            && !grows
+            && job.gpu.is_some()
+            && !self.no_measure
+        {
             self.measure(&mut job, &directory, &mut summary)?;
         }
         self.write(&directory, &summary, explained.as_ref())?;
@@ -174,6 +179,7 @@ impl Args {
             Verdict::Fits => ExitStatus::Success,
             Verdict::OutOfMemory => ExitStatus::Findings,
             Verdict::ScriptFailed => ExitStatus::ScriptFailed,
+            Verdict::NoVerdict => ExitStatus::NoVerdict,
             Verdict::Refused => {
                 let reason = summary.failure.as_deref().unwrap_or("no reason was given");
                 eprintln!("error: {reason}");
@@ -306,6 +312,7 @@ impl Args {
                 allocated_bytes: planned.allocated_bytes,
                 reserved_bytes: planned.reserved_bytes,
                 used_bytes: planned.used_bytes,
+                lower_bound: false,
             }),
             warnings,
         }

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_allocator::TorchVersion;
 use oomph_allocator::program::{Allocation, NO_ROW, Op};
 use oomph_explain::facts::Facts;
-use oomph_explain::stacks::{is_plumbing, is_users_own};
+use oomph_explain::stacks::is_plumbing;
 use oomph_explain::{Options, steps};
+use oomph_trace::is_users_own;
 use oomph_trace::{Action, Category, FrameId, Phase, StackId, StringId, Trace};
 use serde_json::{Value, json};
 

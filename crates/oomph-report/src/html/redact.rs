@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use oomph_explain::stacks::is_users_own;
+use oomph_trace::is_users_own;
 use serde_json::{Map, Value};
 
 /// Packages whose insides are public.
