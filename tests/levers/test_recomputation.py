@@ -1,4 +1,4 @@
-"""`oomph.levers._shared.recomputation` and `random_states`: what is computed again, and what it costs."""
+"""`oomph.levers._shared.recomputation` and `oomph._random_states`: what is computed again, and what it costs."""
 
 import contextlib
 import gc
@@ -8,7 +8,7 @@ import weakref
 import numpy
 import pytest
 import torch
-from oomph.levers._shared.random_states import RandomStates
+from oomph._random_states import RandomStates
 from oomph.levers._shared.recomputation import computed_again
 from torch import nn
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from oomph._random_states import RandomStates
 from oomph._training.errors import CannotFit, is_out_of_memory
 from oomph._training.memory_model import MARGIN, Gauge, MemoryModel
 from oomph._training.optimizer_guard import first_line
 from oomph._training.release import clear_error, readable, release_caches
-from oomph._training.step_state import RandomState
 
 STEPS = 3
 """Whole steps a probe makes: the optimizer's state is there from the second only, and the allocator has
@@ -91,7 +91,7 @@ class Prober:
         self._others = [thing for thing in (scaler, scheduler) if thing is not None]
         device = next(model.parameters()).device if model is not None else _current_device()
         self.gauge = Gauge(device)
-        self._random = RandomState([device])
+        self._random = RandomStates([device])
         self._saved_model = _on_cpu(model.state_dict()) if model is not None else None
         self._saved_optimizer = _on_cpu(optimizer.state_dict()) if optimizer is not None else None
         self._had_state = optimizer is not None and len(optimizer.state) > 0

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from oomph._random_states import RandomStates
 from oomph._training.errors import is_out_of_memory
-from oomph._training.step_state import RandomState
 
 SAMPLES = 4
 """How many samples the loss is checked with."""
@@ -27,14 +27,6 @@ def coupled_layers(model: nn.Module) -> list[str]:
         and not _per_sample(module)
         and (module.training or module.running_mean is None)
     ]
-
-
-def changes_statistics(model: nn.Module) -> bool:
-    """Whether a forward pass in training changes running statistics."""
-    return any(
-        isinstance(module, _BatchNorm) and module.training and module.running_mean is not None
-        for module in model.modules()
-    )
 
 
 def _per_sample(module: nn.Module) -> bool:
@@ -63,7 +55,7 @@ def loss_is_mean(
     if count < 2:
         return ""
     was_training = [module for module in model.modules() if module.training]
-    before = RandomState(devices)
+    random = RandomStates(devices)
     model.eval()
     try:
         bounds = [(0, count - 1), (count - 1, count)]
@@ -80,7 +72,7 @@ def loss_is_mean(
     finally:
         for module in was_training:
             module.training = True
-    if RandomState(devices) != before:
+    if random.has_drawn():
         warnings.warn(
             "whether the loss may be computed in parts could not be checked: it draws random "
             "numbers. It is taken to be a mean over samples.",

@@ -35,11 +35,6 @@ class MemoryModel:
         """Different sizes seen."""
         return len(self._seen)
 
-    @property
-    def largest_seen(self) -> float:
-        """The largest size observed, 0 without observations."""
-        return max(self._seen, default=0.0)
-
     def observe(self, units: float, peak: float) -> None:
         """`units` needed `peak` bytes. The newest observation of a size counts."""
         self._seen.pop(units, None)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from oomph._random_states import RandomStates
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import Places, around_forward, arounds
 from oomph.levers._shared.job import Job
-from oomph.levers._shared.random_states import RandomStates
 from oomph.levers._shared.recomputation import computed_again
 
 NORMS = (torch.nn.modules.batchnorm._NormBase,)

@@ -116,7 +116,7 @@ class _Unchanged:
         self.root = root
 
     def __enter__(self) -> None:
-        from oomph.levers._shared.random_states import RandomStates
+        from oomph._random_states import RandomStates
 
         self.random = RandomStates()
         self.buffers = [

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from oomph._random_states import RandomStates
 from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import Places, around_forward
 from oomph.levers._shared.job import Job
-from oomph.levers._shared.random_states import RandomStates
 from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
 
 Node = Any
