@@ -31,9 +31,9 @@ class RandomStates:
                 *generators,
             )
         ]
-        self._python: tuple | None = random.getstate()
+        self._python: tuple[Any, ...] | None = random.getstate()
         self._numpy = _Numpy.now()
-        self._outer: tuple = ([], None, None)
+        self._outer: tuple[Any, ...] = ([], None, None)
 
     def has_drawn(self) -> bool:
         """Whether a generator of torch's has drawn since."""
@@ -66,7 +66,7 @@ class RandomStates:
         self._set(*outer)
 
     @staticmethod
-    def _set(of_torch: list, python: tuple | None, numpy: _Numpy | None) -> None:
+    def _set(of_torch: list[Any], python: tuple[Any, ...] | None, numpy: _Numpy | None) -> None:
         for generator, state in of_torch:
             generator.set_state(state)
         if python is not None:
@@ -94,7 +94,7 @@ class _Numpy:
 
     _known: _Numpy | None = None
 
-    def __init__(self, words: bytes | None, state: dict) -> None:
+    def __init__(self, words: bytes | None, state: dict[str, Any]) -> None:
         self.words, self.state = words, state
 
     @classmethod
