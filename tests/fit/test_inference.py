@@ -324,7 +324,7 @@ def test_a_job_that_goes_back_does_not_infer(tmp_path):
     code = GRAPH.replace("print(y.shape)", "y.sum().backward()")
     found = fit(tmp_path, code, "--inference", "--memory", "300MiB")
     assert found.status == 2 and "calls backward" in found.err
-    assert "it does not fit" in fit(tmp_path, code, "--memory", "300MiB").err
+    assert "the job does not fit" in fit(tmp_path, code, "--memory", "300MiB").err
 
 
 def test_drift_is_measured_on_the_cpu(tmp_path):

@@ -186,7 +186,7 @@ def test_an_input_that_is_changed_after_the_module_is_an_error(tmp_path):
     """
     assert run(tmp_path, code).out == "no error"
     out = run(tmp_path, code, ("checkpoint", {"modules": ["Net.block"]})).out
-    assert "the input of Net.block was changed in place" in out
+    assert "the input of Net.block changed in place" in out
 
 
 def test_a_step_between_forward_and_backward_is_an_error(tmp_path):

@@ -253,7 +253,7 @@ def test_scripts_with_their_own_autocast_or_scaler(tmp_path):
         "    step(model(x.bfloat16()).float().sum())\n"
     )
     report = run(tmp_path, half, ("mixed_precision", {"dtype": "bf16"})).levers["mixed_precision"]
-    assert report["applied"] == 0 and "16 bits already" in report["note"]
+    assert report["applied"] == 0 and "already in 16 bits" in report["note"]
 
 
 def test_mixed_precision_with_micro_batches(tmp_path):

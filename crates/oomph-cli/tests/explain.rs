@@ -75,7 +75,7 @@ fn several_ranks_are_compared() {
     assert_eq!(found["ranks"].as_array().unwrap().len(), 2);
     let verdict = found["verdict"].as_str().unwrap();
     assert!(verdict.contains("1 of 2 files"), "{verdict}");
-    assert!(verdict.contains("no equal ranks"), "{verdict}");
+    assert!(verdict.contains("not equal ranks"), "{verdict}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use oomph_trace::StackId;
 
 use crate::facts::Facts;
-use crate::stacks::is_users_own;
+use oomph_trace::is_users_own;
 
 /// Memory that calls through some lines made and that is alive at the failure or the peak.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -51,7 +51,7 @@ pub enum Ranks {
 /// How a run ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// It went through.
+    /// It completed.
     Through(Box<Measurement>),
     /// It ran out of memory.
     OutOfMemory(Box<Measurement>),
@@ -90,8 +90,8 @@ pub struct Measurement {
     pub rehearsed: bool,
 }
 
-/// Nanoseconds that giving back everything cached and asking for it again takes: a step of GPT-2 took
-/// so much longer on an H200 at a limit that made it do so once (`bench/gpu/results/h200_fit.jsonl`).
+/// Nanoseconds that emptying the cache and reallocating takes: on an H200 a step of GPT-2 took this
+/// much longer under a limit that made it do so once (`bench/gpu/results/h200_fit.jsonl`).
 const RETRY_NS: f64 = 8e6;
 
 impl Measurement {
@@ -100,7 +100,7 @@ impl Measurement {
         self.summary.peak.used_bytes
     }
 
-    /// How often a step has to give back everything cached to go on.
+    /// How often a step has to empty the cache to continue.
     pub fn retries_a_step(&self) -> f64 {
         let retries: u64 = self
             .record
@@ -111,8 +111,8 @@ impl Measurement {
         retries as f64 / f64::from(self.record.steps.max(1))
     }
 
-    /// Nanoseconds of the last step, by the virtual clock, the host's pace and what the host does
-    /// beyond.
+    /// Nanoseconds of the last step, from the virtual clock, the host's pace and other work of the
+    /// host.
     pub fn step_time(&self, pace: &Pace, host: HostTime) -> Option<f64> {
         let ([.., before, last], [.., calls_before, calls]) = (
             self.record.clock.as_slice(),

@@ -15,7 +15,7 @@ pub struct Found {
     pub fit: Fit,
     /// The job as it is, run without a limit.
     pub plain: Measurement,
-    /// Modules that levers left as they are, with the levers' names.
+    /// Modules that levers skipped, with the levers' names.
     pub(crate) left_alone: BTreeSet<(String, String)>,
 }
 
@@ -60,8 +60,8 @@ impl Found {
     }
 }
 
-/// The levers without the modules that they left as they are: a lever looks who reads what a module
-/// would write over, which a line of a script does not.
+/// The levers without the modules that they skipped: a lever checks what reads a tensor before it
+/// overwrites it, a changed line of a script does not.
 fn by_hand_levers(levers: &[Lever], left_alone: &BTreeSet<(String, String)>) -> Vec<Lever> {
     let mut levers = levers.to_vec();
     for lever in &mut levers {
@@ -73,7 +73,7 @@ fn by_hand_levers(levers: &[Lever], left_alone: &BTreeSet<(String, String)>) -> 
 
 /// The result before anything was looked for: the job as it is.
 pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
-    // The same may be assumed in several places, which the plain run's record names.
+    // An assumption may occur in several places; the plain run's record names them.
     let mut assumptions: Vec<String> = Vec::new();
     for found in &plain.summary.assumptions {
         if !assumptions.contains(&found.what) {

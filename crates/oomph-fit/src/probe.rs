@@ -20,7 +20,7 @@ pub(crate) struct ProbeFailure {
 }
 
 impl Fitter<'_> {
-    /// A job that trains, run with settings whose effect no model tells.
+    /// A training job, run with settings whose effect the model cannot predict.
     pub(crate) fn probe_settings(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
         let mut bases = Vec::new();
         bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
@@ -32,8 +32,8 @@ impl Fitter<'_> {
         Ok(bases)
     }
 
-    /// The job in 16 bits, run once on top of the settings that cost nothing: which types results
-    /// have is better measured than told by rules.
+    /// The job in 16 bits, run once on top of the settings that cost nothing: measuring the types of
+    /// results is more reliable than predicting them by rules.
     pub(crate) fn probe_precision(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
         let plain = bases.first();
         let Some(lever) = plain.and_then(|base| search::precision(&base.model, &self.options))
@@ -48,7 +48,7 @@ impl Fitter<'_> {
         self.probe_or_reject(&levers)
     }
 
-    /// A job that infers, run with what is tried on it: each run on top of the one before.
+    /// An inference job, run with its levers, each run on top of the one before.
     pub(crate) fn probe_inference(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
         let mut bases = Vec::new();
         bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
@@ -56,7 +56,7 @@ impl Fitter<'_> {
             .iter()
             .flat_map(|base: &Base| base.applied.iter().cloned())
             .collect();
-        // What costs nothing and keeps results needs no alternative.
+        // Levers that cost nothing and keep results need no alternative.
         let enough = bases.iter().any(|base: &Base| {
             search::predict(base, plain, &[], &self.options).used <= self.options.budget
         });
@@ -85,7 +85,7 @@ impl Fitter<'_> {
         Ok(bases)
     }
 
-    /// The job with levers that cost nothing; one that fails or does nothing is left out.
+    /// The job with levers that cost nothing; drops one that fails or has no effect.
     pub(crate) fn probe_free(&mut self, mut on: Vec<Lever>) -> anyhow::Result<Option<Base>> {
         while !on.is_empty() {
             match self.probe(&on)? {
@@ -155,7 +155,7 @@ impl Fitter<'_> {
         })
     }
 
-    /// The job with `levers` and compiled models, as a run measures it.
+    /// The job with `levers` and compiled models, measured by a run.
     pub(crate) fn compiled(
         &mut self,
         base: &Base,
@@ -175,7 +175,7 @@ impl Fitter<'_> {
             .unwrap_or(plan.results);
         let mut found = self.verify(&plan, true)?;
         if let Some(plan) = &mut found {
-            // Its predictions are the plain job's, and steps are not told apart in compiled code.
+            // Its predictions are the plain job's, and compiled code hides the steps.
             plan.predicted = plan.peak;
             plan.notes
                 .push("the time of compiled models is not estimated".to_owned());
@@ -183,7 +183,7 @@ impl Fitter<'_> {
         Ok(found)
     }
 
-    /// Compiled models with what keeps results, and if that does not fit with all that was run.
+    /// Compiled models with levers that keep results or, if that does not fit, with all that were run.
     pub(crate) fn compiled_on_any(&mut self, bases: &[Base]) -> anyhow::Result<Vec<PlanResult>> {
         let keeps = |base: &&Base| {
             let results = base.applied.iter().map(Lever::results).max();

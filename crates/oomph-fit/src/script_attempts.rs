@@ -15,7 +15,7 @@ use oomph_run::summary::{Verdict, summarize};
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request, per_host};
 
-/// More ranks than this are not started for a plan: named ones are run by themselves.
+/// The most ranks to start for a plan; of larger jobs only some ranks run, by themselves.
 const MOST_RANKS: u32 = 8;
 /// How long a rank may do nothing while others wait for it: several share this machine's processors.
 const RANK_TIMEOUT: Duration = Duration::from_mins(1);
@@ -37,9 +37,9 @@ pub struct ScriptAttempts {
     pub unknown: String,
     /// Whether versions of torch are taken that the virtual GPU is not known to play for.
     pub unsupported: bool,
-    /// Whether the script is taken to infer only.
+    /// Whether to treat the script as inference.
     pub inference: bool,
-    /// Where runs leave their records.
+    /// Where runs write their records.
     pub directory: RunDirectory,
     /// How long a run may take: the first one tells.
     pub timeout: Option<Duration>,
@@ -181,7 +181,7 @@ impl ScriptAttempts {
     }
 }
 
-/// Runs the job with its ranks; what each came to, where there are several.
+/// Runs the job with its ranks, and returns the outcome of each if there are several.
 fn attempt(
     job: &Job,
     processes: &Processes,

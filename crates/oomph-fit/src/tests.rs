@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use oomph_allocator::Config;
-use oomph_job::files::read_record;
-use oomph_job::{RunDirectory, read_trace};
+use oomph_job::{RunDirectory, RunFile};
 use oomph_plan::{Lever, Results, sharding};
 use oomph_run::record::LeverReport;
 use oomph_run::summary::summarize;
@@ -24,14 +23,16 @@ const LEVERS: [&str; 5] = [
 ];
 
 static PLAIN: LazyLock<Measurement> = LazyLock::new(|| {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt");
-    let record = read_record(&place.join("record.json")).unwrap();
-    let trace = read_trace(&place.join("trace.oomph")).unwrap();
+    let place = RunDirectory::at(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt"),
+    );
+    let record = place.record().unwrap().unwrap();
+    let trace = place.trace().unwrap().unwrap();
     Measurement {
         summary: summarize(&record, Some(&trace), None),
         record,
         trace: Some(trace),
-        directory: RunDirectory::at(place),
+        directory: place,
         ranks: Vec::new(),
         rehearsed: false,
     }
@@ -104,7 +105,7 @@ fn failed(why: &str) -> Ended {
     Ended::Failed {
         lever: None,
         why: why.to_owned(),
-        log: PathBuf::from("output.log"),
+        log: PathBuf::from(RunFile::Log.name()),
     }
 }
 

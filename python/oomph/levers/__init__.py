@@ -1,7 +1,7 @@
-"""The levers of a plan, applied to a script that knows nothing of them.
+"""Applies the levers of a plan to an unmodified script.
 
-One file a lever, named as in `oomph-plan`; each holds one subclass of `Lever`. Nothing here imports
-torch before the script does: a lever's module is imported when torch is there.
+One file per lever, named as in `oomph-plan`, with one subclass of `Lever`. Nothing here imports
+torch before the script does: a lever's module is imported after torch.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from oomph.levers._shared.job import Job
 class Allocator(Lever):
     """`PYTORCH_CUDA_ALLOC_CONF` with other settings.
 
-    Needs: nothing. Changes: how the allocator cuts and keeps segments, so that less memory is
+    Needs: nothing. Changes: how the allocator splits and keeps segments, so that less memory is
     reserved for the same tensors. Results: exact.
     """
 

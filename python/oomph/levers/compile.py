@@ -13,7 +13,7 @@ class Compile(Lever):
 
     Needs: a C compiler, and a GPU with Triton. Changes: operators are fused, which saves time and often
     intermediate results; the first call takes seconds to minutes. Results: to rounding. Only on request
-    (`oomph fit --compile`): what is compiled depends on the model. Memory is not attributed to modules.
+    (`oomph fit --compile`): the effect depends on the model. Memory is not attributed to modules.
     """
 
     name = "compile"

@@ -18,16 +18,16 @@ LEAST = 256
 
 
 class Int8Linear(Lever):
-    """Weights of linear layers are kept in 8 bits, with a scale for each output.
+    """Keeps weights of linear layers in 8 bits, with a scale for each output.
 
-    Needs: models that only infer, with `nn.Linear` (or GPT-2's `Conv1D`) layers of 256 inputs or more.
-    Changes: their weights take half of what they take in 16 bits. `weight_only` computes the product
-    in the inputs' type with weights that are made wide for it, 64 MiB at a time: as accurate as the
-    rounding of the weights allows, and slower where the product is limited by computing. `dynamic`
-    rounds the inputs to 8 bits as well, with a scale for each row, and multiplies integers, which GPUs
+    Needs: inference with `nn.Linear` (or GPT-2's `Conv1D`) layers of 256 inputs or more.
+    Changes: their weights take half as much as in 16 bits. `weight_only` dequantizes the weights to
+    the inputs' type for the product, 64 MiB at a time: as accurate as the
+    quantized weights allow, and slower if the product is compute-bound. `dynamic`
+    also quantizes the inputs to 8 bits, with a scale for each row, and multiplies integers, which GPUs
     do fast. Results: other numerics (`oomph drift` measures them).
 
-    Left alone: weights that something else uses too (an embedding tied to the head), and attention
+    Skipped: weights that are also used elsewhere (an embedding tied to the head), and attention
     that reads its layers' weights itself (`nn.MultiheadAttention`).
     """
 
@@ -63,22 +63,20 @@ class Int8Linear(Lever):
 
     def _backward(self, call: Backward) -> None:
         if self.applied:
-            raise self.refuse("it calls backward, and weights of 8 bits cannot be trained")
+            raise self.refuse("it calls backward, but 8-bit weights cannot be trained")
 
     def finish(self) -> None:
-        """Say how much smaller the weights are."""
+        """Report how much smaller the weights are."""
         if self.before:
             self.add_note(
                 f"weights of linear layers: {self.after / self.before:.3f} of their bytes in bf16"
             )
         if self.tied:
-            self.add_note(
-                f"layers left alone that share their weights with an embedding: {self.tied}"
-            )
+            self.add_note(f"skipped layers that share their weights with an embedding: {self.tied}")
 
 
 def quantize(root: nn.Module, kind: str) -> list[QuantizedLinear]:
-    """Replace the layers of `root` that can be; returns what was put in their places."""
+    """Replace the layers of `root` where possible; returns the replacements."""
     shared = _elsewhere(root)
     made: dict[int, QuantizedLinear] = {}
     layers = []
@@ -104,7 +102,7 @@ def tied(root: nn.Module) -> int:
 
 
 def _elsewhere(root: nn.Module) -> set[int]:
-    """Parameters of modules that are no linear layers, or of several."""
+    """Parameters of modules other than linear layers, or of several modules."""
     owners: dict[int, int] = {}
     for module in root.modules():
         for p in module._parameters.values():
@@ -124,7 +122,7 @@ def _fits(module: nn.Module) -> bool:
     if type(weight) not in (torch.Tensor, nn.Parameter) or not weight.is_floating_point():
         return False
     if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-        return False  # somebody else changed it already
+        return False  # already changed by other code
     return bool(weight.shape[0 if is_conv1d(module) else 1] >= LEAST)
 
 

@@ -18,9 +18,9 @@ class MixedPrecision(Lever):
     about half, and products are faster; weights, gradients and optimizer state stay in fp32, and so
     do normalizations and losses (autocast's lists) and the outputs of the model. For fp16 the
     gradients are scaled up in the backward pass and down before they are clipped or used, and a step
-    with infinite ones is left out. Results: other numerics.
+    with infinite ones is skipped. Results: other numerics.
 
-    A script that uses autocast itself, or has its weights in 16 bits, is left alone.
+    Inert for a script that uses autocast itself, or has its weights in 16 bits.
     """
 
     name = "mixed_precision"
@@ -65,7 +65,7 @@ class MixedPrecision(Lever):
             and not torch.cuda.is_bf16_supported(including_emulation=False)
         ):
             raise self.refuse(
-                f"{torch.cuda.get_device_name()} has no bf16. Use fp16, which it has",
+                f"{torch.cuda.get_device_name()} does not support bf16. Use fp16",
             )
 
     def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
@@ -76,7 +76,7 @@ class MixedPrecision(Lever):
             self.add_note("the script uses autocast itself")
             return
         if any(p.dtype in HALF for p in module.parameters()):
-            self.add_note(f"the weights of {type(module).__name__} are in 16 bits already")
+            self.add_note(f"the weights of {type(module).__name__} are already in 16 bits")
             return
         if not self.applied:
             self.note = None
@@ -140,7 +140,7 @@ class MixedPrecision(Lever):
         if closure is not None and not self.own_scaler:
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise self.refuse(
-                    "LBFGS evaluates its closure several times a step, which cannot be scaled"
+                    "LBFGS evaluates its closure several times per step, which cannot be scaled"
                 )
             # The backward pass is inside; the step comes after it.
             with torch.enable_grad():
@@ -158,7 +158,7 @@ class MixedPrecision(Lever):
         return any(p.grad is not None for g in optimizer.param_groups for p in g["params"])
 
     def finish(self) -> None:
-        """Say whose scaling was used."""
+        """Report whose scaler was used."""
         if self.own_scaler and self.applied:
             self.add_note("gradients are scaled by the script's own GradScaler")
 

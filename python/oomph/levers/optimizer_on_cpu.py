@@ -1,4 +1,4 @@
-"""The optimizer's state waits in host memory and is there for its step only."""
+"""Keeps the optimizer's state in host memory except during its step."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ of the parts before and after them on its way."""
 
 
 class OptimizerOnCpu(Lever):
-    """The state of the optimizer is kept in pinned host memory, and streamed through the GPU.
+    """Keeps the optimizer's state in pinned host memory, and streams it through the GPU.
 
     Needs: an optimizer whose update of a parameter depends on that parameter alone, and host memory
     for its state, up to twice (PyTorch rounds pinned memory to powers of two). Changes: at a step
-    the state comes and goes in parts while others compute. Results: the same, on the same kernels.
+    the state is copied in parts while other parts compute. Results: the same, on the same kernels.
     Its time is the state's bytes over the link's bandwidth, whatever the batch.
     """
 
@@ -37,10 +37,10 @@ class OptimizerOnCpu(Lever):
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
         self._inside = False
         self._came: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        """Optimizers whose state was loaded, and of which no model was called since."""
+        """Optimizers whose state was loaded since the last call of a model."""
 
     def install(self, job: Job) -> None:
-        """Step in inside of the hooks that PyTorch puts around an optimizer's step."""
+        """Intervene inside the hooks that PyTorch puts around an optimizer's step."""
         job.on_optimizer.append(self._made)
         job.on_enter.append(self._enter)
         original = optim.Optimizer.profile_hook_step
@@ -85,7 +85,7 @@ class OptimizerOnCpu(Lever):
         return step
 
     def through(self, optimizer: torch.optim.Optimizer) -> Any:
-        """`optimizer.step`, streamed, for an optimizer that is there already; with its hooks.
+        """`optimizer.step`, streamed, for an existing optimizer; with its hooks.
 
         Raises `CannotApply` where an update of a parameter may depend on others.
         """
@@ -95,14 +95,14 @@ class OptimizerOnCpu(Lever):
         )
 
         def streamed() -> Any:
-            # A scheduler asks whether the step that it has wrapped was called.
+            # A scheduler checks whether the step that it wrapped was called.
             optimizer._opt_called = True  # type: ignore[attr-defined]
             return step(optimizer)
 
         return streamed
 
     def evict(self, optimizer: torch.optim.Optimizer) -> None:
-        """Send the state that is on GPUs to the host now, in place of after the next step."""
+        """Send the state that is on GPUs to the host now, not after the next step."""
         state = _State(self, optimizer, [p for g in optimizer.param_groups for p in g["params"]])
         state.fetch()
         state.send()
@@ -133,9 +133,9 @@ class OptimizerOnCpu(Lever):
         return self._streams[device]
 
     def finish(self) -> None:
-        """Say why nothing moved."""
+        """Report why nothing moved."""
         if not self.applied:
-            self.add_note("no optimizer with state on a GPU made a step")
+            self.add_note("no optimizer with state on a GPU stepped")
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:

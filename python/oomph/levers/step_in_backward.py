@@ -15,10 +15,10 @@ from oomph.levers._shared.parameter_steps import only_per_parameter, step_only
 
 
 class StepInBackward(Lever):
-    """Each parameter is updated as soon as its gradient is there, which is then freed.
+    """Updates each parameter as soon as its gradient is complete, and frees the gradient.
 
     Needs: one optimizer whose update of a parameter depends on that parameter alone, and one
-    backward pass a step. Changes: gradients never exist all at once. Results: the same. The script
+    backward pass per step. Changes: gradients never exist all at once. Results: the same. The script
     sees no gradients after `backward()`.
 
     Refused by name: clipping and gradient scaling (they need all gradients before the step),
@@ -47,11 +47,11 @@ class StepInBackward(Lever):
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if self.optimizer is not None and self.optimizer() is not None:
-            # That of a training before this one may lie in a cycle.
+            # An earlier training's optimizer may be in a reference cycle.
             gc.collect()
         if self.optimizer is not None and self.optimizer() is not None:
             raise self.refuse(
-                "it has several optimizers, and which of them a backward pass is for is not known",
+                "it has several optimizers, and it is unclear which one a backward pass belongs to",
                 manually=True,
             )
         only_per_parameter(self, optimizer)
@@ -111,7 +111,9 @@ class StepInBackward(Lever):
 
     def _clip(self, parameters: list[torch.Tensor], proceed: Any) -> Any:
         if self.job.clip_limit == float("inf"):
-            self.add_note("the norm of the gradients is zero where the script asks: they are gone")
+            self.add_note(
+                "the script sees a gradient norm of zero, because the gradients are already freed"
+            )
         elif any(id(p) in self.hooked for p in parameters):
             raise self.refuse(
                 "it clips gradients, which needs all of them before the step. Without clipping (in "
@@ -124,18 +126,18 @@ class StepInBackward(Lever):
     def _scaler(self, method: str, scaler: Any, proceed: Any) -> Any:
         if scaler.is_enabled():
             raise self.refuse(
-                "it scales gradients (GradScaler), whose step is skipped if any of them overflowed; "
+                "it scales gradients (GradScaler), which skips a step if any of them overflows; "
                 "bf16 needs no scaling",
                 manually=True,
             )
         return proceed()
 
     def finish(self) -> None:
-        """Say why nothing was updated."""
+        """Report why nothing was updated."""
         if not self.applied:
             self.add_note("no parameter of an optimizer got a gradient")
         elif self.done:
-            self.add_note("the last backward pass was not followed by a step of the script")
+            self.add_note("no step of the script followed the last backward pass")
 
 
 LEVER = StepInBackward

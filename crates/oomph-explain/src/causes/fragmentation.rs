@@ -1,6 +1,6 @@
 //! `fragmentation`: enough memory is reserved, but no hole is large enough.
 //!
-//! Proved by replay: a setting is only named if the simulated allocator, with the recorded
+//! Verified by replay: a setting is named only if the simulated allocator, with the recorded
 //! requests and the same memory, serves the request that failed.
 
 use oomph_allocator::{Device, search};
@@ -14,7 +14,7 @@ use crate::lever;
 /// Below this share of the memory, fragmentation is the ordinary loss of rounding and caching:
 /// the failed jobs that have another cause lose 1 to 5 %.
 const ORDINARY: f64 = 0.12;
-/// A request of at least this part of all free memory fails for the holes alone.
+/// A request of at least this share of all free memory fails because of the holes alone.
 const LARGE_REQUEST: f64 = 0.25;
 /// Below this, it is a handful of half-used segments of 20 MiB, as every job has.
 const A_FEW_SEGMENTS: u64 = 8 * (20 << 20);
@@ -45,12 +45,12 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         Evidence::of(
             facts.segment,
-            "asked for in one piece, more than any free block".to_owned(),
+            "requested in one piece, more than any free block".to_owned(),
         )
         .at(facts, failure.stack),
         Evidence::of(
             facts.needed(),
-            "alive, with the request: it would fit without holes".to_owned(),
+            "alive, including the request: it would fit without holes".to_owned(),
         ),
     ];
     let grows = facts.share(facts.growth.bytes) >= DECISIVE

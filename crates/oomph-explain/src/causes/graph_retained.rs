@@ -1,4 +1,4 @@
-//! `graph_retained`: activations of old steps stay alive, since something refers to their graph
+//! `graph_retained`: activations of old steps stay alive because something refers to their graph
 //! (`total += loss`, hidden state that is not detached, `retain_graph=True`).
 
 use oomph_trace::Bytes;

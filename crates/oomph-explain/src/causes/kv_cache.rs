@@ -30,14 +30,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         id: "kv_cache",
         confidence: 0.6 + share / 3.0,
         verdict: format!(
-            "the cache of keys and values holds {} and grows with every token",
+            "the KV cache holds {} and grows with every token",
             Bytes(cached)
         ),
         evidence,
         fixes: vec![
             Fix::lever(
                 lever::KV_CACHE,
-                "keep the cache in 8 bits (cache_implementation=\"quantized\")",
+                "store the cache in 8 bits (cache_implementation=\"quantized\")",
                 cached / 2,
                 Basis::Estimated,
                 "numerics change",

@@ -1,8 +1,8 @@
 //! The causes, one file each. A file holds one function that looks at the facts and returns the
 //! cause with its confidence, evidence and fixes, or nothing.
 //!
-//! Confidence ranks causes against each other: above 0.8 the evidence decides; around 0.5 it is
-//! what remains when nothing else explains the failure; below 0.3 it only contributes.
+//! Confidence ranks causes against each other: above 0.8 the evidence is decisive; around 0.5 nothing
+//! else explains the failure; below 0.3 the cause only contributes.
 
 mod attention_scores;
 mod batch_too_large;
@@ -31,7 +31,7 @@ use crate::facts::Facts;
 use crate::lever::{self, Lever};
 use crate::stacks::frame_text;
 
-/// Blocks of a stack that are worth a line of evidence.
+/// The most stacks to list as evidence.
 const SHOWN_STACKS: usize = 3;
 
 /// Why a job ran out of memory.
@@ -43,13 +43,13 @@ pub struct Cause {
     pub confidence: f64,
     /// One sentence.
     pub verdict: String,
-    /// What it rests on.
+    /// The evidence.
     pub evidence: Vec<Evidence>,
     /// What helps.
     pub fixes: Vec<Fix>,
 }
 
-/// A fact that speaks for a cause.
+/// A fact that supports a cause.
 #[derive(Debug, Clone, Serialize)]
 pub struct Evidence {
     /// The fact in words.
@@ -94,7 +94,7 @@ impl Evidence {
 pub enum Basis {
     /// The simulator ran the history with it.
     Replayed,
-    /// It is the sum of the blocks that would not be there.
+    /// The sum of the blocks that would not exist.
     Counted,
     /// A share of the blocks that it acts on.
     Estimated,
@@ -259,8 +259,8 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
         Basis::Estimated,
         "numerics change",
     );
-    // Several passes and no backward: there are no gradients to accumulate, and nothing is kept
-    // that could be recomputed.
+    // Several passes and no backward: there are no gradients to accumulate, and no saved activations
+    // to recompute.
     if facts.infers() {
         let smaller = Fix::advice(
             "smaller_batch",

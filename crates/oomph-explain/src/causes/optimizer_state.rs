@@ -1,4 +1,4 @@
-//! `optimizer_state`: the optimizer's state appears at the first `step()`.
+//! `optimizer_state`: the first `step()` allocates the optimizer's state.
 
 use oomph_trace::{Bytes, Category, Phase};
 
@@ -16,7 +16,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let parameters = facts.bytes_of(Category::Parameter);
     let place = user_line(facts, failure.stack).map_or_else(String::new, |l| format!(" ({l})"));
     let mut evidence = vec![
-        Evidence::of(facts.request, "asked for inside optimizer.step".to_owned())
+        Evidence::of(facts.request, "requested inside optimizer.step".to_owned())
             .at(facts, failure.stack),
         Evidence::of(
             state,
@@ -58,7 +58,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
             Fix::lever(
                 lever::OPTIMIZER_STEP,
-                "fused=True or foreach=False: no temporary of the size of the parameters",
+                "fused=True or foreach=False: no temporaries as large as the parameters",
                 parameters,
                 Basis::Estimated,
                 "exact to rounding",

@@ -16,7 +16,7 @@ const MIN_BLOCKS: usize = 8;
 const MIN_SIZE: u64 = 64 << 10;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
-    // In the order of their making, parameters of a second model repeat the sizes of the first.
+    // In allocation order, parameters of a second model repeat the sizes of the first.
     let mut parameters: Vec<(u32, u64)> = facts
         .live
         .iter()

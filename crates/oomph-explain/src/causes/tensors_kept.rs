@@ -39,7 +39,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         fixes: vec![
             Fix::advice(
                 "to_cpu",
-                "move what is collected off the GPU, or reduce it to the number that is needed",
+                "move what you collect to the CPU, or reduce it to the number that you need",
                 growth.bytes,
                 Basis::Counted,
                 "exact",

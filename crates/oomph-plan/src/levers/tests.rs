@@ -192,7 +192,8 @@ fn the_schema_of_plan_files_is_of_these_levers() {
 
 #[test]
 fn the_table_in_the_documents_is_of_these_levers() {
-    const BEGIN: &str = "<!-- OOMPH_UPDATE_DOCS=1 cargo test -p oomph-plan writes this table. -->\n";
+    const BEGIN: &str =
+        "<!-- OOMPH_UPDATE_DOCS=1 cargo test -p oomph-plan writes this table. -->\n";
     const END: &str = "<!-- End of the table. -->\n";
     let page = fs::read_to_string(root().join("docs/levers.md")).unwrap();
     let (before, rest) = page.split_once(BEGIN).unwrap();

@@ -63,15 +63,15 @@ class Lever:
     """Where ranks share each batch: what this one has of the batch in progress."""
 
     def __init__(self) -> None:
-        """Nothing is changed before `install`."""
+        """Changes nothing before `install`."""
         self.applied = 0
         """How often it took effect: blocks wrapped, batches split, …; 0 means that it was inert."""
         self.note: str | None = None
         """Why it was inert, or what the user should know."""
         self.left_alone: list[str] = []
-        """Modules of the plan that it left as they are; by hand they must not be changed either."""
+        """Modules of the plan that it skipped; they must not be changed by hand either."""
         self.handles: list[Handle] = []
-        """What it put about the forward of modules."""
+        """Its wrappers around modules' forward."""
         self.refusal: CannotApply | None = None
         """The error that it last made of being refused."""
 
@@ -82,20 +82,20 @@ class Lever:
         return _order()[self.name]
 
     def install(self, job: Job) -> None:
-        """Change what the script will meet; `job` tells of models, optimizers and batches."""
+        """Install the change; `job` reports models, optimizers and batches."""
         raise NotImplementedError
 
     def remove(self) -> None:
-        """Leave the modules as they were; for levers that only step in around their forward."""
+        """Restore the modules; for levers that only wrap their forward."""
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
 
     def finish(self) -> None:
-        """The script has ended: settle `applied` and `note`."""
+        """The script has ended: set `applied` and `note`."""
 
     def add_note(self, text: str) -> None:
-        """One more thing that the user should know, once."""
+        """Add a note for the user, once."""
         if self.note is None:
             self.note = text
         elif text not in self.note:

@@ -1,11 +1,11 @@
-"""The parts of a model that are worth treating alike: repeated blocks, stages, parts of a Sequential."""
+"""Finds the parts of a model to treat alike: repeated blocks, stages, parts of a Sequential."""
 
 from __future__ import annotations
 
 import torch
 
 CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
-"""They are never called, so nothing can be done to them as a whole."""
+"""They are never called, so a lever cannot wrap them as a whole."""
 
 REPEATS = (torch.nn.Sequential, *CONTAINERS)
 """What models keep their blocks in."""
@@ -14,8 +14,8 @@ REPEATS = (torch.nn.Sequential, *CONTAINERS)
 def repeated(root: torch.nn.Module) -> list[str]:
     """The blocks that a model repeats, named as in plans, in their order; outermost ones only.
 
-    They are what a list, a dictionary or a Sequential holds at least two of, with parts of their
-    own: an encoder's and a decoder's layers, the blocks of all stages of a ResNet.
+    Modules with submodules of which a list, a dictionary or a Sequential holds at least two:
+    an encoder's and a decoder's layers, the blocks of all stages of a ResNet.
     """
     found: dict[int, str] = {}
 

@@ -16,7 +16,7 @@ def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) 
         )
         if compiled and (name == other or name.startswith(other + ".")):
             raise lever.refuse(
-                f"{name} is compiled by torch.compile, which decides itself what is kept and what is "
+                f"{name} is compiled by torch.compile, which itself decides what is kept and what is "
                 "computed again",
                 instead="set torch._functorch.config.activation_memory_budget to a share below 1 before "
                 "torch.compile",

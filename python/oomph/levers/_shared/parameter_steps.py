@@ -17,8 +17,8 @@ def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer) -> None:
     )
     if isinstance(optimizer, torch.optim.LBFGS) or not known:
         raise lever.refuse(
-            f"whether {module}.{type(optimizer).__qualname__} updates each parameter by itself is "
-            "not known; those of PyTorch do, but for LBFGS",
+            f"it is unknown whether {module}.{type(optimizer).__qualname__} updates each parameter separately; "
+            "PyTorch's optimizers do, except LBFGS",
             manually=True,
         )
 

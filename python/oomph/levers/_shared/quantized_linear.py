@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn import functional
 
 AT_ONCE = 64 << 20
-"""Bytes of weights (or, for `dynamic`, of sums) that are in their wide form at a time."""
+"""Bytes of dequantized weights (or, for `dynamic`, of sums) at a time."""
 
 ROWS = 17
-"""Rows that CUDA's product of 8-bit integers needs at least."""
+"""The fewest rows for CUDA's product of 8-bit integers."""
 
 MULTIPLE = 8
-"""Of which its dimensions have to be multiples."""
+"""Its dimensions must be multiples of this."""
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -33,7 +33,7 @@ class QuantizedLinear(nn.Module):
         self.kind, self.transposed = kind, is_conv1d(linear)
         self.dtype = linear.weight.dtype
         self.lent: tuple[torch.Tensor, int] | None = None
-        """Wide weights that somebody asked for, and their version then."""
+        """Dequantized weights that were handed out, and their version at that time."""
         # Not in state dictionaries: there the layer has a `weight`, as it had.
         self.register_buffer("q", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
@@ -55,7 +55,7 @@ class QuantizedLinear(nn.Module):
     def _load_from_state_dict(
         self, state: Any, prefix: str, metadata: Any, strict: bool, missing: Any, *rest: Any
     ) -> None:
-        """A script may load weights after the model has been moved, and so has been rounded."""
+        """A script may load weights after the model has been moved, and thus quantized."""
         weight = state.get(f"{prefix}weight")
         others = {key: value for key, value in state.items() if key != f"{prefix}weight"}
         super()._load_from_state_dict(others, prefix, metadata, strict, missing, *rest)
@@ -63,7 +63,7 @@ class QuantizedLinear(nn.Module):
             missing.append(f"{prefix}weight")
         elif weight.shape != (self.q.shape[::-1] if self.transposed else self.q.shape):
             raise ValueError(
-                f"{prefix}weight has the shape {tuple(weight.shape)}, and the layer's is {tuple(self.q.shape)}"
+                f"{prefix}weight has the shape {tuple(weight.shape)}; the layer's is {tuple(self.q.shape)}"
             )
         else:
             self.lent = None
@@ -87,8 +87,8 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weights that are computed with, as the layer had them; what is written to them is
-        rounded before they are used again."""
+        """The dequantized weights in the layer's original form; writes to them are
+        quantized before the next use."""
         if self.lent is None:
             wide = self.wide(slice(None), self.dtype)
             wide = wide.t().contiguous() if self.transposed else wide
@@ -96,7 +96,7 @@ class QuantizedLinear(nn.Module):
         return self.lent[0]
 
     def settle(self) -> None:
-        """Take over what was written to the weights that were lent."""
+        """Quantize what was written to the handed-out weights."""
         if self.lent is None:
             return
         (lent, version), self.lent = self.lent, None

@@ -1,27 +1,43 @@
-"""The states of all random generators, to go back to."""
+"""Saves and restores the states of all random generators."""
 
 from __future__ import annotations
 
 import ctypes
 import random
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 
 class RandomStates:
-    """The generators' states now: of the CPU, of the GPU in use, of Python, of NumPy."""
+    """The generators' states now: of the CPU, of GPUs, of Python, of NumPy, and of those named."""
 
-    def __init__(self) -> None:
-        """Reads them."""
-        self._torch = [(torch.default_generator, torch.default_generator.get_state())]
-        if torch.cuda.is_initialized():
-            generator = torch.cuda.default_generators[torch.cuda.current_device()]
-            self._torch.append((generator, generator.get_state()))
-        self._python: tuple | None = random.getstate()
+    def __init__(
+        self, devices: Iterable[torch.device] | None = None, generators: Iterable[Any] = ()
+    ) -> None:
+        """Reads them; of the GPUs among `devices`, by default of the GPU in use.
+
+        No GPU is waited for: the state of its generator is on the host.
+        """
+        if devices is None:
+            devices = [torch.device("cuda")] if torch.cuda.is_initialized() else []
+        self._torch = [
+            (generator, generator.get_state())
+            for generator in (
+                torch.default_generator,
+                *map(_generator, _gpus(devices)),
+                *generators,
+            )
+        ]
+        self._python: tuple[Any, ...] | None = random.getstate()
         self._numpy = _Numpy.now()
-        self._outer: tuple = ([], None, None)
+        self._outer: tuple[Any, ...] = ([], None, None)
+
+    def has_drawn(self) -> bool:
+        """Whether a generator of torch's has drawn since."""
+        return any(not torch.equal(state, g.get_state()) for g, state in self._torch)
 
     def keep_if_drawn(self) -> None:
         """Forget those that have not changed since."""
@@ -50,7 +66,7 @@ class RandomStates:
         self._set(*outer)
 
     @staticmethod
-    def _set(of_torch: list, python: tuple | None, numpy: _Numpy | None) -> None:
+    def _set(of_torch: list[Any], python: tuple[Any, ...] | None, numpy: _Numpy | None) -> None:
         for generator, state in of_torch:
             generator.set_state(state)
         if python is not None:
@@ -59,17 +75,26 @@ class RandomStates:
             numpy.set()
 
 
+def _gpus(devices: Iterable[torch.device]) -> list[torch.device]:
+    return [device for device in devices if device.type == "cuda"]
+
+
+def _generator(gpu: torch.device) -> torch.Generator:
+    index = torch.cuda.current_device() if gpu.index is None else gpu.index
+    return torch.cuda.default_generators[index]
+
+
 class _Numpy:
     """NumPy's global generator: asking it for its state takes longer than a small module's forward.
 
-    So its memory is looked at instead: the words of the Mersenne Twister and the place in them. What
-    `get_state` knows beyond is a second normal number that waits; where none waits, none can come to
-    wait without a step of the generator.
+    So this reads its memory: the words of the Mersenne Twister and the position in them. In addition
+    `get_state` has a cached second normal number; if there is none, none can appear
+    without a step of the generator.
     """
 
     _known: _Numpy | None = None
 
-    def __init__(self, words: bytes | None, state: dict) -> None:
+    def __init__(self, words: bytes | None, state: dict[str, Any]) -> None:
         self.words, self.state = words, state
 
     @classmethod
