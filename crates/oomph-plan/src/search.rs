@@ -16,7 +16,7 @@ use crate::levers::{
     split_batch, step_in_backward, tf32,
 };
 use crate::model::Model;
-use crate::play::{self, Peak, play};
+use crate::play::{self, Played, play};
 use crate::sharding::{self, Fabric, Volume};
 use crate::units::{self, Sequence};
 
@@ -62,7 +62,7 @@ struct Memory {
     config: Config,
     pace: Pace,
     timed: HashMap<Vec<Lever>, Timed>,
-    played: HashMap<Vec<Lever>, Peak>,
+    played: HashMap<Vec<Lever>, Played>,
 }
 
 impl Base {
@@ -847,7 +847,7 @@ impl<'a> Searcher<'a> {
     }
 
     /// What levers do to the memory of a base.
-    fn played(&self, base: &Base, levers: &[Lever]) -> Peak {
+    fn played(&self, base: &Base, levers: &[Lever]) -> Played {
         self.remembered(
             base,
             levers,

@@ -6,7 +6,7 @@ use std::path::Path;
 use oomph_report::run::run_report;
 use oomph_report::terminal::ascii;
 use oomph_run::summary::{
-    Assumption, FORMAT, GpuSummary, Oom, Peak, Share, StepPeak, Summary, Verdict,
+    Assumption, Basis, FORMAT, GpuSummary, Oom, Peak, Share, StepPeak, Summary, Verdict,
 };
 
 const GIB: u64 = 1 << 30;
