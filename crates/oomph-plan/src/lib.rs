@@ -20,4 +20,4 @@ pub mod sharding;
 pub mod units;
 
 pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions};
-pub use lever::{Attention, Dtype, Int8, Lever, NAMES, OptimizerStep, Results};
+pub use lever::{Attention, Dtype, Int8, Lever, NAMES, OptimizerStep, Results, places};

@@ -98,11 +98,20 @@ fn by_hand(path: &str, source: &str, levers: &str) -> PyResult<String> {
     Ok(oomph_plan::by_hand::by_hand(path, source, &levers).text())
 }
 
+/// The modules in a few words: `GPT.blocks[0:6]` for consecutive numbers, else the first name and how
+/// many more.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "a Python list is converted")]
+fn places(modules: Vec<String>) -> String {
+    oomph_plan::places(&modules)
+}
+
 #[pymodule]
 fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(next_levers, module)?)?;
-    module.add_function(wrap_pyfunction!(by_hand, module)?)
+    module.add_function(wrap_pyfunction!(by_hand, module)?)?;
+    module.add_function(wrap_pyfunction!(places, module)?)
 }

@@ -71,7 +71,7 @@ class ModuleLever:
     def __init__(self, name: str, modules: Sequence[str]) -> None:
         """`modules` as in plan files: the model's class, then the path (`GPT.blocks.0`)."""
         self.lever_name, self.modules = name, list(modules)
-        self.name = f"{name} {places(self.modules)}"
+        self.name = f"{name} {_oomph.places(self.modules)}"
         self.job = Job()
         self._lever: Lever | None = None
 
@@ -526,14 +526,3 @@ def _as_plan(levers: Levers) -> list[dict[str, Any]]:
 def _over_link(size: int) -> str:
     """What moving `size` bytes to the host and back costs, at most: other work may hide it."""
     return f"at most {2e3 * size / LINK:.0f} ms a step at {LINK / 1e9:.0f} GB/s"
-
-
-def places(modules: Sequence[str]) -> str:
-    """`GPT.blocks[0:6]` for consecutive numbers, else the first name and how many more."""
-    stems = {name.rpartition(".")[0] for name in modules}
-    numbers = [name.rpartition(".")[2] for name in modules]
-    if len(modules) > 1 and len(stems) == 1 and all(n.isdecimal() for n in numbers):
-        first = int(numbers[0])
-        if [int(n) for n in numbers] == list(range(first, first + len(numbers))):
-            return f"{stems.pop()}[{first}:{first + len(numbers)}]"
-    return modules[0] if len(modules) == 1 else f"{modules[0]} and {len(modules) - 1} more"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oomph._containers import map_tensors, tensors
 from oomph._training import nested
 from oomph._training.coupled_samples import coupled_layers, loss_is_mean
 from oomph._training.errors import CannotFit, MemoryNotRecovered, Refused, is_out_of_memory
@@ -223,7 +224,7 @@ class TrainStep:
         if size < 1:
             raise ValueError("the batch is empty")
         units = self._units(batch, size)
-        versions = [(t, t._version) for t in nested.tensors(batch) if not t.is_inference()]
+        versions = [(t, t._version) for t in tensors(batch) if not t.is_inference()]
         self._clear_gradients()
         self._ranks.share_buffers()
         self._save()
@@ -359,7 +360,7 @@ class TrainStep:
                 self._phase = "backward"
                 (self._scaler.scale(loss) if self._scaler is not None else loss).backward()
                 loss_sum = loss.detach() if loss_sum is None else loss_sum + loss.detach()
-                collected.append(nested.map_tensors(torch.Tensor.detach, aux))
+                collected.append(map_tensors(torch.Tensor.detach, aux))
                 del part, loss, aux
         assert loss_sum is not None
         largest = max(b - a for a, b in bounds)
@@ -708,7 +709,7 @@ class TrainStep:
         return nested.part(batch, start, stop, size)
 
     def _to_device(self, part: Any) -> Any:
-        return nested.map_tensors(lambda t: t.to(self._device, non_blocking=True), part)
+        return map_tensors(lambda t: t.to(self._device, non_blocking=True), part)
 
     # ---- what a checkpoint keeps ----
 
