@@ -1,4 +1,4 @@
-"""The states of all random generators, to go back to."""
+"""Saves and restores the states of all random generators."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class RandomStates:
                 *generators,
             )
         ]
-        self._python: tuple | None = random.getstate()
+        self._python: tuple[Any, ...] | None = random.getstate()
         self._numpy = _Numpy.now()
-        self._outer: tuple = ([], None, None)
+        self._outer: tuple[Any, ...] = ([], None, None)
 
     def has_drawn(self) -> bool:
         """Whether a generator of torch's has drawn since."""
@@ -66,7 +66,7 @@ class RandomStates:
         self._set(*outer)
 
     @staticmethod
-    def _set(of_torch: list, python: tuple | None, numpy: _Numpy | None) -> None:
+    def _set(of_torch: list[Any], python: tuple[Any, ...] | None, numpy: _Numpy | None) -> None:
         for generator, state in of_torch:
             generator.set_state(state)
         if python is not None:
@@ -87,14 +87,14 @@ def _generator(gpu: torch.device) -> torch.Generator:
 class _Numpy:
     """NumPy's global generator: asking it for its state takes longer than a small module's forward.
 
-    So its memory is looked at instead: the words of the Mersenne Twister and the place in them. What
-    `get_state` knows beyond is a second normal number that waits; where none waits, none can come to
-    wait without a step of the generator.
+    So this reads its memory: the words of the Mersenne Twister and the position in them. In addition
+    `get_state` has a cached second normal number; if there is none, none can appear
+    without a step of the generator.
     """
 
     _known: _Numpy | None = None
 
-    def __init__(self, words: bytes | None, state: dict) -> None:
+    def __init__(self, words: bytes | None, state: dict[str, Any]) -> None:
         self.words, self.state = words, state
 
     @classmethod

@@ -1,7 +1,7 @@
 """Runs a script under the recorder: `python -m oomph.launch script.py args…` (or `-m module args…`).
 
 `oomph run` starts this with the virtual GPU preloaded. Nothing heavy is imported before the script:
-the recorder wakes up when the script imports torch.
+the recorder starts when the script imports torch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from oomph._recorder.session import Session, outcome_of
 
 
 def _end_with_command(directory: RunDirectory) -> None:
-    """Let the system end this process when the command that started it dies, by whatever."""
+    """Make the system kill this process when the command that started it dies for any reason."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
-    # It may have died before: then nobody holds its lock any more.
+    # It may have died before: then its lock is free.
     if directory.is_released():
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -39,7 +39,7 @@ def main() -> int:
     if path is None:
         if not is_recorded():
             print(
-                "oomph.launch records what `oomph run` starts. Expected to be started by it; use "
+                "oomph.launch must be started by `oomph run`; use "
                 "oomph run --gpu NAME script.py, or oomph run --gpu NAME:8 -- torchrun … script.py",
                 file=sys.stderr,
             )

@@ -113,7 +113,10 @@ def test_another_forward_is_an_error(change):
         return x[:1].exp().sin() if change == "shape" else x.exp()
 
     y = again(forward, torch.randn(3, requires_grad=True)).sum()
-    with pytest.raises(RuntimeError, match=r"Net\.block did something else .*oomph checkpoint"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"Net\.block behaved differently when it was recomputed .*oomph checkpoint",
+    ):
         y.backward()
 
 

@@ -102,7 +102,7 @@ def test_nothing_else_spells_what_passes_between_them():
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and (text in names or re.fullmatch(r"OOMPH_\w+", text)):
                 found.append((path.name, text))
-    for crate in ("oomph-job", "oomph-cli", "oomph-py"):
+    for crate in ("oomph-job", "oomph-fit", "oomph-cli", "oomph-py"):
         for path in sources(f"crates/{crate}/src", ".rs"):
             if path.name not in ("run_directory.rs", "settings.rs"):
                 strings = re.findall(r'"([^"\n]*)"', path.read_text())

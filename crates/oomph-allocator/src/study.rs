@@ -154,7 +154,7 @@ impl Study {
             problems.push(Problem::new(
                 ProblemKind::Inconsistent,
                 format!(
-                    "{} of {} events came out differently than recorded, so what follows is \
+                    "{} of {} events differ from the recording, so what follows is \
                      approximate",
                     exact.mismatches, exact.events
                 ),
@@ -190,7 +190,7 @@ impl Study {
     }
 }
 
-/// The device that was asked for, or the only one, or the busiest.
+/// The requested device, or the only one, or the busiest.
 fn choose_device(trace: &Trace, asked: Option<u32>) -> Result<u32, StudyError> {
     let used = trace.used_devices();
     match asked {

@@ -149,7 +149,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     Ok(bytes.round() as u64)
 }
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a size: {reason}; expected a number and a unit, such as 10GiB, 10240MiB, 10GB (10^9) or 10g (GiB)"

@@ -75,8 +75,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
     }
 }
 
-/// Writes what people read to stdout: without colour where it is no terminal, and without Unicode
-/// where the locale has none.
+/// Writes text for people to stdout: without colour if it is not a terminal, and without Unicode
+/// if the locale does not support it.
 fn stdout(text: &str) -> anyhow::Result<()> {
     if oomph_report::terminal::knows_unicode() {
         stdout_as_is(text)
@@ -85,7 +85,7 @@ fn stdout(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes what programs read to stdout. A reader that went away (`| head`) is no error.
+/// Writes text for programs to stdout. A closed pipe (`| head`) is not an error.
 fn stdout_as_is(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use crate::lint_settings::{Choices, Settings, matches};
 
-/// Folders that hold other people's code, even where no `.gitignore` says so.
+/// Folders of third-party code, skipped even without a `.gitignore`.
 const FOREIGN_FOLDERS: &[&str] = &[
     ".git",
     ".venv",
@@ -27,7 +27,7 @@ const FOREIGN_FOLDERS: &[&str] = &[
     ".ipynb_checkpoints",
 ];
 
-/// Name of what comes from standard input, unless `--stdin-filename` says otherwise.
+/// Name of standard input without `--stdin-filename`.
 const STDIN_NAME: &str = "<stdin>";
 
 /// Lints files.
@@ -41,7 +41,7 @@ pub struct Linter {
     pub stdin_name: Option<PathBuf>,
 }
 
-/// What became of a file.
+/// The result for a file.
 pub struct LintedFile {
     /// The findings.
     pub report: FileReport,
@@ -110,7 +110,7 @@ impl Linter {
         let selection = settings.for_file(Path::new(&name));
         let mut file = self.text(&name, bytes.clone(), &selection);
         if self.least.is_some() && file.text.is_none() {
-            // Nothing was fixed, or nothing could be read: what came in goes out.
+            // Nothing was fixed or could be read: return the input.
             file.text = Some(String::from_utf8_lossy(&bytes).into_owned());
         }
         Ok(file)
@@ -120,7 +120,7 @@ impl Linter {
         let name = target.path.display().to_string();
         let bytes = match fs::read(&target.path) {
             Ok(bytes) => bytes,
-            Err(error) => return failed(name, &format!("cannot read it: {error}")),
+            Err(error) => return failed(name, &format!("cannot read the file: {error}")),
         };
         let selection = target.settings.for_file(&target.path);
         let mut file = self.text(&name, bytes, &selection);
@@ -162,7 +162,7 @@ impl Linter {
             };
         }
         let linted = oomph_lint::lint(&source, selection);
-        // Most files are clean: their texts need not stay until the end.
+        // Most files have no findings: drop their texts now.
         let source = (!linted.findings.is_empty()).then_some(source);
         LintedFile {
             report: FileReport {
@@ -221,7 +221,7 @@ fn collect<'s>(
             }
             Err(error) => unreadable.push(failed(
                 path.display().to_string(),
-                &format!("cannot read it: {error}"),
+                &format!("cannot read the file: {error}"),
             )),
         }
     }

@@ -9,7 +9,7 @@ use oomph_estimate::{
     EstimateError, Model, ModelConfig, OnnxOptions, parse_config, parse_index, read_any,
 };
 
-/// A `config.json` or an index of shards is text of at most some megabytes.
+/// A `config.json` or an index of shards has at most a few megabytes.
 const MAX_JSON: u64 = 64 << 20;
 
 /// Why a model could not be read from its files.
@@ -178,14 +178,11 @@ fn read_parts(
     let Some(mut model) = model else {
         if config.is_file() {
             let mut model = Model::from_config(read_config(&config)?);
-            model.problem(format!(
-                "no weights are here: {} missing",
-                missing.join(", ")
-            ));
+            model.problem(format!("found no weights: {} missing", missing.join(", ")));
             return Ok(model);
         }
         return Err(ModelFileError::Unclear(format!(
-            "{}: none of the model's files is here: {}",
+            "{}: none of the model's files exists: {}",
             directory.display(),
             missing.join(", ")
         )));
@@ -226,7 +223,7 @@ fn read_config(path: &Path) -> Result<ModelConfig, ModelFileError> {
     parse_config(&read_text(path)?).map_err(ModelFileError::of(path))
 }
 
-/// The weights are what counts; a `config.json` beside them adds the KV cache if it can.
+/// The weights count; a `config.json` beside them adds the KV cache if possible.
 fn add_config(model: &mut Model, path: &Path) {
     match read_config(path) {
         Ok(config) => {

@@ -1,4 +1,4 @@
-//! Makes the report's page: from a run's directory, from traces, from two of them.
+//! Writes the report's page: from a run's directory, from traces, or from the difference of two.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub struct RecordedRun {
     explanation: Option<Value>,
     /// The run's own history, and that of the same job without a limit.
     traces: Vec<(&'static str, Trace)>,
-    /// Plans to make it fit, where `oomph fit` looked for them.
+    /// Plans that make it fit, if `oomph fit` searched for them.
     plans: Vec<PlanRow>,
 }
 
@@ -46,7 +46,7 @@ impl RecordedRun {
         let plans = match read_json(&directory.file(RunFile::Plans))? {
             Some(plans) => serde_json::from_value(plans).with_context(|| {
                 format!(
-                    "{}: these are no plans",
+                    "{}: expected a file of plans",
                     directory.file(RunFile::Plans).display()
                 )
             })?,
@@ -78,7 +78,7 @@ impl RecordedRun {
         self.summary.pointer("/gpu/memory_bytes")?.as_u64()
     }
 
-    /// The page, with the plans that were tried, if any were.
+    /// The page, with the plans that were tried, if any.
     pub fn page(&self, redact: bool) -> Page<'_> {
         let kind = if self.plans.is_empty() {
             Kind::Run
@@ -124,8 +124,8 @@ impl RecordedRun {
     }
 }
 
-/// Writes the page of a run that has just ended. The run is worth more than its page: what goes
-/// wrong is said, and no error.
+/// Writes the page of a run that has just ended. If that fails, prints a warning and continues: the
+/// run is worth more than its page.
 pub fn after_run(directory: &RunDirectory) -> Option<PathBuf> {
     match RecordedRun::read(directory).and_then(|run| run.write()) {
         Ok(path) => Some(path),
@@ -203,7 +203,7 @@ pub fn write(path: &Path, page: &Page) -> anyhow::Result<()> {
     fs::write(path, page.render()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Where the page of a file goes that has no directory of its own.
+/// Where to write the page of a file that has no run directory.
 pub fn place_of(file: &Path) -> PathBuf {
     Path::new("oomph-report").join(stem(file)).join(NAME)
 }
@@ -223,7 +223,7 @@ fn read_json(path: &Path) -> anyhow::Result<Option<Value>> {
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text)
         .map(Some)
-        .with_context(|| format!("{} is no JSON", path.display()))
+        .with_context(|| format!("{} is not valid JSON", path.display()))
 }
 
 fn file_name(path: &Path) -> String {

@@ -1,4 +1,4 @@
-//! What is run: a script or a module with its arguments, as every command takes it that runs one.
+//! The script or module to run with its arguments, the same for every command that runs one.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -36,7 +36,7 @@ impl Script {
             .collect()
     }
 
-    /// The same for a command that takes nothing but what Python runs: its script must be a file.
+    /// The same for a command that accepts no launcher: the script must be a file.
     pub(crate) fn of_python(&self, usage: &str) -> anyhow::Result<Vec<OsString>> {
         let argv = self.argv();
         match argv.first() {

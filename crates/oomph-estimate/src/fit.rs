@@ -1,11 +1,11 @@
-//! What a model needs in order to run, and the GPUs that would hold it.
+//! How much memory a model needs to run, and the GPUs that hold it.
 
 use oomph_gpus::{Gpu, GpuSpec, catalogue};
 
 use crate::dtype::DType;
 use crate::model::Model;
 
-/// How the model is to be run.
+/// How to run the model.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
     /// Sequences, images or samples at once.
@@ -19,7 +19,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Tokens per sequence when nobody says.
+    /// Default tokens per sequence.
     pub const DEFAULT_TOKENS: u64 = 4096;
 }
 
@@ -34,11 +34,11 @@ impl Default for Workload {
     }
 }
 
-/// What running the model takes in device memory beside the CUDA context.
+/// The device memory to run the model, without the CUDA context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Needs {
-    /// All weights, in the type that they are run in.
+    /// All weights, in the type in which they run.
     pub weight_bytes: u64,
     /// Type of the computation: that of the cast, or that of most of the weights.
     pub compute_dtype: DType,
@@ -48,7 +48,7 @@ pub struct Needs {
     pub kv_bytes_per_token: Option<u64>,
     /// KV cache of the whole workload.
     pub kv_bytes: u64,
-    /// Intermediate values, where they can be told.
+    /// Intermediate values, if known.
     pub activation_bytes: u64,
     /// Whether `activation_bytes` comes from shapes in the file (otherwise from the layers'
     /// widths, or it is unknown and 0).

@@ -51,14 +51,21 @@ pub enum Ranks {
 /// How a run ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// It went through.
+    /// It completed.
     Through(Box<Measurement>),
     /// It ran out of memory.
     OutOfMemory(Box<Measurement>),
-    /// A lever cannot be applied to this script, and says why.
-    Refused(String),
+    /// A lever cannot be applied to this script.
+    Refused {
+        /// Its name.
+        lever: Option<String>,
+        /// Why, and how to make the change by hand.
+        why: String,
+    },
     /// The script failed.
     Failed {
+        /// The lever that failed, if one did.
+        lever: Option<String>,
         /// The error, in a line.
         why: String,
         /// What the script printed.
@@ -83,8 +90,8 @@ pub struct Measurement {
     pub rehearsed: bool,
 }
 
-/// Nanoseconds that giving back everything cached and asking for it again takes: a step of GPT-2 took
-/// so much longer on an H200 at a limit that made it do so once (`bench/gpu/results/h200_fit.jsonl`).
+/// Nanoseconds that emptying the cache and reallocating takes: on an H200 a step of GPT-2 took this
+/// much longer under a limit that made it do so once (`bench/gpu/results/h200_fit.jsonl`).
 const RETRY_NS: f64 = 8e6;
 
 impl Measurement {
@@ -93,7 +100,7 @@ impl Measurement {
         self.summary.peak.used_bytes
     }
 
-    /// How often a step has to give back everything cached to go on.
+    /// How often a step has to empty the cache to continue.
     pub fn retries_a_step(&self) -> f64 {
         let retries: u64 = self
             .record
@@ -104,8 +111,8 @@ impl Measurement {
         retries as f64 / f64::from(self.record.steps.max(1))
     }
 
-    /// Nanoseconds of the last step, by the virtual clock, the host's pace and what the host does
-    /// beyond.
+    /// Nanoseconds of the last step, from the virtual clock, the host's pace and other work of the
+    /// host.
     pub fn step_time(&self, pace: &Pace, host: HostTime) -> Option<f64> {
         let ([.., before, last], [.., calls_before, calls]) = (
             self.record.clock.as_slice(),

@@ -39,11 +39,11 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
     let plain = match fitter.run_plain()? {
         Ended::Through(run) => *run,
         Ended::OutOfMemory(run) => bail!(
-            "the script raised an out-of-memory error of its own although memory had no limit; see {}",
+            "the script itself raised an out-of-memory error, although memory was unlimited; see {}",
             run.directory.file(RunFile::Log).display()
         ),
-        Ended::Refused(why) => bail!("{why}"),
-        Ended::Failed { why, log } => {
+        Ended::Refused { why, .. } => bail!("{why}"),
+        Ended::Failed { why, log, .. } => {
             return Ok(Ending::ScriptFailed {
                 is_rank: is_a_rank(&why),
                 why,
@@ -52,7 +52,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         }
     };
     if fitter.wanted.inference && plain.record.facts.backwards > 0 {
-        bail!("--inference, but the script calls backward: plan for it without that option");
+        bail!("the script calls backward: plan it without --inference");
     }
     let mut fit = found::of_plain(&fitter.wanted, &plain);
     fitter.find(&plain, &mut fit)?;
@@ -67,7 +67,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
     })))
 }
 
-/// Whether a script failed for want of a launcher.
+/// Whether a script failed because it needs a launcher.
 fn is_a_rank(why: &str) -> bool {
     why.contains("environment variable RANK")
 }
@@ -78,27 +78,27 @@ pub(crate) struct Fitter<'a> {
     pub(crate) wanted: Wanted,
     /// What plans are searched by; grows by what runs teach.
     pub(crate) options: Options,
-    /// Whether the GPUs are there to share the job among: it is planned as one for a single GPU.
+    /// Whether to share a single-GPU job among several GPUs.
     pub(crate) shares: bool,
     pub(crate) rejected: Vec<Rejected>,
     /// Nanoseconds of the plain job's step.
     pub(crate) plain_time: f64,
-    /// Nanoseconds that the plain job takes for loading a batch.
+    /// Nanoseconds that the plain job takes to load a batch.
     loading_ns: Option<u64>,
     /// How often the script was run.
     pub(crate) runs: u32,
     run_seconds: f64,
     pub(crate) planning_seconds: f64,
     pub(crate) verifications: u32,
-    /// Plans that went through.
+    /// Plans that completed.
     pub(crate) tried: Vec<search::Plan>,
     /// What held the memory at the peak of the last plan that went through: bytes by category.
     pub(crate) held: BTreeMap<String, u64>,
-    /// Plans that ran out of memory, as measured without a limit, and what held theirs.
+    /// Plans that ran out of memory, as measured without a limit, and what held their memory.
     pub(crate) missed: Vec<(PlanResult, BTreeMap<String, u64>)>,
-    /// Modules that levers left as they are, with the levers' names.
+    /// Modules that levers skipped, with the levers' names.
     pub(crate) left_alone: BTreeSet<(String, String)>,
-    /// The job on one GPU, where plans are for several.
+    /// The job on one GPU, if plans are for several.
     pub(crate) plain: Option<Base>,
 }
 
@@ -178,7 +178,7 @@ impl<'a> Fitter<'a> {
         let fails = |plain: &Ended| matches!(plain, Ended::Failed { why, .. } if !is_a_rank(why));
         let mut plain = self.run_plain_with(&[])?;
         if self.shares && fails(&plain) {
-            // A DataParallel that names its GPUs does not run on one.
+            // A DataParallel with explicit GPUs does not run on one.
             plain = self.run_plain_with(&[sharding::data_parallel(1)])?;
         }
         if self.shares && fails(&plain) {
@@ -186,14 +186,15 @@ impl<'a> Fitter<'a> {
             self.shares = false;
             plain = self.run_plain_with(&[])?;
             if matches!(plain, Ended::Through(_)) {
-                self.note("shard", "the script uses several GPUs by itself");
+                let sharing = sharding::data_parallel(1);
+                self.note(sharing.name(), "the script uses several GPUs by itself");
             }
         }
         Ok(plain)
     }
 
     fn run_plain_with(&mut self, levers: &[Lever]) -> anyhow::Result<Ended> {
-        let purpose = "running the job as it is, without a limit";
+        let purpose = "running the unchanged job without a limit";
         self.run(&self.request("plain", purpose, levers))
     }
 
@@ -212,7 +213,7 @@ impl<'a> Fitter<'a> {
                 fit.assumptions.push(error.to_string());
                 return Ok(());
             }
-            Err(error) => bail!("it does not fit, and cannot be planned for: {error}"),
+            Err(error) => bail!("the job does not fit, and oomph cannot plan for it: {error}"),
         };
         self.planning_seconds += started.elapsed().as_secs_f64();
         let plain_time = plain.step_time(&self.options.pace, HostTime::plain(&base.model));
@@ -238,7 +239,7 @@ impl<'a> Fitter<'a> {
                 fit.outcome = Outcome::NothingFits;
                 return smaller::advise(self, &shared, fit);
             }
-            // It cannot be shared: what follows is about one of the GPUs.
+            // It cannot be shared: continue with one GPU.
             self.plain = None;
             self.missed.clear();
         }
@@ -262,7 +263,7 @@ impl<'a> Fitter<'a> {
                 let levers = plan.levers.clone();
                 fit.plans.extend(self.compiled(&bases[0], &levers)?);
             } else {
-                // What is fused need not be there: it may be what makes the job fit.
+                // The fused kernel may be what makes the job fit.
                 fit.plans = self.compiled_on_any(&bases)?;
                 fit.chosen = (!fit.plans.is_empty()).then_some(0);
             }
@@ -281,9 +282,9 @@ impl<'a> Fitter<'a> {
     pub(crate) fn base(&self, run: &Measurement, applied: Vec<Lever>) -> Result<Base, ModelError> {
         let trace = run.trace.as_ref().ok_or(ModelError::NoStep)?;
         let mut model = Model::new(trace, &run.record)?;
-        // Measured on a host that does other things as well: only what differs is a plan's doing.
+        // The host runs other work too, so only the difference is the plan's effect.
         if let Some(loading) = self.loading_ns
-            && !applied.iter().any(|lever| lever.name() == "shard")
+            && !applied.iter().any(|lever| lever.sharing().is_some())
         {
             model.facts.loading_ns = loading;
         }
@@ -306,7 +307,7 @@ impl<'a> Fitter<'a> {
         found
     }
 
-    /// Says of one way what it fails by, without giving up those like it.
+    /// Records why one way fails, without giving up similar ones.
     pub(crate) fn note(&mut self, what: &str, why: &str) {
         let found = Rejected {
             lever: what.to_owned(),
@@ -325,10 +326,10 @@ impl<'a> Fitter<'a> {
         }
     }
 
-    /// What the script's own ways rule out, with the reason.
+    /// The levers that the script itself rules out, with the reason.
     fn say_what_is_left_out(&mut self, model: &Model) {
         for (lever, why) in search::excluded(model) {
-            // What nobody wants needs no reason.
+            // Levers that are not allowed need no reason.
             if self.options.wants(lever) {
                 self.reject(lever, &why);
             }

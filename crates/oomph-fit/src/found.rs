@@ -15,7 +15,7 @@ pub struct Found {
     pub fit: Fit,
     /// The job as it is, run without a limit.
     pub plain: Measurement,
-    /// Modules that levers left as they are, with the levers' names.
+    /// Modules that levers skipped, with the levers' names.
     pub(crate) left_alone: BTreeSet<(String, String)>,
 }
 
@@ -60,22 +60,20 @@ impl Found {
     }
 }
 
-/// The levers without the modules that they left as they are: a lever looks who reads what a module
-/// would write over, which a line of a script does not.
+/// The levers without the modules that they skipped: a lever checks what reads a tensor before it
+/// overwrites it, a changed line of a script does not.
 fn by_hand_levers(levers: &[Lever], left_alone: &BTreeSet<(String, String)>) -> Vec<Lever> {
     let mut levers = levers.to_vec();
     for lever in &mut levers {
         let name = lever.name().to_owned();
-        if let Lever::InplaceActivations { modules } | Lever::FusedModules { modules } = lever {
-            modules.retain(|module| !left_alone.contains(&(name.clone(), module.clone())));
-        }
+        lever.without(|module| left_alone.contains(&(name.clone(), module.to_owned())));
     }
     levers
 }
 
 /// The result before anything was looked for: the job as it is.
 pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
-    // The same may be assumed in several places, which the plain run's record names.
+    // An assumption may occur in several places; the plain run's record names them.
     let mut assumptions: Vec<String> = Vec::new();
     for found in &plain.summary.assumptions {
         if !assumptions.contains(&found.what) {
@@ -125,14 +123,12 @@ mod tests {
 
     #[test]
     fn what_a_lever_left_alone_is_not_changed_by_hand() {
-        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect();
-        let levers = [Lever::InplaceActivations {
-            modules: names(&["Net.a", "Net.b"]),
-        }];
+        let lever = |all: &[&str]| {
+            let modules = all.iter().map(|name| (*name).to_owned()).collect();
+            Lever::from(oomph_plan::parameters::InplaceActivations { modules })
+        };
+        let levers = [lever(&["Net.a", "Net.b"])];
         let left = BTreeSet::from([("inplace_activations".to_owned(), "Net.a".to_owned())]);
-        let expected = [Lever::InplaceActivations {
-            modules: names(&["Net.b"]),
-        }];
-        assert_eq!(by_hand_levers(&levers, &left), expected);
+        assert_eq!(by_hand_levers(&levers, &left), [lever(&["Net.b"])]);
     }
 }

@@ -4,7 +4,7 @@ use oomph_plan::{Results, search};
 
 use oomph_plan::result::PlanResult;
 
-/// Plans that take so much less of the plain job's time, or of memory, are worth another run.
+/// Plans that save this share of the plain job's time, or of memory, are worth another run.
 const WORTH: f64 = 0.02;
 
 /// Which of the plans that fit is chosen.
@@ -21,7 +21,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// The weakest promise about results that it takes.
+    /// The weakest promise about results that it accepts.
     pub(crate) fn results(self) -> Results {
         match self {
             Self::SameResults => Results::Rounding,
@@ -54,7 +54,7 @@ impl Goal {
             .fold(f64::INFINITY, f64::min)
     }
 
-    /// What another plan must come to, to be worth a run beside one of `known`.
+    /// How good another plan must be to be worth a run, given `known`.
     pub(crate) fn worth(self, known: f64) -> f64 {
         if self == Self::LeastMemory {
             known * (1.0 - WORTH)
@@ -79,8 +79,8 @@ impl Goal {
     pub(crate) fn why(self, plan: &PlanResult) -> String {
         let missed = self == Self::Exact && plan.same_results > Results::Exact;
         match (self, plan.same_results) {
-            (Self::LeastMemory, _) => "least memory, as asked for",
-            (Self::Fastest, Results::Numerics) => "least slowdown, as asked for",
+            (Self::LeastMemory, _) => "least memory, as requested",
+            (Self::Fastest, Results::Numerics) => "least slowdown, as requested",
             _ if missed => "least slowdown; no plan that keeps results exactly was found to fit",
             (_, Results::Exact) => "least slowdown that keeps results exactly",
             (_, Results::Rounding) => "least slowdown that keeps results to rounding",

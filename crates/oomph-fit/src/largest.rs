@@ -1,17 +1,17 @@
 //! The largest batch, length or resolution that fits: by the model of the trace, confirmed by runs.
 
 use oomph_job::settings::Resize;
-use oomph_plan::Lever;
 use oomph_plan::search::{self, Base, Options};
+use oomph_plan::{Group, Lever, levers};
 
 use crate::attempts::{Ended, Request};
 use crate::fitter::Fitter;
 use crate::wanted::Size;
 use oomph_plan::result::Largest;
 
-/// Runs that may be spent on one answer.
+/// The most runs for one answer.
 const RUNS: u32 = 4;
-/// No batch or length is looked for beyond this multiple of the script's own.
+/// The largest batch or length to try, as a multiple of the script's own.
 const MOST: u64 = 4096;
 
 /// The largest size of a kind.
@@ -28,7 +28,7 @@ fn batch(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
     let mut largest = empty("batch", now);
     if now == 0 {
         largest.notes.push(
-            "the script has no DataLoader with a batch size: give it another batch size itself, and run it with oomph run"
+            "the script has no DataLoader with a batch size: change the batch size in the script and use oomph run"
                 .to_owned(),
         );
         return Ok(largest);
@@ -51,12 +51,12 @@ fn length(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
     let mut largest = empty("length", now);
     if now == 0 {
         largest.notes.push(
-            "the batches of the script's DataLoader hold no sequences of integers".to_owned(),
+            "the batches of the script's DataLoader contain no sequences of integers".to_owned(),
         );
         return Ok(largest);
     }
     largest.notes.push(
-        "whether the model takes longer sequences (its table of positions) is not checked: kernels do not run"
+        "kernels do not run, so it is not checked that the model supports longer sequences (its position table)"
             .to_owned(),
     );
     let resize = |size| Resize {
@@ -79,7 +79,7 @@ fn resolution(fitter: &mut Fitter, bases: &[Base]) -> anyhow::Result<Largest> {
         return Ok(largest);
     }
     largest.notes.push(
-        "rows of an image, and as many columns more; whether the model takes other sizes than its own only a run tells"
+        "rows of an image, with columns scaled likewise; only a real run can show whether the model supports this size"
             .to_owned(),
     );
     let resize = |size| Resize {
@@ -124,14 +124,14 @@ fn fill(
             .filter(|_| fitter.plain_time > 0.0)
             .map(|time| time / fitter.plain_time / more);
     }
-    // Parts of a batch would make any batch fit: they are no answer to this question.
+    // Micro-batches would make any batch fit, so they are excluded.
     let options = Options {
         forbid: fitter
             .options
             .forbid
             .iter()
             .cloned()
-            .chain(["micro_batch".to_owned(), "split_batch".to_owned()])
+            .chain(levers::of_group(Group::Batch).map(str::to_owned))
             .collect(),
         keep_results: true,
         budget: 0,
@@ -161,8 +161,8 @@ struct Confirmed {
     time: Option<f64>,
 }
 
-/// The largest size with `levers` that a run confirms, and what it needs. What flows through the
-/// model grows with the power `dimensions` of the size.
+/// The largest size with `levers` that a run confirms, and what it needs. Activations
+/// grow with the power `dimensions` of the size.
 fn find(
     fitter: &mut Fitter,
     base: &Base,
@@ -181,7 +181,7 @@ fn find(
             search::predict(&scaled, base, levers, &options)
         };
         let need = |size: u64| plan(size).used as f64;
-        // The largest size that the model says fits.
+        // The largest size that fits according to the model.
         let (mut low, mut high) = (0, 1);
         while high < now.saturating_mul(MOST) && need(high) <= budget {
             low = high;
@@ -199,7 +199,7 @@ fn find(
         if let Some(known) = confirmed.as_ref().map(|confirmed| confirmed.size)
             && size <= known
         {
-            // One more is the only question left.
+            // Only one more is left to try.
             if known + 1 >= refused {
                 break;
             }
@@ -230,13 +230,13 @@ fn find(
             }
             Ended::Through(_) | Ended::OutOfMemory(_) => {
                 refused = refused.min(size);
-                // The need is beyond the budget by an unknown amount: a sample's worth, at least.
-                // Where need grows with the square, a step of one is a step of nothing.
+                // The need exceeds the budget by an unknown amount: at least one sample's.
+                // If the need grows with the square, a step of one changes next to nothing.
                 let least = if dimensions > 1 { 1.03 } else { 1.0 };
                 correction *= (need(size + 1) / need(size).max(1.0)).max(least);
                 correction = correction.max(fitter.options.budget as f64 / predicted.max(1.0));
             }
-            Ended::Refused(_) | Ended::Failed { .. } => break,
+            Ended::Refused { .. } | Ended::Failed { .. } => break,
         }
     }
     Ok(confirmed)

@@ -1,7 +1,8 @@
 //! Runs without a limit that measure what no model tells: settings, types, compiled models.
 
+use oomph_plan::parameters::Compile;
 use oomph_plan::search::{self, Base};
-use oomph_plan::{Lever, Results, inference};
+use oomph_plan::{Lever, Results, Stage};
 
 use crate::attempts::{Ended, Ranks, Request};
 use crate::fitter::{Fitter, listed};
@@ -12,12 +13,14 @@ use oomph_plan::result::PlanResult;
 pub(crate) struct ProbeFailure {
     /// The name of the lever that is to blame.
     pub(crate) lever: String,
+    /// Whether it says itself that it cannot be applied.
+    pub(crate) refused: bool,
     /// What it said, or the script.
     pub(crate) why: String,
 }
 
 impl Fitter<'_> {
-    /// A job that trains, run with settings whose effect no model tells.
+    /// A training job, run with settings whose effect the model cannot predict.
     pub(crate) fn probe_settings(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
         let mut bases = Vec::new();
         bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
@@ -29,42 +32,38 @@ impl Fitter<'_> {
         Ok(bases)
     }
 
-    /// The job in 16 bits, run once on top of the settings that cost nothing: which types results
-    /// have is better measured than told by rules.
+    /// The job in 16 bits, run once on top of the settings that cost nothing: measuring the types of
+    /// results is more reliable than predicting them by rules.
     pub(crate) fn probe_precision(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
-        let lever = Lever::MixedPrecision {
-            dtype: self.options.dtype,
-        };
-        let plain = bases
-            .first()
-            .is_some_and(|base| search::offers_precision(&base.model));
-        if !self.options.permits(&lever) || !plain {
+        let plain = bases.first();
+        let Some(lever) = plain.and_then(|base| search::precision(&base.model, &self.options))
+        else {
             return Ok(None);
-        }
+        };
         // The settings that cost nothing come first among what was probed.
         let free = bases.get(1).map_or(&[][..], |base| &base.applied);
-        let is_free = |lever: &&Lever| lever.name() != "cudnn_benchmark";
+        let is_free = |lever: &&Lever| lever.stage() == Stage::Free;
         let mut levers: Vec<Lever> = free.iter().filter(is_free).cloned().collect();
         levers.push(lever);
         self.probe_or_reject(&levers)
     }
 
-    /// A job that infers, run with what is tried on it: each run on top of the one before.
+    /// An inference job, run with its levers, each run on top of the one before.
     pub(crate) fn probe_inference(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
         let mut bases = Vec::new();
-        bases.extend(self.probe_free(inference::free(&plain.model, &self.options))?);
+        bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
         let mut on: Vec<Lever> = bases
             .iter()
             .flat_map(|base: &Base| base.applied.iter().cloned())
             .collect();
-        // What costs nothing and keeps results needs no alternative.
+        // Levers that cost nothing and keep results need no alternative.
         let enough = bases.iter().any(|base: &Base| {
             search::predict(base, plain, &[], &self.options).used <= self.options.budget
         });
         if enough {
             return Ok(bases);
         }
-        for step in inference::ladder(&plain.model, &self.options) {
+        for step in search::ladder(&plain.model, &self.options) {
             let mut taken = None;
             let mut failed = None;
             for lever in step {
@@ -86,7 +85,7 @@ impl Fitter<'_> {
         Ok(bases)
     }
 
-    /// The job with levers that cost nothing; one that fails or does nothing is left out.
+    /// The job with levers that cost nothing; drops one that fails or has no effect.
     pub(crate) fn probe_free(&mut self, mut on: Vec<Lever>) -> anyhow::Result<Option<Base>> {
         while !on.is_empty() {
             match self.probe(&on)? {
@@ -133,35 +132,36 @@ impl Fitter<'_> {
             ..self.request(name, purpose, levers)
         })?;
         let last = levers.last().map(Lever::name).unwrap_or_default();
-        let blame = |lever: &str, why: String| {
+        let blame = |lever: Option<String>, why: String| {
             Err(ProbeFailure {
-                lever: lever.to_owned(),
+                lever: lever.unwrap_or_else(|| last.to_owned()),
+                refused: false,
                 why,
             })
         };
         Ok(match ended {
             Ended::Through(run) => match run.idle_lever() {
-                Some((lever, why)) => Err(ProbeFailure { lever, why }),
+                Some((lever, why)) => blame(Some(lever), why),
                 None => self
                     .base(&run, levers.to_vec())
-                    .or_else(|error| blame(last, error.to_string())),
+                    .or_else(|error| blame(None, error.to_string())),
             },
-            Ended::OutOfMemory(_) => blame(last, "it ran out of memory with it".to_owned()),
-            Ended::Refused(why) | Ended::Failed { why, .. } => {
-                let mut names = levers.iter().map(Lever::name);
-                let blamed = names.find(|name| why.contains(name));
-                blame(blamed.unwrap_or(last), why)
-            }
+            Ended::OutOfMemory(_) => blame(None, "it ran out of memory with it".to_owned()),
+            Ended::Refused { lever, why } => blame(lever, why).map_err(|failure| ProbeFailure {
+                refused: true,
+                ..failure
+            }),
+            Ended::Failed { lever, why, .. } => blame(lever, why),
         })
     }
 
-    /// The job with `levers` and compiled models, as a run measures it.
+    /// The job with `levers` and compiled models, measured by a run.
     pub(crate) fn compiled(
         &mut self,
         base: &Base,
         levers: &[Lever],
     ) -> anyhow::Result<Option<PlanResult>> {
-        let compile = Lever::Compile {};
+        let compile = Lever::from(Compile {});
         if !self.options.permits(&compile) || base.model.facts.compiled {
             return Ok(None);
         }
@@ -175,7 +175,7 @@ impl Fitter<'_> {
             .unwrap_or(plan.results);
         let mut found = self.verify(&plan, true)?;
         if let Some(plan) = &mut found {
-            // Its predictions are the plain job's, and steps are not told apart in compiled code.
+            // Its predictions are the plain job's, and compiled code hides the steps.
             plan.predicted = plan.peak;
             plan.notes
                 .push("the time of compiled models is not estimated".to_owned());
@@ -183,7 +183,7 @@ impl Fitter<'_> {
         Ok(found)
     }
 
-    /// Compiled models with what keeps results, and if that does not fit with all that was run.
+    /// Compiled models with levers that keep results or, if that does not fit, with all that were run.
     pub(crate) fn compiled_on_any(&mut self, bases: &[Base]) -> anyhow::Result<Vec<PlanResult>> {
         let keeps = |base: &&Base| {
             let results = base.applied.iter().map(Lever::results).max();

@@ -1,35 +1,32 @@
-//! What a training loop that is out of memory may do next, planned from the record of a run.
+//! Plans from the record of a run what a training loop that ran out of memory can do next.
 
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use oomph_allocator::{Config, TorchVersion};
 use oomph_job::{RunDirectory, RunFile, read_trace};
-use oomph_plan::Lever;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::Model;
 use oomph_plan::search::{self, Base, Options};
+use oomph_plan::{Lever, levers};
 use serde::Serialize;
 
-/// Levers that can be applied in the middle of a training loop.
-pub const LEVERS: [&str; 3] = ["checkpoint", "offload_activations", "optimizer_on_cpu"];
-
-/// Levers in place of those that are applied.
+/// Levers that replace those that are applied.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Next {
-    /// All that are to be applied.
+    /// All levers to apply.
     pub levers: Vec<Lever>,
-    /// Bytes that they save over those applied now, as predicted.
+    /// Predicted bytes that they save beyond those applied now.
     pub saves: u64,
-    /// Time of a step against the plain job's, as predicted.
+    /// Predicted time of a step relative to the plain job's.
     pub time_ratio: f64,
 }
 
-/// The cheapest levers that save `missing` bytes over `applied`; those that save most if none save
-/// so much; `None` if none save anything.
+/// The cheapest levers that save `missing` bytes beyond `applied`; if none save that much, those that save
+/// most; `None` if none save anything.
 ///
-/// `directory` is where `oomph run` left the run. `samples` go through the model at once; 0 for as
-/// many as in the run. `forbid` names levers that are out of the question.
+/// `directory` is the directory of the run. `samples` is the size of a micro-batch, 0 for
+/// that of the run. `forbid` names levers to exclude.
 pub fn next(
     directory: &Path,
     applied: &[Lever],
@@ -43,7 +40,7 @@ pub fn next(
     }
     let mut options = Options {
         keep_results: true,
-        allow: Some(LEVERS.map(str::to_owned).into()),
+        allow: Some(levers::midway().map(str::to_owned).collect()),
         forbid,
         pace: Pace::default(),
         ..Options::default()
@@ -61,7 +58,7 @@ pub fn next(
 }
 
 fn read(directory: &Path) -> anyhow::Result<Base> {
-    // A run that was out of memory was made again without a limit: that one is whole.
+    // A run that ran out of memory was repeated without a limit; that record is complete.
     let run = RunDirectory::at(directory);
     let unlimited = run.unlimited();
     let whole = if unlimited.has(RunFile::Record) {
@@ -78,10 +75,10 @@ fn read(directory: &Path) -> anyhow::Result<Base> {
     };
     let trace = read_trace(whole.path())?;
     let model = Model::new(&trace, &record)
-        .with_context(|| format!("{}: cannot be planned for", directory.display()))?;
+        .with_context(|| format!("{}: cannot plan for this run", directory.display()))?;
     if !model.trains {
         bail!(
-            "{}: that run made no step of an optimizer: record the training script",
+            "{}: this run has no optimizer step: record the training script",
             directory.display()
         );
     }

@@ -9,13 +9,13 @@ use anyhow::bail;
 use oomph_gpus::GpuSpec;
 use oomph_job::settings::Recording;
 use oomph_job::{Attempt, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks};
-use oomph_plan::{Lever, sharding};
+use oomph_plan::{Lever, by_hand, sharding};
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{Verdict, summarize};
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request, per_host};
 
-/// More ranks than this are not started for a plan: named ones are run by themselves.
+/// The most ranks to start for a plan; of larger jobs only some ranks run, by themselves.
 const MOST_RANKS: u32 = 8;
 /// How long a rank may do nothing while others wait for it: several share this machine's processors.
 const RANK_TIMEOUT: Duration = Duration::from_mins(1);
@@ -37,9 +37,9 @@ pub struct ScriptAttempts {
     pub unknown: String,
     /// Whether versions of torch are taken that the virtual GPU is not known to play for.
     pub unsupported: bool,
-    /// Whether the script is taken to infer only.
+    /// Whether to treat the script as inference.
     pub inference: bool,
-    /// Where runs leave their records.
+    /// Where runs write their records.
     pub directory: RunDirectory,
     /// How long a run may take: the first one tells.
     pub timeout: Option<Duration>,
@@ -88,21 +88,31 @@ impl Attempts for ScriptAttempts {
                 .then(|| "it took more than six times as long as the plain job".to_owned())
                 .or_else(|| last_line(&log))
                 .unwrap_or_else(|| format!("it ended ({}) without a record", attempt.status));
-            return Ok(Ended::Failed { why, log });
+            return Ok(Ended::Failed {
+                lever: None,
+                why,
+                log,
+            });
         };
         let mut summary = summarize(&record, attempt.trace.as_ref(), Some(self.total_bytes));
         let used = all
             .iter()
             .map(|rank| (rank.rank, rank.peak.used_bytes))
             .collect();
+        let mut blame = record.outcome.blame.clone();
         if let Some(refused) = all.iter().find(|rank| rank.verdict == Verdict::Refused) {
             summary.verdict = Verdict::Refused;
             summary.failure.clone_from(&refused.failure);
+            blame.clone_from(&refused.blame);
         } else if !all.is_empty() {
             ranks::join(&mut summary, all, attempt.failure, attempt.status);
         }
         if summary.verdict == Verdict::Refused {
-            return Ok(Ended::Refused(summary.failure.unwrap_or_default()));
+            let message = summary.failure.unwrap_or_default();
+            return Ok(Ended::Refused {
+                why: by_hand::refusal(&message, blame.as_ref(), request.levers),
+                lever: blame.map(|blame| blame.lever),
+            });
         }
         let failed = record.outcome.status != 0 || summary.verdict == Verdict::ScriptFailed;
         let out_of_memory = record.out_of_memory() || summary.verdict == Verdict::OutOfMemory;
@@ -112,7 +122,11 @@ impl Attempts for ScriptAttempts {
                 .as_deref()
                 .and_then(|why| why.lines().next());
             let why = why.unwrap_or_default().to_owned();
-            return Ok(Ended::Failed { why, log });
+            return Ok(Ended::Failed {
+                lever: blame.map(|blame| blame.lever),
+                why,
+                log,
+            });
         }
         let measured = Box::new(Measurement {
             record,
@@ -167,7 +181,7 @@ impl ScriptAttempts {
     }
 }
 
-/// Runs the job with its ranks; what each came to, where there are several.
+/// Runs the job with its ranks, and returns the outcome of each if there are several.
 fn attempt(
     job: &Job,
     processes: &Processes,

@@ -9,14 +9,14 @@ use crate::goal::Goal;
 use crate::verify::predicted;
 use oomph_plan::result::PlanResult;
 
-/// More runs of plans than this are not made: a plan that is not right by then will not be.
+/// The most runs of plans; a search that has not succeeded by then will not.
 const MOST_VERIFICATIONS: u32 = 12;
-/// Plans that may run out of memory before any held; then the one of least memory tells whether any can.
+/// After this many plans that ran out of memory, try the one of least memory to see whether any can fit.
 pub(crate) const MOST_MISSES: u32 = 4;
-/// Steps that the chosen plan is run for: in the first ones the allocator may hold a few percent less than
-/// later, when its segments have been cut otherwise. It hardly changes after so many.
+/// Steps for which the chosen plan runs. In the first ones the allocator may reserve a few percent less than
+/// later, when it has split its segments differently. After this many it hardly changes.
 pub(crate) const LONGER: u32 = 16;
-/// Plans that are run for so long before one of them is taken as it is.
+/// The most plans to run for that long before accepting one.
 const MOST_LONGER: usize = 4;
 
 impl Fitter<'_> {
@@ -32,7 +32,7 @@ impl Fitter<'_> {
         let choice = loop {
             found = self.verify_best(bases, &mut verified, found)?;
             let choice = self.wanted.goal.choose(&verified).cloned();
-            // Scripts that ended before have no more steps, and several ranks take too long.
+            // Scripts that ended earlier have no more steps, and several ranks take too long.
             let Some(plan) = choice.as_ref().filter(|plan| {
                 trains
                     && plan.steps < LONGER
@@ -55,14 +55,14 @@ impl Fitter<'_> {
         Ok(shown(verified, choice.as_ref(), &found))
     }
 
-    /// Verifies what is best of what was found, for each of the goals.
+    /// Verifies the best plans found, for each goal.
     fn verify_best(
         &mut self,
         bases: &[Base],
         verified: &mut Vec<PlanResult>,
         mut found: Found,
     ) -> anyhow::Result<Found> {
-        // Those that keep results first: what they teach helps the others.
+        // Plans that keep results first: their measurements improve the other predictions.
         let mut goals = vec![Goal::SameResults, Goal::Fastest];
         if !goals.contains(&self.wanted.goal) {
             goals.push(self.wanted.goal);
@@ -101,8 +101,8 @@ impl Fitter<'_> {
                 }
             }
         }
-        // What plans were seen to need makes those like them look too large, perhaps wrongly: nothing
-        // is given up before the plan of least memory was tried on this GPU.
+        // Corrections from measured plans may wrongly rule out similar ones, so try the plan of least
+        // memory on this GPU before giving up.
         if verified.is_empty() {
             self.attempt_least(&found, verified)?;
             found = self.search(bases);
@@ -126,7 +126,7 @@ impl Fitter<'_> {
         }
     }
 
-    /// Runs a verified plan for more steps. `None` if it does not hold.
+    /// Runs a verified plan for more steps. `None` if it runs out of memory.
     fn run_longer(&mut self, plan: &PlanResult) -> anyhow::Result<Option<PlanResult>> {
         let tried = self.tried.iter().find(|tried| tried.levers == plan.levers);
         let Some(tried) = tried.cloned() else {
@@ -147,11 +147,11 @@ impl Fitter<'_> {
                 (held, Some(used))
             }
             Ended::OutOfMemory(_) => (None, Some(self.options.budget + 1)),
-            // It took too long, or the script has no more to do.
-            Ended::Refused(_) | Ended::Failed { .. } => {
+            // It took too long, or the script has no more steps.
+            Ended::Refused { .. } | Ended::Failed { .. } => {
                 let mut plan = plan.clone();
                 plan.notes
-                    .push(format!("what it holds was seen for {} steps", plan.steps));
+                    .push(format!("its memory was measured for {} steps", plan.steps));
                 (Some(plan), None)
             }
         };

@@ -1,5 +1,5 @@
-//! Plans for several GPUs: the job is run as one rank of each way to share it, levers are searched for
-//! on top of those runs, and what is offered as verified was run by all ranks.
+//! Plans for several GPUs: runs the job as one rank of each way to share it, searches for levers
+//! on top of those runs, and verifies plans with all ranks.
 
 use anyhow::Result;
 use oomph_plan::search::{self, Base};
@@ -11,9 +11,9 @@ use crate::fitter::Fitter;
 use crate::smaller::gpus_that_hold;
 use oomph_plan::result::{Alternative, Fit, PlanResult, Smallest};
 
-/// GPUs to name.
+/// The most GPUs to name.
 const KINDS: usize = 3;
-/// Where so many GPUs as were named do not do, up to so many times as many are looked at.
+/// If the requested number of GPUs is not enough, try up to this multiple of it.
 const MOST_TIMES: u32 = 8;
 
 /// Plans for the GPUs that were named, which of them is chosen, and how few would do. Returns the ways
@@ -35,7 +35,7 @@ pub(crate) fn plan(fitter: &mut Fitter, plain: &Base, fit: &mut Fit) -> Result<V
         && fit.plain.used_bytes <= fitter.options.budget
     {
         plan.notes
-            .push("one GPU takes less time, and holds the job as it is".to_owned());
+            .push("one GPU is faster, and the unchanged job fits it".to_owned());
     }
     let chosen = fit.chosen.and_then(|index| fit.plans.get(index));
     fit.smallest = smallest(fitter, plain, gpus, chosen)?;
@@ -55,8 +55,8 @@ fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
     let last = ways.len().saturating_sub(1);
     let mut roomy = false;
     for (index, way) in ways.into_iter().enumerate() {
-        // Where whole models fit as they are, what lies between that and the least memory is
-        // slower than the one and larger than the other.
+        // If whole models fit, hybrid sharding is slower than data parallelism
+        // and needs more memory than full sharding.
         if !fitter.options.permits(&way) || roomy && index != last {
             continue;
         }
@@ -68,14 +68,14 @@ fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
             break;
         }
     }
-    // Nothing is near enough: everything but the passes in host memory.
+    // Nothing comes close: keep everything but the passes in host memory.
     let near = bases.iter().any(|base| {
         let found = search::search_among(plain, std::slice::from_ref(base), &fitter.options);
         !found.plans.is_empty()
     });
     if !near
-        && let Some(Lever::Shard { .. }) = bases.last().and_then(|base| base.applied.first())
-        && let Some(way) = bases.last().and_then(|base| on_the_cpu(&base.applied))
+        && let Some(way) = bases.last().and_then(|base| base.applied.first())
+        && let Some(way) = sharding::on_the_cpu(way)
         && fitter.options.permits(&way)
         && let Some(base) = probe(fitter, plain, &way)?
     {
@@ -84,30 +84,12 @@ fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
     Ok(bases)
 }
 
-/// What parameters may be gathered in.
+/// The types in which parameters may be gathered.
 fn dtype(fitter: &Fitter, plain: &Base) -> Option<Dtype> {
     let narrow =
         search::offers_precision(&plain.model) || plain.model.facts.autocast.contains("bfloat16");
     (!fitter.options.keep_results && fitter.options.dtype == Dtype::Bf16 && narrow)
         .then_some(Dtype::Bf16)
-}
-
-/// The same way with its parts in host memory.
-fn on_the_cpu(applied: &[Lever]) -> Option<Lever> {
-    let mut lever = applied
-        .iter()
-        .find(|lever| lever.name() == "shard")?
-        .clone();
-    if let Lever::Shard {
-        shards, offload, ..
-    } = &mut lever
-    {
-        if *shards == 1 {
-            return None;
-        }
-        *offload = true;
-    }
-    Some(lever)
 }
 
 /// The job as the first rank of a way to share it, without a limit.
@@ -118,24 +100,20 @@ fn probe(fitter: &mut Fitter, plain: &Base, way: &Lever) -> Result<Option<Base>>
     let mut found = fitter.probe_ranks(std::slice::from_ref(way), Ranks::First);
     if let Ok(Err(failure)) = &found
         && failure.why.contains("find_unused_parameters")
-        && let Lever::Shard { unused: false, .. } = *way
+        && let Some(way) = sharding::with_unused(way)
     {
-        let mut way = way.clone();
-        if let Lever::Shard { unused, .. } = &mut way {
-            *unused = true;
-        }
         found = fitter.probe_ranks(&[way], Ranks::First);
     }
     match found? {
         Ok(mut base) => {
-            // What the loader yields in all; a rank has its part of it.
+            // The loader's whole batch; a rank has its part of it.
             let batch = plain.model.batch.div_ceil(u64::from(gpus));
             base.model.batch = batch;
             base.model.template.batch = batch;
             Ok(Some(base))
         }
-        Err(failure) if failure.why.contains("the lever shard cannot be applied") => {
-            fitter.reject("shard", &failure.why);
+        Err(failure) if failure.refused => {
+            fitter.reject(&failure.lever, &failure.why);
             Ok(None)
         }
         Err(failure) => {
@@ -145,7 +123,7 @@ fn probe(fitter: &mut Fitter, plain: &Base, way: &Lever) -> Result<Option<Base>>
     }
 }
 
-/// The fewest GPUs of this kind that some plan was seen to fit.
+/// The smallest number of these GPUs that some plan was measured to fit.
 fn smallest(
     fitter: &mut Fitter,
     plain: &Base,
@@ -186,7 +164,7 @@ fn smallest(
     Ok(chosen.map(|plan| of(gpus, plan)))
 }
 
-/// The cheapest plan that a run confirms, one that keeps results if there is any.
+/// The cheapest plan that a run confirms, preferably one that keeps results.
 fn best(fitter: &mut Fitter, base: &Base) -> Result<Option<PlanResult>> {
     const TRIES: usize = 2;
     for _ in 0..TRIES {
@@ -214,7 +192,7 @@ fn of(gpus: u32, plan: &PlanResult) -> Smallest {
     }
 }
 
-/// Kinds of GPUs that hold what was measured, by what so many of them cost.
+/// Kinds of GPUs that hold the measured memory, by the price of that many.
 fn kinds(fitter: &Fitter, chosen: Option<&PlanResult>, gpus: u32, fit: &Fit) -> Vec<Alternative> {
     let margin = fit.gpu.margin_bytes as f64 / fit.gpu.memory_bytes.max(1) as f64;
     let mut measured: Vec<(u32, u64, &[Lever])> = Vec::new();
@@ -226,12 +204,9 @@ fn kinds(fitter: &Fitter, chosen: Option<&PlanResult>, gpus: u32, fit: &Fit) -> 
     }
     let mut found: Vec<Alternative> = Vec::new();
     for (count, used, levers) in measured {
-        let narrow = levers.iter().any(|lever| {
-            matches!(
-                lever,
-                Lever::Shard { dtype: Some(_), .. } | Lever::MixedPrecision { dtype: Dtype::Bf16 }
-            )
-        });
+        let narrow = levers
+            .iter()
+            .any(|lever| lever.computes_in() == Some(Dtype::Bf16));
         for mut kind in gpus_that_hold(used, margin, levers.is_empty()) {
             let has = oomph_gpus::find(&kind.id).is_ok_and(|gpu| gpu.rates.bf16.is_some());
             if narrow && !has {
@@ -250,7 +225,7 @@ fn kinds(fitter: &Fitter, chosen: Option<&PlanResult>, gpus: u32, fit: &Fit) -> 
     found.retain(|kind| kind.usd_per_hour.is_some());
     let price = |kind: &Alternative| kind.usd_per_hour.unwrap_or(f64::INFINITY);
     found.sort_by(|a, b| price(a).total_cmp(&price(b)));
-    // What was asked for stands among them.
+    // The requested GPU is among them.
     let id = &fitter.wanted.gpu.found.gpu.id;
     let asked = found.iter().find(|kind| kind.id == *id).cloned();
     found.truncate(KINDS);

@@ -1,4 +1,4 @@
-//! What to say where nothing fits: the least possible, what holds it there, which GPUs would do,
+//! The advice if nothing fits: the lowest peak and what holds it, which GPUs would be enough,
 //! and which smaller jobs would fit.
 
 use oomph_gpus::Gpu;
@@ -12,19 +12,19 @@ use crate::fitter::Fitter;
 use crate::verify::predicted;
 use oomph_plan::result::{Alternative, Fit, SmallerJob};
 
-/// GPUs to name of each kind.
+/// The most GPUs to name of each kind.
 const GPUS: usize = 2;
 
 /// Fills in the advice.
 pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyhow::Result<()> {
-    /// Plans of least memory that are tried before the prediction is shown instead.
+    /// The most plans of least memory to try before showing the prediction instead.
     const TRIES: u32 = 3;
     let mut margin = 0.0;
     if fit.gpu.memory_bytes > 0 {
         margin = fit.gpu.margin_bytes as f64 / fit.gpu.memory_bytes as f64;
     }
     let mut levers = Vec::new();
-    // Each run teaches how far predictions of its levers hold: the next may be another plan.
+    // Each run corrects the predictions of its levers, so the next may be another plan.
     let mut known = u64::MAX;
     let missed = std::mem::take(&mut fitter.missed).into_iter();
     if let Some((mut least, held)) = missed.min_by_key(|(plan, _)| plan.peak.used_bytes) {
@@ -53,7 +53,7 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
     }
     let whole = gpus_that_hold(fit.plain.used_bytes, margin, true);
     if let Some(least) = &fit.least {
-        // A plan is of use only on GPUs that are cheaper than those that need none.
+        // Name GPUs that need the plan only if they are cheaper than those that do not.
         fit.gpus = gpus_that_hold(least.peak.used_bytes, margin, false)
             .into_iter()
             .take_while(|gpu| whole.first().is_none_or(|first| first.id != gpu.id))
@@ -82,7 +82,7 @@ fn smaller_jobs(
         // Micro-batches of a smaller batch may be smaller than a sample.
         let levers: Vec<Lever> = levers
             .iter()
-            .filter(|lever| resize.batch.is_none() || lever.name() != "micro_batch")
+            .filter(|lever| resize.batch.is_none() || lever.micro_batches().is_none())
             .cloned()
             .collect();
         let name = format!("smaller-{}", index + 1);
@@ -102,7 +102,10 @@ fn smaller_jobs(
             continue;
         }
         let what = if resize.member.is_some() {
-            format!("{}, smaller of the same family", became.join(" and "))
+            format!(
+                "{}, a smaller model of the same family",
+                became.join(" and ")
+            )
         } else {
             what
         };
@@ -110,7 +113,7 @@ fn smaller_jobs(
         if (fit.least.as_ref()).is_some_and(|least| used >= least.peak.used_bytes) {
             continue;
         }
-        // Rows of blocks too short to be cut further are the same job again.
+        // If the blocks are too few to cut further, this is the same job again.
         if resize.layers.is_some() && fit.variants.iter().any(|other| other.used_bytes == used) {
             continue;
         }
@@ -127,7 +130,7 @@ fn smaller_jobs(
     Ok(())
 }
 
-/// What could be tried, in words and as the run is asked for it.
+/// What to try, in words and as the run's variant.
 fn candidates(model: &Model) -> Vec<(String, Resize)> {
     let plain = Resize::default();
     let mut found = Vec::new();
@@ -144,7 +147,7 @@ fn candidates(model: &Model) -> Vec<(String, Resize)> {
     found.push(("layers half as wide".to_owned(), Resize { width, ..plain }));
     if model.modules.iter().any(|module| module.kind == "Conv2d") {
         found.push((
-            "convolutions of each channel, then across channels".to_owned(),
+            "depthwise separable convolutions".to_owned(),
             Resize {
                 separable: Some(true),
                 ..plain

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use oomph_allocator::Config;
-use oomph_job::files::read_record;
-use oomph_job::{RunDirectory, read_trace};
+use oomph_job::{RunDirectory, RunFile};
 use oomph_plan::{Lever, Results, sharding};
 use oomph_run::record::LeverReport;
 use oomph_run::summary::summarize;
@@ -24,14 +23,16 @@ const LEVERS: [&str; 5] = [
 ];
 
 static PLAIN: LazyLock<Measurement> = LazyLock::new(|| {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt");
-    let record = read_record(&place.join("record.json")).unwrap();
-    let trace = read_trace(&place.join("trace.oomph")).unwrap();
+    let place = RunDirectory::at(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt"),
+    );
+    let record = place.record().unwrap().unwrap();
+    let trace = place.trace().unwrap().unwrap();
     Measurement {
         summary: summarize(&record, Some(&trace), None),
         record,
         trace: Some(trace),
-        directory: RunDirectory::at(place),
+        directory: place,
         ranks: Vec::new(),
         rehearsed: false,
     }
@@ -102,8 +103,9 @@ fn out_of_memory() -> Ended {
 
 fn failed(why: &str) -> Ended {
     Ended::Failed {
+        lever: None,
         why: why.to_owned(),
-        log: PathBuf::from("output.log"),
+        log: PathBuf::from(RunFile::Log.name()),
     }
 }
 
@@ -225,12 +227,42 @@ fn last_lever() -> String {
     lever.name().to_owned()
 }
 
+/// A run that a lever ended.
+fn refusal(lever: &str, why: &str) -> Ended {
+    Ended::Refused {
+        lever: Some(lever.to_owned()),
+        why: why.to_owned(),
+    }
+}
+
+/// Two levers of one plan, and the one's reason has the other's name in it.
+#[test]
+fn the_lever_that_refuses_is_left_out_and_not_one_that_it_speaks_of() {
+    let why = "the lever recompute cannot be applied to this script: Net.0 changes its buffers. Leave it out of the plan, or checkpoint it";
+    let both = Wanted {
+        total_bytes: PLAIN.used_bytes() / 10 * 3,
+        goal: Goal::LeastMemory,
+        allow: Some(["checkpoint", "recompute"].map(str::to_owned).into()),
+        ..wanted()
+    };
+    let together = |made: &Made| made.has("recompute") && made.has("checkpoint");
+    let (found, made) = found(both, |made| {
+        together(made).then(|| refusal("recompute", why))
+    });
+    let first = made.iter().position(together).unwrap();
+    let later = &made[first + 1..];
+    assert!(later.iter().all(|made| !made.has("recompute")));
+    assert!(later.iter().any(|made| made.has("checkpoint")));
+    let rejected: Vec<&str> = found.fit.rejected.iter().map(|row| &*row.lever).collect();
+    assert!(rejected.contains(&"recompute") && !rejected.contains(&"checkpoint"));
+}
+
 #[test]
 fn a_refused_lever_is_left_out() {
     let refused = last_lever();
     let why = format!("the lever {refused} cannot be applied: no module of that name");
     let (found, made) = found(wanted(), |made| {
-        (made.limit.is_some() && made.has(&refused)).then(|| Ended::Refused(why.clone()))
+        (made.limit.is_some() && made.has(&refused)).then(|| refusal(&refused, &why))
     });
     let verified = verifications(&made);
     assert!(verified[0].has(&refused));

@@ -1,18 +1,18 @@
 //! A run of a plan at the capacity less the margin, and what it teaches.
 
 use oomph_bytes::format_gib;
-use oomph_plan::{Lever, search};
+use oomph_plan::search;
 use oomph_run::summary::Peak;
 
 use crate::attempts::{Ended, Measurement, Request};
 use crate::fitter::{Fitter, listed};
 use oomph_plan::result::PlanResult;
 
-/// How often a step has to give back the cache to be said.
+/// From this many cache flushes per step on, the note says so.
 const OFTEN: f64 = 0.5;
 
 impl Fitter<'_> {
-    /// Verifies a plan, which is `verified` then or not made again.
+    /// Verifies a plan: it ends up in `verified`, or is not tried again.
     pub(crate) fn attempt(
         &mut self,
         plan: &search::Plan,
@@ -25,8 +25,8 @@ impl Fitter<'_> {
         Ok(())
     }
 
-    /// Runs a plan, at the capacity less the margin if `limited`. `None` if it does not hold; what
-    /// the run taught is kept.
+    /// Runs a plan, at the capacity minus the margin if `limited`. `None` if it does not fit; the
+    /// run's measurements are kept.
     pub(crate) fn verify(
         &mut self,
         plan: &search::Plan,
@@ -45,15 +45,15 @@ impl Fitter<'_> {
                 self.measure_miss(plan, &name)?;
                 return Ok(None);
             }
-            Ended::Refused(why) => {
-                match plan.levers.iter().find(|lever| why.contains(lever.name())) {
-                    Some(lever) => self.reject(lever.name(), &why),
-                    None => self.reject_newest(plan, &why),
-                }
+            Ended::Refused {
+                lever: Some(lever),
+                why,
+            } => {
+                self.reject(&lever, &why);
                 return Ok(None);
             }
-            Ended::Failed { why, .. } => {
-                self.reject_newest(plan, &why);
+            Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
+                self.reject_failed(plan, lever, &why);
                 return Ok(None);
             }
         };
@@ -78,7 +78,7 @@ impl Fitter<'_> {
             &plan.levers,
         ))?;
         match ended {
-            // Even a plan whose peak would do may have failed for want of one large piece.
+            // A plan may fail for lack of one large piece even if its peak would fit.
             Ended::Through(run) => {
                 let used = run.used_bytes().max(self.options.budget + 1);
                 let time = self.time_ratio(&run, plan);
@@ -88,22 +88,24 @@ impl Fitter<'_> {
                     self.missed.push((missed, std::mem::take(&mut self.held)));
                 }
             }
-            Ended::Failed { why, .. } | Ended::Refused(why) => self.reject_newest(plan, &why),
+            Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
+                self.reject_failed(plan, lever, &why);
+            }
             Ended::OutOfMemory(_) => self.note(
                 &listed(&plan.levers, " + "),
-                "the script raised an out-of-memory error of its own although memory had no limit",
+                "the script itself raised an out-of-memory error, although memory was unlimited",
             ),
         }
         Ok(())
     }
 
-    /// The time of a run's step against the plain job's.
+    /// The time of a run's step relative to the plain job's.
     fn time_ratio(&self, run: &Measurement, plan: &search::Plan) -> Option<f64> {
         let time = run.step_time(&self.options.pace, plan.host)? + plan.waits;
         (self.plain_time > 0.0).then(|| time / self.plain_time)
     }
 
-    /// A plan as a run of it was.
+    /// A plan with the measurements of its run.
     pub(crate) fn measured(
         &mut self,
         plan: &search::Plan,
@@ -132,7 +134,7 @@ impl Fitter<'_> {
         }
         if run.retries_a_step() >= OFTEN {
             measured.notes.push(
-                "it fits so closely that the allocator gives its cache back in most steps, which takes time: a smaller batch or a larger --margin avoids it".to_owned(),
+                "it fits so tightly that the allocator empties its cache in most steps, which takes time; a smaller batch or a larger --margin avoids this".to_owned(),
             );
         }
         measured.notes.extend(ranks_note(run));
@@ -145,9 +147,9 @@ impl Fitter<'_> {
         measured
     }
 
-    /// The script fails under a plan: the lever of it that no plan has worked with is left out; where
-    /// there is no such lever, this plan alone.
-    fn reject_newest(&mut self, plan: &search::Plan, why: &str) {
+    /// The script fails under a plan: the `blamed` lever is left out, else the one that no plan has
+    /// worked with; where there is no such lever, this plan alone.
+    fn reject_failed(&mut self, plan: &search::Plan, blamed: Option<String>, why: &str) {
         let proved: Vec<&str> = self
             .options
             .lessons
@@ -157,20 +159,20 @@ impl Fitter<'_> {
         let suspect = plan
             .levers
             .iter()
-            .map(Lever::name)
             .rev()
-            // A way to share the job ran by itself before anything was added to it.
-            .find(|name| *name != "shard" && !proved.contains(name));
+            // The way to share the job already ran by itself.
+            .find(|lever| lever.sharing().is_none() && !proved.contains(&lever.name()))
+            .map(|lever| lever.name().to_owned());
         let why = format!("the script failed with it: {why}");
-        if let Some(name) = suspect {
-            self.reject(name, &why);
+        if let Some(name) = blamed.or(suspect) {
+            self.reject(&name, &why);
         } else {
             self.note(&listed(&plan.levers, " + "), &why);
         }
     }
 }
 
-/// What the ranks of a run came to, and which of them there were.
+/// The outcome of the ranks of a run, and which ranks ran.
 fn ranks_note(run: &Measurement) -> Option<String> {
     let least = run.ranks.iter().map(|rank| rank.1).min()?;
     let most = run.ranks.iter().map(|rank| rank.1).max()?;
@@ -182,11 +184,11 @@ fn ranks_note(run: &Measurement) -> Option<String> {
     Some(if run.rehearsed {
         let names: Vec<String> = run.ranks.iter().map(|rank| rank.0.to_string()).collect();
         format!(
-            "ranks {} were run by themselves and used {peaks}; the others are taken to be like them",
+            "only ranks {} ran and used {peaks}; the others are assumed to be like them",
             names.join(", ")
         )
     } else {
-        format!("all {} ranks were run and used {peaks}", run.ranks.len())
+        format!("all {} ranks ran and used {peaks}", run.ranks.len())
     })
 }
 

@@ -26,7 +26,7 @@ pub struct Wanted {
     pub allow: Option<Vec<String>>,
     /// Names of levers that may not be used.
     pub forbid: Vec<String>,
-    /// Whether the script is taken to infer only.
+    /// Whether to treat the script as inference.
     pub inference: bool,
     /// For a job that infers: also with compiled models.
     pub compile: bool,

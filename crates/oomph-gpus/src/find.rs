@@ -1,4 +1,4 @@
-//! Finding a GPU by the name that someone typed.
+//! Finds a GPU by the name that the user typed.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -41,7 +41,7 @@ impl Found {
         }
         let others: Vec<&str> = self.others.iter().map(|gpu| gpu.id.as_str()).collect();
         Some(format!(
-            "`{name}` is taken as {}, which has no more memory than the others of that name: {}",
+            "`{name}` means {}, which has no more memory than the others of that name: {}",
             self.gpu.id,
             others.join(", ")
         ))
@@ -185,14 +185,14 @@ pub fn parse_spec(text: &str) -> Result<GpuSpec, ParseSpecError> {
     })
 }
 
-/// A text that is no `NAME[:COUNT]`.
+/// A text that is not of the form `NAME[:COUNT]`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseSpecError {
     /// The name is not in the catalogue.
     #[error(transparent)]
     Unknown(#[from] UnknownGpu),
-    /// What follows the colon is no count.
+    /// The text after the colon is not a count.
     #[error(
         "`{text}`: the number of GPUs is `{count}`; expected 1 to {MAX_GPUS} after the colon, as in a100-80gb:8"
     )]

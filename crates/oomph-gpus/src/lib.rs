@@ -1,9 +1,9 @@
-//! The catalogue of GPUs: what each one holds, and where each figure comes from.
+//! The catalogue of GPUs: their properties, with the source of each figure.
 //!
 //! The figures are data, not code: one TOML file per compute capability in `data/`, embedded in
 //! the binary and parsed on first use. What is true of a whole architecture (shared memory,
 //! registers, threads) stands once at the top of its file. Every group of figures has a
-//! [`Source`], so that a measured value can be told from an estimated one. `docs/gpus.md` says how
+//! [`Source`], which distinguishes measured from estimated values. `docs/gpus.md` says how
 //! to add a GPU.
 //!
 //! This crate does no I/O.

@@ -25,7 +25,7 @@ fn the_protocol_is_as_it_is_written_down() {
         .collect();
     let all = Recording {
         steps: Some(3),
-        levers: vec![Lever::Tf32 { enabled: true }],
+        levers: vec![Lever::Tf32(oomph_plan::parameters::Tf32 { enabled: true })],
         resize: Resize {
             batch: Some(1),
             length: Some(2),

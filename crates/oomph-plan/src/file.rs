@@ -33,7 +33,8 @@
 use oomph_bytes::format_gib;
 use serde::{Deserialize, Serialize};
 
-use crate::lever::{Lever, Results};
+use crate::lever::Results;
+use crate::levers::Lever;
 
 /// The version of the file. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.plan/1";
@@ -55,6 +56,7 @@ pub enum PlanError {
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanFile {
     /// [`FORMAT`].
     pub format: String,
@@ -76,6 +78,7 @@ pub struct PlanFile {
 
 /// A script and its arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PlanJob {
     /// The script's path, or `-m module`.
@@ -88,6 +91,7 @@ pub struct PlanJob {
 
 /// A GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PlanGpu {
     /// Its name in the catalogue.
@@ -98,6 +102,7 @@ pub struct PlanGpu {
 
 /// Versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Versions {
     /// Of oomph.
@@ -108,6 +113,7 @@ pub struct Versions {
 
 /// What a plan comes to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Figures {
     /// Peak in tensors.
     pub allocated_bytes: u64,
@@ -207,6 +213,7 @@ impl PlanFile {
 mod tests {
     use super::*;
     use crate::lever::Dtype;
+    use crate::parameters::{MicroBatch, MixedPrecision, Optimizer8bit, SetToNone};
 
     #[test]
     fn a_plan_comes_back() -> Result<(), PlanError> {
@@ -229,10 +236,10 @@ mod tests {
                 assumptions: vec!["x".to_owned()],
             }),
             levers: vec![
-                Lever::SetToNone {},
-                Lever::MicroBatch { parts: 4 },
-                Lever::MixedPrecision { dtype: Dtype::Bf16 },
-                Lever::Optimizer8bit {},
+                SetToNone {}.into(),
+                MicroBatch { parts: 4 }.into(),
+                MixedPrecision { dtype: Dtype::Bf16 }.into(),
+                Optimizer8bit {}.into(),
             ],
         };
         assert_eq!(PlanFile::parse(&plan.to_toml())?, plan);

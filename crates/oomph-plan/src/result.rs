@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::lever::{Lever, Results};
+use crate::lever::Results;
+use crate::levers::Lever;
 use oomph_run::summary::Peak;
 use serde::Serialize;
 

@@ -1,5 +1,6 @@
 //! The Python extension `oomph._oomph`: the only crate that knows PyO3.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -98,11 +99,31 @@ fn by_hand(path: &str, source: &str, levers: &str) -> PyResult<String> {
     Ok(oomph_plan::by_hand::by_hand(path, source, &levers).text())
 }
 
+/// Names of all levers in the order in which they step in.
+#[pyfunction]
+fn lever_order() -> Vec<&'static str> {
+    oomph_plan::levers::application_order()
+}
+
+/// Variables that must be in the environment before torch is imported, for `levers` (a JSON array, as
+/// in plan files); `environment` is what there is.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "as PyO3 hands it over")]
+fn lever_environment(
+    levers: &str,
+    environment: HashMap<String, String>,
+) -> PyResult<Vec<(&'static str, String)>> {
+    let levers: Vec<oomph_plan::Lever> =
+        serde_json::from_str(levers).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let get = |name: &str| environment.get(name).cloned();
+    Ok(oomph_plan::levers::environment(&levers, &get))
+}
+
 /// The modules in a few words: `GPT.blocks[0:6]` for consecutive numbers, else the first name and how
 /// many more.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "a Python list is converted")]
-fn places(modules: Vec<String>) -> String {
+fn describe_modules(modules: Vec<String>) -> String {
     oomph_plan::places(&modules)
 }
 
@@ -112,6 +133,8 @@ fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(next_levers, module)?)?;
+    module.add_function(wrap_pyfunction!(lever_order, module)?)?;
+    module.add_function(wrap_pyfunction!(lever_environment, module)?)?;
     module.add_function(wrap_pyfunction!(by_hand, module)?)?;
-    module.add_function(wrap_pyfunction!(places, module)?)
+    module.add_function(wrap_pyfunction!(describe_modules, module)?)
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::table::{Align, Table};
 use crate::terminal::{BAD, BOLD, DIM, GOOD, WARN};
 
-/// Version of the JSON. Fields may be added; a change of meaning is a new number.
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 const FORMAT: &str = "oomph.estimate/1";
 /// GPUs listed unless all are asked for.
 const LISTED: usize = 8;
@@ -111,7 +111,7 @@ impl Estimate<'_> {
         }
         if needs.activation_bytes > 0 {
             let note = if needs.activations_from_shapes {
-                "the most that is alive at once, from the file's shapes".to_owned()
+                "the peak of what is alive, from the file's shapes".to_owned()
             } else {
                 format!(
                     "estimated from the layers' widths, {} × {} tokens at once in {}",
@@ -123,7 +123,7 @@ impl Estimate<'_> {
             row("activations", needs.activation_bytes, &note);
         }
         let what = match (needs.kv_bytes_per_token, needs.activation_bytes) {
-            (None, 0) => "weights alone: no shapes and no config.json to tell more",
+            (None, 0) => "weights only: there are no shapes and no config.json",
             _ => "to run it, beside the CUDA context",
         };
         row("total", needs.total_bytes, what);
@@ -201,7 +201,7 @@ impl Estimate<'_> {
                 let several = self.needs.total_bytes.div_ceil(largest.usable_bytes.max(1));
                 let _ = writeln!(
                     text,
-                    "  divided evenly, {several} × {} would (not counting what every GPU holds for itself)",
+                    "  divided evenly, {several} × {} would (not counting what each GPU holds besides)",
                     largest.gpu.id
                 );
             }

@@ -17,7 +17,7 @@ const SHOWN: usize = 5;
 const SHOWN_CHANGES: usize = 12;
 /// Columns of an amount such as `1023.9 MiB`.
 const AMOUNT: usize = 10;
-/// Causes below this are not worth a line of their own.
+/// Causes below this confidence are not listed.
 const WORTH_NAMING: f64 = 0.3;
 
 /// The explanation of a failure or of a peak.
@@ -163,7 +163,7 @@ fn holders(out: &mut String, found: &Explanation, width: usize) {
     );
     let total: u64 = found.holders.iter().map(|holder| holder.bytes).sum();
     for holder in found.holders.iter().take(SHOWN) {
-        // One percent is not what a screen is for.
+        // Omit rows below one percent.
         if holder.bytes.saturating_mul(100) < total {
             break;
         }

@@ -1,4 +1,4 @@
-//! A finding of the linter on a line that really holds memory, as explanations and runs show it.
+//! A lint finding on a line that holds memory, as explanations and runs show it.
 
 use std::fmt::Write as _;
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::table::{Align, Table};
 use crate::terminal::{BOLD, DIM};
 
-/// Version of the JSON. Fields may be added; a change of meaning is a new number.
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 const FORMAT: &str = "oomph.gpus/1";
 
 /// All of `gpus` in a table of at most `width` columns.
@@ -250,7 +250,7 @@ pub fn gpu_details(gpu: &Gpu) -> String {
     }
     let _ = writeln!(
         text,
-        "\nusable by PyTorch in a job that multiplies and convolves: {}",
+        "\nusable by PyTorch in a job with matrix products and convolutions: {}",
         format_gib(gpu.usable_bytes())
     );
     text

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::terminal::{ACCENT, BAD, BOLD, DIM, GOOD, WARN, columns, pad, pad_left, paint, wrap};
 
-/// Version of the JSON. Fields may be added; a change of meaning is a new number.
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 const FORMAT: &str = "oomph.replay/1";
 
 /// What `oomph replay --json` writes.
@@ -173,12 +173,12 @@ pub fn replay_text(report: &ReplayReport, width: usize) -> String {
         (
             "live bytes",
             format_bytes(report.live_bytes_bound),
-            "no setting can do with less",
+            "no setting can need less",
         ),
         (
             "static plan",
             format_bytes(report.static_plan_bytes),
-            "a plan that places every lifetime once",
+            "a plan that gives each allocation a fixed place",
         ),
     ];
     if let Some(memory) = report.memory_bytes {
@@ -255,7 +255,7 @@ pub fn replay_text(report: &ReplayReport, width: usize) -> String {
             paint(ACCENT, format!("PYTORCH_CUDA_ALLOC_CONF={best}"))
         );
     } else if report.settings.len() > 1 {
-        let _ = writeln!(out, "  none of these settings does with less memory");
+        let _ = writeln!(out, "  none of these settings needs less memory");
     }
     let mut notes: Vec<String> = Vec::new();
     if let Some(version) = &report.torch_version_assumed {

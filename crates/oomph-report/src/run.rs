@@ -36,7 +36,7 @@ const FINDINGS: usize = 2;
 const MANY: usize = 24;
 const INDENT: usize = 2;
 
-/// The report of a run, `columns` wide. `place` is its page, or its directory where there is none.
+/// The report of a run, `columns` wide. `place` is its page, or its directory if there is none.
 pub fn run_report(
     summary: &Summary,
     explanation: Option<&Explanation>,
@@ -157,7 +157,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 "  {}",
                 wrap(&text, columns.saturating_sub(INDENT), INDENT)
             );
-            // Of memory that is not PyTorch's the moment is not known.
+            // The moment is unknown for memory outside PyTorch.
             let moment = if summary.peak_step == 0 {
                 String::new()
             } else {
@@ -174,7 +174,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
             }
             if summary.handled_oom_count > 0 {
                 let text = format!(
-                    "the script met {} out-of-memory errors and went on",
+                    "the script survived {} out-of-memory errors",
                     summary.handled_oom_count
                 );
                 let _ = writeln!(out, "  {}\n", paint(WARN, text));
@@ -241,7 +241,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                     )
                 }
                 Some(_) => format!(
-                    "without a limit the peak is {needed} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
+                    "without a limit the peak is {needed} of {}: the memory would be enough, but was fragmented at the time of the request",
                     format_bytes(capacity)
                 ),
                 None if summary.peak.lower_bound && summary.peak.used_bytes > capacity => {
@@ -255,9 +255,9 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                         )
                     )
                 }
-                // Without a run that knows no limit: what was held, and what was refused.
+                // Without an unlimited run: what was held, and what was refused.
                 None => format!(
-                    "at least {} of {} was needed: {} was asked for at once",
+                    "at least {} of {} was needed: one request asked for {}",
                     format_bytes(
                         summary
                             .peak
@@ -279,7 +279,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 out,
                 "{} {}\n",
                 paint(BAD, "✗"),
-                paint(BOLD, "the plan cannot be applied; the script was stopped")
+                paint(BOLD, "the plan cannot be applied; oomph stopped the script")
             );
         }
         Verdict::ScriptFailed => {
@@ -295,10 +295,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 out,
                 "{} {}",
                 paint(BAD, "✗"),
-                paint(
-                    BOLD,
-                    "the script failed; what follows is its memory until then"
-                )
+                paint(BOLD, "the script failed; this is its memory until then")
             );
             let _ = writeln!(
                 out,
@@ -317,7 +314,7 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
         .map(|&(id, name)| (name, summary.by_category.get(id).copied().unwrap_or(0)))
         .filter(|&(_, amount)| amount > 0)
         .collect();
-    // The job's own first, by size; what surrounds it stays last.
+    // The job's own categories first, by size; the rest last.
     let own = rows
         .iter()
         .take_while(|(name, _)| *name != "cached, unused" && *name != "CUDA context")
@@ -400,7 +397,7 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
     }
 }
 
-/// The peak of each rank, neighbours that print alike on one line, and who differs or failed.
+/// The peak of each rank (equal neighbours on one line), and which rank differs or failed.
 fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
     const AMOUNT: usize = 10;
     const LINES: usize = 8;
@@ -527,7 +524,7 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
     }
 }
 
-/// What the levers of a plan did, and the planned peak beside the measured one.
+/// What the levers of a plan did, and the planned and the measured peak.
 fn plan(out: &mut String, summary: &Summary, columns: usize) {
     if summary.verdict == Verdict::Refused {
         return;

@@ -1,4 +1,4 @@
-//! Tables that fit the terminal: columns by priority, as many as there is room for.
+//! Tables that fit the terminal: columns by priority, as many as fit.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use anstyle::Style;
 /// Between columns.
 const GAP: usize = 2;
 
-/// How a column's cells are set.
+/// How a column's cells are aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Words.
@@ -21,7 +21,7 @@ pub enum Align {
 pub struct Column {
     header: &'static str,
     align: Align,
-    /// Lower is kept longer when room is short.
+    /// Columns with a lower number are dropped later.
     priority: u8,
     cells: Vec<String>,
 }

@@ -1,17 +1,17 @@
 //! Small pieces of terminal output that every command shares: bars, columns, colour.
 //!
-//! Everything returns strings with ANSI styles in them; `anstream` strips those where the output
-//! is no terminal or `NO_COLOR` is set.
+//! Everything returns strings with ANSI styles; `anstream` strips them if the output
+//! is not a terminal or `NO_COLOR` is set.
 
 use std::fmt;
 
 use anstyle::{AnsiColor, Style};
 use oomph_bytes::format_bytes;
 
-/// The narrowest and widest layouts: below, lines wrap anyway; above, they become hard to read.
+/// The narrowest and widest layouts: narrower lines wrap anyway, wider ones are hard to read.
 const WIDTHS: std::ops::RangeInclusive<usize> = 40..=200;
 
-/// Sentences are not wider than this: the eye loses longer lines.
+/// The widest sentences: longer lines are hard to follow.
 const MOST_TEXT: usize = 110;
 
 /// Bad news: an error, out of memory.
@@ -22,9 +22,9 @@ pub const GOOD: Style = AnsiColor::Green.on_default().bold();
 pub const WARN: Style = AnsiColor::Yellow.on_default();
 /// Names and commands.
 pub const ACCENT: Style = AnsiColor::Cyan.on_default();
-/// What may be skipped while reading.
+/// Less important text.
 pub const DIM: Style = Style::new().dimmed();
-/// What must not be skipped.
+/// Important text.
 pub const BOLD: Style = Style::new().bold();
 
 /// `text` in a style.
@@ -79,8 +79,8 @@ pub fn sparkline(values: &[u64], width: usize) -> String {
         .collect()
 }
 
-/// `text` for terminals without Unicode: every character that oomph itself draws with becomes one
-/// of ASCII, column for column. Names of files and modules stay as they are.
+/// `text` for terminals without Unicode: every character that oomph draws with becomes an
+/// ASCII character. Names of files and modules do not change.
 pub fn ascii(text: &str) -> String {
     text.chars()
         .map(|character| match character {
@@ -99,7 +99,7 @@ pub fn ascii(text: &str) -> String {
         .collect()
 }
 
-/// Whether the terminal can be expected to show Unicode: unless a locale is set that cannot.
+/// Whether the terminal shows Unicode, judged by the locale.
 pub fn knows_unicode() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()

@@ -6,7 +6,7 @@ use std::path::Path;
 use oomph_report::run::run_report;
 use oomph_report::terminal::ascii;
 use oomph_run::summary::{
-    Assumption, FORMAT, GpuSummary, Oom, Peak, Share, StepPeak, Summary, Verdict,
+    Assumption, Basis, FORMAT, GpuSummary, Oom, Peak, Share, StepPeak, Summary, Verdict,
 };
 
 const GIB: u64 = 1 << 30;
@@ -86,7 +86,7 @@ fn summary(verdict: Verdict) -> Summary {
         failure: (verdict == Verdict::ScriptFailed).then(|| "ValueError: no such file".to_owned()),
         assumptions: vec![Assumption {
             kind: "value".to_owned(),
-            what: "a value that nobody computed was read as zero".to_owned(),
+            what: "an uncomputed value was read as zero".to_owned(),
             location: Some("/home/someone/project/train.py:91".to_owned()),
             count: 2,
         }],

@@ -1,6 +1,6 @@
-//! A recorded run: what the recorder wrote in the user's process, attributed and summed up.
+//! A recorded run: what the recorder wrote in the user's process, attributed and summarized.
 //!
-//! [`record`] is the recorder's own account, [`attribution`] joins it with PyTorch's memory
+//! [`record`] is the recorder's own record, [`attribution`] joins it with PyTorch's memory
 //! history into labels, and [`summary`] is what `oomph run` prints and writes.
 
 pub mod attribution;

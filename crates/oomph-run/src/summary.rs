@@ -1,4 +1,4 @@
-//! What a run comes to: the verdict, and where the memory goes.
+//! The summary of a run: the verdict, and where the memory goes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
 use crate::record::{LeverReport, Record};
 use crate::rhythm::{Growth, Rhythm, rhythm};
 
-/// Version of the JSON. Fields may be added; a change of meaning is a new number.
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 pub const FORMAT: &str = "oomph.run/1";
 
 /// Shares of [`Summary::timeline`]: more than a terminal has columns.
@@ -53,26 +53,26 @@ pub struct GpuSummary {
     pub name: String,
     /// Its memory, as the driver reports it.
     pub memory_bytes: u64,
-    /// What is left of it for the allocator: memory less what lies outside the allocator.
+    /// What is left for the allocator: memory minus what is outside the allocator.
     pub usable_bytes: u64,
     /// Whether it is a virtual one.
     pub r#virtual: bool,
 }
 
-/// The greatest amounts, each at its own moment.
+/// The peak amounts, each at its own moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Peak {
     /// In tensors.
     pub allocated_bytes: u64,
     /// Held by PyTorch's allocator.
     pub reserved_bytes: u64,
-    /// Held by the process: reserved and what lies outside the allocator.
+    /// Held by the process: reserved and outside the allocator.
     pub used_bytes: u64,
     /// Whether the job may need more: it was not seen to its end, nor in a steady state.
     pub lower_bound: bool,
 }
 
-/// A row of a table: who, and how much at the peak.
+/// A row of a table: a name, and its bytes at the peak.
 #[derive(Debug, Clone, Serialize)]
 pub struct Share {
     /// The module, operator, phase or place.
@@ -81,7 +81,7 @@ pub struct Share {
     pub bytes: u64,
 }
 
-/// The greatest amount within a phase or a step.
+/// The peak within a phase or a step.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepPeak {
     /// The step, counted from 1; 0 is before the first.
@@ -101,7 +101,7 @@ pub struct Oom {
     pub module: Option<String>,
     /// The user's own line, `file:line`, where known.
     pub location: Option<String>,
-    /// What the allocator asked the driver for.
+    /// What the allocator requested from the driver.
     pub requested_bytes: u64,
     /// How much more than the GPU's memory the job would have used; `null` if it was not measured.
     pub short_bytes: Option<u64>,
@@ -109,7 +109,7 @@ pub struct Oom {
     pub unlimited_failure: Option<String>,
 }
 
-/// Something that the figures rest on.
+/// An assumption behind the figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Assumption {
     /// `value`, `shape`, `attribution` or `library`.
@@ -129,7 +129,7 @@ pub struct AppliedPlan {
     pub file: String,
     /// What it planned, if it says so.
     pub planned: Option<Peak>,
-    /// Where it was made for another job, GPU or version.
+    /// How its job, GPU or versions differ from this run's.
     pub warnings: Vec<String>,
 }
 
@@ -148,7 +148,7 @@ pub struct Summary {
     pub script: Vec<String>,
     /// On which GPU.
     pub gpu: GpuSummary,
-    /// The greatest amounts; where memory ran out, those of a GPU without limit.
+    /// The peak amounts; if memory ran out, those without a limit.
     pub peak: Peak,
     /// Bytes at the peak by what they hold; with what is cached and what lies outside.
     pub by_category: BTreeMap<&'static str, u64>,
@@ -168,19 +168,19 @@ pub struct Summary {
     pub step_count: u32,
     /// Where memory ran out, if it did.
     pub oom: Option<Oom>,
-    /// Times that the script met an out-of-memory error and went on.
+    /// How many out-of-memory errors the script survived.
     pub handled_oom_count: u32,
     /// How the script failed, if it did.
     pub failure: Option<String>,
-    /// What the figures rest on.
+    /// The assumptions behind the figures.
     pub assumptions: Vec<Assumption>,
-    /// Each rank of a job of several; empty for one process.
+    /// Each rank of a distributed job; empty for one process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankSummary>,
     /// The rank whose peak differs most from the others', if one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outlier: Option<Outlier>,
-    /// The rank that the others failed by.
+    /// The rank that made the others fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
     /// The plan that was applied, if one was.
@@ -197,7 +197,7 @@ pub struct Summary {
     pub versions: BTreeMap<&'static str, String>,
 }
 
-/// Sums up what `trace` (attributed) and `record` say of the busiest device. `gpu_total` is the
+/// Summarizes what `trace` (attributed) and `record` say about the busiest device. `gpu_total` is the
 /// capacity that the verdict is about.
 pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>) -> Summary {
     let device = record.busiest();
@@ -292,7 +292,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     summary
         .by_category
         .insert("cuda_context", device.outside_bytes);
-    // What others than PyTorch took: ONNX Runtime's arena, an extension's own allocations.
+    // Memory outside PyTorch: ONNX Runtime's arena, an extension's own allocations.
     let others =
         (device.peak_used_bytes).saturating_sub(device.peak_reserved_bytes + device.outside_bytes);
     if others > 0 {
@@ -402,7 +402,7 @@ fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
         all.push(Assumption {
             kind: "attribution".to_owned(),
             what: format!(
-                "the history holds the last {} events only; peaks are exact, but the peak may lie before them and its parts be unknown",
+                "the history holds only the last {} events; peaks are exact, but the peak may be earlier and its parts unknown",
                 record.max_events
             ),
             location: None,

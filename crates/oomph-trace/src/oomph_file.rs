@@ -406,7 +406,7 @@ pub(crate) fn read_input<R: Read>(
     };
     if input.next_bytes(MAGIC.len()) != Some(MAGIC.as_slice()) {
         return Err(wrong(
-            "the file does not begin like an oomph trace".to_owned(),
+            "the file does not start like an oomph trace".to_owned(),
         ));
     }
     let version = input.array().map_or(0, u16::from_le_bytes);
@@ -636,7 +636,7 @@ impl Reader {
                     self.labels.push(labels.add(label));
                 }
             }
-            // Later versions may add kinds that this one can do without.
+            // Later versions may add kinds that this one can ignore.
             _ => {}
         }
         Some(())

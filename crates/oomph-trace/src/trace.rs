@@ -27,7 +27,7 @@ pub struct Trace {
     pub strings: StringTable,
     /// Call stacks.
     pub stacks: StackTable,
-    /// What somebody who watched the job knows about each event, if anybody did.
+    /// Labels of each event, if the job was recorded.
     pub labels: Option<Labels>,
     /// Facts about the device and the process that PyTorch's snapshots lack; `oomph run` fills it.
     pub context: Context,
@@ -71,7 +71,7 @@ pub struct Segment {
 pub enum BlockState {
     /// In use by the program.
     Allocated,
-    /// Given back by the program, still awaited by another stream.
+    /// Freed by the program, but still in use by another stream.
     PendingFree,
     /// Free.
     Inactive,
@@ -141,7 +141,7 @@ impl Default for Settings {
     }
 }
 
-/// Facts that a snapshot does not hold.
+/// Facts that a snapshot lacks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Context {
     /// The device's memory.

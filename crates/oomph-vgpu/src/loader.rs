@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::inner;
 
-/// What the hook does next: return `handle`, or jump to `next` where that is null.
+/// What the hook does next: return `handle`, or jump to `next` if that is null.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Choice {
@@ -79,7 +79,7 @@ fn system_symbol() -> usize {
     })
 }
 
-/// What `find` finds, asked until it finds something. Without a lock, as the loader may be at work.
+/// The result of `find`, repeated until it succeeds. Without a lock, because the loader may be active.
 fn once(cache: &AtomicUsize, find: impl FnOnce() -> usize) -> usize {
     let known = cache.load(Ordering::Relaxed);
     if known != 0 {
@@ -144,7 +144,7 @@ unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
     }
 }
 
-/// `dlopen`, which resolves names by who calls it: the C library's is jumped to, so that it sees
+/// `dlopen` resolves names relative to its caller, so this jumps to the C library's function, which then sees
 /// the caller and not this function.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]

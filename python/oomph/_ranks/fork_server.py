@@ -1,16 +1,16 @@
-"""Ranks that are forked from one process which has imported torch already.
+"""Forks ranks from one process that has already imported torch.
 
 A launcher (torchrun, accelerate) starts each rank as `python -u script.py`, and each imports torch
-by itself: seconds of a core and a third of a GiB of memory. Below `oomph run` the launcher's
-`subprocess.Popen` asks a server for it, which was started by the same interpreter in the same
-environment and has imported torch, but never touched CUDA. It forks twice and the process in
-between ends, so that the launcher adopts the rank (`PR_SET_CHILD_SUBREAPER`): its exit status,
-signals and process id are those of a child that it started itself.
+by itself: seconds of a core and a third of a GiB of memory. Under `oomph run` the launcher's
+`subprocess.Popen` requests the rank from a server, which the same interpreter started in the same
+environment and which has imported torch, but never used CUDA. The server forks twice and the process in
+between exits, so the launcher adopts the rank (`PR_SET_CHILD_SUBREAPER`): its exit status,
+signals and process id are those of a child that the launcher started itself.
 
-To the script it is an ordinary start. Torch is not in `sys.modules` until the script imports it, and
-where something differs that torch read when it was imported (variables of the environment, a file of
-the script's directory that takes a library's name), the process executes Python after all, as the
-launcher would have done. All that forked ranks share and others do not is the seed of string hashes.
+The script sees an ordinary start. Torch is not in `sys.modules` until the script imports it. If
+something differs that torch read on import (environment variables, a file in
+the script's directory with a library's name), the process executes Python after all, as the
+launcher would have done. Forked ranks differ from others only in sharing the seed of string hashes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             while os.getppid() == server:
                 os.sched_yield()
             if os.getppid() != request["launcher"]:
-                connection.sendall(b"0")  # nobody adopted it
+                connection.sendall(b"0")  # it was not adopted
                 os._exit(1)
             own = os.getpid()
             for number, stream in enumerate(streams):
@@ -75,7 +75,7 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
 
 
 class _Imported:
-    """Gives the script torch when it imports it, as the finder of a module that was loaded before."""
+    """Provides the loaded torch when the script imports it."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         """Take torch out of `sys.modules`."""
@@ -98,7 +98,7 @@ class _Imported:
 
     def give_back(self) -> None:
         """The script imports torch."""
-        # What it set before may be something that torch reads at that moment.
+        # The script may have set variables that torch reads on import.
         if launcher.early(os.environ) != launcher.early(self._request["environment"]):
             start_plainly(self._request)
         sys.meta_path.remove(self)
@@ -130,7 +130,7 @@ def start_plainly(request: dict[str, Any]) -> None:
 
 
 def _shadowed(directory: str) -> bool:
-    """Whether a file beside the script takes the name of something that is imported already."""
+    """Whether a file beside the script has the name of a module that is already imported."""
     try:
         entries = os.listdir(directory)
     except OSError:
@@ -169,7 +169,7 @@ def _become(request: dict[str, Any]) -> str:
     forked = torch.cuda._is_in_bad_fork() or is_forked()
     if forked or _shadowed(sys.path[0]) or not os.path.isfile(script):
         start_plainly(request)
-    # Generators that draw their seed when they are made; Python's own does so in each fork by itself.
+    # Generators that draw their seed on creation; Python's own reseeds in each fork.
     torch.default_generator.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()

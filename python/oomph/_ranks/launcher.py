@@ -23,9 +23,9 @@ from oomph import _protocol
 from oomph._protocol import File, RunDirectory
 
 _PATIENCE = 180
-"""Seconds that the server may take to import torch, or to fork."""
+"""The time limit for the server to import torch, or to fork, in seconds."""
 
-# Nothing that is imported here reads these when it is imported.
+# No module imported here reads these on import.
 _LATE = re.compile(
     r"RANK|(LOCAL|GROUP|ROLE|NODE)_RANK|ROLE_NAME|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|MASTER_(ADDR|PORT)"
     r"|CUDA_VISIBLE_DEVICES|(TORCH_)?NCCL_\w+"
@@ -45,21 +45,21 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 def early(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that must be the same where torch is imported."""
+    """The variables that must be the same when torch is imported."""
     return {name: value for name, value in environment.items() if not _LATE.fullmatch(name)}
 
 
 def _is_single(environment: Mapping[str, str]) -> bool:
-    """Whether what torch brings starts no threads when it is imported: they would not be forked."""
+    """Whether importing torch starts no threads: they would not survive the fork."""
     return environment.get("OMP_NUM_THREADS") == "1"
 
 
 class _Unavailable(Exception):
-    """A rank cannot be forked; it is started as ever."""
+    """A rank cannot be forked; it starts normally."""
 
 
 class _Client:
-    """The server as the launcher sees it."""
+    """The launcher's handle of the server."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Start a server for ranks with this environment. It imports torch meanwhile."""
@@ -99,14 +99,14 @@ class _Client:
         return reply
 
     def close(self) -> None:
-        """End the server, whatever it is at: it holds nothing."""
+        """End the server at any time: it holds nothing."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
 
 
 def _how(status: int) -> str:
-    """In words how a process ended, by what `subprocess` says of it."""
+    """How a process ended in words, from its return code."""
     if status >= 0:
         return f"it ended with exit status {status}"
     try:
@@ -128,9 +128,9 @@ def _set_child_subreaper(value: int) -> None:
 
 
 class Launcher:
-    """Lets the ranks that this process starts by `subprocess.Popen` be forked.
+    """Forks the ranks that this process starts with `subprocess.Popen`.
 
-    How each of them ended is written beside its record, which one that was killed does not leave.
+    Writes how each of them ended beside its record, since a killed rank leaves none.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -191,7 +191,7 @@ class Launcher:
         subprocess.Popen._handle_exitstatus = handle_exit_status  # type: ignore[attr-defined]
 
     def _request(self, given: dict[str, Any]) -> dict[str, Any] | None:
-        """What the server is to be asked, or None where a rank cannot be forked or is none."""
+        """The request to the server, or None if a process cannot be forked or is not a rank."""
         argv = given["args"]
         environment = os.environ if given["env"] is None else given["env"]
         plain = (

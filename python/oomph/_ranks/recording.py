@@ -1,4 +1,4 @@
-"""Ranks that launchers start: each is recorded in a directory of its own.
+"""Records ranks that launchers start, each in its own directory.
 
 `oomph run -- torchrun … train.py` starts the launcher as it is; `_hook/sitecustomize.py` comes into
 every Python process below it and calls `begin`, which records those that are ranks.
@@ -16,7 +16,7 @@ import threading
 import warnings
 from typing import Any
 
-from oomph import _protocol
+from oomph import _protocol, levers
 from oomph._protocol import Refused, RunDirectory
 from oomph._ranks.launcher import Launcher
 from oomph._recorder.session import Session, outcome_of
@@ -30,10 +30,10 @@ def is_recorded() -> bool:
 
 
 def _name() -> str | None:
-    """What this process is called as a rank, or None if it is none.
+    """The name of this process as a rank, or None if it is not one.
 
-    Launchers (torchrun, accelerate, Lightning) tell ranks by their environment; scripts that start
-    their ranks themselves use `multiprocessing`, and are known by their first use of the GPU.
+    Launchers (torchrun, accelerate, Lightning) identify ranks by their environment. Scripts that start
+    their ranks themselves use `multiprocessing`; their ranks are identified at the first use of the GPU.
     """
     arguments = sys.orig_argv
     if any("compile_worker" in word for word in arguments):
@@ -49,7 +49,7 @@ def _name() -> str | None:
 
 
 def begin() -> None:
-    """Record this process, if it is a rank; if it may be a launcher, let its ranks be forked."""
+    """Record this process if it is a rank; if it may be a launcher, prepare to fork its ranks."""
     global _recorded
     known = os.environ.pop(_protocol.LAUNCHER, None)
     name = _name()
@@ -59,15 +59,13 @@ def begin() -> None:
     try:
         settings = run.settings()
     except (OSError, ValueError):
-        return  # the run that this process was started by is over
+        return  # the run that started this process is over
     except Refused as refusal:
         if name is not None:
             os._exit(run.refuse(refusal))
         return  # its ranks will refuse
     if name is None:
-        if any(lever["name"] == "shard" for lever in settings.levers):
-            # One process numbers the words of a set in some order; its ranks must in the same.
-            os.environ.setdefault("PYTHONHASHSEED", "0")
+        levers.prepare(settings.levers)
         if settings.fork:
             launcher = Launcher(run)
             launcher.install()
@@ -91,9 +89,9 @@ def begin() -> None:
 
 
 def _outlived(run: RunDirectory) -> None:
-    """End this process when the run is gone, by whatever: its command holds the lock until then.
+    """End this process when the run has ended for any reason: its command holds the lock until then.
 
-    Its launcher may live on, and may have started this rank from a thread that has ended:
+    Its launcher may survive, and may have started this rank from a thread that has ended:
     `PR_SET_PDEATHSIG` would be wrong for both.
     """
     if run.is_released(wait=True):
@@ -101,7 +99,7 @@ def _outlived(run: RunDirectory) -> None:
 
 
 class _End:
-    """Sees how a script ends that Python itself runs."""
+    """Observes how a script that Python itself runs ends."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -127,15 +125,16 @@ class _End:
 
     def _finish(self) -> None:
         if os.getpid() == self._process:
-            levers = sys.modules.get("oomph.levers._shared.base")
-            if levers is not None and levers.CannotApply.last is not None:
-                self._outcome = outcome_of(levers.CannotApply.last)
+            # Python itself runs the script, and does not tell of a `SystemExit`.
+            applied = self._session.recorder.levers if self._session.recorder else None
+            if applied is not None and applied.refusal is not None:
+                self._outcome = outcome_of(applied.refusal)
             self._session.finish(self._outcome)
 
     def _watch_termination(self) -> None:
-        """Write the record when a launcher ends this rank because another one failed.
+        """Write the record when a launcher terminates this rank because another one failed.
 
-        By a thread: the main thread may be inside of a collective, waiting for that other rank.
+        In a thread, because the main thread may be inside a collective, waiting for that other rank.
         """
         if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             return

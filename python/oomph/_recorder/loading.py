@@ -1,4 +1,4 @@
-"""Weights that are read, moved or cast are what a job loads."""
+"""Reading, moving and casting weights is the phase `load`."""
 
 from __future__ import annotations
 

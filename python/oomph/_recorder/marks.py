@@ -27,7 +27,7 @@ class Marks:
         """Nothing is known yet."""
         self.marks: list[tuple[str, int, int, str]] = []
         """Kind, time in microseconds, address, name of the module that owns it."""
-        # Weak: whoever watches must not keep alive.
+        # Weak: an observer must not keep objects alive.
         self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -51,7 +51,7 @@ class Marks:
             self._model(root)
 
     def sharded_parameters(self) -> None:
-        """Parameters that ranks have dealt out since their model was named are others now."""
+        """Parameters that were sharded since their model was named are different objects now."""
         for root in self._models:
             if any(hasattr(p, "_local_tensor") for p in root.parameters()):
                 self._model(root)

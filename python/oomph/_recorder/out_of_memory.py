@@ -84,7 +84,7 @@ class OutOfMemory:
             self._layer.before = next_operator
 
     def outside_allocator(self, error: BaseException, requested: int) -> None:
-        """Something that takes memory by itself got none, and raises `error`."""
+        """Something outside PyTorch's allocator ran out of memory, and raises `error`."""
         self._raised_outside = error
         used = library.usage(0) if self._virtual else None
         self._note(
@@ -99,10 +99,10 @@ class OutOfMemory:
         self.last = dict(what, step=progress.step, time=now(), forwards=progress.forwards)
 
     def _capture(self) -> None:
-        """Keep the history at this very moment: a real job may not live to write its record.
+        """Save the history now: a real job may not survive to write its record.
 
-        A script that meets many of these errors on purpose (it looks for its batch size) is not
-        slowed by more than a tenth.
+        Scripts that cause many of these errors on purpose (to search for a batch size) slow down by at
+        most a tenth.
         """
         began = time.monotonic()
         if began < self._next_capture:

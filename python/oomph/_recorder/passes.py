@@ -53,7 +53,7 @@ class Passes:
             self._with_graph = True
 
     def end_outside(self) -> None:
-        """A pass of something that is no module of PyTorch's is over."""
+        """A pass of something other than a PyTorch module is over."""
         if not self._progress.running and not self._progress.trains:
             self._progress.say(INFERENCE)
             self._progress.end_pass()

@@ -17,11 +17,11 @@ from typing import Any
 from oomph._virtual_gpu.library import library
 
 _LOOKS = 20.0
-"""Seconds that the watchdog is given to see that collectives are done; it looks every tenth of one."""
+"""Seconds to let the watchdog see that collectives are done; it checks every tenth of a second."""
 
 
 def watch_ranks(recorder: Any) -> None:
-    """Torch is imported: learn which rank this is, and say on the board how it ends."""
+    """Torch is imported: find out which rank this is, and write to the board how it ends."""
     gpu = library() if recorder.virtual else None
     if gpu is not None:
         gpu.oomph_vgpu_join(int(os.environ.get("RANK") or -1))
@@ -53,7 +53,7 @@ def watch_ranks(recorder: Any) -> None:
         how = outcome.get("message") or f"exit status {outcome['status']}"
         if recorder.oom is not None and failed:
             how = f"out of memory in step {recorder.oom['step'] + 1}, {recorder.oom['phase']}"
-        # The end may come before the second forward pass does: whoever ends a process group waits for
+        # The script may end before its second forward pass: destroying a process group waits for
         # the watchdog.
         gpu.oomph_vgpu_hold(0)
         gpu.oomph_vgpu_leave(int(failed), how.split("\n")[0].encode()[:500])
@@ -63,18 +63,18 @@ def watch_ranks(recorder: Any) -> None:
 
 
 def _watchdog_has_seen(group: Any) -> None:
-    """Wait until NCCL's watchdog has let go of everything that is done."""
-    # Not for ever: another rank may be gone. Other backends than NCCL's have no watchdog.
+    """Wait until NCCL's watchdog has released everything that is done."""
+    # Not forever: another rank may be gone. Backends other than NCCL have no watchdog.
     _at_most(_LOOKS, group._wait_for_pending_works, RuntimeError)
 
 
 def _settle_first_buckets(recorder: Any, gpu: Any) -> None:
     """Decide a race that DistributedDataParallel has with PyTorch's watchdog of collectives.
 
-    Before its second forward pass it makes new buckets for gradients; the old ones live on until the
-    watchdog, which looks every tenth of a second, has seen that their collectives are done. On real
-    GPUs that was mostly so where gradients lie beside the buckets, and mostly not where they are
-    views of them (`bench/distributed`).
+    Before its second forward pass it makes new buckets for gradients; the old ones stay alive until the
+    watchdog, which checks every tenth of a second, has seen that their collectives are done. On real
+    GPUs the watchdog was mostly in time if gradients are separate from the buckets, and mostly late if they
+    are views of them (`bench/distributed`).
     """
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -99,8 +99,8 @@ def _settle_first_buckets(recorder: Any, gpu: Any) -> None:
                 what = "still held in" if views else "given back before"
                 recorder.assumptions.add(
                     "timing",
-                    f"the first gradient buckets of DistributedDataParallel are taken to be {what} "
-                    "step 2; on a real GPU a race of PyTorch's threads decides",
+                    f"the first gradient buckets of DistributedDataParallel are assumed to be {what} "
+                    "step 2; on a real GPU this depends on a race between PyTorch's threads",
                     "",
                 )
 
@@ -108,7 +108,7 @@ def _settle_first_buckets(recorder: Any, gpu: Any) -> None:
 
 
 def _at_most(seconds: float, wait: Callable[[], Any], ignored: type[Exception]) -> None:
-    """Call `wait` and go on when it is done, has raised what is `ignored`, or has taken so long."""
+    """Call `wait`, and continue when it is done, raises an `ignored` error, or times out."""
 
     def run() -> None:
         with contextlib.suppress(ignored):
@@ -120,16 +120,16 @@ def _at_most(seconds: float, wait: Callable[[], Any], ignored: type[Exception]) 
 
 
 def end_process_groups() -> None:
-    """Destroy the process groups that the script leaves, as far as that takes a few seconds.
+    """Destroy the process groups that the script leaves, within a few seconds.
 
-    Something in a model often holds them until after Python has ended. Then NCCL's watchdog, a
-    thread that looks at collectives every tenth of a second, may call CUDA while the process is torn
-    down around it, and takes the rank down with an error or a bad address. On busy processors a rank
-    is being torn down for long enough to meet that.
+    Models often keep them alive until after Python's finalization. Then NCCL's watchdog, a
+    thread that checks collectives every tenth of a second, may call CUDA during the teardown of the process
+    and crash the rank. On busy processors the teardown
+    takes long enough for that.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
 
-    # A collective that other ranks never joined would be waited for.
+    # It would wait for a collective that other ranks never joined.
     _at_most(5.0, distributed.destroy_process_group, Exception)

@@ -25,7 +25,7 @@ allocations tell what they are."""
 
 
 class StepsDone(SystemExit):
-    """Ends the script after the asked number of steps: as `sys.exit(0)` would, so that it cleans up."""
+    """Ends the script after the requested number of steps, as `sys.exit(0)` would, so that it cleans up."""
 
     def __init__(self) -> None:
         """Exit status 0."""

@@ -35,7 +35,7 @@ from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.values import ValueLayer
 
 FORMAT = "oomph.record/1"
-"""Version of `record.json`; fields may be added, a change of meaning is a new number."""
+"""Version of `record.json`; adding fields keeps it, changing their meaning does not."""
 
 MAX_EVENTS = 4_000_000
 """The history's length: beyond it PyTorch forgets the oldest events, and the record says so."""
@@ -47,7 +47,7 @@ class Recorder:
     """Watches this process as `settings` say, and leaves its record in `directory`."""
 
     def __init__(self, settings: Settings, directory: RunDirectory) -> None:
-        """Nothing is touched before `start`."""
+        """Changes nothing before `start`."""
         self.settings = settings
         self.directory = directory
         self.process = os.getpid()
@@ -76,13 +76,13 @@ class Recorder:
 
     @property
     def oom(self) -> dict[str, Any] | None:
-        """The last time the allocator gave up, if it has."""
+        """The last out-of-memory error, if any."""
         return self.out_of_memory.last
 
     # ---- beginning ----
 
     def start(self) -> None:
-        """Install all hooks. CUDA itself is left alone until the script uses it."""
+        """Install all hooks. Does not initialize CUDA."""
         torch.cuda._lazy_call(self._cuda_starts)
         self.layer.before = self._scopes.label
         self.layer.install()
@@ -100,7 +100,7 @@ class Recorder:
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        """A child is not this run; and where CUDA has begun before the fork, it cannot be used."""
+        """A child process is not part of this run, and cannot use CUDA if it was initialized before the fork."""
         self.layer.before = None
         self._progress.last_step = None
         self._modules.stop()
@@ -149,7 +149,7 @@ class Recorder:
             told(outcome)
         self.layer.before = None
         self._scopes.finish()
-        # Others than PyTorch may have used it.
+        # Code other than PyTorch may have used it.
         usage = self._usage(0)
         used_cuda = torch.cuda.is_initialized() or (usage is not None and usage.peak > 0)
         if not used_cuda and self.settings.several and self.rank is None:
@@ -206,7 +206,7 @@ class Recorder:
         )
 
     def _usage(self, index: int) -> library.Usage | None:
-        """A virtual GPU's memory, all told."""
+        """All memory in use on a virtual GPU."""
         return library.usage(index) if self.virtual else None
 
 

@@ -1,9 +1,9 @@
 """One rank of a large job by itself: `oomph run --world-size 1024 --ranks 0,511 script.py`.
 
-The other ranks are absent. The store that ranks find each other by answers for them, groups on the
-CPU do nothing, and the virtual NCCL takes them to be like this rank. What stands in the memory of
-the CPU only to be moved to the GPU is never written: a model too large for this machine can be
-built as the script builds it.
+The other ranks are absent. The rendezvous store answers for them, process groups on the
+CPU do nothing, and the virtual NCCL assumes that they behave like this rank. Large CPU tensors
+are never written, so the script can build a model that is too large for this
+machine.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 _UNIQUE_ID_BYTES = 128
-"""What NCCL names a communicator by; the one value that a rank must get from another."""
+"""NCCL's unique id of a communicator, the only value that a rank must get from another."""
 
 
 _kept: list[Any] = []
 
 
 class _Store(dist.Store):  # type: ignore[misc, name-defined]
-    """A store on which nobody is waited for."""
+    """A store that waits for no other rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Store(dist.Store):  # type: ignore[misc, name-defined]
         return all(key in self._values for key in keys)
 
     def wait(self, keys: list[str], timeout: Any = None) -> None:
-        """Whoever is waited for has come."""
+        """The key is already there."""
 
     def delete_key(self, key: str) -> bool:
         return self._values.pop(key, None) is not None
@@ -85,7 +85,7 @@ class _Store(dist.Store):  # type: ignore[misc, name-defined]
 
 
 def _backend(given: Any) -> str:
-    """The same backends, but on the CPU one that does nothing."""
+    """The same backends, except one on the CPU that does nothing."""
     name = "cpu:fake,cuda:nccl" if given is None else str(given).lower()
     return name.replace("gloo", "fake").replace("mpi", "fake")
 
@@ -126,7 +126,7 @@ def install(recorder: Any) -> None:
     @functools.wraps(send_objects)
     def broadcast_object_list(objects, src=None, group=None, *args, **kwargs):
         recorder.assumptions.add(
-            "ranks", "objects that an absent rank would have sent are taken to be this rank's", ""
+            "ranks", "objects from absent ranks are assumed to equal this rank's", ""
         )
 
     for module in (c10d, dist):
@@ -140,7 +140,7 @@ def install(recorder: Any) -> None:
 
 
 def leave_unwritten(name: str, args: tuple) -> Any:
-    """What an operator on a large floating tensor of the CPU gives, without its contents.
+    """The result of an operator on a large floating-point CPU tensor, without its contents.
 
     `NotImplemented` for all others. `name` is the operator's.
     """
@@ -153,7 +153,7 @@ def leave_unwritten(name: str, args: tuple) -> Any:
 
 
 _LARGE = 1 << 20
-"""Elements of the largest tensor of the CPU that is written as ever."""
+"""The largest CPU tensor that is still written, in elements."""
 
 _WRITES = {
     f"aten::{name}_"

@@ -47,7 +47,7 @@ class Scopes:
         self._nodes: dict[int, tuple[str, int]] = {}
         self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
         self._local = threading.local()
-        # Torch before 2.10 keeps no metadata with an allocation; there its stack carries the scope.
+        # Torch before 2.10 stores no metadata with an allocation; there the stack carries the scope.
         self._set_metadata = getattr(torch._C, "_cuda_setMemoryMetadata", None)
         self._frames: dict[int, Any] = {}
         self.in_stacks = self._set_metadata is None

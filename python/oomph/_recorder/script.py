@@ -32,7 +32,7 @@ def run_script(path: str) -> None:
 
 
 def without_own_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """The traceback as it would be without oomph: its frames are not the user's."""
+    """The traceback without oomph's own frames."""
     frames: list[types.TracebackType] = []
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename

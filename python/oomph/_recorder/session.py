@@ -16,7 +16,7 @@ from oomph._virtual_gpu.library import Unusable, library
 
 
 class Session:
-    """This process under the recorder: it wakes up when the script imports torch."""
+    """This process under the recorder, which starts when the script imports torch."""
 
     def __init__(self, settings: Settings, directory: RunDirectory) -> None:
         """The recorder's files go into `directory`. Nothing is touched before `begin`."""
@@ -25,11 +25,11 @@ class Session:
         self.recorder: Any = None
         self._torch: tuple[str, str | None] = ("", None)
         self.hard_exit = os._exit
-        # A record that one thread is writing must be done before another ends the process.
+        # One thread must finish writing the record before another ends the process.
         self._writing = threading.RLock()
 
     def begin(self) -> None:
-        """Watch for torch. Raise `Refused` if the virtual GPU cannot play for the installed one."""
+        """Wait for the import of torch. Raise `Refused` if the virtual GPU does not support the installed version."""
         settings = self.settings
         levers.prepare(settings.levers)
         self._torch = check_torch(settings.virtual, settings.unsupported)
@@ -65,7 +65,7 @@ class Session:
         if any(size is not None for size in settings.resize.values()):
             from oomph._recorder.resize import Resize
 
-            # Before the recorder, which is to see the job as it is then.
+            # Before the recorder, which must see the changed job.
             resize = Resize(**settings.resize)
             resize.install()
         recorder = Recorder(settings, self.directory)
@@ -101,12 +101,13 @@ class Session:
         self.hard_exit(status)
 
     def failed_with(self, error: BaseException) -> dict[str, Any]:
-        """The script ended with `error`: the outcome that it comes to."""
+        """The outcome of a script that ended with `error`."""
         if self.recorder:
             self.recorder.failed_with(error)
         return dict(
-            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000]
-        )
+            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000],
+            blame=getattr(error, "oomph_blame", None),
+        )  # fmt: skip
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write the record; once."""
@@ -119,10 +120,10 @@ class Session:
 
 
 def outcome_of(stop: SystemExit) -> dict[str, Any]:
-    """How a script ends that exits by itself."""
-    refusal = getattr(stop, "oomph_refusal", None)
-    if refusal is not None:
+    """The outcome of a script that calls `sys.exit`."""
+    blame = getattr(stop, "oomph_blame", None)
+    if blame is not None:
         # A lever cannot be applied; `oomph run` says why.
-        return dict(kind="refused", status=2, type="CannotApply", message=refusal)
+        return dict(kind="refused", status=2, type="CannotApply", message=str(stop), blame=blame)
     status = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     return dict(kind="finished" if status == 0 else "exit", status=status)

@@ -13,10 +13,10 @@ import sys
 from oomph._protocol import Refused
 
 SUPPORTED = {(2, 8): 12, (2, 11): 13, (2, 15): 13}
-"""Releases of torch that the virtual GPU was proved with, and the CUDA of each: those that passed
+"""Supported releases of torch and the CUDA version of each: those that passed
 every job of `make test-matrix`.
 
-A release's patches (2.8.1) differ by fixes only and count as it; pre-releases do not."""
+Patch releases (2.8.1) contain only fixes and count as their release; pre-releases do not."""
 
 
 def _installed_torch() -> tuple[str, str | None]:
@@ -41,7 +41,7 @@ def _installed_torch() -> tuple[str, str | None]:
 
 
 def is_supported(version: str, cuda: str | None) -> bool:
-    """Whether the virtual GPU was proved with this torch and the CUDA that it was built for."""
+    """Whether the virtual GPU supports this torch and the CUDA that it was built for."""
     # 2.8.0, 2.8.1+cu128; not 2.8.0a0+git, 2.8.0.dev20250601.
     match = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)?(\+.*)?", version)
     if match is None or cuda is None:
@@ -50,7 +50,7 @@ def is_supported(version: str, cuda: str | None) -> bool:
 
 
 def check_torch(virtual: bool, unsupported: bool) -> tuple[str, str | None]:
-    """Version and CUDA of the installed torch, or `Refused` if the virtual GPU cannot play for it."""
+    """Version and CUDA of the installed torch; raises `Refused` if the virtual GPU does not support it."""
     version, cuda = _installed_torch()
     if not virtual:
         return version, cuda
@@ -64,8 +64,8 @@ def check_torch(virtual: bool, unsupported: bool) -> tuple[str, str | None]:
             f"{major}.{minor} with CUDA {of}" for (major, minor), of in SUPPORTED.items()
         )
         raise Refused(
-            f"torch {version} with CUDA {cuda} is not among the versions that the virtual GPU was "
-            f"proved with: torch {known}. Install one of them, or run it all the same with "
+            f"the virtual GPU does not support torch {version} with CUDA {cuda}. Supported are "
+            f"torch {known}. Install one of them, or run anyway with "
             "--unsupported; the result then says so."
         )
     return version, cuda

@@ -1,4 +1,4 @@
-"""What a step may change before the optimizer: saved at its beginning, put back for a retry.
+"""Saves what a step may change before the optimizer, and restores it for a retry.
 
 Random states, buffers (BatchNorm's statistics), the loss scaler and gradients. Parameters and
 optimizer state change in `optimizer.step` only: see `optimizer_guard.py`.
@@ -28,7 +28,7 @@ class Buffers:
 
     @torch.no_grad()
     def save(self) -> None:
-        """Copy all buffers. Allocates only when the buffers are others than the last time."""
+        """Copy all buffers. Allocates only if the buffers have changed since the last time."""
         owners = [
             (module, name, buffer)
             for module in self._model.modules()
@@ -49,7 +49,7 @@ class Buffers:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put the saved contents back into the same tensors, and the tensors into their modules."""
+        """Restore the saved contents into the same tensors, and the tensors into their modules."""
         for module, name, buffer in self._owners:
             module._buffers[name] = buffer
         for original, copy in zip(self._originals, self._copies, strict=True):
@@ -88,7 +88,7 @@ class ScalerState:
 
 
 class StepState:
-    """All of it for one step. Gradients are cleared at the beginning and by `restore`."""
+    """The whole state for one step. Gradients are cleared at the start and by `restore`."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Assumptions:
-    """What the run rests on without having computed it: counted by what, and where first."""
+    """The assumptions of a run: counted by kind, with the first location."""
 
     def __init__(self) -> None:
         """Start with none."""

@@ -12,7 +12,7 @@ def base_pointer(t: torch.Tensor) -> int:
     """Where the memory of `t` and its views begins.
 
     Not asked of `untyped_storage()`: the Python object for a storage counts as one more owner, and
-    autograd accumulates in place only into what nobody else owns.
+    autograd accumulates in place only into memory with a single owner.
     """
     return t.data_ptr() - int(t.storage_offset()) * t.element_size()
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 KEY = "Fake"
-"""The dispatch key that the layer sits at: below autograd, above every backend, and used by nobody.
+"""The layer's dispatch key: below autograd, above every backend, and otherwise unused.
 
 A `TorchDispatchMode` would be the usual way, but autograd takes other paths while one is active
 (`isTensorSubclassLike`): it stops accumulating gradients in place, and memory changes."""
@@ -101,22 +101,22 @@ def include(included: bool) -> None:
 
 
 def is_composite(name: str) -> bool:
-    """Whether a real run takes an operator apart: it is composed of others, and CUDA has no kernel.
+    """Whether a real run decomposes an operator: it consists of others, and CUDA has no kernel.
 
-    Asked of C++: Python knows more decompositions, which real runs do not take.
+    Queried in C++, because Python has more decompositions, which real runs do not use.
     """
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return has_kernel(name, COMPOSITE.name) and not has_kernel(name, "CUDA")
 
 
 def is_view(schema: Any) -> bool:
-    """Whether an operator's result is another description of its argument's bytes."""
+    """Whether an operator's result is a view of its argument."""
     written = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
     return not written and any(r.alias_info is not None for r in schema.returns)
 
 
 def _leave_tracing_alone() -> None:
-    """Take the layer out of the way while torch.compile traces: there are no values to compute."""
+    """Disable the layer while torch.compile traces: there are no values to compute."""
     from torch._dispatch import python as dispatch_python
     from torch._subclasses.fake_tensor import FakeTensorMode
 

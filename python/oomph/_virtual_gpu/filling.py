@@ -9,11 +9,11 @@ from oomph._virtual_gpu.limits import computable
 from oomph._virtual_gpu.operators import COMPARISON, OVERWRITES, PERMUTATION, ROUND_ROBIN, Operator
 
 RULES = {"half": 0.5, "all": 1.0, "none": 0.0}
-"""How many elements of an unknown comparison are taken to be true."""
+"""How many elements of an unknown comparison are assumed to be true."""
 
 
 def fill(op: Operator, args: tuple, outs: list[torch.Tensor], unknown: str) -> None:
-    """Give results that could not be computed a stated content instead of stale bytes."""
+    """Fill uncomputed results with defined contents instead of stale bytes."""
     for t in outs:
         if not t.is_cuda or t.numel() == 0 or not computable(t):
             continue
@@ -42,7 +42,7 @@ def fill(op: Operator, args: tuple, outs: list[torch.Tensor], unknown: str) -> N
 def _fill_comparison(alias: torch.Tensor, op: Operator, args: tuple, unknown: str) -> None:
     name = op.name.rsplit("::")[-1].rstrip("_")
     same = len(args) > 1 and args[0] is args[1]
-    # Unknown floats are taken to be finite: x == x holds, and nothing equals infinity.
+    # Unknown floats are assumed to be finite: x == x holds, and nothing equals infinity.
     if name in ("isnan", "isinf") or (same and name in ("ne", "lt", "gt")):
         alias.fill_(False)
     elif same:
@@ -87,7 +87,7 @@ def sized_by_rule(func, op, args: tuple, kwargs: dict, share: float):
         shape = torch.Size(
             [int(n * share) if at == dim % source.dim() else n for at, n in enumerate(source.shape)]
         )
-    # As evenly as can be: what is kept appears equally often.
+    # As evenly as possible: everything kept appears equally often.
     kept = max(1, int(total * share))
     counted, numbered = given.get("return_counts"), given.get("return_inverse")
     return (
@@ -109,7 +109,7 @@ def spread(shape: torch.Size, count: int) -> torch.Tensor:
 
 
 def _fill_round_robin(alias: torch.Tensor, op: Operator, args: tuple) -> None:
-    """Indices as even as they can be: row i gets i*k, i*k+1, … modulo the number of choices."""
+    """Indices distributed evenly: row i gets i*k, i*k+1, … modulo the number of choices."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if source is None or source.dim() == 0:
         alias.zero_()

@@ -44,7 +44,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class Unusable(RuntimeError):
-    """There is no virtual GPU in this process, or it speaks another version of the interface."""
+    """There is no virtual GPU in this process, or its interface has another version."""
 
 
 def is_loaded() -> bool:

@@ -7,18 +7,18 @@ import torch
 from oomph._virtual_gpu.operators import PRODUCTS, Operator
 
 FLOAT_LIMIT = 1 << 18
-"""Elements of the largest floating tensor that is computed: what programs decide by is small."""
+"""The largest floating-point tensor to compute, in elements: programs branch on small ones."""
 
 WIDE_LIMIT = 1 << 22
-"""Elements of the largest floating tensor that is computed where it follows from known values only:
-boxes, anchors, time tables. It is never filled or drawn, so that weights cost no memory."""
+"""The largest floating-point tensor to compute if it depends only on known values, in elements:
+boxes, anchors, time tables. Never for fills and random draws, so that weights cost no memory."""
 
 PRODUCT_LIMIT = 1 << 28
-"""Multiplications of the largest matrix product or convolution that is computed: some 10 ms of a
-CPU. Programs do not decide by what is longer, and it would take longer than the whole run."""
+"""The largest matrix product or convolution to compute, in multiplications: some 10 ms of a
+CPU. Programs do not branch on larger ones, which would take longer than the whole run."""
 
 INTEGRAL_BYTES = 64 << 20
-"""Bytes of the largest integral tensor that is computed: a mask of 8192 x 8192 booleans."""
+"""The largest integral tensor to compute, in bytes: a mask of 8192 x 8192 booleans."""
 
 
 def computable(t: torch.Tensor) -> bool:

@@ -34,7 +34,7 @@ PRODUCTS = {
     "aten::convolution": 1, "aten::convolution_backward": 2,
 }  # fmt: skip
 
-# How an integral result that follows from unknown floats is filled.
+# How an integral result that depends on unknown floats is filled.
 ROUND_ROBIN, PERMUTATION, COMPARISON = "round robin", "permutation", "comparison"
 _FILLS = {
     **dict.fromkeys(
@@ -69,7 +69,7 @@ CHECKS = {
 
 
 class Operator:
-    """What is known of one operator, worked out once."""
+    """Properties of one operator, computed once."""
 
     __slots__ = ("composite", "fill", "mutated", "name", "random", "reads", "special", "view")
 

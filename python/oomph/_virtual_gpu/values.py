@@ -1,12 +1,12 @@
-"""Values that programs read are real: small and integral tensors are computed on the CPU.
+"""Computes small and integral tensors on the CPU, so that values which programs read are real.
 
-The kernels of a virtual GPU do nothing, but programs choose their path by values: masks that are
+The kernels of a virtual GPU do nothing, but programs branch on values: masks that are
 all true, counts, lengths, indices, flags. `ValueLayer` runs every operator as it is, on the virtual
 GPU, for its memory; then, where the result is small or integral, runs it again on the CPU over the
 very bytes that stand for device memory.
 
-What nobody computed (large floats and what follows from them) reads as zeros. A value that follows
-from such floats but steers the program (a comparison, an index, a count) is filled by a rule that
+Uncomputed values (large floats and what depends on them) read as zeros. A value that depends
+on such floats but steers the program (a comparison, an index, a count) follows a rule that
 the user chooses, and each such read is reported with the script's line.
 """
 
@@ -97,7 +97,7 @@ class ValueLayer:
         self._ops: dict[Any, Operator] = {}
 
     def install(self) -> None:
-        """Watch this thread, the threads that Python starts from now on, and autograd's."""
+        """Activate in this thread, in threads that Python starts from now on, and in autograd's."""
         dispatch.install(self)
         original = threading.Thread.run
 
@@ -109,9 +109,9 @@ class ValueLayer:
         self._watch_compiled_code()
 
     def _watch_compiled_code(self) -> None:
-        """Give the buffers of compiled code a stated content, zero, instead of stale bytes.
+        """Fill the buffers of compiled code with zeros instead of stale bytes.
 
-        That code takes its buffers past the dispatcher, and its kernels do nothing.
+        That code allocates its buffers without the dispatcher, and its kernels do nothing.
         """
         try:
             from torch._C._dynamo import guards
@@ -138,7 +138,7 @@ class ValueLayer:
         self._replace_host = replace
 
     def leave(self) -> None:
-        """Step aside in a process forked off, where CUDA cannot be used: DataLoader's workers."""
+        """Deactivate in forked processes, where CUDA cannot be used: DataLoader's workers."""
         self._gone = True
         self.before = None
         dispatch.include(False)
@@ -246,7 +246,7 @@ class ValueLayer:
             if unanswered and op.name not in CHECKS:
                 self.assumptions.add(
                     "value",
-                    f"{op.name} read a value back from the device; zero was given",
+                    f"{op.name} read a value back from the device; it got zero",
                     user_line(),
                 )
         self._settle(func, op, args, kwargs, out)
@@ -257,7 +257,7 @@ class ValueLayer:
         if op.name == "aten::_amp_foreach_non_finite_check_and_unscale_":
             self.assumptions.add(
                 "value",
-                "gradients are taken to be finite: the gradient scaler skips no step",
+                "gradients are assumed to be finite: the gradient scaler skips no step",
                 user_line(),
             )
 
@@ -355,7 +355,7 @@ class ValueLayer:
             self._refused.add(func)  # no such operator on the CPU
             return False
         except (RuntimeError, IndexError, TypeError, ValueError):
-            return False  # not for these types or values: what it gives stays unknown
+            return False  # not for these types or values: the result stays unknown
 
     def _to_cpu(self, value):
         if isinstance(value, torch.Tensor):
@@ -373,8 +373,8 @@ class ValueLayer:
         return value
 
     def _run_random(self, func, cpu_args, cpu_kwargs, given, out):
-        """Draw what follows from the device's random state: a program that goes back to an earlier
-        state draws the same again. The script's CPU random state stays as it would be."""
+        """Draw from the device's random state: a program that restores an earlier
+        state draws the same numbers again. The script's CPU random state does not change."""
         generator = next((g for g in given if isinstance(g, torch.Generator)), None)
         if generator is None:
             device = next((t.device.index for t in tensors(out, []) if t.is_cuda), 0)
@@ -410,9 +410,7 @@ class ValueLayer:
     def _leaves_device(self, op, args) -> None:
         source = args[1] if op.name == "aten::copy_" else args[0]
         if isinstance(source, torch.Tensor) and self.is_unknown(source):
-            self.assumptions.add(
-                "value", "a tensor that nobody computed was copied to the CPU", user_line()
-            )
+            self.assumptions.add("value", "an uncomputed tensor was copied to the CPU", user_line())
 
     # ---- operators that need help ----
 
@@ -422,9 +420,7 @@ class ValueLayer:
         if self.is_unknown(args[0]):
             floating = args[0].is_floating_point() or args[0].is_complex()
             kind = "zero" if floating else f"a value by the rule {self.unknown!r}"
-            self.assumptions.add(
-                "value", f"a value that nobody computed was read as {kind}", user_line()
-            )
+            self.assumptions.add("value", f"an uncomputed value was read as {kind}", user_line())
             if floating:
                 func(*args, **kwargs)
                 return 0j if args[0].is_complex() else 0.0
@@ -440,7 +436,7 @@ class ValueLayer:
     def _equal(self, func, op, args, kwargs):
         a, b = args[:2]
         if self.is_unknown(a) or self.is_unknown(b):
-            self.assumptions.add("value", "unknown tensors were taken to be equal", user_line())
+            self.assumptions.add("value", "unknown tensors were assumed to be equal", user_line())
             return op.name == "aten::allclose" or a.shape == b.shape
         return func(*self._to_cpu(list(args)), **kwargs)
 
@@ -458,7 +454,7 @@ class ValueLayer:
         """How many elements are not zero, and their positions where they are known."""
         if mask.is_cuda and self.is_unknown(mask):
             self.assumptions.add(
-                "shape", f"a size follows from unknown values: rule {self.unknown!r}", user_line()
+                "shape", f"a size depends on unknown values: rule {self.unknown!r}", user_line()
             )
         known = self._known_mask(mask)
         if known is None:
@@ -471,7 +467,7 @@ class ValueLayer:
         if not mask.is_cuda:
             return func(*args, **kwargs)
         count, positions = self._count(mask)
-        # The operator counts on the device and reads the count; with the answer it goes on as ever.
+        # The operator counts on the device and reads the count; with the answer it continues normally.
         self._gpu.oomph_vgpu_begin()
         self._gpu.oomph_vgpu_answer(count)
         try:
@@ -551,7 +547,7 @@ class ValueLayer:
         if unknown:
             self.assumptions.add(
                 "shape",
-                f"the size of {op.name} follows from unknown values: rule {self.unknown!r}",
+                f"the size of {op.name} depends on unknown values: rule {self.unknown!r}",
                 user_line(),
             )
         if all(computable(t) and not t.is_floating_point() for t in unknown):
@@ -590,7 +586,7 @@ class ValueLayer:
 
 
 def _widened(value):
-    """Half precision as single: a CPU without instructions for it multiplies hundreds of times slower."""
+    """Half precision as single: a CPU without half-precision instructions is hundreds of times slower."""
     if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
         return value.float()
     return value

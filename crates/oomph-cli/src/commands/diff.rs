@@ -13,7 +13,7 @@ use crate::{ExitStatus, json, page, stdout};
 /// Arguments of `oomph diff`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Compares what is alive at the peak of each history (at the failure, where it failed).\n\nExamples:\n  oomph diff before.pickle after.pickle\n  oomph diff epoch1.pickle epoch9.pickle --json -"
+    after_help = "Compares what is alive at the peak of each history (at the failure, if it failed).\n\nExamples:\n  oomph diff before.pickle after.pickle\n  oomph diff epoch1.pickle epoch9.pickle --json -"
 )]
 pub struct Args {
     /// The snapshot or trace before
@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(value_name = "B")]
     after: PathBuf,
 
-    /// The device, where the snapshots have several
+    /// The device, if the snapshots have several
     #[arg(long, value_name = "INDEX")]
     device: Option<u32>,
 
@@ -70,8 +70,8 @@ impl Args {
         Ok(ExitStatus::Success)
     }
 
-    /// Writes the page. The difference is worth more than its page: what goes wrong is said, and
-    /// no error.
+    /// Writes the page. If that fails, prints a warning and continues: the difference is worth more than
+    /// its page.
     fn page(
         &self,
         found: &Diff,

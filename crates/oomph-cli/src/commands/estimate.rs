@@ -1,4 +1,4 @@
-//! `oomph estimate`: what a model file needs, from its headers, and which GPUs would hold it.
+//! `oomph estimate`: how much memory a model file needs, from its headers, and which GPUs hold it.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,18 @@ use crate::{ExitStatus, json, stdout};
 /// Arguments of `oomph estimate`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Reads headers only: nothing is loaded, nothing in a file is run.\n\nExamples:\n  oomph estimate model.safetensors\n  oomph estimate ./Llama-3.1-8B --tokens 8192 --batch 4\n  oomph estimate config.json --dtype int8 --gpu rtx-4090\n  oomph estimate net.onnx --dim batch=16"
+    after_help = "Reads headers only; loads no weights and runs nothing in the file.\n\nExamples:\n  oomph estimate model.safetensors\n  oomph estimate ./Llama-3.1-8B --tokens 8192 --batch 4\n  oomph estimate config.json --dtype int8 --gpu rtx-4090\n  oomph estimate net.onnx --dim batch=16"
 )]
 pub struct Args {
     /// A .safetensors, .gguf, .onnx, .pt/.pth/.bin file, a config.json, or a directory with them
     #[arg(value_name = "MODEL")]
     model: PathBuf,
 
-    /// Cast floating weights to TYPE: f32, f16, bf16, f8, int8, int4
+    /// Cast floating-point weights to TYPE: f32, f16, bf16, f8, int8, int4
     #[arg(long, value_name = "TYPE", value_parser = parse_dtype)]
     dtype: Option<DType>,
 
-    /// Type of the KV cache [default: that of the computation]
+    /// Type of the KV cache [default: the compute type]
     #[arg(long, value_name = "TYPE", value_parser = parse_dtype)]
     kv_dtype: Option<DType>,
 
@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "GPU")]
     gpu: Option<String>,
 
-    /// List every GPU that would hold it
+    /// List every GPU that holds it
     #[arg(long)]
     all: bool,
 

@@ -28,11 +28,11 @@ pub struct Args {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// The device, where a snapshot has several
+    /// The device, if a snapshot has several
     #[arg(long, value_name = "INDEX")]
     device: Option<u32>,
 
-    /// The device's memory, such as 24GiB, where neither snapshot nor log says it
+    /// The device's memory, such as 24GiB, if neither snapshot nor log states it
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<u64>,
 
@@ -104,7 +104,7 @@ impl Args {
                     .context("cannot read the log from stdin")?;
                 if found.is_empty() {
                     bail!(
-                        "stdin: found a text without any out-of-memory message. Expected a log \
+                        "stdin: found text without an out-of-memory message. Expected a log \
                          that holds one"
                     );
                 }
@@ -187,8 +187,8 @@ impl Args {
         )
     }
 
-    /// Writes the page, where there is a history to look at. The explanation is worth more than
-    /// its page: what goes wrong is said, and no error.
+    /// Writes the page, if there is a history to show. If that fails, prints a warning and continues:
+    /// the explanation is worth more than its page.
     fn page(
         &self,
         traces: &[Input],
@@ -239,8 +239,8 @@ pub(crate) fn render_one(found: &Found, width: usize) -> String {
 
 /// One sentence about all files of a set: which failed, and whether they are alike.
 fn across_ranks(found: &[(PathBuf, Found)]) -> String {
-    /// Ranks of one job differ by a few percent (DDP: 3 % measured); more is another job, or a
-    /// rank with more to do.
+    /// Ranks of one job differ by a few percent (DDP: 3 % measured); a larger difference means another job, or a
+    /// rank with more work.
     const ALIKE: f64 = 1.25;
     let failed: Vec<String> = found
         .iter()
@@ -267,7 +267,7 @@ fn across_ranks(found: &[(PathBuf, Found)]) -> String {
     };
     let alike = if (largest as f64) > smallest as f64 * ALIKE {
         format!(
-            "; they needed from {} to {}, so these are no equal ranks of one job, or one rank has \
+            "; they needed from {} to {}, so these are not equal ranks of one job, or one rank has \
              more to do",
             oomph_trace::Bytes(smallest),
             oomph_trace::Bytes(largest)

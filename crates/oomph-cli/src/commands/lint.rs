@@ -1,7 +1,7 @@
 //! `oomph lint`: memory bugs in training code, before anything runs.
 //!
-//! Exit status: 0 nothing was found; 3 findings; 2 wrong usage, or a file that could not be read,
-//! parsed or written (the others are linted all the same).
+//! Exit status: 0 no findings; 3 findings; 2 wrong usage, or a file that could not be read,
+//! parsed or written (the others are still linted).
 
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use crate::lint_settings::Choices;
 
 /// Arguments of `oomph lint`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit status: 0 clean, 3 findings, 2 error.")]
+#[command(after_help = "Exit status: 0 no findings, 3 findings, 2 error.")]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a flag of the command line"
@@ -33,11 +33,11 @@ pub struct Args {
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     select: Option<Vec<String>>,
 
-    /// Rules to run on top of the others
+    /// Rules to run in addition
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     extend_select: Vec<String>,
 
-    /// Rules to leave out
+    /// Rules to skip
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     ignore: Vec<String>,
 
@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long)]
     fix: bool,
 
-    /// Apply all fixes, also those that may change what the program computes
+    /// Apply all fixes, including those that may change what the program computes
     #[arg(long)]
     unsafe_fixes: bool,
 
@@ -57,12 +57,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// A snapshot, an oomph trace or the directory of a run: findings on lines that held memory
-    /// there come first, with their bytes
+    /// A snapshot, an oomph trace or the directory of a run; findings on lines that held memory
+    /// come first, with their bytes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["fix", "unsafe_fixes"])]
     trace: Option<PathBuf>,
 
-    /// The name that standard input goes by
+    /// The file name to use for standard input
     #[arg(long, value_name = "PATH")]
     stdin_filename: Option<PathBuf>,
 
@@ -78,7 +78,7 @@ pub struct Args {
     #[arg(long)]
     statistics: bool,
 
-    /// Exit with 0 even if there are findings
+    /// Exit with status 0 even if there are findings
     #[arg(long)]
     exit_zero: bool,
 
@@ -141,7 +141,7 @@ impl Args {
         self.write(linter.lint(&self.paths)?)
     }
 
-    /// The least trusted fixes that were asked for.
+    /// The least safe fixes that were requested.
     fn least(&self) -> Option<Applicability> {
         if self.unsafe_fixes {
             Some(Applicability::Unsafe)
@@ -186,12 +186,12 @@ impl Args {
             Form::Sarif => output::sarif(&files)?,
         };
         if let Some(fixed_text) = stdout_text {
-            // The fixed text is the data; what remains to be said goes to stderr.
+            // The fixed text is the data; the findings go to stderr.
             print!("{fixed_text}");
             eprint!("{text}");
         } else {
             let mut out = anstream::stdout().lock();
-            // A closed pipe (`| head`) is no error of ours.
+            // A closed pipe (`| head`) is not an error.
             let _ = out.write_all(text.as_bytes());
         }
         if let (Some(path), false) = (&self.json, json_to_stdout) {

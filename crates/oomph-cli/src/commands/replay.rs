@@ -1,4 +1,4 @@
-//! `oomph replay`: what the allocator would have done under other conditions.
+//! `oomph replay`: replays a history under other allocator settings or another capacity.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::{ExitStatus, json, stdout};
 /// Arguments of `oomph replay`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph replay snapshot.pickle                                      is the replay exact, what is the least memory\n  oomph replay snapshot.pickle --alloc-conf expandable_segments:True  would that have helped\n  oomph replay snapshot.pickle --search                             the best setting\n  oomph replay snapshot.pickle --memory 10GiB --search              would it fit there"
+    after_help = "Examples:\n  oomph replay snapshot.pickle                                      is the replay exact, and how much memory is enough?\n  oomph replay snapshot.pickle --alloc-conf expandable_segments:True  would that have helped?\n  oomph replay snapshot.pickle --search                             the best setting\n  oomph replay snapshot.pickle --memory 10GiB --search              would it fit there?"
 )]
 pub struct Args {
     /// A memory snapshot (.pickle, also .gz, .xz, .zst) or an oomph trace
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long)]
     search: bool,
 
-    /// The device, where the snapshot has several
+    /// The device, if the snapshot has several
     #[arg(long, value_name = "INDEX")]
     device: Option<u32>,
 
@@ -49,7 +49,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Replays, and says what came of it.
+    /// Replays, and prints the result.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         let path = self.snapshot.display();
         let (content, problems) = oomph_job::files::read(&self.snapshot)?;
@@ -67,7 +67,7 @@ impl Args {
             Study::new(&trace, &question).map_err(|error| match (&error, problems.first()) {
                 (StudyError::Conf { .. }, _) => anyhow!("--alloc-conf {error}"),
                 (StudyError::NoHistory, Some(problem)) => {
-                    anyhow!("{path}: nothing could be read that could be replayed: {problem}")
+                    anyhow!("{path}: found nothing to replay: {problem}")
                 }
                 _ => anyhow!("{path}: {error}"),
             })?;

@@ -1,4 +1,4 @@
-//! `oomph report`: the page again, redacted, opened, or exported in other formats.
+//! `oomph report`: writes the page again, redacts it, opens it, or exports other formats.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use crate::stdout;
 /// Arguments of `oomph report`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph report oomph-report/train-1 --open          the page of a run, in the browser\n  oomph report snapshot.pickle                      of a snapshot\n  oomph report oomph-report/train-1 --redact --out for-the-ticket.html\n  oomph report oomph-report/train-1 --export perfetto\n\nFormats: perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), svg, png (timeline and peak),\ncsv (blocks at the peak by line, module and category), json (all figures of the page)."
+    after_help = "Examples:\n  oomph report oomph-report/train-1 --open          the page of a run, in the browser\n  oomph report snapshot.pickle                      the page of a snapshot\n  oomph report oomph-report/train-1 --redact --out for-the-ticket.html\n  oomph report oomph-report/train-1 --export perfetto\n\nFormats: perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), svg, png (timeline and peak),\ncsv (blocks at the peak by line, module and category), json (all figures of the page)."
 )]
 pub struct Args {
     /// The directory of a run, or a snapshot or trace
@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "export")]
     open: bool,
 
-    /// Replace names and paths, and leave out what the script itself said
+    /// Replace names and paths, and omit the script's own messages and arguments
     #[arg(long)]
     redact: bool,
 
@@ -82,7 +82,7 @@ impl Args {
         let target = self.out.clone().unwrap_or(place);
         if target == Path::new("-") {
             if self.open {
-                bail!("--open needs a file, and --out - is none");
+                bail!("--open needs a file, but --out - writes to stdout");
             }
             return raw_stdout(&bytes);
         }
@@ -100,7 +100,7 @@ impl Args {
     }
 }
 
-/// Bytes as they are: a picture is no text to be stripped of colours.
+/// Raw bytes: a picture must not pass through the filter for colours.
 fn raw_stdout(bytes: &[u8]) -> anyhow::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
@@ -132,7 +132,7 @@ fn open(path: &Path) -> anyhow::Result<()> {
     match status {
         Ok(status) if status.success() => Ok(()),
         _ => bail!(
-            "no browser could be started with {program}; open {} by hand",
+            "could not start a browser with {program}; open {} yourself",
             path.display()
         ),
     }

@@ -11,7 +11,7 @@ use oomph_allocator::TorchVersion;
 use oomph_bytes::parse_bytes;
 use oomph_explain::Explanation;
 use oomph_plan::sharding::USUAL_HOST;
-use oomph_plan::{PlanFile, Versions};
+use oomph_plan::{PlanFile, Versions, by_hand};
 use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
@@ -37,10 +37,10 @@ use oomph_job::{
     reason = "each is a switch of the command line"
 )]
 #[command(
-    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a cluster, the others absent\n\nOptions end at the script: what follows it is the script's own."
+    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script."
 )]
 pub struct Args {
-    /// The GPU to play, such as rtx-4090 or a100-80gb:2; without it the machine's own is used
+    /// The virtual GPU, such as rtx-4090 or a100-80gb:2; without it, this machine's GPU
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
 
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
 
-    /// What comparisons of values that nobody computed give: half, all or none of them true
+    /// How comparisons of uncomputed values resolve: half, all or none of them true
     #[arg(long, value_name = "RULE", default_value = UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
 
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
 
-    /// Write the result as JSON to FILE, or to stdout for `-` (the script's own goes to stderr then)
+    /// Write the result as JSON to FILE, or to stdout for `-` (the script's output then goes to stderr)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
@@ -72,7 +72,7 @@ pub struct Args {
     #[arg(short, long)]
     verbose: bool,
 
-    /// Run with a version of torch that the virtual GPU is not known to play for
+    /// Run with a version of torch that is not known to work on the virtual GPU
     #[arg(long)]
     unsupported: bool,
 
@@ -80,11 +80,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 
-    /// After running out of memory, do not run again to measure what would have been enough
+    /// After running out of memory, do not run again to measure how much would be enough
     #[arg(long)]
     no_measure: bool,
 
-    /// Run only some ranks of a job of N, without the others, which are taken to be like them
+    /// Run only some ranks of a job of N; the others are assumed to behave like them
     #[arg(long, value_name = "N", requires = "gpu", value_parser = clap::value_parser!(u32).range(1..))]
     world_size: Option<u32>,
 
@@ -98,11 +98,11 @@ pub struct Args {
     )]
     ranks: Vec<u32>,
 
-    /// How many seconds a rank may do nothing while others wait for it
+    /// Seconds that a rank may do nothing while others wait for it
     #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,
 
-    /// Start each rank by itself, instead of forking all from one process that has imported torch
+    /// Start each rank by itself instead of forking all from one process that has imported torch
     #[arg(long)]
     no_fork: bool,
 
@@ -166,6 +166,12 @@ impl Args {
             .trace
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, &summary)));
+        if summary.verdict == Verdict::Refused {
+            let of_rank = summary.ranks.iter().find_map(|rank| rank.blame.as_ref());
+            let blame = of_rank.or(record.outcome.blame.as_ref());
+            let message = summary.failure.unwrap_or_default();
+            summary.failure = Some(by_hand::refusal(&message, blame, &job.recording.levers));
+        }
         let grows = summary.growth.is_some();
         if summary.verdict == Verdict::OutOfMemory
             && !grows
@@ -196,7 +202,7 @@ impl Args {
             && !program.launches()
             && self.world_size.is_none()
         {
-            // A script for one GPU, on as many as the plan says.
+            // A script for one GPU, on the number of GPUs in the plan.
             program = Program::torchrun(host, gpus, program.argv());
         }
         if let Some(world) = self.world_size {
@@ -206,7 +212,9 @@ impl Args {
                 );
             }
             if let Some(rank) = self.ranks.iter().find(|rank| **rank >= world) {
-                bail!("--ranks: there is no rank {rank} among {world}; they count from 0");
+                bail!(
+                    "--ranks: there is no rank {rank} in a world size of {world}; ranks count from 0"
+                );
             }
         }
         let mut gpu = self
@@ -222,7 +230,7 @@ impl Args {
         }
         if gpu.is_none() && !has_real_gpu() {
             bail!(
-                "this machine has no GPU that CUDA could use. Name one to play, such as --gpu rtx-4090 (oomph gpus lists them)"
+                "this machine has no GPU that CUDA can use. Name a virtual one, such as --gpu rtx-4090 (oomph gpus lists them)"
             );
         }
         if self.world_size.is_some()
@@ -264,7 +272,7 @@ impl Args {
         })
     }
 
-    /// Runs the job once: all of it, or the ranks that were asked for one after the other.
+    /// Runs the job once: all ranks, or the requested ones one after the other.
     fn attempt(
         &self,
         job: &Job,
@@ -277,13 +285,13 @@ impl Args {
         ranks::attempt(job, rehearsed, directory, limit, log, doing)
     }
 
-    /// What a rehearsal rests on.
+    /// The assumptions of a rehearsal.
     fn absent(&self) -> Assumption {
         let world = self.world_size.unwrap_or(1);
         Assumption {
             kind: "ranks".to_owned(),
             what: format!(
-                "{} of {world} ranks did not run: what they would have sent is taken to be like what this rank sends",
+                "{} of {world} ranks did not run: they are assumed to send what this rank sends",
                 u64::from(world).saturating_sub(self.ranks.len() as u64)
             ),
             location: None,
@@ -329,7 +337,7 @@ impl Args {
                 bail!("{reason}");
             }
         }
-        // What was captured at the moment of an out-of-memory error is there all the same.
+        // The snapshot taken at the out-of-memory error still exists.
         let captured = directory.file(RunFile::FailureSnapshot);
         if captured.is_file()
             && let Ok((trace, problems)) = oomph_job::files::read_snapshot(&captured)
@@ -355,7 +363,7 @@ impl Args {
             return Ok(ExitStatus::Findings);
         }
         match status.code() {
-            // The script never came to import torch, or failed before.
+            // The script never imported torch, or failed before.
             Some(0) => {
                 eprintln!(
                     "oomph: the script ended without importing torch: there is nothing to report"
@@ -383,7 +391,7 @@ impl Args {
             );
         }
         let place = RunDirectory::prepare(directory.unlimited().path())?;
-        // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
+        // One step beyond the one that failed shows the optimizer's state too; three show a steady step.
         let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
         job.recording.steps.get_or_insert(failed.max(3));
         let (attempt, all) = self.attempt(
@@ -464,7 +472,7 @@ fn has_real_gpu() -> bool {
 }
 
 fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
-    // The message knows what the trace does not: what this process holds besides PyTorch's memory.
+    // Only the message says what this process holds besides PyTorch's memory.
     let message = record.outcome.message.as_deref().unwrap_or_default();
     let (messages, _) = oomph_trace::text::read_from(message.as_bytes()).unwrap_or_default();
     let options = oomph_explain::Options {

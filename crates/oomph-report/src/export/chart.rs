@@ -17,7 +17,7 @@ const RIGHT: f64 = 18.0;
 const PLOT_TOP: f64 = 96.0;
 const PLOT_HEIGHT: f64 = 300.0;
 const ROW: f64 = 18.0;
-/// Levels of the flame graph; deeper ones are told by its own export.
+/// Levels of the flame graph; the `firefox` export has deeper ones.
 const LEVELS: usize = 26;
 /// The palette of the page, for the categories in their order.
 const COLOURS: [Colour; 8] = [

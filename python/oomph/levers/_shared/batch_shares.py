@@ -1,9 +1,9 @@
-"""What each rank takes of a batch, and what its loss counts for.
+"""Each rank's part of a batch, and the weight of its loss.
 
-Every rank walks the same batches in the same order, as one process would, and takes its part of
-each: of a dataset with an index only those samples are loaded, as with a `DistributedSampler`; what
-a stream yields is cut after it was collated. So the global batch is the script's, whatever its
-sampler, and a mean over the ranks of weighted gradients is the gradient of the whole batch.
+Every rank iterates over the same batches in the same order, as one process would, and takes its part of
+each: from an indexed dataset it loads only those samples, as with a `DistributedSampler`; batches of
+a stream are split after collating. So the global batch is the script's, whatever its
+sampler, and the mean over ranks of weighted gradients is the gradient of the whole batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Share:
     whole: int
     """Samples of all ranks."""
     empty: bool = False
-    """Whether there was nothing left for this rank: it computes a sample that counts for nothing, as
+    """Whether no sample was left for this rank: it computes one that counts for nothing, because
     the others wait for it."""
     constant: Any = None
     divided: tuple[float, ...] = ()
@@ -87,7 +87,7 @@ class ShareSampler:
         self.shares.clear()
         shares = self._lever.trains()
         if shares:
-            # Ranks of unlike parts may have drawn unlike amounts since the last epoch.
+            # Ranks with different parts may have drawn different amounts since the last epoch.
             rank_zero.draw_alike()
         for batch in self._inner:
             if not shares:
@@ -107,7 +107,7 @@ class ShareSampler:
 
 
 def install(lever: SharingLever) -> None:
-    """Step in where a DataLoader asks which samples come next."""
+    """Intervene where a DataLoader asks which samples come next."""
     original = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
 
     def index_sampler(loader: Any) -> Any:
@@ -146,7 +146,7 @@ class _Iterator:
                 self._layout = layout(batch)
             pieces = self._layout.split(batch, self._lever.world)
         except CannotSplit as error:
-            raise self._lever.refuse(str(error), self._lever.how()) from None
+            raise self._lever.refuse(str(error), manually=True) from None
         whole = sum(size for _, size in pieces)
         empty = self._lever.rank >= len(pieces)
         piece, size = pieces[0 if empty else self._lever.rank]
@@ -165,7 +165,7 @@ class _Iterator:
 def weigh(
     lever: SharingLever, loss: torch.Tensor, share: Share, outputs: list[Any]
 ) -> torch.Tensor:
-    """Weigh the terms of `loss` so that a mean over ranks is that of the whole batch.
+    """Weight the terms of `loss` so that the mean over ranks is that of the whole batch.
 
     Returns the factor of the loss itself, a tensor without dimensions; 1, and says so, if its terms
     have several.
@@ -185,9 +185,9 @@ def weigh(
             count = part.size
         if isinstance(count, torch.Tensor) and micro is not None and micro.batch is not None:
             raise Inseparable(
-                "its loss is a mean over targets that are not ignored, whose number in the whole batch "
-                "is known after the last micro-batch only; leave out micro_batch, or give every "
-                "sample as many targets"
+                "its loss is a mean over targets that are not ignored, and their number in the whole batch "
+                "is known only after the last micro-batch; leave out micro_batch, or give every "
+                "sample the same number of targets"
             )
         counted.append((term, count))
     ranks, device = float(lever.world), loss.device
@@ -218,8 +218,8 @@ def weigh(
     summed = any(term.count is None for term in found)
     if summed or any(map(_is_tensor, counts)) or (counts and share.whole % lever.world):
         lever.add_note(
-            "the loss has terms that count differently: what the script reads of it after backward is the "
-            "mean of the ranks' own"
+            "the loss has terms with different counts: after backward the script reads the "
+            "mean of the ranks' own losses"
         )
     return one
 

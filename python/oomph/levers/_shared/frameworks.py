@@ -1,7 +1,7 @@
-"""Training loops of frameworks, where a batch is split inside one of their steps.
+"""Splits batches inside the steps of frameworks' training loops.
 
-Their own counting (steps, schedules, logs, accumulation over batches) goes on as if nothing had
-happened, because they never see the parts.
+Their own counting (steps, schedules, logs, accumulation over batches) does not change,
+because they never see the parts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _pieces(lever: SplittingLever, batch: Any) -> list[tuple[Any, int]]:
     try:
         return layout(batch).split(batch, lever.parts)
     except CannotSplit as error:
-        raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None
+        raise lever.refuse(str(error), manually=True) from None
 
 
 def _trainer(lever: SplittingLever, module: Any) -> None:
@@ -156,7 +156,7 @@ def _accelerate(lever: SplittingLever, module: Any) -> None:
 
 
 def _logged(lever: SplittingLever, module: Any) -> None:
-    """Lightning's `self.log`: what a step logs in each part becomes what it would log of the batch."""
+    """Lightning's `self.log`: combines what each part logs into what the whole batch would log."""
     original = module._ResultMetric.update
 
     @functools.wraps(original)
@@ -189,7 +189,7 @@ def _manual(lever: SplittingLever, module: Any) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         raise lever.refuse(
             "it uses Lightning's manual optimization, whose training_step makes the updates itself",
-            lever.by_hand(parts=lever.parts),
+            manually=True,
         )
 
     module._ManualOptimization.run = run
@@ -206,8 +206,8 @@ def _parts(
 ) -> Any:
     """Run a step on each part of `inputs`; returns the loss of the whole.
 
-    `constant` is a divisor that counts the whole; `sums` says that losses were divided by it;
-    `cleared` that the step clears the gradients itself; `divided` is what it divides any loss by.
+    `constant` is a divisor for the whole batch; `sums`: whether losses were divided by it;
+    `cleared`: whether the step clears the gradients itself; `divided`: the framework's own divisor of losses.
     """
     pieces = _pieces(lever, inputs)
     batch = lever.batch_of(sum(size for _, size in pieces), len(pieces))
