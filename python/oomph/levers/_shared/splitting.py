@@ -14,7 +14,7 @@ class CannotSplit(ValueError):
 
 
 @dataclass(frozen=True)
-class Layout:
+class SampleLayout:
     """Where the samples of a batch are."""
 
     kind: str
@@ -53,21 +53,21 @@ class Layout:
         return pieces
 
 
-def layout(batch: Any, expected: int | None = None) -> Layout:
+def sample_layout(batch: Any, expected: int | None = None) -> SampleLayout:
     """Where the samples of a DataLoader's first batch are.
 
     `expected` is how many it must have, if that is known. Raises `CannotSplit` if no layout agrees.
     """
     sizes = _first_dimensions(batch)
-    candidates: list[Layout] = []
+    candidates: list[SampleLayout] = []
     if len(sizes) == 1:
-        candidates.append(Layout("tensors"))
+        candidates.append(SampleLayout("tensors"))
     if isinstance(batch, (list, tuple)) and not is_namedtuple(batch) and batch:
         nested = all(isinstance(column, (list, tuple)) for column in batch)
         if nested and len({len(column) for column in batch}) == 1 and batch[0]:
-            candidates.append(Layout("columns"))
+            candidates.append(SampleLayout("columns"))
         if isinstance(batch, list):
-            candidates.append(Layout("elements"))
+            candidates.append(SampleLayout("elements"))
     for candidate in candidates:
         if candidate.total(batch) > 0 and expected in (None, candidate.total(batch)):
             return candidate
