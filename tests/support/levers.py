@@ -87,7 +87,7 @@ def same(a, b):
 
 
 def unlike(a, b, tolerance=0.0, place=""):
-    """Places in two nestings that differ by more than `tolerance` (relative L2; 0: bitwise)."""
+    """NamedModules in two nestings that differ by more than `tolerance` (relative L2; 0: bitwise)."""
     if isinstance(a, dict) and isinstance(b, dict):
         if a.keys() != b.keys():
             return [f"{place}: {a.keys() ^ b.keys()}"]

@@ -24,7 +24,7 @@ from oomph.levers._shared.loss_terms import (
     nodes,
     terms,
 )
-from oomph.levers._shared.splitting import CannotSplit, Layout, layout
+from oomph.levers._shared.splitting import CannotSplit, SampleLayout, sample_layout
 
 BATCH_NORMS = (torch.nn.modules.batchnorm._BatchNorm,)
 HERE = os.path.dirname(__file__)
@@ -490,7 +490,7 @@ class Parts:
         self._lever, self._loader, self._iterator = lever, loader, iterator
         self._waiting: list[tuple[Any, int]] = []
         self._batch: Batch | None = None
-        self._layout: Layout | None = None
+        self._layout: SampleLayout | None = None
         self._calls = -1
         self._ahead = False
 
@@ -531,7 +531,7 @@ class Parts:
                     expected = _first_size(self._loader)
                 else:
                     expected = max(1, shared.share.size)
-                self._layout = layout(batch, expected)
+                self._layout = sample_layout(batch, expected)
             return self._layout.split(batch, lever.parts)
         except CannotSplit as error:
             raise lever.refuse(str(error), manually=True) from None
