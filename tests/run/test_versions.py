@@ -148,9 +148,7 @@ def empty_environment(tmp_path_factory):
     venv.create(place / "venv", with_pip=False, symlinks=True)
     path = {"PATH": str(place / "no-programs"), "HOME": str(place)}
     install = [sys.executable, "-m", "pip", "--python", str(place / "venv" / "bin" / "python"), "install"]  # fmt: skip
-    subprocess.run(
-        [*install, "-q", "--no-index", wheel], check=True, env=path, capture_output=True
-    )
+    subprocess.run([*install, "-q", "--no-index", wheel], check=True, env=path, capture_output=True)
 
     def run(*words):
         command = [str(place / "venv" / "bin" / "oomph"), *words]
