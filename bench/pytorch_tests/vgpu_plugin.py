@@ -12,7 +12,8 @@ import pytest
 import torch
 
 if os.environ.get("OOMPH_VGPU"):
-    from oomph._virtual_gpu.values import Assumptions, ValueLayer
+    from oomph._virtual_gpu.assumptions import Assumptions
+    from oomph._virtual_gpu.values import ValueLayer
 
     ValueLayer(Assumptions()).install()
 

@@ -1,7 +1,7 @@
 """oomph fits a PyTorch job into the GPU you have.
 
-Everything here is loaded when it is first used: `import oomph` imports neither torch nor anything
-else that is slow, so the command stays quick.
+Names load when they are first used: `import oomph` imports neither torch nor any other slow
+module, so the command stays fast.
 """
 
 from __future__ import annotations

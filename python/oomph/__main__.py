@@ -1,4 +1,4 @@
-"""The console entry: hands the arguments to Rust. Imports nothing heavy, so `--help` is quick."""
+"""The console entry: hands the arguments to Rust. Imports nothing heavy, so `--help` is fast."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ STARTS_SCRIPT = ("run", "fit", "drift")
 
 def main() -> int:
     """Run the command line in `sys.argv` and return its exit status."""
-    # Ctrl-C ends a command at once; but where a script runs, it is for the script, and the command
-    # goes on to report what it has. A handler that does nothing is not inherited, SIG_IGN would be.
+    # Ctrl-C ends a command at once. But if a script runs, it goes to the script, and the command
+    # continues and reports. Children do not inherit an empty handler; they would inherit SIG_IGN.
     starts_script = sys.argv[1:2] and sys.argv[1] in STARTS_SCRIPT
     signal.signal(signal.SIGINT, (lambda *_: None) if starts_script else signal.SIG_DFL)
     return _main(sys.argv[1:], sys.executable, os.path.dirname(os.path.abspath(__file__)))

@@ -42,7 +42,7 @@ PREFIX = "OOMPH_"
 
 
 class Refused(Exception):
-    """The run cannot begin; the message says what was expected, what was found and what to do."""
+    """The run cannot start; the message says what was expected, what was found and what to do."""
 
 
 class File(enum.Enum):
@@ -93,17 +93,17 @@ class Settings:
     virtual: bool
     """Whether the GPU is a virtual one."""
     several: bool
-    """Whether the run has several ranks, each in a process of its own."""
+    """Whether the run has several ranks, each in its own process."""
     rehearsal: bool
     """Whether this is one rank of a job whose other ranks are absent."""
     locked: bool
     """Whether the command holds the lock of the run's directory: this process ends when it is released."""
     steps: int | None
-    """The script ends after so many optimizer steps (or passes, if it infers)."""
+    """The script ends after this many optimizer steps (or passes, for inference)."""
     levers: list[dict[str, Any]]
     """What a plan changes in the script: each lever's name and parameters."""
-    variant: dict[str, Any]
-    """How the job is made smaller or larger: the arguments of `_recorder.resize.Variant`."""
+    resize: dict[str, Any]
+    """How the job is made smaller or larger: the arguments of `_recorder.resize.Resize`."""
     unknown: str
     """How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true."""
     unsupported: bool

@@ -1,4 +1,4 @@
-"""Hugging Face `Trainer`: batches that do not fit are computed in parts, and nothing else changes.
+"""Hugging Face `Trainer`: computes batches that do not fit in parts, and changes nothing else.
 
 ::
 
@@ -6,9 +6,9 @@
     trainer.add_callback(oomph.huggingface.MemoryCallback(trainer))
     trainer.train()
 
-`per_device_train_batch_size`, `gradient_accumulation_steps`, the learning rate and its schedule stay
-what they are: only how much of a batch is in memory at a time changes. `auto_find_batch_size` of the
-Trainer restarts training with another batch size instead; leave it off.
+`per_device_train_batch_size`, `gradient_accumulation_steps`, the learning rate and its schedule do
+not change; only the part of a batch in memory at a time does. The Trainer's `auto_find_batch_size`
+restarts training with another batch size instead; leave it off.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from oomph._training.step_state import StepState
 
 
 class MemoryCallback(TrainerCallback):
-    """Retries training steps that run out of memory, in parts; logs memory beside the loss.
+    """Retries training steps that run out of memory, in smaller parts; logs memory with the loss.
 
     An error in any micro-batch of an accumulation undoes what was accumulated, buffers and random
     states, and computes the micro-batches since the last optimizer step again, in more parts. Parts are
@@ -66,7 +66,7 @@ class MemoryCallback(TrainerCallback):
     # ---- the Trainer's events ----
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Step between the Trainer and its own step."""
+        """Intercept the Trainer's step."""
         trainer = self._trainer
         model = trainer.model
         device = next(model.parameters()).device
@@ -78,13 +78,13 @@ class MemoryCallback(TrainerCallback):
         trainer.training_step, trainer.compute_loss = self._step, self._scaled_loss
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave the Trainer as it was."""
+        """Restore the Trainer."""
         for name in ("training_step", "compute_loss"):
             self._trainer.__dict__.pop(name, None)
         self._window.clear()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Let the optimizer's step happen whole or not at all."""
+        """Make the optimizer's step atomic."""
         wrapper = self._trainer.optimizer
         optimizer = getattr(wrapper, "optimizer", wrapper)
         if getattr(wrapper, "scaler", None) is not None:
@@ -98,7 +98,7 @@ class MemoryCallback(TrainerCallback):
         optimizer.step = whole
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take the wrapper off."""
+        """Remove the wrapper."""
         optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
         if "step" in optimizer.__dict__:
             if self._own_step is None:
@@ -108,7 +108,7 @@ class MemoryCallback(TrainerCallback):
         self._own_step = None
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Memory beside the loss, for the reporters that come after this callback."""
+        """Add memory to the logs, for the reporters that run after this callback."""
         if logs is not None and self._gauge.measures:
             logs["memory/allocated"] = self._gauge.allocated()
             logs["memory/reserved"] = self._gauge.reserved()

@@ -1,11 +1,11 @@
-"""Lightning: batches that do not fit are computed in parts, and nothing else changes.
+"""Lightning: computes batches that do not fit in parts, and changes nothing else.
 
 ::
 
     trainer = lightning.Trainer(callbacks=[oomph.lightning.MemoryCallback()])
 
 With automatic optimization, one optimizer, one device and `accumulate_grad_batches=1`: make the batch
-as large as a step needs, and let the callback cut it.
+as large as a step needs, and let the callback split it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from oomph._training.step_state import StepState
 class MemoryCallback(Callback):
     """Retries optimizer steps that run out of memory, in parts; logs memory with the module's logger.
 
-    `training_step` must give a mean loss over samples, or over what `weight` counts ("samples",
-    "tokens", or a function of a part). What it logs is that of the last part.
+    `training_step` must return a mean loss over samples, or over what `weight` counts ("samples",
+    "tokens", or a function of a part). It logs the values of the last part.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class MemoryCallback(Callback):
         """The first lines of the errors that were survived."""
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Step between Lightning and the module's own step."""
+        """Intercept the module's step."""
         if trainer.world_size > 1 or trainer.accumulate_grad_batches != 1:
             raise Refused(
                 "oomph.lightning.MemoryCallback works with one device and accumulate_grad_batches=1 "
                 f"(found {trainer.world_size} and {trainer.accumulate_grad_batches}): make the "
-                "batch that many times larger instead, and it is cut as memory asks for"
+                "batch that many times larger instead; the callback splits it as memory requires"
             )
         if not pl_module.automatic_optimization:
             raise Refused(
@@ -74,7 +74,7 @@ class MemoryCallback(Callback):
         pl_module.optimizer_step = self._optimizer_step
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Leave the module as it was."""
+        """Restore the module."""
         for name in ("training_step", "backward", "optimizer_step"):
             pl_module.__dict__.pop(name, None)
 
@@ -85,7 +85,7 @@ class MemoryCallback(Callback):
             pl_module.log("memory/peak", float(self._gauge.peak()))
 
     def _training_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """The loss of the first part; the others wait for backward, which frees as it goes."""
+        """The loss of the first part; the others run in backward, which frees memory as it goes."""
         size = nested.batch_size(batch)
         self._size = size
         parts = self._shrinker.parts(size)
@@ -108,7 +108,7 @@ class MemoryCallback(Callback):
         if isinstance(output, torch.Tensor):
             return output * share
         if output is None:
-            raise TypeError("training_step gave no loss for a part of the batch")
+            raise TypeError("training_step returned no loss for a part of the batch")
         return {**output, "loss": output["loss"] * share}
 
     def _backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
@@ -135,7 +135,7 @@ class MemoryCallback(Callback):
         )
 
     def _attempt(self, epoch: int, number: int, optimizer: Any, inner: Any, closure: Any) -> None:
-        """Gradients, then the update, which happens or does not."""
+        """Gradients, then the atomic update."""
         guard = self._shrinker.guard(inner, self._protect)
         own, kept = inner.step, inner.__dict__.get("step")
 

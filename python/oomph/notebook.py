@@ -6,12 +6,12 @@
     model = build().cuda()
     ...
 
-The cell runs as a script in a process of its own, on the GPU that was named: a virtual one has to be
-there before CUDA is, so it cannot be the kernel's. `--cells 1-4` puts earlier cells of the notebook
-before it; all other options are those of `oomph run`. What the cell printed and the summary follow
+The cell runs as a script in its own process, on the named GPU: a virtual GPU must be
+loaded before CUDA, so it cannot be in the kernel. `--cells 1-4` puts earlier cells of the notebook
+before it; all other options are those of `oomph run`. The cell's output and the summary follow
 it, then the report, which the notebook keeps.
 
-`%oomph RUN` shows the report of a run, or of a snapshot, that is already there.
+`%oomph RUN` shows the report of an existing run or snapshot.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def magic(shell: Any, line: str, cell: str | None) -> None:
 
 
 def frame(page: str, height: int = HEIGHT) -> str:
-    """Put a report's HTML into a frame that can do nothing outside itself; `height` is in pixels."""
+    """Put a report's HTML into a sandboxed frame; `height` is in pixels."""
     return (
-        # Within a div, since IPython takes a bare frame for a mistake.
+        # Within a div, because IPython warns about a bare frame.
         f'<div><iframe srcdoc="{html.escape(page, quote=True)}" sandbox="allow-scripts" '
         f'style="width:100%;height:{height}px;border:1px solid #ccc;border-radius:8px"></iframe></div>'
     )
@@ -93,10 +93,12 @@ def _options(line: str) -> tuple[list[str], str, int]:
 
 
 def _code(shell: Any, cells: str, cell: str) -> str:
-    """The cell's code, with that of earlier cells before it; their own magics are left out."""
+    """The cell's code, preceded by that of earlier cells without their magics."""
     earlier = shell.extract_input_lines(cells, raw=True) if cells else ""
     if cells and not earlier.strip():
-        raise UsageError(f"--cells {cells}: no such cells were run. Give numbers, such as 1-4 or 2")
+        raise UsageError(
+            f"--cells {cells}: these cells have not run. Give numbers, such as 1-4 or 2"
+        )
     lines = []
     for code in (earlier, cell):
         lines += [line for line in code.splitlines() if not line.lstrip().startswith(("%", "!"))]
@@ -106,7 +108,7 @@ def _code(shell: Any, cells: str, cell: str) -> str:
 def _run(code: str, words: list[str]) -> Path | None:
     """Run code with `oomph run`; its report, or None where there is none."""
     if "--out" in words:
-        raise UsageError("--out is taken: a cell's run is kept in oomph-report/cell-N")
+        raise UsageError("--out is not available here: a cell's run goes to oomph-report/cell-N")
     directory = _free_directory()
     RunDirectory(directory).make()
     script = directory / File.CELL.value
@@ -123,7 +125,7 @@ def _run(code: str, words: list[str]) -> Path | None:
 
 
 def _show(words: list[str]) -> Path:
-    """The report of a run or a snapshot that is there."""
+    """The report of an existing run or snapshot."""
     if len(words) != 1:
         raise UsageError(f"expected one run or snapshot, found {len(words)}. Usage: {USAGE}")
     page = Path(words[0]) / File.PAGE.value

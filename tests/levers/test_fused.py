@@ -66,7 +66,7 @@ def test_equal_to_rounding_and_less_is_saved(tmp_path):
     )  # on the CPU a normalization is still several operators
     report = changed.levers["fused_modules"]
     assert report["applied"] == 2
-    assert "1 left as they are, as no kernel of PyTorch does the same: Net.other" in report["note"]
+    assert "1 skipped because no kernel of PyTorch does the same: Net.other" in report["note"]
 
 
 def test_other_arguments_and_types_are_left_alone(tmp_path):

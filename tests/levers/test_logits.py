@@ -125,13 +125,13 @@ def test_what_a_head_was_given_must_stay(tmp_path):
 def test_the_weights_of_a_head_must_stay(tmp_path, change):
     code = SETUP + f"    l = model(x); model.head.{change}; out = l.argmax(-1)\n"
     found = run(tmp_path, code, ("chunked_logits", {}))
-    assert "weights of its head were changed" in found.refusal
+    assert "head's weights were changed" in found.refusal
 
 
 def test_heads_that_are_left_alone(tmp_path):
     code = SETUP + "    for _ in range(5): out = model(x) + torch.ones(40)\n"
     report = run(tmp_path, code, ("chunked_logits", {})).levers["chunked_logits"]
-    assert report["applied"] == 0 and "as a whole" in report["note"]
+    assert report["applied"] == 0 and "computed whole" in report["note"]
     graph = SETUP + "    torch.set_grad_enabled(True); out = model(x)[:, -1].detach()\n"
     report = run(tmp_path, graph, ("chunked_logits", {})).levers["chunked_logits"]
     assert report["applied"] == 0 and "without gradients" in report["note"]

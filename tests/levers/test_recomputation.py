@@ -1,4 +1,4 @@
-"""`oomph.levers._shared.recomputation` and `random_states`: what is computed again, and what it costs."""
+"""`oomph.levers._shared.recomputation` and `oomph._random_states`: what is computed again, and what it costs."""
 
 import contextlib
 import gc
@@ -8,7 +8,7 @@ import weakref
 import numpy
 import pytest
 import torch
-from oomph.levers._shared.random_states import RandomStates
+from oomph._random_states import RandomStates
 from oomph.levers._shared.recomputation import computed_again
 from torch import nn
 
@@ -113,7 +113,10 @@ def test_another_forward_is_an_error(change):
         return x[:1].exp().sin() if change == "shape" else x.exp()
 
     y = again(forward, torch.randn(3, requires_grad=True)).sum()
-    with pytest.raises(RuntimeError, match=r"Net\.block did something else .*oomph checkpoint"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"Net\.block behaved differently when it was recomputed .*oomph checkpoint",
+    ):
         y.backward()
 
 

@@ -207,7 +207,7 @@ def test_what_is_saved_is_whole_and_is_dealt_out_again(tmp_path):
 
 
 REFUSALS = {
-    "is distributed already": """
+    "is already distributed": """
         torch.distributed.init_process_group("gloo")
     """,
     "no DataLoader": """
@@ -241,7 +241,7 @@ REFUSALS = {
             model(x).sum().backward()
             optimizer.step()
     """,
-    "Hugging Face's Trainer brings its own means": """
+    "Hugging Face's Trainer has its own support": """
         import transformers
         transformers.Trainer(nn.Linear(4, 4))
     """,
@@ -346,7 +346,7 @@ def test_a_loss_of_terms_that_count_differently_is_said_to_be_read_in_part(tmp_p
     alone = run(tmp_path, code)
     for out, levers, refusal in ranks(tmp_path, code, ("shard", dict(gpus=2, **DDP))):
         assert refusal is None and distance(out[1], alone.out[1]) < 1e-6
-        assert "terms that count differently" in levers["shard"]["note"]
+        assert "terms with different counts" in levers["shard"]["note"]
 
 
 GRADIENTS_BY_HAND = """
@@ -456,4 +456,4 @@ def test_parts_of_batches_that_are_not_trained_on_are_told(tmp_path):
     assert code != EVEN
     for _, levers, refusal in ranks(tmp_path, code, ("shard", dict(gpus=2, **DDP))):
         assert refusal is None
-        assert "1 batches were shared out, but not trained on" in levers["shard"]["note"]
+        assert "1 batches were split among ranks, but not trained on" in levers["shard"]["note"]

@@ -90,9 +90,9 @@ CALL = "    with torch.no_grad(): out = model(x)\n"
 
 @pytest.mark.parametrize("kind", ["weight_only", "dynamic"])
 def test_int8_by_hand_is_as_close_as_the_lever(tmp_path, kind):
-    from oomph.levers.int8_linear import Int8Linear
-
-    patch = textwrap.indent(Int8Linear.by_hand(kind), "    ")
+    config = {"weight_only": "Int8WeightOnly", "dynamic": "Int8DynamicActivationInt8Weight"}[kind]
+    lines = f"from torchao.quantization import quantize_, {config}Config\nquantize_(model, {config}Config())\n"
+    patch = textwrap.indent(lines, "    ")
     plain = run(tmp_path, NET + CALL).out
     lever = distance(run(tmp_path, NET + CALL, ("int8_linear", {"kind": kind})).out, plain)
     by_hand = distance(run(tmp_path, NET + patch + CALL).out, plain)

@@ -179,7 +179,7 @@ def test_hugging_face_single_samples_pull_a_rung(tmp_path, caplog):
     with caplog.at_level("WARNING", "oomph"):
         model, callback = train(True)
     assert len(callback.errors) == 2
-    assert "going on with checkpoint GPT2LMHeadModel.transformer.h[0:2]" in caplog.text
+    assert "continuing with checkpoint GPT2LMHeadModel.transformer.h[0:2]" in caplog.text
     for a, b in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.equal(a, b)
 

@@ -66,8 +66,8 @@ def test_hugging_face_batches_keep_their_class():
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({"x": torch.zeros(7, 2), "y": torch.zeros(5)}, "could not be told"),
-        ("text", "could not be told"),
+        ({"x": torch.zeros(7, 2), "y": torch.zeros(5)}, "cannot determine"),
+        ("text", "cannot determine"),
         ([torch.zeros(3, 8, 8)] * 4, "fields or samples"),
         (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "nested tensors"),
     ],

@@ -107,7 +107,7 @@ def test_running_statistics_of_a_batch_that_stays_whole():
     assert limited.failures and [r.micro_batches for r in reports] == [1] * 4
     assert reports[-1].rungs == ["checkpoint Residual.blocks[0:2]"]
     assert all(map(torch.equal, state, fault_sweep.by_hand(case, "cpu", [1] * 4)))
-    with pytest.raises(oomph.Refused, match="layers in training normalise"):
+    with pytest.raises(oomph.Refused, match="layers in training normalize"):
         train(case, int(memory.peak * 0.7), rungs=[])
 
 
@@ -261,7 +261,7 @@ def test_names_of_rungs():
 def test_records_that_are_none(tmp_path):
     with pytest.raises(ValueError, match=r"record\.json.*oomph run --out"):
         Ladder(record=tmp_path)
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="pass one of them"):
         Ladder([], record=tmp_path)
 
 
@@ -315,7 +315,7 @@ everything = [train(torch.empty(2, 20_000, 256)) for _ in range(2)][-1]
 assert everything.rungs[:2] == ["checkpoint Net.blocks[0:60]", "offload_activations Net"], everything
 """)  # fmt: skip
     assert "fewer do not fit" in run.out
-    assert "going on with checkpoint Net.blocks[0:" in run.out and "saves" in run.out
+    assert "continuing with checkpoint Net.blocks[0:" in run.out and "saves" in run.out
     assert "a step takes about 1." in run.out and "GB/s" in run.out
 
 

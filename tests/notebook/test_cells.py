@@ -67,8 +67,8 @@ def test_a_run_that_is_there(shell, tmp_path):
         ("%oomph nowhere", "nowhere: no such file or directory"),
         ("%oomph", "expected one run or snapshot, found 0"),
         ("%oomph --height tall x", "--height: expected a number of pixels, found 'tall'"),
-        ("%%oomph --cells 90\npass", "--cells 90: no such cells were run"),
-        ("%%oomph --out x --gpu t4\npass", "--out is taken"),
+        ("%%oomph --cells 90\npass", "--cells 90: these cells have not run"),
+        ("%%oomph --out x --gpu t4\npass", "--out is not available"),
     ],
 )
 def test_wrong_use_says_what_was_expected(shell, capsys, line, message):

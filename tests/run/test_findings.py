@@ -78,7 +78,7 @@ def test_memory_of_another_library_of_the_process_is_not_somebody_elses(oomph):
         "--no-measure",
     )
     assert run.status == 3
-    assert "outside of PyTorch's allocator by other libraries of this process" in " ".join(
+    assert "outside PyTorch's allocator by other libraries of this process" in " ".join(
         run.out.split()
     )
 

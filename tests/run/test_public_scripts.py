@@ -91,9 +91,7 @@ def test_parts_of_large_unknown_tensors_are_unknown(run):
         assert x[0, 0].item() == 0.0
         """
     )
-    assert [a["what"] for a in result["assumptions"]] == [
-        "a value that nobody computed was read as zero"
-    ]
+    assert [a["what"] for a in result["assumptions"]] == ["an uncomputed value was read as zero"]
 
 
 def test_gradient_scaler_keeps_its_scale(run):

@@ -8,8 +8,8 @@ import textwrap
 import venv
 
 import pytest
-from oomph import launch
-from oomph.launch import is_supported
+from oomph._recorder import torch_versions
+from oomph._recorder.torch_versions import is_supported
 
 from tests.support.command import OOMPH, ROOT
 
@@ -71,7 +71,7 @@ def other_torch(place, version=None, after=""):
 def test_patches_of_a_known_release_are_known_and_pre_releases_are_not(
     version, cuda, expected, monkeypatch
 ):
-    monkeypatch.setattr(launch, "SUPPORTED", {(2, 8): 12, (2, 11): 13})
+    monkeypatch.setattr(torch_versions, "SUPPORTED", {(2, 8): 12, (2, 11): 13})
     assert is_supported(version, cuda) is expected
 
 
@@ -90,7 +90,8 @@ def test_a_torch_without_cuda_is_refused(tmp_path):
 def test_an_unknown_version_is_refused_with_those_that_work(tmp_path):
     found = fake_torch(tmp_path, "2.3.1+cu121", "12.1")
     assert found.returncode == 2 and "ran" not in found.stdout
-    known = [f"{major}.{minor} with CUDA {of}" for (major, minor), of in launch.SUPPORTED.items()]
+    supported = torch_versions.SUPPORTED.items()
+    known = [f"{major}.{minor} with CUDA {of}" for (major, minor), of in supported]
     for part in ("torch 2.3.1+cu121 with CUDA 12.1", "--unsupported", *known):
         assert part in found.stderr
 

@@ -98,7 +98,7 @@ def _run(code, levers, names):
         # As a file, so that what looks at frames and lines finds one.
         exec(compile(code, "script.py", "exec"), scope)
     except CannotApply as stop:
-        refusal = stop.oomph_refusal
+        refusal = stop.message
     except BaseException:
         error = traceback.format_exc()
     return scope.get("out"), installed.report() if installed else [], refusal, error

@@ -50,7 +50,7 @@ assert torch.equal(a, a.clone()) and not torch.equal(a, b + 1)
 large = torch.randn(4 << 20, device=cuda)
 assert torch.allclose(large, large * 2)  # nobody computed them
 """)  # fmt: skip
-    assert "unknown tensors were taken to be equal" in str(run.json["assumptions"])
+    assert "unknown tensors were assumed to be equal" in str(run.json["assumptions"])
 
 
 def test_the_cpu_random_state_is_left_alone(oomph):

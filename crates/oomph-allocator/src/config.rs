@@ -29,7 +29,7 @@ pub struct TorchVersion {
 }
 
 impl TorchVersion {
-    /// The version that is assumed where nobody says.
+    /// The default version.
     pub const ASSUMED: Self = Self {
         major: 2,
         minor: 11,
@@ -52,6 +52,19 @@ impl TorchVersion {
 
     const fn at_least(self, major: u16, minor: u16) -> bool {
         self.major > major || (self.major == major && self.minor >= minor)
+    }
+}
+
+/// A text that is no version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected a version like 2.11, found {0:?}")]
+pub struct ParseVersionError(String);
+
+impl std::str::FromStr for TorchVersion {
+    type Err = ParseVersionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text).ok_or_else(|| ParseVersionError(text.to_owned()))
     }
 }
 
@@ -212,7 +225,8 @@ impl Config {
                     if boolean(key, value)? {
                         return Err(error(
                             key,
-                            "rejecting a request before it is tried is not simulated".to_owned(),
+                            "oomph does not simulate rejecting a request before it is tried"
+                                .to_owned(),
                         ));
                     }
                 }
@@ -221,7 +235,7 @@ impl Config {
                 other => {
                     return Err(error(
                         other,
-                        "this setting is not known. Known are expandable_segments, \
+                        "unknown setting. Known are expandable_segments, \
                          max_split_size_mb, max_non_split_rounding_mb, \
                          roundup_power2_divisions, garbage_collection_threshold, \
                          per_process_memory_fraction, large_segment_size_mb"
@@ -235,7 +249,7 @@ impl Config {
 
     /// The settings that a snapshot states.
     pub fn from_settings(settings: &Settings, version: TorchVersion) -> Self {
-        // The string is the whole truth where it can be read: the other fields lack
+        // The string is complete if it can be parsed: the other fields lack
         // max_non_split_rounding and large_segment_size.
         if let Some(conf) = &settings.conf
             && let Ok(config) = Self::parse(conf, version)
@@ -477,7 +491,7 @@ mod tests {
         insta::assert_snapshot!(say("max_split_size_mb:20"), @"max_split_size_mb: torch 2.9 expects more than 20 (MiB), found 20");
         insta::assert_snapshot!(say("expandable_segments:yes"), @r#"expandable_segments: expected True or False, found "yes""#);
         insta::assert_snapshot!(say("large_segment_size_mb:30"), @"large_segment_size_mb: known from torch 2.11 on, not in 2.9");
-        insta::assert_snapshot!(say("max_split_mb:20"), @"max_split_mb: this setting is not known. Known are expandable_segments, max_split_size_mb, max_non_split_rounding_mb, roundup_power2_divisions, garbage_collection_threshold, per_process_memory_fraction, large_segment_size_mb");
+        insta::assert_snapshot!(say("max_split_mb:20"), @"max_split_mb: unknown setting. Known are expandable_segments, max_split_size_mb, max_non_split_rounding_mb, roundup_power2_divisions, garbage_collection_threshold, per_process_memory_fraction, large_segment_size_mb");
         assert!(Config::parse("max_split_size_mb:20", TorchVersion::ASSUMED).is_ok());
     }
 }

@@ -21,8 +21,8 @@ pub trait Driver {
     fn limit(&self) -> Option<u64> {
         None
     }
-    /// Whether the limit of the process stands against the next request, before the driver is
-    /// asked: for drivers that know it without knowing the limit.
+    /// Whether the process's limit rejects the next request, before the driver is
+    /// asked: for drivers that know this without knowing the limit.
     fn refuses(&self) -> bool {
         false
     }
@@ -33,7 +33,7 @@ const GRANULE: u64 = 2 << 20;
 /// The smallest region that the driver opens when no hole fits. On one H200 a request of 500 MiB
 /// opened a region whose rest then served small requests; see `AddressModel`.
 const REGION: u64 = 512 << 20;
-/// Where the first region begins. Any address will do: only the order counts.
+/// Where the first region begins. Any address works: only the order matters.
 const FIRST_REGION: u64 = 0x7f00_0000_0000;
 /// Where expandable segments begin, far from everything else.
 const FIRST_RESERVATION: u64 = 0x3000_0000_0000;

@@ -29,6 +29,7 @@ pub mod replay;
 pub mod search;
 pub mod simulator;
 mod size_index;
+pub mod study;
 mod table;
 
 pub use config::{Config, ConfigError, TorchVersion};

@@ -1,4 +1,4 @@
-//! How little memory would do: the bytes alive at once, and a static plan of all lifetimes.
+//! How little memory would be enough: the bytes alive at once, and a static plan of all lifetimes.
 
 use crate::config::Config;
 use crate::program::{Op, Program};
@@ -20,10 +20,10 @@ struct Lifetime {
     size: u64,
 }
 
-/// How little memory would do.
+/// How little memory would be enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most bytes alive at any moment, in rounded sizes: nothing can do with less.
+    /// The most bytes alive at any moment, in rounded sizes: a lower bound.
     pub live_bytes: u64,
     /// The step at which that is.
     pub live_peak_op: usize,
@@ -143,7 +143,7 @@ pub fn bounds(program: &Program, config: &Config) -> Bounds {
     let floor = live_peak(&lifetimes, program.ops.len()).0;
     let (mut best, mut top) = place(&lifetimes);
     if lifetimes.len() <= MAX_SEARCHED {
-        // The lifetime on top came too late: let it choose its place earlier, and see.
+        // The topmost lifetime was placed too late: place it earlier and try again.
         let mut order = lifetimes;
         for _ in 0..MAX_ORDERS {
             if best <= floor || top == 0 {

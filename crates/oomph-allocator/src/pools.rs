@@ -15,9 +15,9 @@ use crate::config::Config;
 use crate::program::{NO_UNIT, Op, PoolIndex, Program};
 use crate::replay::{self, Conflict};
 
-/// Pools that are inferred have this as the first half of their id, which PyTorch never gives out.
+/// Inferred pools have this as the first half of their id, which PyTorch never uses.
 const INFERRED: u64 = u64::MAX;
-/// Private pools that are told apart; further ones count as one of them.
+/// The number of private pools that are distinguished; further ones share one of them.
 const MAX_POOLS: usize = 12;
 /// Events that are replayed in all while pools are inferred: some seconds.
 const MAX_WORK: usize = 30_000_000;
@@ -35,15 +35,15 @@ pub(crate) struct Unit {
     stream: u64,
     since: u32,
     until: u32,
-    // Segments that were given back together have the same number.
+    // Segments that were released together have the same number.
     given_back: u32,
     pool: PoolId,
-    // The state at the end tells the pool.
+    // The final state names the pool.
     known: bool,
 }
 
-/// Finds the segment of every allocation and driver event, and its pool if the state at the end
-/// tells it. Does nothing for a history without private pools.
+/// Finds the segment of every allocation and driver event, and its pool if the final state
+/// names it. Does nothing for a history without private pools.
 pub(crate) fn assign(program: &mut Program, trace: &Trace) {
     let device = program.device;
     let mut last: Vec<(u64, PoolId)> = trace
@@ -187,8 +187,8 @@ fn apply(program: &mut Program) {
     }
 }
 
-/// Puts the ends of private pools into the program. What a pool holds is given back only when
-/// nobody uses the pool any more, so the first release after its last allocation is its end.
+/// Adds the ends of private pools to the program. A pool gives memory back only when nothing uses it
+/// any more, so the first release after its last allocation marks its end.
 pub(crate) fn retire(program: &mut Program) {
     program
         .ops
@@ -261,10 +261,10 @@ pub(crate) fn retire(program: &mut Program) {
     program.ops = ops;
 }
 
-/// Tells private pools that nothing in the record names from what the replay contradicts. Each
-/// contradiction has two sides; the one is taken with which the replay then goes on longest.
-/// With `together`, segments that were given back together may be moved together. Returns how many
-/// segments were taken to be private.
+/// Infers private pools that the record does not name from the replay's contradictions. Each
+/// contradiction has two explanations; the one with which the replay then continues longest wins.
+/// With `together`, segments that were released together may be moved together. Returns how many
+/// segments are assumed to be private.
 pub fn infer(program: &mut Program, config: &Config, together: bool) -> usize {
     if program.units.is_empty() {
         track(program);
@@ -313,9 +313,9 @@ pub fn infer(program: &mut Program, config: &Config, together: bool) -> usize {
         program.problems.push(Problem::new(
             ProblemKind::Incomplete,
             format!(
-                "torch before 2.12 does not record pools: {moved} segments that did not live to \
-                 the end were taken to belong to a CUDA graph or a MemPool, since their blocks \
-                 were not reused as those of others are"
+                "torch before 2.12 does not record pools: {moved} segments that were freed before \
+                 the end are assumed to belong to a CUDA graph or a MemPool, because their blocks \
+                 were not reused like others"
             ),
         ));
     }

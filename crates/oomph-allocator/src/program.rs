@@ -1,5 +1,5 @@
-//! A history as a program for the simulator: which request, when, for how long; and the state
-//! that it starts from.
+//! A history as a program for the simulator: which requests, when and for how long, and the
+//! initial state.
 
 use hashbrown::HashMap;
 use oomph_trace::{Action, BlockState, PoolId, Problem, ProblemKind, StackId, Trace};
@@ -40,7 +40,7 @@ impl Default for Pools {
 }
 
 impl Pools {
-    /// The number of a pool, a new one if need be.
+    /// The number of a pool, a new one if needed.
     pub fn intern(&mut self, id: PoolId) -> PoolIndex {
         if id == PoolId::DEFAULT {
             return PoolIndex::DEFAULT;
@@ -76,8 +76,8 @@ pub struct Allocation {
     pub free_row: u32,
     /// Whether this is the request that failed.
     pub failed: bool,
-    /// The segment that it lies in: an index that [`crate::pools`] gives out, [`NO_UNIT`] where
-    /// nobody needs it.
+    /// The segment that contains it: an index from [`crate::pools`], [`NO_UNIT`] if
+    /// not needed.
     pub(crate) unit: u32,
 }
 
@@ -95,11 +95,11 @@ pub enum Op {
     Fail(u32),
     /// Driver event number n took place.
     Driver(u32),
-    /// The program gave back everything cached (`torch.cuda.empty_cache()`).
+    /// The program emptied the cache (`torch.cuda.empty_cache()`).
     EmptyCache,
-    /// Nobody uses a private pool any more: a graph or a `MemPool` ended.
+    /// A private pool is no longer used: a graph or a `MemPool` ended.
     Retire(PoolIndex),
-    /// What is free of a private pool was given back, and nothing else: a `MemPool` ended.
+    /// The free memory of a private pool was released, and nothing else: a `MemPool` ended.
     EmptyPrivatePool(PoolIndex),
 }
 
@@ -161,22 +161,22 @@ pub struct Program {
     pub events: usize,
     /// The most that was reserved at any moment, as recorded.
     pub recorded_peak_reserved: u64,
-    /// What does not add up.
+    /// Inconsistencies.
     pub problems: Vec<Problem>,
-    /// Whether the events tell the pools.
+    /// Whether the events name their pools.
     pub(crate) knows_pools: bool,
-    /// Segments over time, where the events do not tell their pools.
+    /// Segments over time, if the events do not name their pools.
     pub(crate) units: Vec<pools::Unit>,
 }
 
-/// What the allocator could have reserved, told from a failure.
+/// What the allocator could have reserved, inferred from a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// It could reserve this much.
     pub at_least: u64,
     /// It could not reserve this much.
     pub below: u64,
-    /// Whether the device was full, rather than a limit of the process met.
+    /// Whether the device was full, rather than the process at its limit.
     pub by_device: bool,
     /// The device's free memory at the failure.
     pub device_free: u64,
@@ -297,8 +297,8 @@ impl Program {
             }
         }
         if trace.segments.is_empty() {
-            // Without a final state there is nothing to go back from: take the history as
-            // complete, and let the missing beginnings show up as frees of unknown blocks.
+            // Without a final state there is nothing to roll back: treat the history as
+            // complete, and let the missing beginning show up as frees of unknown blocks.
             return State::default();
         }
         let events = &trace.events;
@@ -330,7 +330,7 @@ impl Program {
                             size,
                             stream: events.stream(row).0,
                             pool: events.pool(row),
-                            // A free large segment of 2 MiB cannot be: the smallest is 10 MiB.
+                            // A free large segment of 2 MiB is impossible: the smallest is 10 MiB.
                             is_small: size <= 2 * SMALL_LIMIT,
                             is_expandable: false,
                         },
@@ -348,7 +348,7 @@ impl Program {
             self.problems.push(Problem::new(
                 ProblemKind::Inconsistent,
                 format!(
-                    "{wrong} events do not lead to the state at the end of the snapshot; \
+                    "{wrong} events contradict the final state of the snapshot; \
                      the replay is approximate"
                 ),
             ));
@@ -460,7 +460,7 @@ impl Program {
                 ProblemKind::Incomplete,
                 format!(
                     "the history does not begin at the first allocation: {} segments with {} \
-                     blocks are older and were taken from the state at its end",
+                     blocks are older and come from its final state",
                     self.initial.len(),
                     self.allocations.len()
                 ),
@@ -469,7 +469,7 @@ impl Program {
         if lost > 0 {
             self.problems.push(Problem::new(
                 ProblemKind::Inconsistent,
-                format!("{lost} blocks lie outside of every segment and were left out"),
+                format!("{lost} blocks are outside every segment and were ignored"),
             ));
         }
     }
@@ -485,7 +485,7 @@ impl Program {
         let mut peak = reserved;
         let mut unknown_frees = 0_usize;
         let mut double = 0_usize;
-        // A run of segments given back that no request follows was the program's own wish.
+        // Releases that no request follows: the program emptied the cache.
         let mut run_of_releases = false;
         for row in rows {
             let action = events.action(row);
@@ -569,7 +569,7 @@ impl Program {
         if unknown_frees > 0 {
             self.problems.push(Problem::new(
                 ProblemKind::Incomplete,
-                format!("{unknown_frees} frees are of blocks whose allocation is not recorded"),
+                format!("{unknown_frees} frees refer to blocks whose allocation is not recorded"),
             ));
         }
         if double > 0 {

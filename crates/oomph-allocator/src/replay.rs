@@ -1,5 +1,5 @@
-//! Running a program: against the record, to show that the simulation is exact; or under other
-//! conditions, to ask what would have happened.
+//! Runs a program: against the record, to show that the simulation is exact, or under other
+//! conditions, to see what would have happened.
 
 use oomph_trace::{Action, PoolId};
 
@@ -11,7 +11,7 @@ use crate::simulator::{BlockId, Simulator, Stats};
 /// Mismatches that are kept in full; the others are counted.
 const MAX_KEPT: usize = 16;
 
-/// An event that came out differently.
+/// An event that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
     /// The event's row.
@@ -20,18 +20,18 @@ pub struct Mismatch {
     pub what: String,
 }
 
-/// What came of a replay with the recorded driver.
+/// The result of a replay with the recorded driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Events of the history.
     pub events: usize,
-    /// Events that came out differently.
+    /// Events that differ.
     pub mismatches: usize,
     /// The first of them.
     pub examples: Vec<Mismatch>,
     /// The amounts, as simulated.
     pub stats: Stats,
-    /// Times that everything cached was given back to serve a request.
+    /// How often the cache was emptied to serve a request.
     pub retries: u64,
 }
 
@@ -48,7 +48,7 @@ struct Tape {
     // The row of the request at hand, and whether it was refused in the record.
     row: u32,
     fails: bool,
-    // The first address that was given back against the record.
+    // The first address that was released against the record.
     conflict: Option<(u32, u64)>,
 }
 
@@ -92,7 +92,7 @@ impl Tape {
             let row = self.peek().map_or(self.row, |event| event.row);
             self.conflict = self.conflict.or(Some((row, addr)));
             self.complain(row, || {
-                format!("the simulation gives back {size} bytes at {addr:#x}, the record does not")
+                format!("the simulation releases {size} bytes at {addr:#x}, the record does not")
             });
         }
     }
@@ -102,7 +102,7 @@ impl Driver for Tape {
     fn malloc(&mut self, size: u64) -> Option<u64> {
         let event = self.peek()?;
         if event.action != Action::SegmentAlloc {
-            // The record gives memory back first: this request was refused.
+            // The record releases memory first: this request was refused.
             return None;
         }
         if event.size != size {
@@ -214,7 +214,7 @@ fn adopt<D: Driver>(program: &Program, simulator: &mut Simulator<D>, blocks: &mu
 pub(crate) struct Conflict {
     /// The event's row.
     pub(crate) row: u32,
-    /// How much does not fit together there.
+    /// How large the contradiction is there.
     pub(crate) count: usize,
     /// An address in the segment that the record used.
     pub(crate) recorded: Option<u64>,
@@ -227,8 +227,8 @@ pub fn recorded(program: &Program, config: &Config) -> Replayed {
     compare(program, config, false).0
 }
 
-/// As [`recorded`], and where events do not come out as recorded since the record lacks the pools
-/// of CUDA graphs and `MemPool`s, with the pools that explain them ([`crate::pools::infer`]).
+/// As [`recorded`]; if events differ because the record lacks the pools
+/// of CUDA graphs and `MemPool`s, with inferred pools ([`crate::pools::infer`]).
 pub fn recorded_with_pools(program: &mut Program, config: &Config) -> Replayed {
     let plain = recorded(program, config);
     if plain.mismatches == 0 || program.knows_pools {
@@ -269,7 +269,7 @@ fn compare(
     };
     let mut simulator = Simulator::new(
         Config {
-            // The record tells when the limit was met.
+            // The record shows when the limit was reached.
             memory_fraction: None,
             ..config.clone()
         },
@@ -411,7 +411,7 @@ fn compare(
 /// Whether a request would be placed as recorded if the program had called `empty_cache()` before.
 /// With a split limit, free blocks of expandable segments can be too large to be used until pages
 /// of them are given back.
-/// An allocation as the allocator is asked for it.
+/// A request to the allocator.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     requested: u64,
@@ -505,7 +505,7 @@ fn settle(simulator: &mut Simulator<Tape>, next: Option<&Request>) {
         }
     }
     if next.is_none() {
-        // Whatever is left has no explanation.
+        // The rest has no explanation.
         let tape = simulator.driver_mut();
         while let Some(event) = tape.peek() {
             tape.complain(event.row, || {
@@ -554,7 +554,7 @@ pub struct Predicted {
     pub stats: Stats,
     /// The event at which memory ran out, if it did.
     pub failed_row: Option<u32>,
-    /// What could not be served there.
+    /// The request that failed there.
     pub failed_request: u64,
     /// Whether the request that failed in the record was served.
     pub serves_failed_request: bool,

@@ -1,4 +1,4 @@
-//! Which settings would have done with the least memory.
+//! Which settings would have needed the least memory.
 
 use crate::config::{Config, TorchVersion};
 use crate::program::Program;
@@ -12,7 +12,7 @@ const MAX_ALL_CANDIDATES: usize = 2_000_000;
 /// How exact that search is.
 const STEP: u64 = 2 << 20;
 
-/// The settings that are tried, all of which other people use with success.
+/// The settings to try, all of them in common use.
 pub const CANDIDATES: [&str; 12] = [
     "expandable_segments:True",
     "max_split_size_mb:32",
@@ -33,16 +33,16 @@ pub const CANDIDATES: [&str; 12] = [
 pub struct Trial {
     /// The configuration string; empty for the defaults.
     pub conf: String,
-    /// The run on the device.
+    /// The result on the device.
     pub predicted: Predicted,
-    /// The smallest memory that serves everything, where it was searched.
+    /// The smallest memory in which every request succeeds, if it was searched.
     pub needs: Option<u64>,
 }
 
 impl Trial {
-    /// What makes one trial better than another, lower first: it fits; it needs less memory, where
-    /// less than 64 MiB do not count; it gives memory back to the driver less often, which is what
-    /// costs time.
+    /// The order of trials, lower is better: it fits; it needs less memory, ignoring differences
+    /// below 64 MiB; it releases memory to the driver less often, which costs
+    /// time.
     pub fn cost(&self) -> (bool, u64, u64, u64) {
         const INDIFFERENT: u32 = 26;
         let needs = self.needs.unwrap_or(self.predicted.stats.reserved_peak);
@@ -94,7 +94,7 @@ pub fn smallest(program: &Program, config: &Config) -> Option<u64> {
 
 /// Tries every candidate; those that fit come first, then those that need the least.
 pub fn search(program: &Program, version: TorchVersion, device: Device) -> Vec<Trial> {
-    // A long history is asked about the setting that helps most often, only.
+    // For a long history, try only the setting that helps most often.
     let count = if program.events > MAX_ALL_CANDIDATES {
         1
     } else {

@@ -15,9 +15,9 @@ use oomph_trace::PoolId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockId(Place<Block>);
 
-/// The request could not be served, even after everything cached was given back.
+/// The request failed, even after the cache was emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("out of memory: {segment} bytes more were needed, {reserved} are reserved")]
+#[error("out of memory: {segment} more bytes were needed, {reserved} are reserved")]
 pub struct OutOfMemory {
     /// What the driver was asked for.
     pub segment: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Block {
 struct Pool {
     is_small: bool,
     id: PoolId,
-    // The default pools always; a private pool once nobody uses it any more.
+    // The default pools always; a private pool once it is no longer used.
     gives_back: bool,
     // By stream, ascending; almost always one.
     free: Vec<(u64, SizeIndex<Place<Block>>)>,
@@ -125,7 +125,7 @@ pub struct Stats {
     pub reserved: u64,
     /// The most of that at any moment.
     pub reserved_peak: u64,
-    /// Times that everything cached was given back to serve a request.
+    /// How often the cache was emptied to serve a request.
     pub retries: u64,
     /// `cudaMalloc` and map calls that succeeded.
     pub driver_allocs: u64,
@@ -552,9 +552,9 @@ impl<D: Driver> Simulator<D> {
         self.vacant.push(other);
     }
 
-    // --- giving memory back -------------------------------------------------------------------
+    // --- releasing memory ---------------------------------------------------------------------
 
-    /// Plain segments that `empty_cache` would give back: (address, size).
+    /// Plain segments that `empty_cache` would release: (address, size).
     pub fn releasable(&self) -> Vec<(u64, u64)> {
         self.pools
             .iter()
@@ -571,8 +571,8 @@ impl<D: Driver> Simulator<D> {
         block.backing == Backing::Plain && block.prev.is_none() && block.next.is_none()
     }
 
-    /// Nobody uses a private pool any more (its graph or its `MemPool` is gone): from now on what
-    /// is free of it can be given back.
+    /// A private pool is no longer used (its graph or its `MemPool` is gone): from now on its
+    /// free memory can be released.
     pub fn retire_pool(&mut self, id: PoolId) {
         self.pool_index(id, 0);
         for pool in self.pools.iter_mut().filter(|pool| pool.id == id) {
@@ -580,13 +580,13 @@ impl<D: Driver> Simulator<D> {
         }
     }
 
-    /// `torch.cuda.empty_cache()`: gives back every segment that is wholly free, and the whole
+    /// `torch.cuda.empty_cache()`: releases every segment that is wholly free, and the whole
     /// free pages of expandable ones, except those of private pools in use.
     pub fn empty_cache(&mut self) {
         self.release_pools(|pool| pool.gives_back);
     }
 
-    /// What the end of a `MemPool` does: gives back what is free of this pool only.
+    /// What the end of a `MemPool` does: releases the free memory of this pool only.
     pub fn empty_private_pool(&mut self, id: PoolId) {
         self.retire_pool(id);
         self.release_pools(|pool| pool.id == id);
@@ -638,7 +638,7 @@ impl<D: Driver> Simulator<D> {
         self.vacant.push(id);
     }
 
-    /// Gives back the segment that starts at `addr` if it is wholly free.
+    /// Releases the segment that starts at `addr` if it is wholly free.
     pub fn release_segment(&mut self, addr: u64) -> bool {
         let found = self
             .pools
@@ -731,7 +731,7 @@ impl<D: Driver> Simulator<D> {
             let average = total as f64 / candidates.len() as f64;
             candidates.retain(|&id| age(id) as f64 >= average);
             let mut freed = false;
-            // A pass is finished even where the target is met: collecting often would cost more.
+            // Finish a pass even if the target is reached: collecting often would cost more.
             for id in candidates {
                 reclaimed = reclaimed.saturating_add(self.block(id).size);
                 self.release(id);
@@ -880,7 +880,7 @@ impl<D: Driver> Simulator<D> {
         Some(candidate)
     }
 
-    /// Gives back the pages that lie wholly inside a free block of `segment`.
+    /// Releases the pages that are wholly inside a free block of `segment`.
     fn unmap(&mut self, id: Place<Block>, segment: Place<Expandable>) {
         let Expandable { start, page } = self.expandable[segment];
         let block = self.block(id);

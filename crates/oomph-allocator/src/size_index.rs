@@ -1,6 +1,6 @@
 //! The free blocks of one stream, ordered by size and then address.
 //!
-//! A B-tree would do, but a replay spends most of its time here: sorted chunks that fit into a few
+//! A B-tree would work, but a replay spends most of its time here: sorted chunks that fit into a few
 //! cache lines are about three times as fast for the hundreds to thousands of free blocks that
 //! real jobs have.
 

@@ -1,5 +1,5 @@
-//! A table that only grows, and places in it. A place comes from the table, so that looking it up
-//! cannot fail: there is no value to invent for an index that leads nowhere.
+//! A table that only grows, and places in it. Only the table makes places, so looking one up cannot
+//! fail, and no value has to be invented for a wrong index.
 
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;

@@ -2,5 +2,5 @@
 //! `cargo run --release -p oomph-cli --example oomph -- lint PATH`.
 
 fn main() {
-    std::process::exit(oomph_cli::main(std::env::args_os().skip(1)));
+    std::process::exit(oomph_cli::main(std::env::args_os().skip(1)).into());
 }

@@ -1,4 +1,4 @@
-//! Findings of the linter beside a trace: the user's own files, as far as they are still there, and
+//! Lint findings for a trace: lints the user's own files that still exist, and keeps
 //! the findings whose lines hold memory.
 
 use std::collections::HashMap;
@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use oomph_explain::{Explanation, HeldStack};
 use oomph_job::{RunDirectory, RunFile};
+use oomph_lint::output::FileReport;
 use oomph_lint::{HeldBytes, Source, lint, order_by_held};
 use oomph_report::finding::HeldFinding;
 use oomph_trace::Content;
 
 use crate::lint_settings::Choices;
 
-/// Files that are linted beside a trace, those that hold most first.
+/// Number of files to lint for a trace; those that hold most come first.
 const MAX_FILES: usize = 64;
 
 /// The findings whose lines hold memory, those that hold most first.
 ///
-/// Says nothing of files that are not there (a snapshot from another machine), cannot be parsed,
-/// or became shorter than the trace knows them.
+/// Skips files that do not exist (a snapshot from another machine), cannot be parsed,
+/// or have fewer lines than the trace refers to.
 pub fn held_findings(held: &[HeldStack]) -> Vec<HeldFinding> {
     let mut files: Vec<(&str, u64, u32)> = Vec::new();
     for stack in held {
@@ -79,7 +80,7 @@ fn lint_file(file: &str, last_line: u32) -> Vec<oomph_lint::Finding> {
         return Vec::new();
     }
     let choices = Choices::default();
-    // Settings that are wrong are the business of `oomph lint`.
+    // `oomph lint` reports wrong settings.
     let settings = choices
         .config_for(path)
         .and_then(|config| choices.settings(config.as_deref()));
@@ -122,13 +123,13 @@ pub fn trace_file(path: &Path) -> anyhow::Result<PathBuf> {
     Ok(inside)
 }
 
-/// What a trace says of files that go by other names here: a recorded file is the file of the same
-/// absolute path, or the only one among `files` with which its path ends.
-pub fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes> {
+/// What a trace says about files that may have other names here: a recorded file matches the file with the
+/// same absolute path, or the only one among `files` with which its path ends.
+fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes> {
     let path = trace_file(trace)?;
     let Content::Trace(read) = oomph_job::files::read(&path)?.0 else {
         bail!(
-            "{}: a log has no lines of code; give a snapshot or an oomph trace",
+            "{}: a log does not name lines of code; give a snapshot or an oomph trace",
             path.display()
         );
     };
@@ -164,4 +165,23 @@ pub fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes
         best.next().is_none().then(|| (*file).clone())
     });
     Ok(bytes)
+}
+
+/// Puts the findings on lines that held memory first, and their files.
+pub fn order_by_trace(files: &mut [FileReport], trace: &Path) -> anyhow::Result<()> {
+    let names: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
+    let held = held_by_trace(trace, &names)?;
+    for file in files.iter_mut() {
+        let mut found: Vec<_> = std::mem::take(&mut file.findings)
+            .into_iter()
+            .map(|finding| (file.path.as_str(), finding))
+            .collect();
+        order_by_held(&mut found, &held);
+        file.findings = found.into_iter().map(|(_, finding)| finding).collect();
+    }
+    files.sort_by_key(|file| {
+        let most = file.findings.first().and_then(|finding| finding.held_bytes);
+        std::cmp::Reverse(most.unwrap_or(0))
+    });
+    Ok(())
 }

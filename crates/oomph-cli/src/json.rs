@@ -1,10 +1,10 @@
-//! `--json FILE|-` as every command has it.
+//! The option `--json FILE|-`, the same for every command.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 
-/// Whether JSON goes to stdout, so that nothing else may.
+/// Whether JSON goes to stdout, so that nothing else may be printed there.
 pub fn is_stdout(target: &Path) -> bool {
     target == Path::new("-")
 }

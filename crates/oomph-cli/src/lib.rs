@@ -1,18 +1,14 @@
 //! The `oomph` command: one file per subcommand in [`commands`].
-//!
-//! Exit status: 0 it fits or nothing was found; 1 the user's script failed; 2 wrong usage,
-//! unreadable input or a plan that cannot be applied; 3 out of memory (for lint: findings).
 
 pub mod commands;
 mod findings;
 mod json;
+mod lint_files;
 mod lint_settings;
+mod model_files;
 mod page;
-mod planning;
 mod progress;
-pub mod rungs;
 mod script;
-mod table;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -21,14 +17,26 @@ use anstream::eprintln;
 use clap::Parser;
 pub use oomph_job::host;
 
-/// Exit status: it fits, or nothing was found.
-pub const EXIT_OK: i32 = 0;
-/// Exit status: the user's own script failed; its traceback has been passed through.
-pub const EXIT_SCRIPT_FAILED: i32 = 1;
-/// Exit status: wrong usage or unreadable input.
-pub const EXIT_USAGE: i32 = 2;
-/// Exit status: out of memory, or lint findings.
-pub const EXIT_FINDINGS: i32 = 3;
+/// How the command ends; the number is the exit status of its process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// It fits, or nothing was found.
+    Success = 0,
+    /// The user's own script failed; its traceback has been passed through.
+    ScriptFailed = 1,
+    /// Wrong usage, unreadable input or a plan that cannot be applied.
+    Error = 2,
+    /// Out of memory, or lint findings.
+    Findings = 3,
+    /// The script ended before anything followed from its run.
+    NoVerdict = 4,
+}
+
+impl From<ExitStatus> for i32 {
+    fn from(status: ExitStatus) -> Self {
+        status as Self
+    }
+}
 
 /// Fits a PyTorch job into the GPU you have.
 #[derive(Debug, Parser)]
@@ -44,7 +52,7 @@ struct Cli {
 }
 
 /// Runs the command line `args` (without the program name) and returns its exit status.
-pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
     let words = std::iter::once(OsString::from("oomph")).chain(args);
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
@@ -52,9 +60,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
             // clap prints help and version to stdout and everything else to stderr.
             let _ = error.print();
             return if error.use_stderr() {
-                EXIT_USAGE
+                ExitStatus::Error
             } else {
-                EXIT_OK
+                ExitStatus::Success
             };
         }
     };
@@ -62,13 +70,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
         Ok(status) => status,
         Err(error) => {
             eprintln!("error: {error:#}");
-            EXIT_USAGE
+            ExitStatus::Error
         }
     }
 }
 
-/// Writes what people read to stdout: without colour where it is no terminal, and without Unicode
-/// where the locale has none.
+/// Writes text for people to stdout: without colour if it is not a terminal, and without Unicode
+/// if the locale does not support it.
 fn stdout(text: &str) -> anyhow::Result<()> {
     if oomph_report::terminal::knows_unicode() {
         stdout_as_is(text)
@@ -77,7 +85,7 @@ fn stdout(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes what programs read to stdout. A reader that went away (`| head`) is no error.
+/// Writes text for programs to stdout. A closed pipe (`| head`) is not an error.
 fn stdout_as_is(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -23,7 +23,7 @@ pub struct Choices {
     pub isolated: bool,
 }
 
-/// The settings that hold for a path.
+/// The settings that apply to a path.
 pub struct Settings {
     selection: Selection,
     /// Files to leave out of folders.
@@ -80,7 +80,7 @@ impl Choices {
             for pattern in patterns {
                 builder
                     .add_line(None, pattern)
-                    .with_context(|| format!("`{pattern}` is no gitignore pattern"))?;
+                    .with_context(|| format!("`{pattern}` is not a gitignore pattern"))?;
             }
             Ok(builder.build()?)
         };
@@ -91,7 +91,7 @@ impl Choices {
         ignored.extend(self.ignore.iter().cloned());
         let mut per_file = Vec::new();
         for (pattern, codes) in &config.per_file_ignores {
-            // A wrong code is an error now, not when a file matches.
+            // Report a wrong code at once, not only when a file matches.
             Selection::default().without(codes)?;
             per_file.push((patterns(std::slice::from_ref(pattern))?, codes.clone()));
         }

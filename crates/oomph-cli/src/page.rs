@@ -1,4 +1,4 @@
-//! Makes the report's page: from a run's directory, from traces, from two of them.
+//! Writes the report's page: from a run's directory, from traces, or from the difference of two.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use oomph_allocator::TorchVersion;
 use oomph_explain::{Diff, Explanation, Options};
 pub use oomph_job::read_trace;
 use oomph_job::{RunDirectory, RunFile};
-use oomph_report::html::{History, Kind, Page, Plan, what_if};
+use oomph_report::html::{History, Kind, Page, PlanRow, what_if};
 use oomph_trace::Trace;
 use serde_json::Value;
 
@@ -17,17 +17,17 @@ pub const NAME: &str = RunFile::Page.name();
 
 /// A run as its directory keeps it.
 #[derive(Debug)]
-pub struct Run {
+pub struct RecordedRun {
     directory: RunDirectory,
     summary: Value,
     explanation: Option<Value>,
     /// The run's own history, and that of the same job without a limit.
     traces: Vec<(&'static str, Trace)>,
-    /// Plans to make it fit, where `oomph fit` looked for them.
-    plans: Vec<Plan>,
+    /// Plans that make it fit, if `oomph fit` searched for them.
+    plans: Vec<PlanRow>,
 }
 
-impl Run {
+impl RecordedRun {
     /// Whether a path is the directory of a run.
     pub fn is(path: &Path) -> bool {
         RunDirectory::at(path).has(RunFile::Summary)
@@ -46,7 +46,7 @@ impl Run {
         let plans = match read_json(&directory.file(RunFile::Plans))? {
             Some(plans) => serde_json::from_value(plans).with_context(|| {
                 format!(
-                    "{}: these are no plans",
+                    "{}: expected a file of plans",
                     directory.file(RunFile::Plans).display()
                 )
             })?,
@@ -78,7 +78,7 @@ impl Run {
         self.summary.pointer("/gpu/memory_bytes")?.as_u64()
     }
 
-    /// The page, with the plans that were tried, if any were.
+    /// The page, with the plans that were tried, if any.
     pub fn page(&self, redact: bool) -> Page<'_> {
         let kind = if self.plans.is_empty() {
             Kind::Run
@@ -124,10 +124,10 @@ impl Run {
     }
 }
 
-/// Writes the page of a run that has just ended. The run is worth more than its page: what goes
-/// wrong is said, and no error.
+/// Writes the page of a run that has just ended. If that fails, prints a warning and continues: the
+/// run is worth more than its page.
 pub fn after_run(directory: &RunDirectory) -> Option<PathBuf> {
-    match Run::read(directory).and_then(|run| run.write()) {
+    match RecordedRun::read(directory).and_then(|run| run.write()) {
         Ok(path) => Some(path),
         Err(error) => {
             anstream::eprintln!("oomph: the report could not be written: {error:#}");
@@ -186,12 +186,7 @@ pub fn of_diff<'a>(
 }
 
 fn replayed(trace: &Trace, options: &Options, capacity: Option<u64>) -> Vec<what_if::WhatIf> {
-    let device = options.device.or_else(|| {
-        trace
-            .used_devices()
-            .into_iter()
-            .max_by_key(|&device| trace.rows_of(device).len())
-    });
+    let device = options.device.or_else(|| trace.busiest_device());
     let version = options
         .torch_version
         .or_else(|| TorchVersion::parse(trace.context.torch_version.as_deref()?))
@@ -208,7 +203,7 @@ pub fn write(path: &Path, page: &Page) -> anyhow::Result<()> {
     fs::write(path, page.render()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Where the page of a file goes that has no directory of its own.
+/// Where to write the page of a file that has no run directory.
 pub fn place_of(file: &Path) -> PathBuf {
     Path::new("oomph-report").join(stem(file)).join(NAME)
 }
@@ -228,7 +223,7 @@ fn read_json(path: &Path) -> anyhow::Result<Option<Value>> {
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text)
         .map(Some)
-        .with_context(|| format!("{} is no JSON", path.display()))
+        .with_context(|| format!("{} is not valid JSON", path.display()))
 }
 
 fn file_name(path: &Path) -> String {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Shows work on stderr, or nothing where nobody watches.
+/// Shows work on stderr if it is a terminal.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     shown: bool,
@@ -20,7 +20,7 @@ pub struct Shown {
 }
 
 impl Progress {
-    /// Quiet where asked, or where stderr is no terminal.
+    /// Quiet on request, or if stderr is not a terminal.
     pub fn new(quiet: bool) -> Self {
         Self {
             shown: !quiet && std::io::stderr().is_terminal(),

@@ -1,9 +1,14 @@
-//! What is run: a script or a module with its arguments, as every command takes it that runs one.
+//! The script or module to run with its arguments, the same for every command that runs one.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
 
 use anyhow::bail;
+use oomph_plan::PlanJob;
+use sha2::{Digest as _, Sha256};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Script {
@@ -31,7 +36,7 @@ impl Script {
             .collect()
     }
 
-    /// The same for a command that takes nothing but what Python runs: its script must be a file.
+    /// The same for a command that accepts no launcher: the script must be a file.
     pub(crate) fn of_python(&self, usage: &str) -> anyhow::Result<Vec<OsString>> {
         let argv = self.argv();
         match argv.first() {
@@ -43,4 +48,29 @@ impl Script {
             Some(_) => Ok(argv),
         }
     }
+}
+
+/// The script and its arguments as plan files state them, with the script's digest.
+pub(crate) fn plan_job(words: &[OsString]) -> PlanJob {
+    let mut words = words.iter().map(|word| word.to_string_lossy());
+    let mut script = words.next().unwrap_or_default().into_owned();
+    if script == "-m"
+        && let Some(module) = words.next()
+    {
+        script = format!("-m {module}");
+    }
+    PlanJob {
+        // A module's file is not known before Python finds it.
+        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
+        script,
+        arguments: words.map(Cow::into_owned).collect(),
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }

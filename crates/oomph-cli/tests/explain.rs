@@ -19,7 +19,7 @@ fn run(arguments: &[&str]) -> i32 {
     // Tests leave no pages behind.
     let pages = matches!(arguments.first(), Some(&("explain" | "diff")));
     let arguments = arguments.iter().chain(pages.then_some(&"--no-report"));
-    oomph_cli::main(arguments.map(OsString::from))
+    oomph_cli::main(arguments.map(OsString::from)).into()
 }
 
 fn json(arguments: &[&str]) -> (i32, Value) {
@@ -39,7 +39,7 @@ fn explain_writes_the_documented_json() {
     assert_eq!(found["cause"]["id"], "graph_retained");
     assert!(found["cause"]["confidence"].as_f64().unwrap() > 0.8);
     assert!(found["fixes"][0]["saves_bytes"].as_u64().unwrap() > 5 << 30);
-    assert_eq!(found["fixes"][0]["lever"], "detach");
+    assert_eq!(found["fixes"][0]["advice"], "detach");
     assert!(found["peak"]["needed_bytes"].is_u64());
     assert!(found["problems"].is_array());
     assert!(
@@ -75,7 +75,7 @@ fn several_ranks_are_compared() {
     assert_eq!(found["ranks"].as_array().unwrap().len(), 2);
     let verdict = found["verdict"].as_str().unwrap();
     assert!(verdict.contains("1 of 2 files"), "{verdict}");
-    assert!(verdict.contains("no equal ranks"), "{verdict}");
+    assert!(verdict.contains("not equal ranks"), "{verdict}");
 }
 
 #[test]

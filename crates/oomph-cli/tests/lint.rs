@@ -27,7 +27,7 @@ fn status(args: &[&str], path: &Path) -> i32 {
     let mut all: Vec<OsString> = vec!["lint".into(), "--quiet".into()];
     all.extend(args.iter().map(OsString::from));
     all.push(path.into());
-    oomph_cli::main(all)
+    oomph_cli::main(all).into()
 }
 
 /// The `oomph` example, which Cargo builds beside the tests.

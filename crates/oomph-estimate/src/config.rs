@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use crate::dtype::DType;
 use crate::error::EstimateError;
 
-/// No dimension of a real model comes near; products of four stay within 128 bits.
+/// Real models stay far below; products of four fit into 128 bits.
 const MAX_DIMENSION: u64 = 1 << 31;
 
-/// What a configuration says of a model's size.
+/// What a configuration says about a model's size.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ModelConfig {
@@ -34,7 +34,7 @@ pub struct ModelConfig {
     pub max_positions: Option<u64>,
     /// What the KV cache holds; `None` for models that keep none (encoders).
     pub attention: Option<Attention>,
-    /// What could not be taken into account.
+    /// What could not be considered.
     pub notes: Vec<String>,
 }
 
@@ -75,7 +75,8 @@ pub fn parse_config(text: &str) -> Result<ModelConfig, EstimateError> {
     }
     if root.contains_key("quantization_config") {
         config.notes.push(
-            "quantization_config is not taken into account: quantised weights take less than estimated here".to_owned(),
+            "quantization_config is ignored: quantized weights take less than this estimate"
+                .to_owned(),
         );
     }
     Ok(config)
@@ -285,7 +286,7 @@ impl Fields<'_> {
             .filter(|_| self.flag("use_sliding_window", model_type != "qwen2"));
         if window.is_some() {
             notes.push(
-                "layers with a sliding window are counted as keeping every token; a cache that drops old ones is smaller".to_owned(),
+                "layers with a sliding window count as if they kept every token; a cache that drops old ones is smaller".to_owned(),
             );
         }
         if model_type == "t5" || self.flag("is_encoder_decoder", false) {

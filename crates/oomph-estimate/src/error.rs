@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Nothing useful could be learnt from the input.
+/// The input yields nothing useful.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EstimateError {
@@ -22,16 +22,16 @@ pub enum EstimateError {
         /// The file's length.
         length: u64,
     },
-    /// The bytes are not of the format.
+    /// The bytes are not in this format.
     #[error("not a readable {format} file: at byte {offset}, expected {expected}, found {found}")]
     Malformed {
         /// The format that was tried.
         format: &'static str,
         /// Where.
         offset: u64,
-        /// What should have stood there.
+        /// What should have been there.
         expected: String,
-        /// What stood there.
+        /// What was there.
         found: String,
     },
     /// The file asks for more than any real one needs.

@@ -1,11 +1,11 @@
-//! What a model needs in order to run, and the GPUs that would hold it.
+//! How much memory a model needs to run, and the GPUs that hold it.
 
-use oomph_gpus::{Gpu, catalogue};
+use oomph_gpus::{Gpu, GpuSpec, catalogue};
 
 use crate::dtype::DType;
 use crate::model::Model;
 
-/// How the model is to be run.
+/// How to run the model.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
     /// Sequences, images or samples at once.
@@ -19,7 +19,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Tokens per sequence when nobody says.
+    /// Default tokens per sequence.
     pub const DEFAULT_TOKENS: u64 = 4096;
 }
 
@@ -34,11 +34,11 @@ impl Default for Workload {
     }
 }
 
-/// What running the model takes in device memory beside the CUDA context.
+/// The device memory to run the model, without the CUDA context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Needs {
-    /// All weights, in the type that they are run in.
+    /// All weights, in the type in which they run.
     pub weight_bytes: u64,
     /// Type of the computation: that of the cast, or that of most of the weights.
     pub compute_dtype: DType,
@@ -48,7 +48,7 @@ pub struct Needs {
     pub kv_bytes_per_token: Option<u64>,
     /// KV cache of the whole workload.
     pub kv_bytes: u64,
-    /// Intermediate values, where they can be told.
+    /// Intermediate values, if known.
     pub activation_bytes: u64,
     /// Whether `activation_bytes` comes from shapes in the file (otherwise from the layers'
     /// widths, or it is unknown and 0).
@@ -188,6 +188,50 @@ pub fn candidates(total_bytes: u64) -> Vec<Candidate> {
             .then_with(|| a.gpu.id.cmp(&b.gpu.id))
     });
     candidates
+}
+
+/// Whether the GPUs that were asked for hold the workload.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AskedGpu {
+    /// Which, and how many.
+    pub spec: GpuSpec,
+    /// Share of one GPU if the workload is divided evenly.
+    pub share_bytes: u64,
+    /// What one leaves beside its CUDA context.
+    pub usable_bytes: u64,
+    /// Whether it fits.
+    pub fits: bool,
+}
+
+impl AskedGpu {
+    /// Divides `needs` among the GPUs.
+    pub fn new(spec: GpuSpec, needs: &Needs) -> Self {
+        let share_bytes = needs.total_bytes.div_ceil(u64::from(spec.count));
+        let usable_bytes = spec.found.gpu.usable_bytes();
+        Self {
+            share_bytes,
+            usable_bytes,
+            fits: share_bytes <= usable_bytes,
+            spec,
+        }
+    }
+
+    /// The first cast of the weights with which it would fit, and what is needed with it in all.
+    pub fn cast_that_fits(&self, model: &Model, needs: &Needs) -> Option<(&'static str, u64)> {
+        [DType::BF16, DType::F8_E4M3, DType::I4]
+            .into_iter()
+            .zip(["bf16", "int8", "int4"])
+            .find_map(|(dtype, name)| {
+                let weights = model.weight_bytes_as(dtype);
+                if weights >= needs.weight_bytes {
+                    return None;
+                }
+                let total = needs.total_bytes - needs.weight_bytes + weights;
+                (total.div_ceil(u64::from(self.spec.count)) <= self.usable_bytes)
+                    .then_some((name, total))
+            })
+    }
 }
 
 #[cfg(test)]

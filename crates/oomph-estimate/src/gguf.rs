@@ -76,13 +76,13 @@ pub(crate) fn read<R: Read + Seek>(mut input: Input<R>) -> Result<Model, Estimat
         let offset = input.u64("a tensor's offset")?;
         let Some(dtype) = ggml_type(kind) else {
             model.problem(format!(
-                "tensor `{name}` has the unknown ggml type {kind}; left out, so the weights are a lower bound"
+                "tensor `{name}` has the unknown ggml type {kind}; ignored, so the weights are a lower bound"
             ));
             continue;
         };
         let sized = elements(&shape).and_then(|count| Some((count, dtype.bytes_for(count)?)));
         let Some((count, bytes)) = sized else {
-            model.problem(format!("tensor `{name}` has an impossible shape; left out"));
+            model.problem(format!("tensor `{name}` has an impossible shape; ignored"));
             continue;
         };
         end_of_data = end_of_data.max(offset.saturating_add(bytes));
@@ -97,7 +97,7 @@ pub(crate) fn read<R: Read + Seek>(mut input: Input<R>) -> Result<Model, Estimat
     let present = input.remaining();
     if end_of_data > present {
         model.problem(format!(
-            "the file has {present} of the {end_of_data} bytes of data that its header lists: an incomplete download? The figures are those of the whole"
+            "the file has {present} of the {end_of_data} bytes of data that its header lists: an incomplete download? The figures are for the whole file"
         ));
     }
     model.config = metadata.config(model.elements());

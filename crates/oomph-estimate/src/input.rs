@@ -7,7 +7,7 @@ use crate::error::EstimateError;
 /// Enough for a typical header in one read; skips beyond it seek.
 const BUFFER: usize = 64 << 10;
 
-/// A file, its length, and where reading stands.
+/// A file, its length, and the read position.
 pub(crate) struct Input<R> {
     reader: BufReader<R>,
     position: u64,

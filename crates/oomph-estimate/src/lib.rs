@@ -1,10 +1,10 @@
-//! What a model file holds, read from its headers alone.
+//! What a model file contains, read from its headers alone.
 //!
 //! Readers for safetensors, GGUF, ONNX, PyTorch checkpoints and Hugging Face's `config.json`.
 //! They take anything that reads and seeks, touch only headers (a checkpoint of 140 GB costs as
-//! much as one of 140 MB), run nothing that stands in a file, and bound everything that a file
-//! can ask them to allocate. Imperfect input gives what could be read *and* a list of problems;
-//! only input from which nothing can be learnt is an error.
+//! much as one of 140 MB), run nothing in a file, and limit everything that a file
+//! can make them allocate. Imperfect input gives what could be read *and* a list of problems;
+//! only input that yields nothing is an error.
 //!
 //! This crate opens no files; `oomph estimate` does.
 
@@ -25,7 +25,7 @@ mod zip;
 pub use config::{Attention, ModelConfig, parse_config};
 pub use dtype::DType;
 pub use error::EstimateError;
-pub use fit::{Candidate, Needs, Workload, candidates, needs};
+pub use fit::{AskedGpu, Candidate, Needs, Workload, candidates, needs};
 pub use gguf::read_gguf;
 pub use model::{Activations, Format, Group, Model, Tensor};
 pub use onnx::{OnnxOptions, read_onnx};

@@ -1,4 +1,4 @@
-//! What was learnt of a model.
+//! What the headers say about a model.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ pub struct Model {
     pub format: Format,
     /// Every weight, in the file's order.
     pub tensors: Vec<Tensor>,
-    /// Tensors of a training checkpoint that are no weights: what stands under a key such as
+    /// Tensors of a training checkpoint that are not weights: those under a key such as
     /// `optimizer`.
     pub optimizer_state: Vec<Tensor>,
     /// Size of the model's layers, where the file or its `config.json` says.
     pub config: Option<ModelConfig>,
     /// Memory of intermediate values, where their shapes are known.
     pub activations: Option<Activations>,
-    /// What is known only by assumption.
+    /// Assumptions.
     pub assumptions: Vec<String>,
     /// What was wrong with the input, and what that means for the figures.
     pub problems: Vec<String>,
@@ -107,7 +107,7 @@ impl Model {
         }
     }
 
-    /// A model known by its `config.json` alone.
+    /// A model with only a `config.json`.
     pub fn from_config(config: ModelConfig) -> Self {
         let mut model = Self::new(Format::Config);
         if let Some(parameters) = config.parameters {

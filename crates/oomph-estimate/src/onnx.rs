@@ -1,4 +1,4 @@
-//! ONNX: a protobuf message, read field by field with the weights' bytes skipped.
+//! ONNX: a protobuf message, read field by field, skipping the weights' bytes.
 //!
 //! Only what sizes need is decoded: initializers (shape and type), the types of values, and which
 //! node reads and writes which value. Field numbers are those of `onnx.proto`.
@@ -425,7 +425,7 @@ impl<R: Read + Seek> Reader<R> {
             Some((dtype, count, bytes)) => {
                 if raw.is_some_and(|raw| raw != bytes) {
                     self.model.problem(format!(
-                        "tensor `{name}` has {} bytes of data where its shape and type say {bytes}; the latter is counted",
+                        "tensor `{name}` has {} bytes of data, but its shape and type need {bytes}; oomph counts the latter",
                         raw.unwrap_or(0)
                     ));
                 }
@@ -456,7 +456,7 @@ impl<R: Read + Seek> Reader<R> {
             // Strings (8) are never on a GPU.
             None if kind == 8 => {}
             None => self.model.problem(format!(
-                "tensor `{name}` of type {kind} and shape {shape:?} cannot be sized; left out"
+                "tensor `{name}` of type {kind} and shape {shape:?} has no known size; ignored"
             )),
         }
         Ok((name, None))
@@ -577,7 +577,7 @@ impl<R: Read + Seek> Reader<R> {
         for node in &graph.nodes {
             for (index, name) in node.outputs.iter().enumerate() {
                 let stated = self.shapes.get(name);
-                // What the file states in numbers is best; what follows from the inputs is better
+                // Numbers in the file are best; a shape inferred from the inputs is better
                 // than a stated shape with open dimensions.
                 let certain = stated.filter(|shape| shape.is_certain(options));
                 let inputs: Vec<Option<&Typed>> = node
@@ -623,12 +623,12 @@ impl<R: Read + Seek> Reader<R> {
         let activations = peak(graph, &sizes);
         for (name, size) in named {
             self.model.assumptions.push(format!(
-                "dimension `{name}` taken as {size}; set it with --dim {name}=N"
+                "dimension `{name}` assumed to be {size}; set it with --dim {name}=N"
             ));
         }
         if open > 0 {
             self.model.assumptions.push(format!(
-                "{open} dimensions have neither size nor name: a first one is taken as the batch, {}, another as 1",
+                "{open} dimensions have neither size nor name: a first one is assumed to be the batch, {}, any other 1",
                 options.batch
             ));
         }
@@ -650,7 +650,7 @@ impl<R: Read + Seek> Reader<R> {
                 format!(" (the first is `{name}`, of {operator})")
             });
             self.model.problem(format!(
-                "{} of {} intermediate values have no shape in the file and none that follows from it here{first}, so the activations are a lower bound; onnx.shape_inference.infer_shapes may add shapes",
+                "{} of {} intermediate values have no shape in the file and oomph cannot infer it{first}, so the activations are a lower bound; onnx.shape_inference.infer_shapes may add shapes",
                 activations.unknown,
                 activations.unknown + activations.known
             ));
@@ -744,7 +744,7 @@ fn peak(graph: &Graph, sizes: &HashMap<&str, u64>) -> Activations {
         };
         known += 1;
         *live = live.saturating_add(*bytes);
-        // A value that nobody reads is gone after its node.
+        // A value without readers is freed after its node.
         Some(last_use.get(name).copied().unwrap_or(at).max(at))
     };
     for name in &graph.inputs {
@@ -895,7 +895,7 @@ mod tests {
         // a 32 + b 16 + c 32; x (16) is gone by then.
         assert_eq!(activations.peak_bytes, 80);
         assert_eq!((activations.known, activations.unknown), (4, 0));
-        assert!(model.assumptions[0].contains("`batch` taken as 1"));
+        assert!(model.assumptions[0].contains("`batch` assumed to be 1"));
         let options = OnnxOptions {
             dimensions: [("batch".to_owned(), 10)].into(),
             ..OnnxOptions::default()

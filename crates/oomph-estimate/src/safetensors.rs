@@ -47,7 +47,7 @@ pub(crate) fn read<R: Read + Seek>(mut input: Input<R>) -> Result<Model, Estimat
     for (name, entry) in entries.0 {
         let [begin, end] = entry.data_offsets;
         let Some(bytes) = end.checked_sub(begin) else {
-            model.problem(format!("tensor `{name}` ends before it begins; left out"));
+            model.problem(format!("tensor `{name}` ends before it begins; ignored"));
             continue;
         };
         let Some(dtype) = dtype(&entry.dtype) else {
@@ -64,12 +64,12 @@ pub(crate) fn read<R: Read + Seek>(mut input: Input<R>) -> Result<Model, Estimat
             continue;
         };
         let Some(count) = elements(&entry.shape) else {
-            model.problem(format!("tensor `{name}` has an impossible shape; left out"));
+            model.problem(format!("tensor `{name}` has an impossible shape; ignored"));
             continue;
         };
         if dtype.bytes_for(count) != Some(bytes) {
             model.problem(format!(
-                "tensor `{name}` of shape {:?} takes {bytes} bytes where {dtype} needs {}; the bytes are counted",
+                "tensor `{name}` of shape {:?} takes {bytes} bytes, but {dtype} needs {}; oomph counts the bytes",
                 entry.shape,
                 dtype
                     .bytes_for(count)
@@ -94,7 +94,7 @@ pub(crate) fn read<R: Read + Seek>(mut input: Input<R>) -> Result<Model, Estimat
     let present = input.length() - data_start;
     if end_of_data > present {
         model.problem(format!(
-            "the file has {present} of the {end_of_data} bytes of data that its header lists: an incomplete download? The figures are those of the whole"
+            "the file has {present} of the {end_of_data} bytes of data that its header lists: an incomplete download? The figures are for the whole file"
         ));
     }
     Ok(model)
@@ -184,7 +184,7 @@ impl<'de> Deserialize<'de> for Entries {
                         continue;
                     }
                     if !seen.insert(name.clone()) {
-                        return Err(de::Error::custom(format!("tensor `{name}` stands twice")));
+                        return Err(de::Error::custom(format!("tensor `{name}` appears twice")));
                     }
                     entries.push((name, map.next_value()?));
                 }
@@ -282,7 +282,7 @@ mod tests {
             (r#"{"a":3}"#, "invalid type"),
             (
                 r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#,
-                "stands twice",
+                "appears twice",
             ),
         ] {
             let error = read_safetensors(Cursor::new(file(header, 8))).expect_err(header);

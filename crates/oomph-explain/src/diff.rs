@@ -26,7 +26,7 @@ pub struct Diff {
     pub categories: Vec<Change>,
     /// Bytes by place in the code, the largest change first.
     pub places: Vec<Change>,
-    /// Bytes by module, where both know modules.
+    /// Bytes by module, if both have modules.
     pub modules: Vec<Change>,
 }
 

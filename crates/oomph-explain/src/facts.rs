@@ -1,4 +1,4 @@
-//! Everything that the causes ask about a history, computed once.
+//! The facts about a history that the causes use, computed once.
 
 use std::collections::HashMap;
 
@@ -48,7 +48,7 @@ pub struct Growth {
     pub in_modules: bool,
 }
 
-/// Everything that the causes ask.
+/// The facts that the causes use.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// The history.
@@ -71,7 +71,7 @@ pub struct Facts<'a> {
     pub failure: Option<Allocation>,
     /// Its bytes, rounded; 0 without a failure.
     pub request: u64,
-    /// What it made the allocator ask the driver for.
+    /// What the allocator then requested from the driver.
     pub segment: u64,
     /// The blocks alive at that moment.
     pub live: Vec<Live>,
@@ -200,13 +200,13 @@ impl<'a> Facts<'a> {
             .unwrap_or_default()
     }
 
-    /// What this process holds on the device outside of the allocator, where somebody measured it.
+    /// What this process holds on the device outside the allocator, if it was measured.
     pub fn outside(&self) -> Option<u64> {
         let recorded = self.trace.context.outside.map(|bytes| bytes.0);
         recorded.or(self.options.process_outside)
     }
 
-    /// Whether the job only infers: several passes, or tokens generated, and no backward.
+    /// Whether the job is inference: several passes, or tokens generated, and no backward.
     pub fn infers(&self) -> bool {
         let generates = || {
             self.live
@@ -244,7 +244,7 @@ impl<'a> Facts<'a> {
             + self.bytes_of(Category::OptimizerState)
     }
 
-    /// A part of what was needed.
+    /// A share of what was needed.
     pub fn share(&self, bytes: u64) -> f64 {
         if self.needed() == 0 {
             0.0
@@ -403,8 +403,8 @@ fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row
     for (stack, (bytes, count, mut of_steps)) in by_stack {
         of_steps.sort_unstable();
         of_steps.dedup();
-        // The previous step's loss or output often waits to be replaced; two steps back is a
-        // pattern if it goes on from there to now.
+        // The previous step's loss or output is often alive until it is replaced; from two steps back it is a
+        // pattern, if it continues to now.
         let (Some(&first), distinct) = (of_steps.first(), of_steps.len()) else {
             continue;
         };

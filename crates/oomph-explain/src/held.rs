@@ -1,11 +1,11 @@
-//! What the user's own lines hold: for whoever lays findings about the code beside the trace.
+//! The memory that each line of the user's own code holds, to show beside findings about that line.
 
 use std::collections::HashMap;
 
 use oomph_trace::StackId;
 
 use crate::facts::Facts;
-use crate::stacks::is_users_own;
+use oomph_trace::is_users_own;
 
 /// Memory that calls through some lines made and that is alive at the failure or the peak.
 #[derive(Debug, Clone, PartialEq, Eq)]

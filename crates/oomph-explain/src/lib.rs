@@ -1,13 +1,14 @@
 //! From a memory history to the cause of an out-of-memory error.
 //!
-//! Everything here is a function of what was read: [`explain`] takes a [`Trace`], with whatever
-//! out-of-memory messages came along, and returns an [`Explanation`] that is printed, written as
-//! JSON or handed on. Where the evidence does not decide, the explanation says so.
+//! Everything here is a function of the input: [`explain`] takes a [`Trace`], with any
+//! out-of-memory messages, and returns an [`Explanation`] to print, write as
+//! JSON or pass on. If the evidence is not enough, the explanation says so.
 
 pub mod causes;
 pub mod diff;
 pub mod facts;
 mod held;
+pub mod lever;
 mod messages;
 pub mod stacks;
 pub mod steps;
@@ -17,28 +18,28 @@ use oomph_trace::text::{MessageKind, OomMessage};
 use oomph_trace::{Bytes, Category, Problem, ProblemKind, StackId, Trace};
 use serde::Serialize;
 
-pub use causes::{Basis, Cause, Evidence, Fix};
+pub use causes::{Basis, Cause, Evidence, Fix, Remedy};
 pub use diff::{Diff, diff};
 pub use facts::Facts;
 pub use held::HeldStack;
 
-/// Version of the JSON. Fields may be added; a change of meaning is a new number.
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 pub const FORMAT: &str = "oomph.explain/1";
 /// Shares of [`Explanation::timeline`]: more than a terminal has columns.
 const TIMELINE: usize = 240;
 /// Places in the code that an explanation lists.
 const HOLDERS: usize = 8;
 
-/// What the caller knows and wants.
+/// What the caller knows and requests.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The device, where the history has several; the busiest otherwise.
+    /// The device, if the history has several; the busiest otherwise.
     pub device: Option<u32>,
-    /// The version of PyTorch, where the history does not say.
+    /// The version of PyTorch, if the history does not state it.
     pub torch_version: Option<TorchVersion>,
-    /// The device's memory, where the history does not say.
+    /// The device's memory, if the history does not state it.
     pub device_total: Option<u64>,
-    /// Memory of this process outside of the allocator, where somebody measured it.
+    /// Memory of this process outside the allocator, if it was measured.
     pub process_outside: Option<u64>,
     /// Out-of-memory messages of the same failure.
     pub messages: Vec<OomMessage>,
@@ -60,7 +61,7 @@ pub struct Explanation {
     /// Fixes of the likely causes, the largest saving first.
     pub fixes: Vec<Fix>,
     /// Memory at the failure or the peak.
-    pub peak: Peak,
+    pub peak: PeakReport,
     /// The lines of code that hold the most at that moment.
     pub holders: Vec<Holder>,
     /// The bytes alive through the history: the highest of equal shares of its events. Not in the
@@ -84,7 +85,7 @@ pub struct Explanation {
 
 /// Memory at the failure or the peak, in bytes.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Peak {
+pub struct PeakReport {
     /// The event.
     pub event: Option<usize>,
     /// The device.
@@ -178,7 +179,7 @@ pub struct MessageReport {
     pub line: usize,
     /// The message.
     pub text: String,
-    /// What in it misleads.
+    /// What in it is misleading.
     pub corrections: Vec<String>,
 }
 
@@ -239,14 +240,13 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
     let mut assumptions = Vec::new();
     if known_version.is_none() {
         assumptions.push(format!(
-            "the snapshot does not name its torch version; the allocator's rules of {} were used",
+            "the snapshot does not state its torch version; oomph used the allocator's rules of {}",
             facts.version
         ));
     }
     if out_of_memory && !facts.failed() {
-        assumptions.push(
-            "the history has no out-of-memory event: what is described is its peak".to_owned(),
-        );
+        assumptions
+            .push("the history has no out-of-memory event; this describes its peak".to_owned());
         if causes.is_empty()
             && let Some(message) = message
         {
@@ -310,7 +310,7 @@ impl Explanation {
             .iter()
             .any(|problem| problem.kind == ProblemKind::Truncated);
         if cut && !self.out_of_memory {
-            self.verdict = format!("the file ends early; as far as it goes, {}", self.verdict);
+            self.verdict = format!("the file is truncated; up to its end, {}", self.verdict);
         }
         self.problems
             .splice(0..0, problems.into_iter().map(ProblemReport::from));
@@ -337,7 +337,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         fixes: fixes(&causes),
         cause,
         causes,
-        peak: Peak {
+        peak: PeakReport {
             device: message.device.unwrap_or(0),
             live_bytes: allocated,
             request_bytes: request,
@@ -348,7 +348,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             unused_bytes: message.unallocated.unwrap_or_default().0,
             device_free_bytes: message.free.map(|bytes| bytes.0),
             device_total_bytes: message.total.map(|bytes| bytes.0),
-            ..Peak::default()
+            ..PeakReport::default()
         },
         holders: Vec::new(),
         timeline: Vec::new(),
@@ -386,7 +386,7 @@ fn fixes(causes: &[Cause]) -> Vec<Fix> {
         .filter(|cause| cause.confidence + CLOSE >= first.confidence)
     {
         for fix in &cause.fixes {
-            if fix.saves_bytes > 0 && !fixes.iter().any(|other| other.lever == fix.lever) {
+            if fix.saves_bytes > 0 && !fixes.iter().any(|other| other.remedy == fix.remedy) {
                 fixes.push(fix.clone());
             }
         }
@@ -432,13 +432,13 @@ fn verdict(
             .map(|steps| format!("; memory runs out after about {steps} more steps"))
             .unwrap_or_default();
         return format!(
-            "the job did not fail, but {} are left by each step{left}",
+            "the job did not fail, but each step leaves {} behind{left}",
             Bytes(growth.bytes_per_step)
         );
     }
     if facts.trace.events.is_empty() {
         return format!(
-            "the snapshot has no history, so it does not say whether memory ran out; {} were in \
+            "the snapshot has no history, so oomph cannot tell whether memory ran out; {} were in \
              use when it was taken",
             Bytes(facts.live_bytes)
         );
@@ -455,7 +455,7 @@ fn growth_report(facts: &Facts) -> Option<GrowthReport> {
     if growth.steps < 2 || growth.per_step == 0 {
         return None;
     }
-    // A failed job has no steps left; others only where the device's size is known.
+    // A failed job has no steps left; for others, this needs the device's size.
     let total = facts.options.device_total.or(facts
         .trace
         .context
@@ -478,7 +478,7 @@ fn growth_report(facts: &Facts) -> Option<GrowthReport> {
     })
 }
 
-fn peak(facts: &Facts) -> Peak {
+fn peak(facts: &Facts) -> PeakReport {
     let mut categories: Vec<CategoryBytes> = Category::ALL
         .into_iter()
         .map(|category| CategoryBytes {
@@ -489,7 +489,7 @@ fn peak(facts: &Facts) -> Peak {
         .filter(|entry| entry.bytes > 0)
         .collect();
     categories.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
-    Peak {
+    PeakReport {
         event: facts.failure.map(|failure| failure.alloc_row as usize),
         device: facts.program.device,
         live_bytes: facts.live_bytes,

@@ -1,24 +1,26 @@
-//! What a message alone gives away, and what in it misleads.
+//! What a message alone reveals, and what in it is misleading.
 
 use oomph_trace::Bytes;
 use oomph_trace::text::{MessageKind, OomMessage};
 
 use crate::MessageReport;
 use crate::causes::{Basis, Cause, Evidence, Fix, huge_request};
-use crate::stacks::is_users_own;
+use oomph_trace::is_users_own;
+
+use crate::lever;
 
 /// From this share of the reserved memory on, free pieces are more than ordinary loss.
 const FRAGMENTED: f64 = 0.2;
 /// Memory that CUDA's context, kernels and the libraries of one job take at most.
 const LIBRARIES: u64 = 8 << 30;
-/// A share of the device that others hold which decides.
+/// If others hold this share of the device, that is the cause.
 const FOREIGN: f64 = 0.2;
 
 /// What this process holds outside of PyTorch's allocator, if the message says.
 pub(crate) fn process_outside(message: &OomMessage) -> Option<u64> {
     let outside = message.this_process?.saturating_sub(message.reserved?);
     // Inside a container the driver may count another process as this one; more than any library
-    // takes is somebody else's.
+    // takes belongs to another process.
     (outside.0 <= 2 * LIBRARIES).then_some(outside.0)
 }
 
@@ -56,7 +58,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
     }
     if message.text.contains("try setting") && !is_fragmented(message) {
         corrections.push(
-            "the hint about fragmentation is in every such message; here it does not apply"
+            "every such message has the hint about fragmentation; it does not apply here"
                 .to_owned(),
         );
     }
@@ -124,7 +126,7 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
             message,
             "huge_request",
             0.9,
-            "more than an exbibyte was asked for: a size was computed wrongly (negative, or \
+            "the job requested more than an exbibyte: a size was computed wrongly (negative, or \
              multiplied twice)",
             "check the shapes at this line",
         )],
@@ -132,14 +134,14 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
             message,
             "workspace",
             0.8,
-            "no memory was left for a convolution's scratch space",
+            "no memory was left for a convolution's workspace",
             "torch.backends.cudnn.benchmark = False, or leave more memory free",
         )],
         MessageKind::Cublas | MessageKind::Cudnn => vec![simple(
             message,
             "outside_allocator",
             0.6,
-            "out of memory in disguise: the library could not create its handle, since the GPU was \
+            "out of memory in disguise: the library could not create its handle because the GPU was \
              full (PyTorch's own allocator had taken the rest, or another process)",
             "leave headroom: a smaller batch, or set_per_process_memory_fraction(0.95)",
         )],
@@ -156,9 +158,9 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
             message,
             "outside_allocator",
             0.5,
-            "memory ran out outside of PyTorch's allocator (the CUDA context, a kernel, another \
+            "memory ran out outside PyTorch's allocator (the CUDA context, a kernel, another \
              library), or the GPU was already full when the process began",
-            "see with nvidia-smi who holds the GPU; leave headroom",
+            "check with nvidia-smi which process holds the GPU; leave headroom",
         )],
         MessageKind::Host => vec![simple(
             message,
@@ -191,7 +193,7 @@ fn simple(
         confidence,
         verdict: verdict.to_owned(),
         evidence,
-        fixes: vec![Fix::new(
+        fixes: vec![Fix::advice(
             "headroom",
             advice,
             message.requested.unwrap_or(Bytes(1)).0,
@@ -248,7 +250,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             if attributed {
                 evidence.push(Evidence::of(
                     mine.0,
-                    "of that the driver counts to this process itself, far more than a context \
+                    "of that the driver counts as this process's own, far more than a context \
                      and libraries need: another framework inside it, or (in a container) a \
                      process that looks like it",
                 ));
@@ -263,9 +265,9 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 ),
                 evidence: evidence.clone(),
                 fixes: vec![
-                    Fix::new(
+                    Fix::advice(
                         "free_the_gpu",
-                        "find who holds it and end it (a notebook, a zombie, ranks that all use GPU 0)",
+                        "find the process that holds it and end it (a notebook, a zombie, ranks that all use GPU 0)",
                         outside.0,
                         Basis::Counted,
                         "exact",
@@ -278,10 +280,10 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                     id: "outside_allocator",
                     confidence: 0.5,
                     verdict: format!(
-                        "this process holds {mine} outside of PyTorch's allocator"
+                        "this process holds {mine} outside PyTorch's allocator"
                     ),
                     evidence,
-                    fixes: vec![Fix::new(
+                    fixes: vec![Fix::advice(
                         "fewer_communicators",
                         "keep other frameworks and communicators of this process from taking the GPU",
                         mine.0,
@@ -296,7 +298,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         let unallocated = message.unallocated.unwrap_or_default();
         let mut evidence = vec![Evidence::of(
             unallocated.0,
-            "reserved by PyTorch and free, but in pieces",
+            "reserved by PyTorch and free, but fragmented",
         )];
         evidence.extend(request_evidence(message));
         causes.push(Cause {
@@ -309,9 +311,9 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             ),
             evidence,
             fixes: vec![
-                Fix::new(
-                    "alloc_conf",
-                    "let segments grow in place; prove it with `oomph replay` on a snapshot",
+                Fix::lever(
+                    lever::ALLOCATOR,
+                    "let segments grow in place; verify it with `oomph replay` on a snapshot",
                     unallocated.0,
                     Basis::Estimated,
                     "exact",
@@ -328,11 +330,11 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         causes.push(Cause {
             id: "optimizer_state",
             confidence: 0.7,
-            verdict: "memory ran out inside optimizer.step, where the optimizer's state appears"
+            verdict: "memory ran out inside optimizer.step, which allocates the optimizer's state"
                 .to_owned(),
             evidence: request_evidence(message),
-            fixes: vec![Fix::new(
-                "optimizer_8bit",
+            fixes: vec![Fix::lever(
+                lever::OPTIMIZER_8BIT,
                 "8-bit or offloaded optimizer state, a fused step",
                 message.allocated.unwrap_or_default().0 / 3,
                 Basis::Estimated,
@@ -350,11 +352,11 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             id: "logits",
             confidence: 0.7,
             verdict: format!(
-                "the loss over the vocabulary asked for {requested} for one more copy of the logits"
+                "the loss over the vocabulary requested {requested} for one more copy of the logits"
             ),
             evidence: request_evidence(message),
-            fixes: vec![Fix::new(
-                "fused_cross_entropy",
+            fixes: vec![Fix::lever(
+                lever::CHUNKED_CROSS_ENTROPY,
                 "a fused or chunked cross-entropy, which never holds all logits",
                 requested.0,
                 Basis::Estimated,
@@ -370,11 +372,11 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             id: "batch_too_large",
             confidence: 0.9,
             verdict: format!(
-                "{requested} were asked for in one piece, more than the {limit} there are"
+                "a single request asked for {requested}, more than the {limit} that exist"
             ),
             evidence: request_evidence(message),
-            fixes: vec![Fix::new(
-                "micro_batch",
+            fixes: vec![Fix::lever(
+                lever::MICRO_BATCH,
                 "a smaller batch or shorter sequences; check the shapes at this line",
                 requested.0 / 2,
                 Basis::Estimated,
@@ -385,7 +387,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
     causes
 }
 
-/// What to say where the message does not decide.
+/// What to say if the message is not enough to decide.
 pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     let mut evidence = request_evidence(message);
     if let (Some(allocated), Some(reserved)) = (message.allocated, message.reserved) {

@@ -1,8 +1,8 @@
-//! What a call stack says about an allocation: who asked, in which phase, for what.
+//! What a call stack says about an allocation: which code requested it, in which phase, for what.
 
-use oomph_trace::{Frame, FrameId, Phase, StackId, Trace};
+use oomph_trace::{Frame, FrameId, Phase, StackId, Trace, is_users_own};
 
-/// What a frame gives away, as bits.
+/// What a frame reveals, as bits.
 mod flag {
     pub(super) const OPTIMIZER: u32 = 1;
     pub(super) const ENGINE: u32 = 1 << 1;
@@ -27,7 +27,7 @@ mod flag {
     pub(super) const CAST: u32 = 1 << 20;
 }
 
-/// What a stack gives away.
+/// What a stack reveals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StackFacts {
     flags: u32,
@@ -37,7 +37,7 @@ pub struct StackFacts {
     pub user: Option<Frame>,
     /// The innermost Python frame that does more than pass a call on.
     pub python: Option<Frame>,
-    /// Whether the memory is a library's scratch space.
+    /// Whether the memory is a library's workspace.
     pub is_workspace: bool,
 }
 
@@ -91,7 +91,7 @@ impl StackFacts {
         self.has(flag::RECOMPUTE)
     }
 
-    /// A convolution's scratch space.
+    /// A convolution's workspace.
     pub const fn is_convolution_workspace(self) -> bool {
         self.has(flag::CONVOLUTION_PLAN) && self.is_workspace
     }
@@ -114,7 +114,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Looks at every stack of a trace, once.
+    /// Classifies every stack of a trace, once.
     pub fn new(trace: &Trace) -> Self {
         let strings = &trace.strings;
         let frames: Vec<u32> = (0..trace.stacks.frame_count() as u32)
@@ -142,7 +142,7 @@ impl Stacks {
                     if flags & flag::USER != 0 && facts.user.is_none() {
                         facts.user = Some(trace.stacks.frame(member));
                     }
-                    // A convolution's output is made by `empty`, its scratch space directly.
+                    // A convolution's output is allocated by `empty`, its workspace directly.
                     if after_allocate && flags & flag::CONVOLUTION_PLAN != 0 {
                         facts.is_workspace = true;
                     }
@@ -181,23 +181,7 @@ fn phase(facts: StackFacts, is_empty: bool, has_python: bool) -> Phase {
     }
 }
 
-/// Whether a file is the user's own and not a library's.
-pub fn is_users_own(file: &str) -> bool {
-    const LIBRARIES: [&str; 9] = [
-        "site-packages",
-        "dist-packages",
-        "/lib/python3",
-        "\\lib\\python3",
-        "<frozen",
-        "/torch/",
-        "/oomph/",
-        "<__array_function__",
-        "<eval_with_key>",
-    ];
-    !LIBRARIES.iter().any(|part| file.contains(part))
-}
-
-/// Whether a frame only passes a call on: every stack is full of them, and none says anything.
+/// Whether a frame only passes a call on: every stack is full of such frames, and they say nothing.
 pub fn is_plumbing(file: &str, function: &str) -> bool {
     const FUNCTIONS: [(&str, &str); 8] = [
         ("torch/nn/modules/module.py", "_wrapped_call_impl"),
@@ -318,7 +302,7 @@ fn is_step(name: &str) -> bool {
     name == "step" || name == "_use_grad" || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// A frame as people read it: `train.py:41 in main`.
+/// A frame in readable form: `train.py:41 in main`.
 pub fn frame_text(trace: &Trace, frame: Frame) -> String {
     let file = trace.strings.get(frame.file);
     let short = file.rsplit(['/', '\\']).next().unwrap_or(file);

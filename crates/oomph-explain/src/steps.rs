@@ -1,8 +1,8 @@
 //! Where a job's steps begin and end.
 //!
-//! The surest sign is the optimizer: PyTorch annotates every `Optimizer.step`. Without one (loops
-//! that only evaluate or generate) an allocation of the script itself, such as the batch, that
-//! comes back at regular distances marks the steps.
+//! The most reliable sign is the optimizer: PyTorch annotates every `Optimizer.step`. Without one (loops
+//! that only evaluate or generate), an allocation of the script itself that recurs at regular
+//! intervals, such as the batch, marks the steps.
 
 use std::collections::HashMap;
 
@@ -110,7 +110,7 @@ pub fn find(
     steps
 }
 
-/// Steps as somebody labelled them.
+/// Steps from labels.
 fn labelled(trace: &Trace, start: usize, end: usize) -> Vec<usize> {
     let Some(labels) = &trace.labels else {
         return Vec::new();
@@ -243,8 +243,8 @@ fn recurring_marks(program: &Program, stacks: &Stacks, start: usize, end: usize)
         if row < start || row >= end || again || allocation.stack == StackId::NONE {
             continue;
         }
-        // What modules allocate comes back with every layer; what the script itself allocates
-        // comes back with every turn of its loop.
+        // Allocations of modules recur with every layer; allocations of the script itself
+        // recur with every iteration of its loop.
         let facts = stacks.get(allocation.stack);
         if facts.phase != Phase::Unknown || facts.is_workspace || facts.in_module() {
             continue;

@@ -1,4 +1,4 @@
-//! Finding a GPU by the name that someone typed.
+//! Finds a GPU by the name that the user typed.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -41,7 +41,7 @@ impl Found {
         }
         let others: Vec<&str> = self.others.iter().map(|gpu| gpu.id.as_str()).collect();
         Some(format!(
-            "`{name}` is taken as {}, which has no more memory than the others of that name: {}",
+            "`{name}` means {}, which has no more memory than the others of that name: {}",
             self.gpu.id,
             others.join(", ")
         ))
@@ -90,6 +90,61 @@ pub fn resolve(name: &str) -> Result<Found, UnknownGpu> {
     Err(unknown(name, None))
 }
 
+/// GPUs that were asked for in words.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Selection {
+    /// Which.
+    pub gpus: Vec<&'static Gpu>,
+    /// A sentence to show when a name could have meant several.
+    pub note: Option<String>,
+    /// Whether one was named exactly.
+    pub exact: bool,
+}
+
+/// The GPU of a name, the family of an ambiguous one, or every GPU whose id, name, architecture
+/// (`ada`, `sm_89`) or class contains all of the words; all GPUs for no words.
+pub fn select(asked: &str) -> Result<Selection, UnknownGpu> {
+    let among = |gpus: Vec<&'static Gpu>| Selection {
+        gpus,
+        note: None,
+        exact: false,
+    };
+    if asked.trim().is_empty() {
+        return Ok(among(catalogue().iter().collect()));
+    }
+    let named = resolve(asked);
+    if let Ok(found) = &named {
+        let mut family = vec![found.gpu];
+        family.extend(&found.others);
+        return Ok(Selection {
+            exact: found.others.is_empty(),
+            note: found.note(asked),
+            gpus: family,
+        });
+    }
+    let words: Vec<String> = asked.split_whitespace().map(str::to_lowercase).collect();
+    let matching: Vec<&Gpu> = catalogue()
+        .iter()
+        .filter(|gpu| {
+            let text = format!(
+                "{} {} {} {} {}",
+                gpu.id,
+                gpu.name,
+                gpu.architecture,
+                gpu.sm_name(),
+                gpu.class.as_str()
+            )
+            .to_lowercase();
+            words.iter().all(|word| text.contains(word.as_str()))
+        })
+        .collect();
+    match named {
+        Err(unknown) if matching.is_empty() => Err(unknown),
+        _ => Ok(among(matching)),
+    }
+}
+
 /// A GPU and how many of it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -130,14 +185,14 @@ pub fn parse_spec(text: &str) -> Result<GpuSpec, ParseSpecError> {
     })
 }
 
-/// A text that is no `NAME[:COUNT]`.
+/// A text that is not of the form `NAME[:COUNT]`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseSpecError {
     /// The name is not in the catalogue.
     #[error(transparent)]
     Unknown(#[from] UnknownGpu),
-    /// What follows the colon is no count.
+    /// The text after the colon is not a count.
     #[error(
         "`{text}`: the number of GPUs is `{count}`; expected 1 to {MAX_GPUS} after the colon, as in a100-80gb:8"
     )]
@@ -568,5 +623,23 @@ mod tests {
             assert_eq!(distance(a, b), expected, "{a} {b}");
             assert_eq!(distance(b, a), expected, "{b} {a}");
         }
+    }
+
+    #[test]
+    fn words_select_gpus() {
+        let ids = |asked: &str| -> Vec<&str> {
+            let found = select(asked).expect(asked);
+            found.gpus.iter().map(|gpu| gpu.id.as_str()).collect()
+        };
+        assert_eq!(ids("4090"), ["rtx-4090"]);
+        assert_eq!(ids("a100").len(), 4);
+        assert_eq!(ids("sm_90").len(), 7);
+        assert!(ids("ada laptop").iter().all(|id| id.ends_with("-laptop")));
+        assert!(
+            select("4900")
+                .expect_err("typo")
+                .to_string()
+                .contains("rtx-4090")
+        );
     }
 }

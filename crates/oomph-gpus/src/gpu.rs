@@ -1,4 +1,4 @@
-//! What is known of one GPU.
+//! The properties of one GPU.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,9 +1,9 @@
-//! The catalogue of GPUs: what each one holds, and where each figure comes from.
+//! The catalogue of GPUs: their properties, with the source of each figure.
 //!
 //! The figures are data, not code: one TOML file per compute capability in `data/`, embedded in
 //! the binary and parsed on first use. What is true of a whole architecture (shared memory,
 //! registers, threads) stands once at the top of its file. Every group of figures has a
-//! [`Source`], so that a measured value can be told from an estimated one. `docs/gpus.md` says how
+//! [`Source`], which distinguishes measured from estimated values. `docs/gpus.md` says how
 //! to add a GPU.
 //!
 //! This crate does no I/O.
@@ -14,15 +14,16 @@
 //! # Ok::<(), oomph_gpus::UnknownGpu>(())
 //! ```
 
-mod bytes;
 mod data;
 mod export;
 mod find;
 mod gpu;
 
-pub use bytes::{ParseBytesError, format_bytes, parse_bytes};
 pub use data::{CatalogueError, catalogue, parse_data_file};
-pub use find::{Found, GpuSpec, MAX_GPUS, ParseSpecError, UnknownGpu, find, parse_spec, resolve};
+pub use find::{
+    Found, GpuSpec, MAX_GPUS, ParseSpecError, Selection, UnknownGpu, find, parse_spec, resolve,
+    select,
+};
 pub use gpu::{
     Class, Clocks, Context, Cost, Figure, Gpu, Limits, Link, Memory, Rates, Source, SourceKind,
 };

@@ -1,5 +1,5 @@
-//! The Python that the command lives in: which interpreter runs scripts, and where the virtual GPU
-//! lies.
+//! The Python environment of the command: which interpreter runs scripts, and where the virtual GPU
+//! is installed.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ pub struct Host {
 
 static HOST: OnceLock<Host> = OnceLock::new();
 
-/// Tells the command where it lives; once, before [`crate::main`].
+/// Tells the command its environment; called once, before [`crate::main`].
 pub fn set(host: Host) {
     // A second call can only come from the same interpreter.
     let _ = HOST.set(host);
@@ -28,7 +28,7 @@ pub fn get() -> anyhow::Result<&'static Host> {
     match HOST.get() {
         Some(host) => Ok(host),
         None => bail!(
-            "this build of oomph has no Python around it and cannot run scripts; install the wheel"
+            "this build of oomph was not started from Python and cannot run scripts; install the wheel"
         ),
     }
 }

@@ -14,6 +14,7 @@ use oomph_run::record::Device;
 use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
+use crate::files;
 use crate::host::Host;
 use crate::live::{self, Inherits};
 use crate::program::Program;
@@ -29,7 +30,7 @@ pub struct Job {
     pub host: &'static Host,
     /// What is run.
     pub program: Program,
-    /// The one rank that is run of a job of so many, the others being absent.
+    /// The rank to run, if the other ranks of its job are absent.
     pub rehearsed: Option<Rehearsed>,
     /// The virtual GPU; `None` runs on the real one.
     pub gpu: Option<VirtualGpu>,
@@ -42,11 +43,11 @@ pub struct Job {
 /// Who sees a script's output, and how long it may take.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Watch {
-    /// Whether a terminal shows where the script is.
+    /// Whether to show the script's progress on the terminal.
     pub live: bool,
     /// Whether the script's output goes to standard error.
     pub to_stderr: bool,
-    /// How long the script may take before it is ended; `None` lets it take its time.
+    /// How long the script may run before it is killed; `None` for no limit.
     pub timeout: Option<Duration>,
 }
 
@@ -75,7 +76,7 @@ pub struct Attempt {
 }
 
 impl Job {
-    /// A program as it is, on the real GPU, recorded and watched as by default.
+    /// An unmodified program on the real GPU, with the default settings.
     pub fn new(host: &'static Host, program: Program) -> Self {
         Self {
             host,
@@ -92,7 +93,7 @@ impl Job {
         self.gpu.as_ref().map(|gpu| gpu.total_bytes)
     }
 
-    /// Whether each rank is a process of its own.
+    /// Whether each rank is a separate process.
     fn is_several(&self) -> bool {
         let has_gpus = self.gpu.as_ref().is_some_and(|gpu| gpu.spec.count > 1);
         self.program.launches() || self.rehearsed.is_none() && has_gpus
@@ -255,8 +256,8 @@ fn status_within(command: &mut Command, timeout: Duration) -> std::io::Result<Ex
     }
 }
 
-/// What the process held outside of the allocator. A virtual GPU has no other process: whatever is
-/// neither free nor PyTorch's is this one's. On a real GPU the driver does not tell them apart.
+/// What the process held outside the allocator. A virtual GPU has no other process, so all memory that is
+/// neither free nor PyTorch's belongs to this one. A real GPU's driver does not distinguish processes.
 fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
     if !record.r#virtual {
         return None;
@@ -286,7 +287,7 @@ pub(crate) fn label_trace(
         return Ok(None);
     }
     let snapshot = directory.file(RunFile::Snapshot);
-    let (mut trace, _problems) = crate::files::read_snapshot(&snapshot)?;
+    let (mut trace, _problems) = files::read_snapshot(&snapshot)?;
     attribute(&mut trace, record, device.index);
     trace.context.device_total = Some(Bytes(device.total_bytes));
     trace.context.device_name = Some(device.name.clone());

@@ -1,10 +1,10 @@
 //! The live status line under a running script's own output.
 //!
-//! The script writes to a terminal of our making (a pseudo-terminal of the same size), so that it
-//! still finds a terminal there, and its bytes pass through unchanged. The status is drawn only
-//! while the cursor stands at the beginning of a line, and wiped before the script's next byte:
-//! a half-written line, such as a progress bar or a prompt, is left alone. Standard input stays the
-//! real terminal. Where anything of this is not to be had, the script runs without a status.
+//! The script writes to a pseudo-terminal of the same size, so it
+//! still sees a terminal, and its bytes pass through unchanged. The status is drawn only
+//! while the cursor is at the beginning of a line, and erased before the script's next byte,
+//! so a half-written line, such as a progress bar or a prompt, is not touched. Standard input stays the
+//! real terminal. If any of this is unavailable, the script runs without a status line.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
@@ -18,17 +18,17 @@ use rustix::termios::{
     OptionalActions, OutputModes, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
 };
 
-/// How often the line is drawn again.
+/// How often the line is redrawn.
 const TICK: Duration = Duration::from_millis(100);
 /// The line waits this long after the script wrote, so that it does not flicker between lines.
 const QUIET: Duration = Duration::from_millis(150);
-/// More is not read of what the recorder says of itself.
+/// The most that is read of the recorder's status.
 const STATUS_BYTES: usize = 128;
-/// Where the terminal does not say how wide it is.
+/// Used if the terminal does not report its width.
 const USUAL_COLUMNS: usize = 80;
 const ROUND: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
-/// Whether a status line can be drawn: somebody looks at standard error.
+/// Whether a status line can be drawn: standard error is a terminal.
 pub fn wanted() -> bool {
     io::stderr().is_terminal()
         && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
@@ -36,8 +36,8 @@ pub fn wanted() -> bool {
 }
 
 /// Runs `command` with a status line that begins with `doing`; `status` is the file in which the
-/// recorder says where the script is. The streams that `command` leaves to inherit show the
-/// script's output above the line.
+/// recorder reports the script's progress. The script's output on inherited streams appears
+/// above the line.
 pub fn run(
     command: &mut Command,
     doing: &str,
@@ -52,7 +52,7 @@ pub fn run(
         },
     };
     let child = command.spawn()?;
-    // Our copy of the script's side must go, or the end of its output would never be seen.
+    // Close our copy of the script's side, or we would never see the end of its output.
     if !matches!(inherits, Inherits::Nothing) {
         command.stderr(Stdio::null());
         if matches!(inherits, Inherits::Both) {
@@ -65,12 +65,12 @@ pub fn run(
     ended
 }
 
-/// Which streams of the script come to our terminal.
+/// Which streams of the script go to our terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inherits {
     /// Standard output and standard error.
     Both,
-    /// Standard error; standard output is somebody else's.
+    /// Standard error; standard output goes elsewhere.
     Stderr,
     /// None: they go to a file.
     Nothing,
@@ -98,7 +98,7 @@ impl Screen {
             rustix::fs::Mode::empty(),
         )?;
         tcsetwinsize(&slave, tcgetwinsize(io::stderr())?)?;
-        // The real terminal turns newlines into what it needs.
+        // The real terminal translates newlines.
         let mut modes = tcgetattr(&slave)?;
         modes.output_modes.remove(OutputModes::OPOST);
         tcsetattr(&slave, OptionalActions::Now, &modes)?;
@@ -111,7 +111,7 @@ impl Screen {
         })
     }
 
-    /// Waits up to [`TICK`] for output; what came, `None` where nothing more can come.
+    /// Waits up to [`TICK`] for output; returns it, or `None` after the end.
     fn read(&mut self, buffer: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
         let Some(master) = &mut self.master else {
             std::thread::sleep(timeout);
@@ -231,8 +231,8 @@ fn watch(mut child: Child, screen: &mut Screen, line: &mut Line<'_>) -> io::Resu
     let mut buffer = vec![0_u8; CHUNK];
     loop {
         let ended = child.try_wait()?;
-        // After the end, what has been written is still to be read; but children that the script
-        // left behind may hold its terminal open for ever.
+        // After the script exits, its output must still be read; but its surviving children
+        // may keep the terminal open forever.
         let timeout = if ended.is_some() {
             Duration::ZERO
         } else {

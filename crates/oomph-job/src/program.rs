@@ -92,7 +92,7 @@ impl Program {
         }
     }
 
-    /// `script args…` as so many ranks of this host, started by PyTorch's own launcher.
+    /// `script args…` as the given number of ranks on this host, started by torchrun.
     pub fn torchrun(host: &Host, ranks: u32, script: &[OsString]) -> Self {
         let ranks = ranks.to_string();
         let mut argv = with_python(
@@ -146,7 +146,7 @@ impl Program {
             )
     }
 
-    /// The command that runs it: a script under the recorder, and a launcher as it is.
+    /// The command that runs it: a script under the recorder, a launcher unmodified.
     pub(crate) fn command(&self, host: &Host) -> Command {
         let mut command;
         match self {

@@ -43,7 +43,7 @@ pub fn attempt(
                     break;
                 }
             }
-            let mut attempt = last.context("no rank was asked for")?;
+            let mut attempt = last.context("--ranks is empty")?;
             if attempt.record.is_none() {
                 return Ok((attempt, Vec::new()));
             }
@@ -59,7 +59,7 @@ pub fn attempt(
     Ok((attempt, ranks))
 }
 
-/// What each rank came to, from the directories that they left; none where there was one process.
+/// The outcome of each rank, from their directories; none if there was one process.
 /// Each gets its own summary and history in oomph's form.
 fn gather(
     directory: &RunDirectory,
@@ -97,7 +97,7 @@ fn gather(
     if others == 0 {
         return Ok(Vec::new());
     }
-    // Processes that never said which rank they are come last, in the order of their names.
+    // Processes that never reported their rank come last, in the order of their names.
     ranks.sort_by_key(|rank| rank.rank);
     let named = ranks.iter().filter(|rank| rank.rank != u32::MAX).count();
     for (number, rank) in (named as u32..).zip(&mut ranks[named..]) {
@@ -109,6 +109,7 @@ fn gather(
     {
         let ending = directory.rank(missing).ending();
         ranks.push(RankSummary {
+            blame: None,
             rank: missing,
             verdict: Verdict::ScriptFailed,
             terminated: false,
@@ -127,7 +128,7 @@ fn gather(
     Ok(ranks)
 }
 
-/// Puts the record and the history of the rank that stands for the job in the place of the launcher's.
+/// Puts the record and the history of the rank that represents the job where a single process leaves them.
 fn put_spokesman(
     directory: &RunDirectory,
     attempt: &mut Attempt,
@@ -153,7 +154,7 @@ fn put_spokesman(
     Ok(())
 }
 
-/// Makes the summary of one rank that of all of them.
+/// Turns the summary of one rank into that of the whole job.
 pub fn join(
     summary: &mut Summary,
     all: Vec<RankSummary>,

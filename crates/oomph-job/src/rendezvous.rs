@@ -27,12 +27,12 @@ pub struct Rendezvous {
     _lock: fs::File,
 }
 
-/// Its lock is held by the run that meets there. Process ids would not do: runs in other containers
-/// may share `/dev/shm`, and have process ids of their own.
+/// The run that meets there holds its lock. Process ids would not work: runs in other containers
+/// may share `/dev/shm`, but have their own process ids.
 const OWNER: &str = "owner";
 const PREFIX: &str = "oomph-";
 
-/// Makes a directory of its own for the ranks of a run, and takes its lock.
+/// Makes a directory for the ranks of a run, and takes its lock.
 fn make_directory(parent: &Path) -> std::io::Result<(PathBuf, fs::File)> {
     const MOST: u32 = 1000;
     let process = std::process::id();
@@ -40,7 +40,7 @@ fn make_directory(parent: &Path) -> std::io::Result<(PathBuf, fs::File)> {
         let directory = parent.join(format!("{PREFIX}{process}-{number}"));
         match fs::DirBuilder::new().mode(0o700).create(&directory) {
             Ok(()) => {
-                // Locked before it has its name: whoever sees the name sees the lock.
+                // Locked before it gets its name: a process that sees the name sees the lock.
                 let unnamed = directory.join(".owner");
                 let lock = create_private(&unnamed)?;
                 rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -76,13 +76,13 @@ fn sweep(parent: &Path) {
 }
 
 impl Rendezvous {
-    /// Makes the directory, in shared memory where there is some, otherwise among temporary files.
+    /// Makes the directory in shared memory if there is enough, otherwise among temporary files.
     pub fn open() -> anyhow::Result<Self> {
         const MEMORY: &str = "/dev/shm";
-        /// Several collectives that carry as much as they may (32 MiB each), and all small ones.
+        /// Enough for several collectives of the largest size (32 MiB each) and all small ones.
         const ENOUGH: u64 = 1 << 30;
-        // A rank that writes where no memory is left is killed by the system: containers often have
-        // only 64 MiB there.
+        // The system kills a rank that writes when shared memory is full, and containers often have
+        // only 64 MiB of it.
         let free = rustix::fs::statvfs(MEMORY).map_or(0, |data| data.f_bavail * data.f_frsize);
         let parent = if free >= ENOUGH {
             PathBuf::from(MEMORY)
@@ -105,7 +105,7 @@ impl Rendezvous {
         &self.directory
     }
 
-    /// Ends what is still running a while after the ranks found that they cannot go on.
+    /// Kills processes that still run some time after the ranks found that they cannot go on.
     pub fn watch(&mut self) {
         const LOOK: Duration = Duration::from_millis(200);
         const GRACE: Duration = Duration::from_secs(8);

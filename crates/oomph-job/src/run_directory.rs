@@ -21,6 +21,7 @@ use oomph_trace::{Content, Trace};
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 
+use crate::files;
 use crate::program::Program;
 use crate::settings::Settings;
 
@@ -50,7 +51,7 @@ macro_rules! run_files {
 run_files! {
     /// Says that oomph made this directory.
     Marker = ".oomph-run",
-    /// What the recorder is told. The command writes it.
+    /// The recorder's settings. The command writes them.
     Settings = "settings.json",
     /// The virtual GPU's properties. The command writes it, and the recorder adds torch's version of CUDA.
     VirtualGpu = "virtual-gpu.conf",
@@ -85,7 +86,7 @@ run_files! {
     Plans = "plans.json",
     /// The report.
     Page = "index.html",
-    /// What the script printed, where nobody sees it.
+    /// The script's output, if it does not go to the terminal.
     Log = "output.log",
     /// What it printed in the plain run of `oomph drift`.
     PlainLog = "plain.log",
@@ -182,7 +183,7 @@ impl RunDirectory {
     }
 
     fn numbered_in(parent: &Path, name: &str) -> anyhow::Result<Self> {
-        /// Nobody keeps more runs of one script than this.
+        /// The most runs of one script that are kept.
         const MOST: u32 = 100_000;
         for number in 1..MOST {
             let path = parent.join(format!("{name}-{number}"));
@@ -329,9 +330,7 @@ impl RunDirectory {
     /// The recorder's account, if it was written.
     pub fn record(&self) -> anyhow::Result<Option<Record>> {
         let path = self.file(RunFile::Record);
-        path.exists()
-            .then(|| crate::files::read_record(&path))
-            .transpose()
+        path.exists().then(|| files::read_record(&path)).transpose()
     }
 
     /// Why the run could not begin, if it could not.
@@ -381,7 +380,7 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
             path.display()
         );
     }
-    match crate::files::read(path)? {
+    match files::read(path)? {
         (Content::Trace(trace), _) => Ok(*trace),
         _ => bail!(
             "{}: found a log; expected a snapshot, a trace, or the directory of a run",

@@ -21,7 +21,7 @@ pub mod variables {
     pub const VIRTUAL_GPU: &str = "OOMPH_VGPU";
 }
 
-/// All that the recorder is told. It lies in the run's directory, and so names no path.
+/// The recorder's settings. They are in the run's directory, so they contain no path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -32,7 +32,7 @@ pub struct Settings {
     pub format: &'static str,
     /// Whether the GPU is a virtual one.
     pub r#virtual: bool,
-    /// Whether the run has several ranks, each in a process of its own.
+    /// Whether the run has several ranks, each in its own process.
     pub several: bool,
     /// Whether this is one rank of a job whose other ranks are absent.
     pub rehearsal: bool,
@@ -43,15 +43,15 @@ pub struct Settings {
     pub recording: Recording,
 }
 
-/// What is recorded of a script, and what is changed in it. The default records it as it is.
+/// What to record of a script, and what to change in it. The default changes nothing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Recording {
-    /// The script ends after so many optimizer steps (or passes, if it infers).
+    /// The script ends after this many optimizer steps (or passes, for inference).
     pub steps: Option<u32>,
     /// What a plan changes in the script.
     pub levers: Vec<Lever>,
     /// Another job that is like this one; only `oomph fit` asks for it, and says so.
-    pub variant: Variant,
+    pub resize: Resize,
     /// How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true.
     pub unknown: String,
     /// Whether versions of torch are taken that the virtual GPU was not proved with.
@@ -60,7 +60,7 @@ pub struct Recording {
     pub inference: bool,
     /// Whether a launcher's ranks are forked from one process that has imported torch.
     pub fork: bool,
-    /// Outputs are kept or compared, and memory is not recorded.
+    /// Keeps or compares outputs instead of recording memory.
     pub drift: Option<Drift>,
 }
 
@@ -72,7 +72,7 @@ impl Default for Recording {
         Self {
             steps: None,
             levers: Vec::new(),
-            variant: Variant::default(),
+            resize: Resize::default(),
             unknown: UNKNOWN.to_owned(),
             unsupported: false,
             inference: false,
@@ -96,7 +96,7 @@ pub struct Drift {
 
 /// How a job is made smaller or larger, to see what that would need. Nothing is changed by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Variant {
+pub struct Resize {
     /// Samples in each batch of a data loader.
     pub batch: Option<u64>,
     /// Length of each sequence of a batch.
@@ -107,8 +107,8 @@ pub struct Variant {
     pub layers: Option<f64>,
     /// The part of each layer's width that is kept.
     pub width: Option<f64>,
-    /// Whether convolutions are of each channel for itself, then across channels.
+    /// Whether convolutions become depthwise separable.
     pub separable: Option<bool>,
-    /// How many steps down in the model's family.
+    /// How many sizes down in the model's family.
     pub member: Option<u32>,
 }

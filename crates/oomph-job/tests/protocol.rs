@@ -2,7 +2,7 @@
 //! compared with the same file.
 
 use oomph_job::RunFile;
-use oomph_job::settings::{Drift, FORMAT, Recording, Settings, Variant, variables};
+use oomph_job::settings::{Drift, FORMAT, Recording, Resize, Settings, variables};
 use oomph_plan::Lever;
 use serde_json::{Map, Value, json};
 
@@ -25,8 +25,8 @@ fn the_protocol_is_as_it_is_written_down() {
         .collect();
     let all = Recording {
         steps: Some(3),
-        levers: vec![Lever::Tf32 { enabled: true }],
-        variant: Variant {
+        levers: vec![Lever::Tf32(oomph_plan::parameters::Tf32 { enabled: true })],
+        resize: Resize {
             batch: Some(1),
             length: Some(2),
             height: Some(3),

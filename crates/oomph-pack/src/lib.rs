@@ -1,9 +1,9 @@
-//! Batches of samples of unlike length under a memory budget.
+//! Packs samples of different lengths into batches under a memory budget.
 //!
-//! Samples are shuffled, cut into windows, and sorted by length inside each window: neighbours are
-//! alike, so little is padded, and with windows much larger than a batch the order stays random.
-//! Runs of neighbours become batches as large as the budget allows. Batches are dealt to ranks in
-//! groups of like cost, one batch for each rank, and the groups are shuffled: all ranks have the same
+//! It shuffles samples, splits them into windows, and sorts each window by length: neighbours are
+//! similar, so there is little padding, and with windows much larger than a batch the order stays random.
+//! Runs of neighbours become batches as large as the budget allows. Batches are distributed to ranks in
+//! groups of similar cost, one batch per rank, and the groups are shuffled: all ranks have the same
 //! number of batches and wait little for each other.
 //!
 //! The same arguments give the same batches on every machine.
@@ -79,7 +79,7 @@ pub enum Error {
         limit: f64,
     },
     /// More samples than positions can number.
-    #[error("{0} samples are more than {max}", max = u32::MAX)]
+    #[error("{0} samples exceed the limit of {max}", max = u32::MAX)]
     TooMany(usize),
     /// A rank would go without.
     #[error("{samples} samples are too few for {ranks} ranks")]

@@ -30,9 +30,11 @@
 //! modules = ["GPT.blocks.0", "GPT.blocks.1"]
 //! ```
 
+use oomph_bytes::format_gib;
 use serde::{Deserialize, Serialize};
 
-use crate::lever::{Lever, Results};
+use crate::lever::Results;
+use crate::levers::Lever;
 
 /// The version of the file. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.plan/1";
@@ -54,15 +56,16 @@ pub enum PlanError {
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanFile {
     /// [`FORMAT`].
     pub format: String,
     /// What it was made for.
     #[serde(default)]
-    pub job: Job,
+    pub job: PlanJob,
     /// On which GPU.
     #[serde(default)]
-    pub gpu: Gpu,
+    pub gpu: PlanGpu,
     /// With which software.
     #[serde(default)]
     pub versions: Versions,
@@ -75,8 +78,9 @@ pub struct PlanFile {
 
 /// A script and its arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
-pub struct Job {
+pub struct PlanJob {
     /// The script's path, or `-m module`.
     pub script: String,
     /// Its arguments.
@@ -87,8 +91,9 @@ pub struct Job {
 
 /// A GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
-pub struct Gpu {
+pub struct PlanGpu {
     /// Its name in the catalogue.
     pub id: String,
     /// Its capacity.
@@ -97,6 +102,7 @@ pub struct Gpu {
 
 /// Versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Versions {
     /// Of oomph.
@@ -107,6 +113,7 @@ pub struct Versions {
 
 /// What a plan comes to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Figures {
     /// Peak in tensors.
     pub allocated_bytes: u64,
@@ -143,7 +150,7 @@ impl PlanFile {
 
     /// Where `job`, `gpu` and `versions` are others than the plan was made for, each in a sentence.
     /// What is empty is not known and not compared.
-    pub fn mismatches(&self, job: &Job, gpu: &Gpu, versions: &Versions) -> Vec<String> {
+    pub fn mismatches(&self, job: &PlanJob, gpu: &PlanGpu, versions: &Versions) -> Vec<String> {
         let mut found = Vec::new();
         let differ = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
         let file = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -177,8 +184,8 @@ impl PlanFile {
         if self.gpu.memory_bytes > gpu.memory_bytes && gpu.memory_bytes > 0 {
             found.push(format!(
                 "the plan was made for {}; this GPU has {}",
-                gib(self.gpu.memory_bytes),
-                gib(gpu.memory_bytes)
+                format_gib(self.gpu.memory_bytes),
+                format_gib(gpu.memory_bytes)
             ));
         }
         if differ(&self.versions.torch, &versions.torch) {
@@ -202,25 +209,22 @@ impl PlanFile {
     }
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lever::Dtype;
+    use crate::parameters::{MicroBatch, MixedPrecision, Optimizer8bit, SetToNone};
 
     #[test]
     fn a_plan_comes_back() -> Result<(), PlanError> {
         let plan = PlanFile {
             format: FORMAT.to_owned(),
-            job: Job {
+            job: PlanJob {
                 script: "train.py".to_owned(),
                 arguments: vec!["--batch".to_owned(), "16".to_owned()],
                 sha256: String::new(),
             },
-            gpu: Gpu::default(),
+            gpu: PlanGpu::default(),
             versions: Versions::default(),
             planned: Some(Figures {
                 allocated_bytes: 1,
@@ -232,10 +236,10 @@ mod tests {
                 assumptions: vec!["x".to_owned()],
             }),
             levers: vec![
-                Lever::SetToNone {},
-                Lever::MicroBatch { parts: 4 },
-                Lever::MixedPrecision { dtype: Dtype::Bf16 },
-                Lever::Optimizer8bit {},
+                SetToNone {}.into(),
+                MicroBatch { parts: 4 }.into(),
+                MixedPrecision { dtype: Dtype::Bf16 }.into(),
+                Optimizer8bit {}.into(),
             ],
         };
         assert_eq!(PlanFile::parse(&plan.to_toml())?, plan);
@@ -247,12 +251,12 @@ mod tests {
         let plan = PlanFile::parse(
             "format = \"oomph.plan/1\"\n[job]\nscript = \"a/train.py\"\nsha256 = \"1\"\n[gpu]\nid = \"t4\"\nmemory_bytes = 9663676416\n[versions]\ntorch = \"2.11.0\"\n",
         )?;
-        let job = |script: &str, sha256: &str| Job {
+        let job = |script: &str, sha256: &str| PlanJob {
             script: script.to_owned(),
             arguments: Vec::new(),
             sha256: sha256.to_owned(),
         };
-        let gpu = |id: &str, memory_bytes| Gpu {
+        let gpu = |id: &str, memory_bytes| PlanGpu {
             id: id.to_owned(),
             memory_bytes,
         };
@@ -267,7 +271,11 @@ mod tests {
         );
         assert_eq!(none, Vec::<String>::new());
         assert_eq!(
-            plan.mismatches(&Job::default(), &Gpu::default(), &Versions::default()),
+            plan.mismatches(
+                &PlanJob::default(),
+                &PlanGpu::default(),
+                &Versions::default()
+            ),
             none
         );
         let all = plan.mismatches(

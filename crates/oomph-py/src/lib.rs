@@ -1,5 +1,6 @@
 //! The Python extension `oomph._oomph`: the only crate that knows PyO3.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ use pyo3::types::PyBytes;
 #[pyfunction]
 fn main(py: Python<'_>, args: Vec<OsString>, python: PathBuf, package: PathBuf) -> i32 {
     oomph_cli::host::set(oomph_cli::host::Host { python, package });
-    py.detach(|| oomph_cli::main(args))
+    py.detach(|| oomph_cli::main(args)).into()
 }
 
 /// Packs samples into batches: see `oomph_pack`. `lengths` are native 32-bit unsigned integers, as
@@ -68,7 +69,7 @@ fn bytes<'py>(py: Python<'py>, numbers: &[u32]) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &flat)
 }
 
-/// What a training loop that is out of memory may do next: see `oomph_cli::rungs::next`. `applied` is
+/// What a training loop that is out of memory may do next: see `oomph_fit::rungs::next`. `applied` is
 /// a JSON array of levers as in plan files; the result is an object in JSON, or None.
 #[pyfunction]
 fn next_levers(
@@ -83,7 +84,7 @@ fn next_levers(
     let applied: Vec<oomph_plan::Lever> =
         serde_json::from_str(applied).map_err(|error| invalid(&error))?;
     let next = py
-        .detach(move || oomph_cli::rungs::next(&directory, &applied, missing, samples, forbid))
+        .detach(move || oomph_fit::rungs::next(&directory, &applied, missing, samples, forbid))
         .map_err(|error| invalid(&format!("{error:#}")))?;
     next.map(|next| serde_json::to_string(&next).map_err(|error| invalid(&error)))
         .transpose()
@@ -98,11 +99,33 @@ fn by_hand(path: &str, source: &str, levers: &str) -> PyResult<String> {
     Ok(oomph_plan::by_hand::by_hand(path, source, &levers).text())
 }
 
+/// Names of all levers in the order in which they step in.
+#[pyfunction]
+fn lever_order() -> Vec<&'static str> {
+    oomph_plan::levers::application_order()
+}
+
+/// Variables that must be in the environment before torch is imported, for `levers` (a JSON array, as
+/// in plan files); `environment` is what there is.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "as PyO3 hands it over")]
+fn lever_environment(
+    levers: &str,
+    environment: HashMap<String, String>,
+) -> PyResult<Vec<(&'static str, String)>> {
+    let levers: Vec<oomph_plan::Lever> =
+        serde_json::from_str(levers).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let get = |name: &str| environment.get(name).cloned();
+    Ok(oomph_plan::levers::environment(&levers, &get))
+}
+
 #[pymodule]
 fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(next_levers, module)?)?;
+    module.add_function(wrap_pyfunction!(lever_order, module)?)?;
+    module.add_function(wrap_pyfunction!(lever_environment, module)?)?;
     module.add_function(wrap_pyfunction!(by_hand, module)?)
 }

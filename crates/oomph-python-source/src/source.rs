@@ -67,7 +67,7 @@ impl Source {
 
     /// Applies groups of edits of [`code`](Self::code), as [`apply_groups`] does. Returns the text of
     /// the file, that text as a source, and how many groups went in. In a notebook, groups that
-    /// cross cells are left out. `None` if the text is no such file any more.
+    /// cross cells are left out. `None` if the text is no longer such a file.
     pub fn edited(&self, groups: &[&[Edit]]) -> Option<(String, Self, usize)> {
         let Some(notebook) = &self.notebook else {
             let (text, applied) = apply_groups(&self.text, groups.iter().copied());

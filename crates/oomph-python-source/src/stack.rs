@@ -9,7 +9,7 @@ use crate::problem::Problem;
 /// chains of operators are legal, but the parser recurses into both.
 pub const MAX_DEPTH: usize = 10_000;
 
-/// Nesting that is safe on any thread's stack. Deeper code gets a thread of its own.
+/// Nesting that is safe on any thread's stack. Deeper code gets its own thread.
 const SMALL_DEPTH: usize = 120;
 
 /// Stack of that thread: `MAX_DEPTH` levels of the parser's deepest path, with room.

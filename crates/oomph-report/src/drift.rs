@@ -1,4 +1,4 @@
-//! What a plan changes in a script's results, as JSON and as text.
+//! How far a plan changes a script's results, as JSON and as text.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::terminal::{BAD, BOLD, DIM, GOOD, WARN, pad, pad_left, paint, wrap};
 
-/// Version of the JSON. Fields may be added; a change of meaning is a new number.
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 pub const FORMAT: &str = "oomph.drift/1";
 
-/// A figure that may be infinite, which JSON knows as text only.
+/// A figure that may be infinite, which JSON can only express as text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure(pub f64);
 
@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Figure {
 /// One output of a model, over all compared calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Output {
-    /// Where it is in what the model gives.
+    /// Its place in the model's output.
     pub name: String,
     /// Calls that were compared.
     pub calls: u32,
@@ -60,9 +60,9 @@ pub struct Output {
     pub agreement: Option<f64>,
     /// How many were compared for that.
     pub compared: u64,
-    /// Of the tokens that were given, plain and planned.
+    /// Perplexity of the input tokens, plain and planned.
     pub perplexity: Option<[Figure; 2]>,
-    /// Planned over plain, less one.
+    /// Planned over plain, minus one.
     pub perplexity_change: Option<Figure>,
     /// Whether errors are of a sample of the values.
     pub sampled: bool,
@@ -75,9 +75,9 @@ pub struct Layer {
     pub name: String,
     /// Its class.
     pub kind: String,
-    /// The relative error of what it was given.
+    /// The relative error of its input.
     pub error_in: Figure,
-    /// The relative error of what it gave.
+    /// The relative error of its output.
     pub error_out: Figure,
     /// The difference of the two.
     pub growth: Figure,
@@ -97,7 +97,7 @@ pub struct Measured {
     pub torch: String,
     /// Calls of models that were made.
     pub calls: u32,
-    /// The call from which on other tokens were given; they are not compared.
+    /// The first call with other tokens; calls from there on are not compared.
     pub diverged_at: Option<u32>,
     /// The outputs.
     pub outputs: Vec<Output>,
@@ -184,9 +184,17 @@ pub fn drift_report(drift: &Drift, width: usize) -> String {
     let largest = measured.largest_error();
     let verdict = match drift.max_drift {
         Some(limit) if drift.exceeded => {
-            format!("drift {}, more than {}", share(largest), share(limit))
+            format!(
+                "drift {}, above the limit of {}",
+                share(largest),
+                share(limit)
+            )
         }
-        Some(limit) => format!("drift {}, within {}", share(largest), share(limit)),
+        Some(limit) => format!(
+            "drift {}, within the limit of {}",
+            share(largest),
+            share(limit)
+        ),
         None => format!("drift {}", share(largest)),
     };
     let mark = if drift.exceeded {
@@ -212,7 +220,7 @@ pub fn drift_report(drift: &Drift, width: usize) -> String {
     }
     if let Some(call) = measured.diverged_at {
         let text = format!(
-            "from call {} on other tokens were generated; those are not compared",
+            "from call {} on the tokens differ; those calls are not compared",
             call + 1
         );
         row(&mut out, "note", &text);

@@ -3,11 +3,12 @@
 
 use std::fmt::Write as _;
 
+use oomph_bytes::format_bytes;
 use oomph_explain::{Basis, Cause, Diff, Explanation, Fix};
 
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, columns, pad, pad_left, paint, shorten,
-    signed_bytes, sparkline, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, columns, pad, pad_left, paint, shorten, signed_bytes,
+    sparkline, wrap,
 };
 
 /// Evidence, places and fixes that fit on one screen.
@@ -16,7 +17,7 @@ const SHOWN: usize = 5;
 const SHOWN_CHANGES: usize = 12;
 /// Columns of an amount such as `1023.9 MiB`.
 const AMOUNT: usize = 10;
-/// Causes below this are not worth a line of their own.
+/// Causes below this confidence are not listed.
 const WORTH_NAMING: f64 = 0.3;
 
 /// The explanation of a failure or of a peak.
@@ -59,18 +60,21 @@ fn summary(out: &mut String, found: &Explanation, width: usize) {
     if peak.needed_bytes > 0 {
         let mut parts = Vec::new();
         if peak.request_bytes > 0 {
-            parts.push(format!("{} in use", bytes(peak.live_bytes)));
-            parts.push(format!("{} asked for", bytes(peak.request_bytes)));
+            parts.push(format!("{} in use", format_bytes(peak.live_bytes)));
+            parts.push(format!("{} asked for", format_bytes(peak.request_bytes)));
         } else {
-            parts.push(format!("{} in use at the peak", bytes(peak.live_bytes)));
+            parts.push(format!(
+                "{} in use at the peak",
+                format_bytes(peak.live_bytes)
+            ));
         }
         if peak.reserved_bytes > 0 {
-            parts.push(format!("{} reserved", bytes(peak.reserved_bytes)));
+            parts.push(format!("{} reserved", format_bytes(peak.reserved_bytes)));
         }
         if let Some(room) = peak.room_at_least_bytes {
-            parts.push(format!("room for {}", bytes(room)));
+            parts.push(format!("room for {}", format_bytes(room)));
         } else if let Some(total) = peak.device_total_bytes {
-            parts.push(format!("{} on the device", bytes(total)));
+            parts.push(format!("{} on the device", format_bytes(total)));
         }
         let _ = writeln!(
             out,
@@ -92,7 +96,7 @@ fn summary(out: &mut String, found: &Explanation, width: usize) {
             out,
             "  {}{}  {}",
             pad("through time", name_width),
-            pad_left(&bytes(most), AMOUNT),
+            pad_left(&format_bytes(most), AMOUNT),
             paint(DIM, curve.trim_end())
         );
     }
@@ -100,7 +104,7 @@ fn summary(out: &mut String, found: &Explanation, width: usize) {
         let line = format!(
             "  {}{}  {}",
             pad(category.name, name_width),
-            pad_left(&bytes(category.bytes), AMOUNT),
+            pad_left(&format_bytes(category.bytes), AMOUNT),
             bar(category.bytes, max, bar_width)
         );
         let _ = writeln!(out, "{}", line.trim_end());
@@ -120,7 +124,7 @@ fn evidence(out: &mut String, cause: &Cause, width: usize) {
     }
     let _ = writeln!(out, "\n  {}", paint(BOLD, "why"));
     for item in shown {
-        let amount = item.bytes.map_or_else(String::new, bytes);
+        let amount = item.bytes.map_or_else(String::new, format_bytes);
         let indent = 2 + AMOUNT + 2;
         let _ = writeln!(
             out,
@@ -159,7 +163,7 @@ fn holders(out: &mut String, found: &Explanation, width: usize) {
     );
     let total: u64 = found.holders.iter().map(|holder| holder.bytes).sum();
     for holder in found.holders.iter().take(SHOWN) {
-        // One percent is not what a screen is for.
+        // Omit rows below one percent.
         if holder.bytes.saturating_mul(100) < total {
             break;
         }
@@ -176,7 +180,10 @@ fn holders(out: &mut String, found: &Explanation, width: usize) {
         let tail = format!("{} × {what}", holder.blocks);
         let head = shorten(first, room);
         let gap = room.saturating_sub(columns(&head) + 2);
-        let mut line = format!("  {}  {head}", pad_left(&bytes(holder.bytes), AMOUNT));
+        let mut line = format!(
+            "  {}  {head}",
+            pad_left(&format_bytes(holder.bytes), AMOUNT)
+        );
         let inner = if rest.is_empty() {
             tail.clone()
         } else {
@@ -206,7 +213,7 @@ fn fixes(out: &mut String, fixes: &[Fix], width: usize) {
             Basis::Estimated => "~",
             Basis::Counted | Basis::Replayed => "",
         };
-        let saves = format!("−{sign}{}", bytes(fix.saves_bytes));
+        let saves = format!("−{sign}{}", format_bytes(fix.saves_bytes));
         let indent = 5 + AMOUNT + 3;
         let text = format!("{} · {}", fix.what, fix.same_result);
         let _ = writeln!(
@@ -289,7 +296,11 @@ pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
         for change in changes.iter().take(SHOWN_CHANGES) {
             let delta = signed_bytes(change.delta());
             let style = if change.delta() > 0 { BAD } else { GOOD };
-            let amounts = format!("{} → {}", bytes(change.bytes[0]), bytes(change.bytes[1]));
+            let amounts = format!(
+                "{} → {}",
+                format_bytes(change.bytes[0]),
+                format_bytes(change.bytes[1])
+            );
             let room = width.saturating_sub(2 + AMOUNT + 1 + 2 + 10 + 2);
             let name = shorten(&change.name, room);
             let head = format!(

@@ -1,10 +1,11 @@
-//! A finding of the linter on a line that really holds memory, as explanations and runs show it.
+//! A lint finding on a line that holds memory, as explanations and runs show it.
 
 use std::fmt::Write as _;
 
+use oomph_bytes::format_bytes;
 use serde::Serialize;
 
-use crate::terminal::{ACCENT, BOLD, bytes, pad_left, paint, wrap};
+use crate::terminal::{ACCENT, BOLD, pad_left, paint, wrap};
 
 /// Findings that fit beside an explanation.
 const SHOWN: usize = 3;
@@ -57,7 +58,7 @@ pub fn findings(found: &[HeldFinding], width: usize) -> String {
         let _ = writeln!(
             out,
             "  {}  {}",
-            pad_left(&bytes(finding.held_bytes), AMOUNT),
+            pad_left(&format_bytes(finding.held_bytes), AMOUNT),
             wrap(&finding.text(), width.saturating_sub(indent), indent)
         );
     }

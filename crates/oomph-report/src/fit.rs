@@ -1,231 +1,32 @@
-//! What `oomph fit` found, as JSON and as text.
+//! What `oomph fit` found, as text and as rows of the page.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use oomph_plan::{Lever, Results};
-use serde::Serialize;
+use oomph_bytes::format_bytes;
+use oomph_plan::Results;
+use oomph_plan::result::{Fit, Largest, Outcome, PlanResult};
 
+use crate::html::PlanRow;
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bytes, columns, heading, pad, pad_left, paint, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, columns, heading, pad, pad_left, paint, wrap,
 };
 
-/// Version of the JSON. Fields may be added; a change of meaning is a new number.
-pub const FORMAT: &str = "oomph.fit/1";
-
-/// How the search ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// The job fits as it is.
-    AlreadyFits,
-    /// A verified plan makes it fit.
-    Fits,
-    /// No plan was found that a run confirmed.
-    NothingFits,
-}
-
-/// The greatest amounts, each at its own moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Peak {
-    /// In tensors.
-    pub allocated_bytes: u64,
-    /// Held by PyTorch's allocator.
-    pub reserved_bytes: u64,
-    /// Held by the process.
-    pub used_bytes: u64,
-}
-
-/// The GPU and how much of it may be used.
-#[derive(Debug, Clone, Serialize)]
-pub struct Gpu {
-    /// Its name in the catalogue.
-    pub id: String,
-    /// The driver's name.
-    pub name: String,
-    /// Its memory.
-    pub memory_bytes: u64,
-    /// What is left free on purpose.
-    pub margin_bytes: u64,
-    /// How many of them.
-    pub count: u32,
-}
-
-/// One plan.
-#[derive(Debug, Clone, Serialize)]
-pub struct Plan {
-    /// What is changed.
-    pub levers: Vec<Lever>,
-    /// The same in words.
-    pub what: String,
-    /// As measured by the run that verified it; else as predicted.
-    pub peak: Peak,
-    /// As the model predicted it before any run of this plan.
-    pub predicted: Peak,
-    /// Time of a step against the plain job's.
-    pub time_ratio: f64,
-    /// The same before any run of this plan.
-    pub predicted_time_ratio: f64,
-    /// The weakest promise among the levers.
-    pub same_results: Results,
-    /// Whether a run at the capacity less the margin confirmed it.
-    pub verified: bool,
-    /// Steps of that run; 0 where there was none.
-    pub steps: u32,
-    /// What the levers said, and what the figures rest on.
-    pub notes: Vec<String>,
-}
-
-/// A lever that was left out, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Rejected {
-    /// Its name.
-    pub lever: String,
-    /// Why.
-    pub why: String,
-}
-
-/// A GPU that would do.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Alternative {
-    /// Its name in the catalogue.
-    pub id: String,
-    /// Its memory.
-    pub memory_bytes: u64,
-    /// A typical price of renting it, or of owning it, an hour; where known.
-    pub usd_per_hour: Option<f64>,
-    /// Whether the job fits there as it is, rather than with the plan of least memory.
-    pub as_it_is: bool,
-    /// How many of them; the price is that of all.
-    pub count: u32,
-}
-
-/// The fewest GPUs that do.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Smallest {
-    /// How many.
-    pub gpus: u32,
-    /// With what plan, as a run confirmed it.
-    pub levers: Vec<Lever>,
-    /// The same in words.
-    pub what: String,
-    /// What the rank needs that needs most.
-    pub used_bytes: u64,
-    /// Time of a step against the plain job's.
-    pub time_ratio: f64,
-    /// The weakest promise among the levers.
-    pub same_results: Results,
-}
-
-/// Another job that is like this one but smaller.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Variant {
-    /// What is smaller.
-    pub what: String,
-    /// What it needs, as a run measured it.
-    pub used_bytes: u64,
-    /// Whether it fits.
-    pub fits: bool,
-}
-
-/// The largest size that fits.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Largest {
-    /// `batch`, `length` or `resolution`.
-    pub of: String,
-    /// What the script has.
-    pub now: u64,
-    /// The largest that fits, as a run confirmed; `null` if none was confirmed.
-    pub plain: Option<u64>,
-    /// What it needs.
-    pub plain_used_bytes: u64,
-    /// The largest with levers, as a run confirmed.
-    pub with_levers: Option<u64>,
-    /// What that needs.
-    pub with_levers_used_bytes: u64,
-    /// Time of one sample (token, pixel) at the largest plain size over that at the script's own size.
-    pub time_of_one: Option<f64>,
-    /// Those levers.
-    pub levers: Vec<Lever>,
-    /// What the figures rest on.
-    pub notes: Vec<String>,
-}
-
-/// Everything that `oomph fit` writes.
-#[derive(Debug, Clone, Serialize)]
-pub struct Fit {
-    /// [`FORMAT`].
-    pub format: &'static str,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// The script and its arguments.
-    pub script: Vec<String>,
-    /// The GPU.
-    pub gpu: Gpu,
-    /// Whether the job only infers.
-    pub inference: bool,
-    /// What the job needs as it is.
-    pub plain: Peak,
-    /// Plans, the cheapest first.
-    pub plans: Vec<Plan>,
-    /// Which of them was chosen.
-    pub chosen: Option<usize>,
-    /// Why.
-    pub why: String,
-    /// Where nothing fits: the plan of least memory.
-    pub least: Option<Plan>,
-    /// What holds that memory: bytes by category at the peak.
-    pub held_by: BTreeMap<String, u64>,
-    /// GPUs that would do, the cheapest first.
-    pub gpus: Vec<Alternative>,
-    /// Where several GPUs were asked for: the fewest of this kind that do.
-    pub smallest: Option<Smallest>,
-    /// Where several GPUs were asked for: how many of which kind would do, the cheapest first.
-    pub kinds: Vec<Alternative>,
-    /// Smaller jobs.
-    pub variants: Vec<Variant>,
-    /// The largest sizes, where they were asked for.
-    pub largest: Vec<Largest>,
-    /// Levers that were left out.
-    pub rejected: Vec<Rejected>,
-    /// What all figures rest on.
-    pub assumptions: Vec<String>,
-    /// How often the script was run.
-    pub runs: u32,
-    /// Seconds that those runs took.
-    pub run_seconds: f64,
-    /// Seconds that planning took beside them.
-    pub planning_seconds: f64,
-    /// Where the plan was written.
-    pub plan_file: Option<String>,
-    /// Where the patch was written, and how many lines it changes.
-    pub patch_file: Option<(String, usize)>,
-    /// The script as it was given, for the command that applies the plan.
-    pub command: String,
-    /// Where the page was written.
-    pub report: Option<String>,
-    /// Versions.
-    pub versions: BTreeMap<&'static str, String>,
-}
-
-impl Fit {
-    /// The plans as the page shows them; where nothing fits, the one of least memory.
-    pub fn rows(&self) -> Vec<crate::html::Plan> {
-        self.plans
-            .iter()
-            .chain(self.least.iter().filter(|_| self.plans.is_empty()))
-            .enumerate()
-            .map(|(number, plan)| crate::html::Plan {
-                levers: plan.what.clone(),
-                planned_peak: plan.predicted.used_bytes,
-                measured_peak: plan.verified.then_some(plan.peak.used_bytes),
-                time_ratio: Some(plan.time_ratio),
-                same_results: results(plan.same_results).to_owned(),
-                verified: plan.verified,
-                chosen: self.chosen == Some(number),
-            })
-            .collect()
-    }
+/// The plans as the page shows them; where nothing fits, the one of least memory.
+pub fn plan_rows(fit: &Fit) -> Vec<PlanRow> {
+    fit.plans
+        .iter()
+        .chain(fit.least.iter().filter(|_| fit.plans.is_empty()))
+        .enumerate()
+        .map(|(number, plan)| PlanRow {
+            levers: plan.what.clone(),
+            planned_peak: plan.predicted.used_bytes,
+            measured_peak: plan.verified.then_some(plan.peak.used_bytes),
+            time_ratio: Some(plan.time_ratio),
+            same_results: results(plan.same_results).to_owned(),
+            verified: plan.verified,
+            chosen: fit.chosen == Some(number),
+        })
+        .collect()
 }
 
 const INDENT: usize = 2;
@@ -242,8 +43,8 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
             String::new()
         },
         fit.gpu.name,
-        bytes(fit.gpu.memory_bytes),
-        bytes(fit.gpu.margin_bytes),
+        format_bytes(fit.gpu.memory_bytes),
+        format_bytes(fit.gpu.margin_bytes),
         fit.runs,
         if fit.runs == 1 { "" } else { "s" },
         fit.run_seconds,
@@ -285,13 +86,16 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
 }
 
 fn verdict(out: &mut String, fit: &Fit, width: usize) {
-    let peak = bytes(fit.plain.used_bytes);
-    let capacity = bytes(fit.gpu.memory_bytes);
+    let peak = format_bytes(fit.plain.used_bytes);
+    let capacity = format_bytes(fit.gpu.memory_bytes);
     match fit.outcome {
         Outcome::AlreadyFits => {
             let spare = fit.gpu.memory_bytes.saturating_sub(fit.plain.used_bytes);
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits as it is"));
-            let text = format!("peak {peak} of {capacity}, {} to spare", bytes(spare));
+            let text = format!(
+                "peak {peak} of {capacity}, {} to spare",
+                format_bytes(spare)
+            );
             let _ = writeln!(
                 out,
                 "  {}\n",
@@ -353,7 +157,7 @@ fn table(out: &mut String, fit: &Fit, width: usize) {
             "  {}{}{}{}  {} {mark}",
             pad(&(index + 1).to_string(), 3),
             pad(first, room),
-            pad_left(&bytes(plan.peak.used_bytes), PEAK),
+            pad_left(&format_bytes(plan.peak.used_bytes), PEAK),
             pad_left(&format!("{:.2}×", plan.time_ratio), TIME),
             pad(results(plan.same_results), RESULTS),
         );
@@ -372,12 +176,12 @@ fn results(results: Results) -> &'static str {
     }
 }
 
-fn applied(out: &mut String, fit: &Fit, chosen: &Plan, width: usize) {
+fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
     let spare = fit.gpu.memory_bytes.saturating_sub(chosen.peak.used_bytes);
     let text = format!(
         "{}; verified on the virtual GPU, {} to spare",
         fit.why,
-        bytes(spare)
+        format_bytes(spare)
     );
     let _ = writeln!(out, "{}", line("chosen", &text, width));
     for note in &chosen.notes {
@@ -416,7 +220,7 @@ fn fewest(out: &mut String, fit: &Fit, width: usize) {
         let text = format!(
             "{} {plural} {how}: {} each, {:.2}× the time, {}",
             fewest.gpus,
-            bytes(fewest.used_bytes),
+            format_bytes(fewest.used_bytes),
             fewest.time_ratio,
             results(fewest.same_results)
         );
@@ -444,11 +248,11 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         } else {
             "predicted"
         };
-        let peak = bytes(least.peak.used_bytes);
+        let peak = format_bytes(least.peak.used_bytes);
         let usable = fit.gpu.memory_bytes.saturating_sub(fit.gpu.margin_bytes);
         let missing = match least.peak.used_bytes.checked_sub(usable) {
             Some(bytes_missing) if bytes_missing > 0 => {
-                format!(", {} too much", bytes(bytes_missing))
+                format!(", {} too much", format_bytes(bytes_missing))
             }
             _ => String::new(),
         };
@@ -472,7 +276,7 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         let text: Vec<String> = parts
             .iter()
             .take(4)
-            .map(|(name, held)| format!("{} {}", name.replace('_', " "), bytes(**held)))
+            .map(|(name, held)| format!("{} {}", name.replace('_', " "), format_bytes(**held)))
             .collect();
         let _ = writeln!(out, "{}", line("held by", &text.join(", "), width));
     }
@@ -485,7 +289,11 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         } else {
             "with that plan"
         };
-        let text = format!("{} ({}{price}) {how}", gpu.id, bytes(gpu.memory_bytes));
+        let text = format!(
+            "{} ({}{price}) {how}",
+            gpu.id,
+            format_bytes(gpu.memory_bytes)
+        );
         let _ = writeln!(
             out,
             "{}",
@@ -497,7 +305,7 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
         let text = format!(
             "{}: {} ({verdict})",
             variant.what,
-            bytes(variant.used_bytes)
+            format_bytes(variant.used_bytes)
         );
         let _ = writeln!(
             out,
@@ -516,7 +324,7 @@ fn largest(out: &mut String, largest: &Largest, width: usize) {
             format!(
                 "{size} (now {}), needs {}{pace}",
                 largest.now,
-                bytes(largest.plain_used_bytes)
+                format_bytes(largest.plain_used_bytes)
             )
         }
         None => format!("none fits as it is (now {})", largest.now),
@@ -528,7 +336,7 @@ fn largest(out: &mut String, largest: &Largest, width: usize) {
         let text = format!(
             "{size} with {}, needs {}",
             levers.join(", "),
-            bytes(largest.with_levers_used_bytes)
+            format_bytes(largest.with_levers_used_bytes)
         );
         let _ = writeln!(out, "{}", line("", &text, width));
     }

@@ -1,10 +1,14 @@
 //! How results are shown: terminal, JSON, HTML.
 
 pub mod drift;
+pub mod estimate;
 pub mod explanation;
 pub mod export;
 pub mod finding;
 pub mod fit;
+pub mod gpus;
 pub mod html;
+pub mod replay;
 pub mod run;
+mod table;
 pub mod terminal;

@@ -3,14 +3,16 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use oomph_bytes::format_bytes;
 use oomph_explain::Explanation;
 use oomph_run::ranks::RankSummary;
-use oomph_run::summary::{Share, Summary, Verdict};
+use oomph_run::rhythm::Growth;
+use oomph_run::summary::{Basis, Share, Summary, Verdict};
 
 use crate::finding::HeldFinding;
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, bytes, heading, pad, pad_left, paint, shorten,
-    sparkline, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, heading, pad, pad_left, paint, shorten, sparkline,
+    wrap,
 };
 
 /// Categories of the summary in the order of the table, with their names.
@@ -34,7 +36,7 @@ const FINDINGS: usize = 2;
 const MANY: usize = 24;
 const INDENT: usize = 2;
 
-/// The report of a run, `columns` wide. `place` is its page, or its directory where there is none.
+/// The report of a run, `columns` wide. `place` is its page, or its directory if there is none.
 pub fn run_report(
     summary: &Summary,
     explanation: Option<&Explanation>,
@@ -66,7 +68,7 @@ pub fn run_report(
     let head = format!(
         "{kind}{} · {} · torch {} · {} {counted}{plural} in {:.1} s",
         summary.gpu.name,
-        bytes(summary.gpu.memory_bytes),
+        format_bytes(summary.gpu.memory_bytes),
         summary
             .versions
             .get("torch")
@@ -115,8 +117,21 @@ pub fn run_report(
     out
 }
 
+/// What each step leaves behind, in words.
+fn grows(growth: &Growth) -> String {
+    let place = growth
+        .place
+        .as_ref()
+        .map_or_else(String::new, |place| format!(" ({place})"));
+    format!(
+        "it grows by {} a step{place}: full near step {}",
+        format_bytes(growth.bytes_per_step),
+        growth.full_at_step
+    )
+}
+
 fn verdict(out: &mut String, summary: &Summary, columns: usize) {
-    let needed = bytes(summary.peak.used_bytes);
+    let needed = format_bytes(summary.peak.used_bytes);
     let capacity = summary.gpu.memory_bytes;
     match summary.verdict {
         Verdict::Fits if summary.peak.used_bytes == 0 => {
@@ -125,18 +140,24 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         Verdict::Fits => {
             let spare = capacity.saturating_sub(summary.peak.used_bytes);
             let percent = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
-            let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits"));
+            let seen = match summary.basis {
+                Basis::SteadySteps => {
+                    format!("fits: {} alike steps were seen", summary.step_count)
+                }
+                _ => "fits: the whole script ran".to_owned(),
+            };
+            let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, seen));
             let text = format!(
                 "peak {needed} of {} ({percent:.0} %), {} to spare",
-                bytes(capacity),
-                bytes(spare)
+                format_bytes(capacity),
+                format_bytes(spare)
             );
             let _ = writeln!(
                 out,
                 "  {}",
                 wrap(&text, columns.saturating_sub(INDENT), INDENT)
             );
-            // Of memory that is not PyTorch's the moment is not known.
+            // The moment is unknown for memory outside PyTorch.
             let moment = if summary.peak_step == 0 {
                 String::new()
             } else {
@@ -147,13 +168,50 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 format!("  {}\n", paint(DIM, moment))
             };
             let _ = writeln!(out, "{moment}");
+            if let Some(growth) = &summary.growth {
+                let text = wrap(&grows(growth), columns.saturating_sub(INDENT), INDENT);
+                let _ = writeln!(out, "  {}\n", paint(WARN, text));
+            }
             if summary.handled_oom_count > 0 {
                 let text = format!(
-                    "the script met {} out-of-memory errors and went on",
+                    "the script survived {} out-of-memory errors",
                     summary.handled_oom_count
                 );
                 let _ = writeln!(out, "  {}\n", paint(WARN, text));
             }
+        }
+        Verdict::NoVerdict => {
+            let text = "no verdict: the script was ended before two steps were alike";
+            let _ = writeln!(out, "{} {}", paint(WARN, "?"), paint(BOLD, text));
+            let text = format!(
+                "at least {needed} of {} are needed; more steps will tell, such as --steps {}",
+                format_bytes(capacity),
+                (summary.step_count + 2).max(3)
+            );
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                wrap(&text, columns.saturating_sub(INDENT), INDENT)
+            );
+        }
+        Verdict::OutOfMemory if summary.oom.is_none() && summary.growth.is_some() => {
+            let full = summary
+                .growth
+                .as_ref()
+                .map_or(0, |growth| growth.full_at_step);
+            let text = format!("runs out of memory near step {full}");
+            let _ = writeln!(out, "{} {}", paint(BAD, "✗"), paint(BOLD, text));
+            let text = format!(
+                "{needed} of {} after {} steps; {}",
+                format_bytes(capacity),
+                summary.step_count,
+                summary.growth.as_ref().map(grows).unwrap_or_default()
+            );
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                wrap(&text, columns.saturating_sub(INDENT), INDENT)
+            );
         }
         Verdict::OutOfMemory => {
             let mut place = String::from("out of memory");
@@ -178,25 +236,36 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 Some(short) if short > 0 => {
                     format!(
                         "peak needed {needed} of {}: {} too much",
-                        bytes(capacity),
-                        bytes(short)
+                        format_bytes(capacity),
+                        format_bytes(short)
                     )
                 }
                 Some(_) => format!(
-                    "without a limit the peak is {needed} of {}: the memory would do, but not at the moment it was asked for (fragmentation)",
-                    bytes(capacity)
+                    "without a limit the peak is {needed} of {}: the memory would be enough, but was fragmented at the time of the request",
+                    format_bytes(capacity)
                 ),
-                // Without a run that knows no limit: what was held, and what was refused.
+                None if summary.peak.lower_bound && summary.peak.used_bytes > capacity => {
+                    let why = oom.and_then(|oom| oom.unlimited_failure.as_deref());
+                    format!(
+                        "at least {needed} of {} is needed: the run without a limit {}",
+                        format_bytes(capacity),
+                        why.map_or_else(
+                            || "ended before two steps were alike".to_owned(),
+                            |why| format!("failed: {}", why.lines().next().unwrap_or_default())
+                        )
+                    )
+                }
+                // Without an unlimited run: what was held, and what was refused.
                 None => format!(
-                    "at least {} of {} was needed: {} was asked for at once",
-                    bytes(
+                    "at least {} of {} was needed: one request asked for {}",
+                    format_bytes(
                         summary
                             .peak
                             .used_bytes
                             .max(oom.map_or(0, |oom| oom.requested_bytes))
                     ),
-                    bytes(capacity),
-                    bytes(oom.map_or(0, |oom| oom.requested_bytes)),
+                    format_bytes(capacity),
+                    format_bytes(oom.map_or(0, |oom| oom.requested_bytes)),
                 ),
             };
             let _ = writeln!(
@@ -210,7 +279,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 out,
                 "{} {}\n",
                 paint(BAD, "✗"),
-                paint(BOLD, "the plan cannot be applied; the script was stopped")
+                paint(BOLD, "the plan cannot be applied; oomph stopped the script")
             );
         }
         Verdict::ScriptFailed => {
@@ -226,10 +295,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 out,
                 "{} {}",
                 paint(BAD, "✗"),
-                paint(
-                    BOLD,
-                    "the script failed; what follows is its memory until then"
-                )
+                paint(BOLD, "the script failed; this is its memory until then")
             );
             let _ = writeln!(
                 out,
@@ -248,7 +314,7 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
         .map(|&(id, name)| (name, summary.by_category.get(id).copied().unwrap_or(0)))
         .filter(|&(_, amount)| amount > 0)
         .collect();
-    // The job's own first, by size; what surrounds it stays last.
+    // The job's own categories first, by size; the rest last.
     let own = rows
         .iter()
         .take_while(|(name, _)| *name != "cached, unused" && *name != "CUDA context")
@@ -261,7 +327,7 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
             out,
             "  {}{}  {}",
             pad("through time", NAME),
-            pad_left(&bytes(summary.peak.allocated_bytes), AMOUNT),
+            pad_left(&format_bytes(summary.peak.allocated_bytes), AMOUNT),
             paint(DIM, sparkline(&summary.timeline, room).trim_end())
         );
     }
@@ -271,7 +337,7 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
             out,
             "  {}{}  {graph}",
             pad(name, NAME),
-            pad_left(&bytes(amount), AMOUNT)
+            pad_left(&format_bytes(amount), AMOUNT)
         );
     }
     let _ = writeln!(out);
@@ -322,7 +388,7 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
             out,
             "  {} {}  {}",
             paint(DIM, pad(title, TITLE)),
-            pad_left(&bytes(share.bytes), AMOUNT),
+            pad_left(&format_bytes(share.bytes), AMOUNT),
             shorten(&share.name, room)
         );
     }
@@ -331,7 +397,7 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
     }
 }
 
-/// The peak of each rank, neighbours that print alike on one line, and who differs or failed.
+/// The peak of each rank (equal neighbours on one line), and which rank differs or failed.
 fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
     const AMOUNT: usize = 10;
     const LINES: usize = 8;
@@ -340,13 +406,13 @@ fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
         return;
     }
     let state = |rank: &RankSummary| match rank.verdict {
-        Verdict::Fits => "",
+        Verdict::Fits | Verdict::NoVerdict => "",
         Verdict::OutOfMemory => "out of memory",
         _ if rank.terminated => "ended by its launcher",
         Verdict::Refused => "refused",
         Verdict::ScriptFailed => "failed",
     };
-    let shown = |rank: &RankSummary| (bytes(rank.peak.used_bytes), state(rank));
+    let shown = |rank: &RankSummary| (format_bytes(rank.peak.used_bytes), state(rank));
     let mut rows: Vec<(Vec<u32>, (String, &str))> = Vec::new();
     for rank in all {
         match rows.last_mut() {
@@ -390,7 +456,7 @@ fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
     if let Some(outlier) = &summary.outlier {
         let signed = |amount: i64| {
             let word = if amount < 0 { "less" } else { "more" };
-            format!("{} {word}", bytes(amount.unsigned_abs()))
+            format!("{} {word}", format_bytes(amount.unsigned_abs()))
         };
         let parts: Vec<String> = outlier
             .by_category
@@ -435,7 +501,7 @@ fn steps(out: &mut String, summary: &Summary) {
             out,
             "  {} {}",
             paint(DIM, pad(&name, 9)),
-            pad_left(&bytes(step.peak_allocated_bytes), 10)
+            pad_left(&format_bytes(step.peak_allocated_bytes), 10)
         );
     }
     let _ = writeln!(out);
@@ -448,7 +514,7 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
     for (index, fix) in explanation.fixes.iter().take(3).enumerate() {
         let text = match fix.saves_bytes {
             0 => fix.what.clone(),
-            saved => format!("{} (saves {})", fix.what, bytes(saved)),
+            saved => format!("{} (saves {})", fix.what, format_bytes(saved)),
         };
         let _ = writeln!(
             out,
@@ -458,7 +524,7 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
     }
 }
 
-/// What the levers of a plan did, and the planned peak beside the measured one.
+/// What the levers of a plan did, and the planned and the measured peak.
 fn plan(out: &mut String, summary: &Summary, columns: usize) {
     if summary.verdict == Verdict::Refused {
         return;
@@ -493,8 +559,8 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
         let off = (measured as f64 / planned.max(1) as f64 - 1.0) * 100.0;
         let text = format!(
             "{}, measured {} ({off:+.1} %)",
-            bytes(planned),
-            bytes(measured)
+            format_bytes(planned),
+            format_bytes(measured)
         );
         let _ = writeln!(out, "{}", line("planned", &text, columns));
     }
@@ -506,7 +572,7 @@ fn lint(out: &mut String, findings: &[HeldFinding], verbose: bool, columns: usiz
         let text = format!(
             "{} ({} held by this {})",
             finding.text(),
-            bytes(finding.held_bytes),
+            format_bytes(finding.held_bytes),
             finding.held_by
         );
         let title = if index == 0 { "lint" } else { "" };

@@ -1,16 +1,17 @@
-//! Small pieces of terminal output that every command shares: amounts, bars, columns, colour.
+//! Small pieces of terminal output that every command shares: bars, columns, colour.
 //!
-//! Everything returns strings with ANSI styles in them; `anstream` strips those where the output
-//! is no terminal or `NO_COLOR` is set.
+//! Everything returns strings with ANSI styles; `anstream` strips them if the output
+//! is not a terminal or `NO_COLOR` is set.
 
 use std::fmt;
 
 use anstyle::{AnsiColor, Style};
+use oomph_bytes::format_bytes;
 
-/// The narrowest and widest layouts: below, lines wrap anyway; above, they become hard to read.
+/// The narrowest and widest layouts: narrower lines wrap anyway, wider ones are hard to read.
 const WIDTHS: std::ops::RangeInclusive<usize> = 40..=200;
 
-/// Sentences are not wider than this: the eye loses longer lines.
+/// The widest sentences: longer lines are hard to follow.
 const MOST_TEXT: usize = 110;
 
 /// Bad news: an error, out of memory.
@@ -21,9 +22,9 @@ pub const GOOD: Style = AnsiColor::Green.on_default().bold();
 pub const WARN: Style = AnsiColor::Yellow.on_default();
 /// Names and commands.
 pub const ACCENT: Style = AnsiColor::Cyan.on_default();
-/// What may be skipped while reading.
+/// Less important text.
 pub const DIM: Style = Style::new().dimmed();
-/// What must not be skipped.
+/// Important text.
 pub const BOLD: Style = Style::new().bold();
 
 /// `text` in a style.
@@ -31,25 +32,9 @@ pub fn paint(style: Style, text: impl fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// An amount of memory with one decimal: `27.3 GiB`, `512 B`.
-pub fn bytes(amount: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if amount < 1024 {
-        return format!("{amount} B");
-    }
-    let mut value = amount as f64 / 1024.0;
-    let mut unit = 0;
-    // 1023.95 would print as "1024.0 KiB".
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
-
 /// A change of memory with its sign: `+1.2 GiB`, `−3.4 MiB`, `±0 B`.
 pub fn signed_bytes(change: i128) -> String {
-    let amount = bytes(u64::try_from(change.unsigned_abs()).unwrap_or(u64::MAX));
+    let amount = format_bytes(u64::try_from(change.unsigned_abs()).unwrap_or(u64::MAX));
     match change.signum() {
         1 => format!("+{amount}"),
         -1 => format!("−{amount}"),
@@ -94,8 +79,8 @@ pub fn sparkline(values: &[u64], width: usize) -> String {
         .collect()
 }
 
-/// `text` for terminals without Unicode: every character that oomph itself draws with becomes one
-/// of ASCII, column for column. Names of files and modules stay as they are.
+/// `text` for terminals without Unicode: every character that oomph draws with becomes an
+/// ASCII character. Names of files and modules do not change.
 pub fn ascii(text: &str) -> String {
     text.chars()
         .map(|character| match character {
@@ -114,7 +99,7 @@ pub fn ascii(text: &str) -> String {
         .collect()
 }
 
-/// Whether the terminal can be expected to show Unicode: unless a locale is set that cannot.
+/// Whether the terminal shows Unicode, judged by the locale.
 pub fn knows_unicode() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -243,10 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts() {
-        assert_eq!(bytes(0), "0 B");
-        assert_eq!(bytes(29_313_198_489), "27.3 GiB");
-        assert_eq!(bytes((1 << 30) - 1), "1.0 GiB");
+    fn changes_have_a_sign() {
         assert_eq!(signed_bytes(-(1 << 20)), "−1.0 MiB");
         assert_eq!(signed_bytes(0), "±0 B");
     }

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use oomph_report::run::run_report;
 use oomph_report::terminal::ascii;
-use oomph_run::summary::{Assumption, FORMAT, Gpu, Oom, Peak, Share, StepPeak, Summary, Verdict};
+use oomph_run::summary::{
+    Assumption, Basis, FORMAT, GpuSummary, Oom, Peak, Share, StepPeak, Summary, Verdict,
+};
 
 const GIB: u64 = 1 << 30;
 
@@ -15,8 +17,10 @@ fn summary(verdict: Verdict) -> Summary {
     Summary {
         format: FORMAT,
         verdict,
+        basis: Basis::WholeScript,
+        growth: None,
         script: vec!["/home/someone/project/train.py".to_owned()],
-        gpu: Gpu {
+        gpu: GpuSummary {
             name: "NVIDIA GeForce RTX 3060".to_owned(),
             memory_bytes: 12_488_540_160,
             usable_bytes: 12_363_497_472,
@@ -26,6 +30,7 @@ fn summary(verdict: Verdict) -> Summary {
             allocated_bytes: 11 * GIB,
             reserved_bytes: 12 * GIB,
             used_bytes: 13_897_039_872,
+            lower_bound: false,
         },
         by_category: BTreeMap::from([
             ("activations", 8 * GIB),
@@ -75,12 +80,13 @@ fn summary(verdict: Verdict) -> Summary {
             location: Some("/home/someone/project/train.py:87".to_owned()),
             requested_bytes: GIB,
             short_bytes: Some(1_408_499_712),
+            unlimited_failure: None,
         }),
         handled_oom_count: 0,
         failure: (verdict == Verdict::ScriptFailed).then(|| "ValueError: no such file".to_owned()),
         assumptions: vec![Assumption {
             kind: "value".to_owned(),
-            what: "a value that nobody computed was read as zero".to_owned(),
+            what: "an uncomputed value was read as zero".to_owned(),
             location: Some("/home/someone/project/train.py:91".to_owned()),
             count: 2,
         }],

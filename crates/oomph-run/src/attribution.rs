@@ -1,4 +1,4 @@
-//! Joins the recorder's account with PyTorch's memory history: what each allocation holds.
+//! Labels each allocation of PyTorch's memory history with what the recorder saw: module, phase, step.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ struct Life {
     free: usize,
 }
 
-/// Operators that take scratch memory from the allocator while they run.
+/// Operators that allocate workspaces while they run.
 const SCRATCH: [&str; 12] = [
     "convolution",
     "cudnn",
@@ -34,7 +34,7 @@ const SCRATCH: [&str; 12] = [
     "conv",
 ];
 
-/// Sizes of the work spaces that PyTorch keeps per cuBLAS handle, by architecture.
+/// Sizes of the workspaces that PyTorch keeps per cuBLAS handle, by architecture.
 const CUBLAS_WORKSPACES: [u64; 3] = [8_519_680, 33_554_432, 1 << 20];
 
 /// Gives every allocation in `trace` a label, from the recorder's scopes and marks.
@@ -187,7 +187,7 @@ fn marked(
             continue;
         };
         let begins = |life: &Life| trace.events.time(life.alloc).0;
-        // The clocks may disagree about the very newest; an older one that still lived is better.
+        // The clocks may disagree about the newest; prefer an older one that is still alive.
         let life = CLOCK_SLACK.iter().find_map(|slack| {
             let index = candidates.partition_point(|life| begins(life) <= time + slack);
             candidates[..index].iter().rev().find(|life| {
@@ -254,7 +254,7 @@ fn spread(
             .iter()
             .filter(|((category, _), _)| matches!(category, Category::Gradient | Category::Input))
             .max_by_key(|(_, count)| **count);
-        // Only where marks are the rule: one gradient among many temporaries is no rule.
+        // Only if most are marked: one gradient among many temporaries is not enough.
         if let Some((&vote, &count)) = best
             && count * 2 >= unmarked
         {
@@ -263,7 +263,7 @@ fn spread(
     }
 }
 
-/// What an allocation holds that nobody marked.
+/// What an unmarked allocation holds.
 fn by_scope(trace: &Trace, ids: &ScopeIds, life: Life, scope: Label) -> Category {
     let op = trace.strings.get(scope.op);
     let name = op.rsplit("::").next().unwrap_or(op);
@@ -273,11 +273,11 @@ fn by_scope(trace: &Trace, ids: &ScopeIds, life: Life, scope: Label) -> Category
     if scratch && ends && CUBLAS_WORKSPACES.contains(&size) {
         return Category::Workspace;
     }
-    // Copies of weights that are no model's own: read, moved, cast.
+    // Copies of weights that belong to no model: read, moved, cast.
     if scope.phase == Phase::Load {
         return Category::Parameter;
     }
-    // Freed under the same operator that took it: scratch memory, or an intermediate.
+    // Freed under the same operator that allocated it: a workspace, or an intermediate.
     let passing = !ends
         && (life.alloc..life.free).all(|row| ids.get(trace, row) == ids.get(trace, life.alloc));
     if passing {

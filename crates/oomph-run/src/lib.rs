@@ -1,13 +1,14 @@
-//! A recorded run: what the recorder wrote in the user's process, attributed and summed up.
+//! A recorded run: what the recorder wrote in the user's process, attributed and summarized.
 //!
-//! [`record`] is the recorder's own account, [`attribution`] joins it with PyTorch's memory
+//! [`record`] is the recorder's own record, [`attribution`] joins it with PyTorch's memory
 //! history into labels, and [`summary`] is what `oomph run` prints and writes.
 
 pub mod attribution;
 pub mod ranks;
 pub mod record;
+pub mod rhythm;
 pub mod summary;
 
 pub use attribution::{attribute, phase_named};
 pub use record::{Error, Record};
-pub use summary::{Gpu, Summary, Verdict};
+pub use summary::{GpuSummary, Summary, Verdict};

@@ -1,13 +1,13 @@
-//! A job of several ranks: each one's figures, who differs from the others, and who failed them.
+//! A distributed job: each rank's figures, which rank differs from the others, and which made them fail.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::record::Record;
+use crate::record::{Blame, Record};
 use crate::summary::{Peak, Summary, Verdict};
 
-/// What one rank came to.
+/// The result of one rank.
 #[derive(Debug, Clone, Serialize)]
 pub struct RankSummary {
     /// Its rank in the whole job.
@@ -18,7 +18,7 @@ pub struct RankSummary {
     pub terminated: bool,
     /// The GPU that it used most.
     pub device: Option<u32>,
-    /// The greatest amounts.
+    /// The peak amounts.
     pub peak: Peak,
     /// Bytes at the peak by what they hold.
     pub by_category: BTreeMap<&'static str, u64>,
@@ -26,6 +26,9 @@ pub struct RankSummary {
     pub step_count: u32,
     /// How it failed, if it did.
     pub failure: Option<String>,
+    /// The lever that it ended by, if it knows.
+    #[serde(skip)]
+    pub blame: Option<Blame>,
     /// Its directory inside the run's, empty if it left none.
     pub directory: String,
 }
@@ -35,7 +38,7 @@ pub struct RankSummary {
 pub struct Outlier {
     /// Its rank.
     pub rank: u32,
-    /// How much more its peak is than the middle one of all ranks; negative for less.
+    /// Its peak minus the median peak of all ranks.
     pub difference_bytes: i64,
     /// By what it holds, the largest difference first.
     pub by_category: Vec<Difference>,
@@ -46,11 +49,11 @@ pub struct Outlier {
 pub struct Difference {
     /// What is held.
     pub name: &'static str,
-    /// How much more than at the rank of the middle.
+    /// The difference from the median rank.
     pub bytes: i64,
 }
 
-/// The rank that the others failed by.
+/// The rank that made the others fail.
 #[derive(Debug, Clone, Serialize)]
 pub struct Culprit {
     /// Its rank.
@@ -87,14 +90,15 @@ impl RankSummary {
             by_category: summary.by_category.clone(),
             step_count: summary.step_count,
             failure: summary.failure.clone(),
+            blame: record.outcome.blame.clone(),
             directory,
         }
     }
 }
 
-/// The rank whose peak is furthest from the middle one, where that is worth a word.
+/// The rank whose peak is furthest from the median, if the difference matters.
 pub fn outlier(ranks: &[RankSummary]) -> Option<Outlier> {
-    /// Less than this part, and less than so many bytes, is no difference.
+    /// Differences below this share or this number of bytes do not matter.
     const PART: f64 = 0.01;
     const LEAST: u64 = 16 << 20;
     let mut whole: Vec<&RankSummary> = ranks.iter().filter(|rank| !rank.terminated).collect();
@@ -132,7 +136,7 @@ pub fn outlier(ranks: &[RankSummary]) -> Option<Outlier> {
 
 /// Who failed the others. `noted` is what the ranks found when they met.
 pub fn culprit(ranks: &[RankSummary], noted: Option<Culprit>) -> Option<Culprit> {
-    // Memory first: a rank that ran out of it leaves the others in all the other ways.
+    // Out of memory first: it also leads to all the other kinds.
     let by_memory = ranks
         .iter()
         .find(|rank| rank.verdict == Verdict::OutOfMemory)
@@ -152,7 +156,7 @@ pub fn culprit(ranks: &[RankSummary], noted: Option<Culprit>) -> Option<Culprit>
     by_memory.or(noted).or(by_failure)
 }
 
-/// The rank that stands for the job: the one that ran out of memory, or the one that needs most.
+/// The rank that represents the job: the one that ran out of memory, or the one that needs most.
 pub fn spokesman(ranks: &[RankSummary]) -> Option<usize> {
     let short = ranks
         .iter()
@@ -182,6 +186,7 @@ mod tests {
             by_category: BTreeMap::from([("activations", (gib - 1) * GIB), ("parameters", GIB)]),
             step_count: 1,
             failure: None,
+            blame: None,
             directory: String::new(),
         }
     }

@@ -1,4 +1,4 @@
-//! `record.json`: what the recorder in the user's process knows.
+//! `record.json`: what the recorder in the user's process wrote.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ pub const FORMAT: &str = "oomph.record/1";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file is no record.
-    #[error("{path} is no record of a run ({FORMAT}): {source}")]
+    /// The file is not a record.
+    #[error("{path} is not a record of a run ({FORMAT}): {source}")]
     Json {
         /// The file.
         path: PathBuf,
@@ -31,6 +31,7 @@ pub enum Error {
 
 /// The whole record.
 #[derive(Debug, Clone, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a run")]
 pub struct Record {
     /// [`FORMAT`].
     pub format: String,
@@ -54,14 +55,20 @@ pub struct Record {
     pub steps: u32,
     /// Forward passes without a graph, where there was no optimizer.
     pub inferences: u32,
+    /// Whether it was ended after the steps that were asked for.
+    #[serde(default)]
+    pub stopped: bool,
+    /// Steps that the script's own loop would make at least, where that is known.
+    #[serde(default)]
+    pub planned_steps: Option<u64>,
     /// Each GPU that torch saw.
     pub devices: Vec<Device>,
-    /// Which rank of a job of several it was.
+    /// Its rank, in a distributed job.
     #[serde(default)]
     pub rank: Option<Place>,
-    /// The last time the allocator gave up.
+    /// The last failed allocation.
     pub oom: Option<Oom>,
-    /// How often the allocator gave up.
+    /// How many allocations failed.
     pub oom_count: u32,
     /// What an allocation's metadata means: phase, module, operator, step.
     pub scopes: Vec<(String, String, String, u32)>,
@@ -73,15 +80,15 @@ pub struct Record {
     pub has_scopes: bool,
     /// How many events the history could hold.
     pub max_events: usize,
-    /// What the values in the run rest on.
+    /// Assumptions about values in the run.
     pub assumptions: Vec<Assumption>,
-    /// What the script's models became, run as a smaller relative of the job.
+    /// What the script's models became in a smaller variant of the job.
     #[serde(default)]
     pub became: Vec<String>,
     /// What the levers of a plan did.
     #[serde(default)]
     pub levers: Vec<LeverReport>,
-    /// What the virtual GPU's library has to say.
+    /// What the virtual GPU's library reports.
     #[serde(default)]
     pub library: Library,
     /// For each scope the call of a module that it was in: an index of `calls`.
@@ -99,7 +106,7 @@ pub struct Record {
     /// Modules called so far at each entry of `clock`.
     #[serde(default)]
     pub clock_calls: Vec<u64>,
-    /// What the script is made of.
+    /// Facts about the script.
     #[serde(default)]
     pub facts: Facts,
 }
@@ -109,7 +116,7 @@ pub struct Record {
 #[derive(Debug, Clone, Deserialize)]
 pub struct Call(pub String, pub u32, pub Vec<u64>, pub Vec<u64>);
 
-/// What a script is made of.
+/// Facts about a script.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[expect(
@@ -121,11 +128,11 @@ pub struct Facts {
     pub loaders: Vec<Loader>,
     /// Length of the sequences of integers that data loaders yield; 0 without any.
     pub length: u64,
-    /// Nanoseconds that the script's own thread works for one batch of a data loader, in the median.
+    /// Median nanoseconds that the script's own thread spends on one batch of a data loader.
     pub loading_ns: u64,
     /// The type of autocast around the model, empty without.
     pub autocast: String,
-    /// Whether a gradient scaler was at work.
+    /// Whether a gradient scaler was used.
     pub scaled: bool,
     /// Whether gradients were clipped by PyTorch's functions.
     pub clipped: bool,
@@ -143,16 +150,16 @@ pub struct Facts {
     pub tf32: bool,
     /// Whether a model in evaluation mode was called with gradients on.
     pub graph_in_evaluation: bool,
-    /// Passes with a graph, of a script that had not gone back so far.
+    /// Passes with a graph before the first backward pass.
     pub graph: u32,
     /// Whether a cache of keys and values was filled (Hugging Face's growing one).
     pub cache: bool,
     /// The 16-bit type that a model in fp32 was cast to while it was on the GPU; empty without.
     pub cast_on_gpu: String,
-    /// Bytes of a state dictionary that was on the GPU beside the model that it was loaded into; 1
-    /// where a model was loaded straight to the GPU.
+    /// Bytes of a state dictionary that was on the GPU in addition to the model that it was loaded into; 1
+    /// if a model was loaded straight to the GPU.
     pub loaded_on_gpu: u64,
-    /// What could be larger in the arguments of the first model that was called.
+    /// Sizes in the arguments of the first model call.
     pub input: Input,
     /// The modules of all models.
     pub modules: Vec<Module>,
@@ -194,7 +201,7 @@ pub struct Module {
     pub container: bool,
     /// Whether its result for a sample depends on the rest of the batch.
     pub coupled: bool,
-    /// Its `inplace`, where it has one.
+    /// Its `inplace`, if it has one.
     pub inplace: Option<bool>,
     /// Elements of its own parameters.
     pub parameters: u64,
@@ -227,6 +234,25 @@ pub struct Outcome {
     /// The exception's message.
     #[serde(default)]
     pub message: Option<String>,
+    /// The lever of the plan that it ended by, if it knows.
+    #[serde(default)]
+    pub blame: Option<Blame>,
+}
+
+/// The lever that a script ended by: it cannot be applied, or failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Blame {
+    /// Its name, as in plan files.
+    pub lever: String,
+    /// The modules of the plan that it is about; none if it is about all of them, or about the script.
+    pub modules: Vec<String>,
+    /// Why, without the lever's name.
+    pub why: String,
+    /// Whether a user can make the same change by hand.
+    pub manually: bool,
+    /// What else to do.
+    pub instead: Option<String>,
 }
 
 /// A GPU's figures at the end, in bytes.
@@ -247,7 +273,7 @@ pub struct Device {
     pub outside_bytes: u64,
     #[serde(default)]
     pub peak_used_bytes: u64,
-    /// How often everything cached had to be given back to go on.
+    /// How often the cache had to be emptied to continue.
     #[serde(default)]
     pub retries: u64,
 }
@@ -263,12 +289,12 @@ pub struct Place {
     pub local_rank: i32,
 }
 
-/// Where the allocator gave up.
+/// Where an allocation failed.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Oom {
     /// The GPU.
     pub device: u32,
-    /// What it asked the driver for.
+    /// What it requested from the driver.
     pub requested_bytes: u64,
     /// What the driver had.
     pub free_bytes: u64,
@@ -307,7 +333,7 @@ pub struct LeverReport {
     pub applied: u64,
     /// Why it was inert, or what the user should know.
     pub note: Option<String>,
-    /// Modules of the plan that it left as they are.
+    /// Modules of the plan that it skipped.
     #[serde(default, skip_serializing)]
     pub left: Vec<String>,
 }
@@ -332,8 +358,8 @@ pub struct LibraryAssumption {
 }
 
 impl Facts {
-    /// Whether an optimizer may go back several times in one step: others call a closure once, before
-    /// they begin.
+    /// Whether an optimizer may call backward several times in one step; others call a closure once, at
+    /// the start.
     pub fn evaluates_closures(&self) -> bool {
         let mut optimizers = self.optimizers.iter();
         self.closure && optimizers.any(|optimizer| optimizer.kind.contains("LBFGS"))

@@ -1,14 +1,15 @@
-//! What a run comes to: the verdict, and where the memory goes.
+//! The summary of a run: the verdict, and where the memory goes.
 
 use std::collections::{BTreeMap, HashMap};
 
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
-use crate::ranks::{Culprit, Outlier, RankSummary};
+use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
 use crate::record::{LeverReport, Record};
+use crate::rhythm::{Growth, Rhythm, rhythm};
 
-/// Version of the JSON. Fields may be added; a change of meaning is a new number.
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 pub const FORMAT: &str = "oomph.run/1";
 
 /// Shares of [`Summary::timeline`]: more than a terminal has columns.
@@ -29,33 +30,49 @@ pub enum Verdict {
     ScriptFailed,
     /// A lever of the plan cannot be applied to the script, which was stopped.
     Refused,
+    /// The script was ended before two of its steps were alike: nothing follows from that.
+    NoVerdict,
+}
+
+/// What a verdict rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// The whole script ran.
+    WholeScript,
+    /// The script was ended after steps that had become alike.
+    SteadySteps,
+    /// The script was ended, or ended itself, before.
+    CutShort,
 }
 
 /// The GPU.
 #[derive(Debug, Clone, Serialize)]
-pub struct Gpu {
+pub struct GpuSummary {
     /// Its name, as the driver reports it.
     pub name: String,
     /// Its memory, as the driver reports it.
     pub memory_bytes: u64,
-    /// What is left of it for the allocator: memory less what lies outside the allocator.
+    /// What is left for the allocator: memory minus what is outside the allocator.
     pub usable_bytes: u64,
     /// Whether it is a virtual one.
     pub r#virtual: bool,
 }
 
-/// The greatest amounts, each at its own moment.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+/// The peak amounts, each at its own moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Peak {
     /// In tensors.
     pub allocated_bytes: u64,
     /// Held by PyTorch's allocator.
     pub reserved_bytes: u64,
-    /// Held by the process: reserved and what lies outside the allocator.
+    /// Held by the process: reserved and outside the allocator.
     pub used_bytes: u64,
+    /// Whether the job may need more: it was not seen to its end, nor in a steady state.
+    pub lower_bound: bool,
 }
 
-/// A row of a table: who, and how much at the peak.
+/// A row of a table: a name, and its bytes at the peak.
 #[derive(Debug, Clone, Serialize)]
 pub struct Share {
     /// The module, operator, phase or place.
@@ -64,7 +81,7 @@ pub struct Share {
     pub bytes: u64,
 }
 
-/// The greatest amount within a phase or a step.
+/// The peak within a phase or a step.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepPeak {
     /// The step, counted from 1; 0 is before the first.
@@ -84,13 +101,15 @@ pub struct Oom {
     pub module: Option<String>,
     /// The user's own line, `file:line`, where known.
     pub location: Option<String>,
-    /// What the allocator asked the driver for.
+    /// What the allocator requested from the driver.
     pub requested_bytes: u64,
     /// How much more than the GPU's memory the job would have used; `null` if it was not measured.
     pub short_bytes: Option<u64>,
+    /// How the run without a limit failed, if it did: what it needed until then is a lower bound.
+    pub unlimited_failure: Option<String>,
 }
 
-/// Something that the figures rest on.
+/// An assumption behind the figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Assumption {
     /// `value`, `shape`, `attribution` or `library`.
@@ -105,12 +124,12 @@ pub struct Assumption {
 
 /// The plan that was applied.
 #[derive(Debug, Clone, Serialize)]
-pub struct Plan {
+pub struct AppliedPlan {
     /// Its file.
     pub file: String,
     /// What it planned, if it says so.
     pub planned: Option<Peak>,
-    /// Where it was made for another job, GPU or version.
+    /// How its job, GPU or versions differ from this run's.
     pub warnings: Vec<String>,
 }
 
@@ -121,11 +140,15 @@ pub struct Summary {
     pub format: &'static str,
     /// How it ended.
     pub verdict: Verdict,
+    /// What the verdict rests on.
+    pub basis: Basis,
+    /// What each step leaves behind, if that grows without end.
+    pub growth: Option<Growth>,
     /// The script and its arguments.
     pub script: Vec<String>,
     /// On which GPU.
-    pub gpu: Gpu,
-    /// The greatest amounts; where memory ran out, those of a GPU without limit.
+    pub gpu: GpuSummary,
+    /// The peak amounts; if memory ran out, those without a limit.
     pub peak: Peak,
     /// Bytes at the peak by what they hold; with what is cached and what lies outside.
     pub by_category: BTreeMap<&'static str, u64>,
@@ -145,23 +168,23 @@ pub struct Summary {
     pub step_count: u32,
     /// Where memory ran out, if it did.
     pub oom: Option<Oom>,
-    /// Times that the script met an out-of-memory error and went on.
+    /// How many out-of-memory errors the script survived.
     pub handled_oom_count: u32,
     /// How the script failed, if it did.
     pub failure: Option<String>,
-    /// What the figures rest on.
+    /// The assumptions behind the figures.
     pub assumptions: Vec<Assumption>,
-    /// Each rank of a job of several; empty for one process.
+    /// Each rank of a distributed job; empty for one process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankSummary>,
     /// The rank whose peak differs most from the others', if one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outlier: Option<Outlier>,
-    /// The rank that the others failed by.
+    /// The rank that made the others fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
     /// The plan that was applied, if one was.
-    pub plan: Option<Plan>,
+    pub plan: Option<AppliedPlan>,
     /// What the levers of a plan did; empty without a plan.
     pub levers: Vec<LeverReport>,
     /// Seconds that the script took.
@@ -174,15 +197,17 @@ pub struct Summary {
     pub versions: BTreeMap<&'static str, String>,
 }
 
-/// Sums up what `trace` (attributed) and `record` say of the busiest device. `gpu_total` is the
+/// Summarizes what `trace` (attributed) and `record` say about the busiest device. `gpu_total` is the
 /// capacity that the verdict is about.
 pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>) -> Summary {
     let device = record.busiest();
     let mut summary = Summary {
         format: FORMAT,
         verdict: verdict(record),
+        basis: Basis::WholeScript,
+        growth: None,
         script: record.argv.clone(),
-        gpu: Gpu {
+        gpu: GpuSummary {
             name: record
                 .devices
                 .first()
@@ -229,6 +254,15 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     };
     let Some(device) = device else {
         summary.gpu.usable_bytes = summary.gpu.memory_bytes;
+        let alike = summary.step_count > 1;
+        judge(
+            &mut summary,
+            record,
+            Rhythm {
+                alike,
+                ..Rhythm::default()
+            },
+        );
         return summary;
     };
     summary.gpu.usable_bytes = summary
@@ -239,10 +273,13 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         allocated_bytes: device.peak_allocated_bytes,
         reserved_bytes: device.peak_reserved_bytes,
         used_bytes: device.peak_used_bytes,
+        lower_bound: false,
     };
     if let Some(trace) = trace {
         fill_from_trace(&mut summary, trace, device.index);
     }
+    let seen = trace.map(|trace| rhythm(trace, record, device.index));
+    judge(&mut summary, record, seen.unwrap_or_default());
     let attributed: u64 = summary.by_category.values().sum();
     // Blocks that were larger than their request, and what the history no longer holds.
     let rest = device.peak_allocated_bytes.saturating_sub(attributed);
@@ -255,7 +292,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     summary
         .by_category
         .insert("cuda_context", device.outside_bytes);
-    // What others than PyTorch took: ONNX Runtime's arena, an extension's own allocations.
+    // Memory outside PyTorch: ONNX Runtime's arena, an extension's own allocations.
     let others =
         (device.peak_used_bytes).saturating_sub(device.peak_reserved_bytes + device.outside_bytes);
     if others > 0 {
@@ -276,6 +313,46 @@ fn verdict(record: &Record) -> Verdict {
     }
 }
 
+/// Says what the verdict rests on, and takes back what rests on nothing.
+fn judge(summary: &mut Summary, record: &Record, rhythm: Rhythm) {
+    summary.basis = match summary.verdict {
+        Verdict::Fits if !record.stopped => Basis::WholeScript,
+        Verdict::Fits if rhythm.alike => Basis::SteadySteps,
+        _ => Basis::CutShort,
+    };
+    summary.peak.lower_bound = summary.basis == Basis::CutShort;
+    if summary.verdict != Verdict::Fits || summary.basis == Basis::WholeScript {
+        return;
+    }
+    if summary.basis == Basis::CutShort {
+        summary.verdict = Verdict::NoVerdict;
+        return;
+    }
+    if let Some((low, high)) = rhythm.peaks {
+        summary.assumptions.push(Assumption {
+            kind: "steps".to_owned(),
+            what: format!(
+                "steps need {:.2} to {:.2} GiB, as their batches differ: a larger batch than those that were seen needs more",
+                gib(low),
+                gib(high)
+            ),
+            location: None,
+            count: 1,
+        });
+    }
+    summary.growth = rhythm.growth;
+    let full = summary.growth.as_ref().map(|growth| growth.full_at_step);
+    if let (Some(full), Some(planned)) = (full, record.planned_steps)
+        && full <= planned
+    {
+        summary.verdict = Verdict::OutOfMemory;
+    }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
 fn oom(record: &Record) -> Option<Oom> {
     let oom = record.oom.as_ref().filter(|oom| oom.raised)?;
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -286,6 +363,7 @@ fn oom(record: &Record) -> Option<Oom> {
         location: some(&oom.location),
         requested_bytes: oom.requested_bytes,
         short_bytes: None,
+        unlimited_failure: None,
     })
 }
 
@@ -324,7 +402,7 @@ fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
         all.push(Assumption {
             kind: "attribution".to_owned(),
             what: format!(
-                "the history holds the last {} events only; peaks are exact, but the peak may lie before them and its parts be unknown",
+                "the history holds only the last {} events; peaks are exact, but the peak may be earlier and its parts unknown",
                 record.max_events
             ),
             location: None,
@@ -425,6 +503,45 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
     let peak = labels.get(peak_row);
     peak.phase.name().clone_into(&mut summary.peak_phase);
     summary.peak_step = peak.step;
+}
+
+impl Summary {
+    /// Takes over what a run of the same job without a limit needed, as a whole and by `ranks`. The
+    /// verdict and where memory ran out stay.
+    pub fn measured_without_limit(&mut self, needed: Self, ranks: &[RankSummary]) {
+        for rank in &mut self.ranks {
+            if let Some(measured) = ranks.iter().find(|measured| measured.rank == rank.rank) {
+                rank.peak = measured.peak;
+                rank.by_category.clone_from(&measured.by_category);
+            }
+        }
+        self.outlier = outlier(&self.ranks);
+        if let Some(oom) = &mut self.oom {
+            oom.short_bytes = (!needed.peak.lower_bound)
+                .then(|| needed.peak.used_bytes.saturating_sub(self.gpu.memory_bytes));
+            oom.unlimited_failure.clone_from(&needed.failure);
+            oom.module = oom.module.take().filter(|module| !module.is_empty());
+        }
+        self.peak = needed.peak;
+        self.by_category = needed.by_category;
+        self.modules = needed.modules;
+        self.operators = needed.operators;
+        self.phases = needed.phases;
+        self.timeline = needed.timeline;
+        self.steps = needed.steps;
+        self.peak_phase = needed.peak_phase;
+        self.peak_step = needed.peak_step;
+        self.gpu.usable_bytes = needed.gpu.usable_bytes;
+        for assumption in needed.assumptions {
+            if !self
+                .assumptions
+                .iter()
+                .any(|known| known.what == assumption.what && known.location == assumption.location)
+            {
+                self.assumptions.push(assumption);
+            }
+        }
+    }
 }
 
 /// The names of the JSON: temporaries and the unknown are "other".

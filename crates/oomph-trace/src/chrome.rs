@@ -1,7 +1,7 @@
 //! Traces of the PyTorch profiler (Kineto, chrome-trace JSON) with memory events
 //! (`profile_memory=True`).
 //!
-//! They say when how many bytes were taken and given back, but not in which segments. Operators
+//! They say when how many bytes were allocated and freed, but not in which segments. Operators
 //! and Python functions (`with_stack=True`) that enclose a memory event become its stack. Events
 //! are read one by one; only the columns that matter are kept.
 

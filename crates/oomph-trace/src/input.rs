@@ -5,10 +5,10 @@ use std::path::Path;
 
 use crate::error::Error;
 
-/// How many bytes of a file are held at once: large enough that refills cost nothing.
+/// How many bytes of a file are in memory at once: large enough that refills cost nothing.
 const WINDOW: usize = 1 << 20;
 
-/// No snapshot that anybody could use is larger; a small compressed file that unpacks to more is
+/// No usable snapshot is larger; a small compressed file that unpacks to more is
 /// a bomb.
 pub(crate) const MAX_UNPACKED: u64 = 64 << 30;
 

@@ -9,7 +9,7 @@
 //! - Files come from strangers. The pickle reader can only build plain data, and every length and
 //!   depth has a cap.
 //!
-//! This is the only crate that knows wire formats, and [`Trace`] is none of them.
+//! This is the only crate that knows wire formats, and [`Trace`] is not one of them.
 
 pub mod chrome;
 pub mod error;
@@ -31,7 +31,7 @@ use std::path::Path;
 pub use error::{Error, Problem, ProblemKind};
 pub use events::{Action, Event, Events};
 pub use labels::{Category, Label, Labels, Phase};
-pub use stack_table::{Frame, FrameId, StackId, StackTable};
+pub use stack_table::{Frame, FrameId, StackId, StackTable, is_users_own};
 pub use string_table::{StringId, StringTable};
 pub use trace::{Annotation, Block, BlockState, Context, DeviceRows, Segment, Settings, Trace};
 pub use units::{Bytes, DeviceAddr, PoolId, StreamId, TimeUs};
@@ -87,7 +87,7 @@ pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Content, Vec<Prob
     })?;
     if messages.is_empty() {
         return Err(not_known(
-            "a text without any out-of-memory message".to_owned(),
+            "text without an out-of-memory message".to_owned(),
         ));
     }
     Ok((Content::Messages(messages), problems))

@@ -51,6 +51,9 @@ const MAX_CHUNK: u64 = 64 << 20;
 const EVENTS_PER_CHUNK: usize = 16_384;
 /// Columns of an event.
 const COLUMNS: usize = 11;
+/// The columns that hold changes, not values.
+const ADDRESS: usize = 1;
+const TIME: usize = 4;
 
 const STRINGS: u8 = 1;
 const FRAMES: u8 = 2;
@@ -358,12 +361,12 @@ fn write_events(trace: &Trace, rows: std::ops::Range<usize>) -> Vec<u8> {
         ];
         for (index, (column, value)) in columns.iter_mut().zip(values).enumerate() {
             match index {
-                1 => put_change(column, addr, event.addr.0),
-                4 => put_change(column, time, event.time.0 as u64),
+                ADDRESS => put_change(column, addr, event.addr.0),
+                TIME => put_change(column, time, event.time.0 as u64),
                 _ => put(column, value),
             }
             if let Some(used) = used.get_mut(index) {
-                *used |= value != 0 || matches!(index, 1 | 4);
+                *used |= value != 0 || matches!(index, ADDRESS | TIME);
             }
         }
         addr = event.addr.0;
@@ -403,7 +406,7 @@ pub(crate) fn read_input<R: Read>(
     };
     if input.next_bytes(MAGIC.len()) != Some(MAGIC.as_slice()) {
         return Err(wrong(
-            "the file does not begin like an oomph trace".to_owned(),
+            "the file does not start like an oomph trace".to_owned(),
         ));
     }
     let version = input.array().map_or(0, u16::from_le_bytes);
@@ -456,6 +459,18 @@ pub(crate) fn read_input<R: Read>(
         ));
     }
     reader.close();
+    let blocks = reader.trace.blocks.len();
+    let segments = &reader.trace.segments;
+    let incomplete = segments
+        .iter()
+        .filter(|segment| segment.blocks.end > blocks);
+    match incomplete.count() {
+        0 => {}
+        count => problems.push(Problem::new(
+            ProblemKind::Inconsistent,
+            format!("{count} segments have blocks that are not in the file"),
+        )),
+    }
     Ok((reader.trace, problems))
 }
 
@@ -621,7 +636,7 @@ impl Reader {
                     self.labels.push(labels.add(label));
                 }
             }
-            // Later versions may add kinds that this one can do without.
+            // Later versions may add kinds that this one can ignore.
             _ => {}
         }
         Some(())
@@ -641,48 +656,34 @@ impl Reader {
         if columns.first()?.bytes.len() < count && count > EVENTS_PER_CHUNK {
             return None;
         }
+        // An empty column is one of zeros; one that ends early is damaged.
+        let is_empty = columns.each_ref().map(Numbers::is_empty);
         let (mut addr, mut time) = (0_u64, 0_u64);
         if self.device.is_none() {
             self.device = Some((0, self.trace.events.len()));
         }
         for _ in 0..count {
-            let [
-                action,
-                address,
-                size,
-                stream,
-                times,
-                stack,
-                pool_a,
-                pool_b,
-                metadata,
-                context,
-                label,
-            ] = &mut columns;
-            // An empty column is one of zeros.
-            let value = |column: &mut Numbers<'_>, empty: bool| {
-                if empty { Some(0) } else { column.next() }
+            addr = columns[ADDRESS].change(addr)?;
+            time = columns[TIME].change(time)?;
+            let mut take = |column: usize| {
+                if is_empty[column] {
+                    Some(0)
+                } else {
+                    columns[column].next()
+                }
             };
-            let take = |column: &mut Numbers<'_>| {
-                let empty = column.is_empty();
-                value(column, empty)
-            };
-            addr = address.change(addr)?;
-            time = times.change(time)?;
-            let stack = take(stack)?;
-            let (metadata, context) = (take(metadata)?, take(context)?);
             let event = Event {
-                action: Action::from_code(u8::try_from(take(action)?).ok()?),
+                action: Action::from_code(u8::try_from(take(0)?).ok()?),
                 addr: DeviceAddr(addr),
-                size: Bytes(take(size)?),
-                stream: StreamId(take(stream)?),
+                size: Bytes(take(2)?),
+                stream: StreamId(take(3)?),
                 time: TimeUs(time as i64),
-                stack: self.stack(stack)?,
-                pool: PoolId(take(pool_a)?, take(pool_b)?),
-                metadata: self.string(metadata)?,
-                compile_context: self.string(context)?,
+                stack: self.stack(take(5)?)?,
+                pool: PoolId(take(6)?, take(7)?),
+                metadata: self.string(take(8)?)?,
+                compile_context: self.string(take(9)?)?,
             };
-            let label = take(label)?;
+            let label = take(10)?;
             let row = self.trace.events.push(event);
             if label > 0 {
                 let handle = *self.labels.get(usize::try_from(label).ok()? - 1)?;
@@ -784,6 +785,23 @@ mod tests {
         let (back, problems) = read_from(cut, Path::new("t")).unwrap();
         assert_eq!(problems[0].kind, ProblemKind::Truncated);
         assert_eq!(back.events.len(), 509);
+    }
+
+    #[test]
+    fn a_column_that_ends_early_is_no_column_of_zeros() {
+        // Two events: actions, addresses, one size, no streams, times, and nothing else.
+        let payload = [2, 2, 0, 0, 2, 2, 2, 1, 5, 0, 2, 2, 2, 0, 0, 0, 0, 0, 0];
+        assert!(Reader::default().chunk(EVENTS, &payload).is_none());
+        let payload = [2, 2, 0, 0, 2, 2, 2, 2, 5, 5, 0, 2, 2, 2, 0, 0, 0, 0, 0, 0];
+        assert!(Reader::default().chunk(EVENTS, &payload).is_some());
+    }
+
+    #[test]
+    fn segments_without_their_blocks_are_a_problem() {
+        let mut trace = fixture();
+        trace.segments[0].blocks = 0..1_000_000;
+        let (_, problems) = read_from(written(&trace).as_slice(), Path::new("t")).unwrap();
+        assert_eq!(problems[0].kind, ProblemKind::Inconsistent);
     }
 
     proptest! {

@@ -1,9 +1,9 @@
 //! A virtual machine for pickles that hold plain data: protocols 2 to 5, and nothing that could
 //! run code.
 //!
-//! Memory is what this is about: a snapshot of a gigabyte holds tens of millions of dictionaries.
-//! A [`Lower`] takes each dictionary at the moment when it is complete and turns it into a row of
-//! some column; what stays here is eight bytes for the dictionary and four for its memo entry.
+//! The design saves memory: a snapshot of a gigabyte contains tens of millions of dictionaries.
+//! A [`Lower`] turns each dictionary into a row of
+//! some column as soon as it is complete; only eight bytes for the dictionary and four for its memo entry stay.
 
 use std::io::Read;
 

@@ -179,7 +179,7 @@ fn string(value: Value) -> StringId {
     }
 }
 
-/// A size; negative ones and those beyond any device are lies.
+/// A size; negative ones and those larger than any device are invalid.
 fn size(value: Value, lies: &mut usize) -> Bytes {
     let size = match value {
         Value::Int(value) => u64::try_from(value).unwrap_or(u64::MAX),
@@ -512,7 +512,7 @@ impl Lowering {
                 problems.push(Problem::new(
                     ProblemKind::Inconsistent,
                     format!(
-                        "{} events are in no device's history and were left out",
+                        "{} events belong to no device's history and were ignored",
                         self.events.len().saturating_sub(listed)
                     ),
                 ));
@@ -522,7 +522,7 @@ impl Lowering {
             problems.push(Problem::new(
                 ProblemKind::Unknown,
                 format!(
-                    "{} events have an action that this version does not know: {}",
+                    "{} events have an unknown action: {}",
                     self.unknown_actions,
                     self.actions
                         .iter()
@@ -538,7 +538,7 @@ impl Lowering {
             problems.push(Problem::new(
                 ProblemKind::Inconsistent,
                 format!(
-                    "{} sizes are negative or beyond any device; they were read as zero",
+                    "{} sizes are negative or larger than any device; they were read as zero",
                     self.impossible_sizes
                 ),
             ));

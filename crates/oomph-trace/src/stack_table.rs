@@ -50,6 +50,22 @@ impl Frame {
     }
 }
 
+/// Whether a file is the user's own and not a library's.
+pub fn is_users_own(file: &str) -> bool {
+    const LIBRARIES: [&str; 9] = [
+        "site-packages",
+        "dist-packages",
+        "/lib/python3",
+        "\\lib\\python3",
+        "<frozen",
+        "/torch/",
+        "/oomph/",
+        "<__array_function__",
+        "<eval_with_key>",
+    ];
+    !LIBRARIES.iter().any(|part| file.contains(part))
+}
+
 /// Frames and stacks, each stored once.
 #[derive(Debug, Clone)]
 pub struct StackTable {

@@ -1,4 +1,4 @@
-//! Out-of-memory messages in logs: the messages of PyTorch's allocator in every version's words,
+//! Out-of-memory messages in logs: the messages of PyTorch's allocator in every version's wording,
 //! and the errors of other libraries that mean the same.
 //!
 //! A log is read line by line, so its size does not matter. Sizes in messages are rounded to two
@@ -285,7 +285,7 @@ fn scan(reader: impl Read) -> io::Result<(Vec<OomMessage>, Vec<Problem>)> {
     if dropped > 0 {
         problems.push(Problem::new(
             ProblemKind::Incomplete,
-            format!("{dropped} more out-of-memory messages were left out"),
+            format!("{dropped} more out-of-memory messages were ignored"),
         ));
     }
     Ok((messages, problems))
@@ -309,7 +309,7 @@ fn add(messages: &mut Vec<OomMessage>, message: OomMessage, dropped: &mut usize)
     messages.push(message);
 }
 
-/// Takes off what launchers put before a line: `[rank0]: `, `[default3]:`, colours.
+/// Removes the prefixes of launchers: `[rank0]: `, `[default3]:`, colours.
 fn strip_prefix(line: &str) -> (Option<u32>, &str) {
     let trimmed = line.trim_start_matches(|c: char| c.is_whitespace() && c != ' ');
     for marker in ["[rank", "[default"] {

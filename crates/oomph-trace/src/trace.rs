@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::events::Events;
 use crate::labels::Labels;
-use crate::stack_table::{StackId, StackTable};
+use crate::stack_table::{StackId, StackTable, is_users_own};
 use crate::string_table::{StringId, StringTable};
 use crate::units::{Bytes, DeviceAddr, PoolId, StreamId, TimeUs};
 
@@ -27,7 +27,7 @@ pub struct Trace {
     pub strings: StringTable,
     /// Call stacks.
     pub stacks: StackTable,
-    /// What somebody who watched the job knows about each event, if anybody did.
+    /// Labels of each event, if the job was recorded.
     pub labels: Option<Labels>,
     /// Facts about the device and the process that PyTorch's snapshots lack; `oomph run` fills it.
     pub context: Context,
@@ -71,7 +71,7 @@ pub struct Segment {
 pub enum BlockState {
     /// In use by the program.
     Allocated,
-    /// Given back by the program, still awaited by another stream.
+    /// Freed by the program, but still in use by another stream.
     PendingFree,
     /// Free.
     Inactive,
@@ -141,7 +141,7 @@ impl Default for Settings {
     }
 }
 
-/// Facts that a snapshot does not hold.
+/// Facts that a snapshot lacks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Context {
     /// The device's memory.
@@ -163,6 +163,16 @@ pub struct Context {
 }
 
 impl Trace {
+    /// The user's own line of a stack, the innermost: `file:line`, the file without its directories.
+    pub fn users_line(&self, stack: StackId) -> Option<String> {
+        let frame = self.stacks.frames(stack).find(|frame| {
+            frame.is_python(&self.strings) && is_users_own(self.strings.get(frame.file))
+        })?;
+        let path = self.strings.get(frame.file);
+        let file = path.rsplit('/').next().unwrap_or(path);
+        Some(format!("{file}:{}", frame.line))
+    }
+
     /// The blocks of a segment.
     pub fn blocks_of(&self, segment: &Segment) -> &[Block] {
         self.blocks.get(segment.blocks.clone()).unwrap_or(&[])
@@ -174,6 +184,12 @@ impl Trace {
             .iter()
             .find(|rows| rows.device == device)
             .map_or(0..0, |rows| rows.rows.clone())
+    }
+
+    /// The device with most events, if there is any.
+    pub fn busiest_device(&self) -> Option<u32> {
+        let devices = self.used_devices().into_iter();
+        devices.max_by_key(|&device| self.rows_of(device).len())
     }
 
     /// Devices that have an event or a segment, in ascending order.

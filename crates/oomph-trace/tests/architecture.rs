@@ -1,11 +1,17 @@
-//! What ARCHITECTURE.md says of the crates, held against their sources.
+//! Checks the sources against what ARCHITECTURE.md says of the crates.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
 
 use std::path::{Path, PathBuf};
 
 /// The crates that open files, start processes, print, or speak C or Python.
-const OUTER: [&str; 4] = ["oomph-cli", "oomph-job", "oomph-py", "oomph-vgpu"];
+const OUTER: [&str; 5] = [
+    "oomph-cli",
+    "oomph-fit",
+    "oomph-job",
+    "oomph-py",
+    "oomph-vgpu",
+];
 
 /// What only those may use. `oomph-report` asks for the terminal's width and variables.
 const INPUT_OUTPUT: [&str; 9] = [

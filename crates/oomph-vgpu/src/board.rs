@@ -1,11 +1,12 @@
-//! The board: what the processes of one run know of each other.
+//! The board: what the processes of one run know about each other.
 //!
 //! `oomph run` names a directory of the run (`ranks.directory`). Each process takes a slot of the
-//! file `board` in it: who it is, what it holds on each GPU, whom it waits for, how it ended. The
-//! first failure of ranks as a whole is written to `failure.txt`: kind, rank, and what happened.
+//! file `board` in it and writes its rank, the memory that it holds on each GPU, the rank that it waits
+//! for, and how it ended. The first failure that concerns several ranks goes to `failure.txt`: kind,
+//! rank, and a description.
 //!
-//! Whether a process still gets on is asked of the system: what its threads and children computed,
-//! what they waited for a processor, and what they read and wrote.
+//! To find out whether a process still makes progress, the board asks the system how long its threads
+//! and children computed and waited for a processor, and how much they read and wrote.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -18,14 +19,14 @@ use std::time::{Duration, Instant};
 use crate::device::machine;
 use crate::shared::{self, Shared, Text};
 
-/// Processes of one run, at most.
+/// The most processes of one run.
 const SLOTS: usize = 1024;
-/// GPUs of one host, at most: as many as `--gpu NAME:N` takes.
+/// The most GPUs of one host: as many as `--gpu NAME:N` accepts.
 pub const GPUS: usize = 64;
 
-/// A slot's states; 0 is one that nobody has taken.
+/// A slot's states; 0 is free.
 const ALIVE: u32 = 1;
-/// One waits for a process that cannot be told yet.
+/// Waits for a process that is not known yet.
 const SOMEBODY: u32 = u32::MAX;
 /// How a process ended.
 const FINISHED: u32 = 2;
@@ -100,7 +101,7 @@ fn milliseconds() -> u64 {
         .map_or(0, |time| time.as_millis() as u64)
 }
 
-/// Why ranks cannot go on together.
+/// Why the ranks cannot continue.
 #[derive(Debug, Clone, Copy)]
 pub enum Fault {
     /// Another operation, count, type or root.
@@ -125,10 +126,10 @@ impl Fault {
 }
 
 impl Board {
-    /// A board of its own in a new directory, which lives as long as the process.
+    /// A separate board in a new directory, which exists as long as the process.
     ///
     /// # Panics
-    /// Where there is no room for it.
+    /// If there is no space for it.
     #[cfg(test)]
     pub fn of_test(name: &str) -> &'static Self {
         let directory =
@@ -183,7 +184,7 @@ impl Board {
         slot.rank.store(rank.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Says which rank of the whole job this process is, unless that is known.
+    /// Sets this process's rank in the whole job, unless it is known.
     pub fn i_am(&self, rank: i32) {
         let slot = self.slot(self.mine());
         if slot.rank.load(Ordering::Relaxed) == 0 {
@@ -206,7 +207,7 @@ impl Board {
             .find(|&slot| self.slot(slot).rank.load(Ordering::Relaxed) == rank + 1)
     }
 
-    /// Says how this process ends.
+    /// Records how this process ended.
     pub fn leave(&self, failed: bool, how: &str) {
         let slot = self.slot(self.mine());
         slot.end.set(how);
@@ -214,14 +215,14 @@ impl Board {
             .store(if failed { FAILED } else { FINISHED }, Ordering::Release);
     }
 
-    /// Says what this process holds on a GPU.
+    /// Records what this process holds on a GPU.
     pub fn holds(&self, device: u32, bytes: u64) {
         if let Some(held) = self.slot(self.mine()).held.get(device as usize) {
             held.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// What the other processes hold on a GPU, with those that are gone left out if `surely`.
+    /// What the other processes hold on a GPU; with `surely`, without dead processes.
     pub fn held_by_others(&self, device: u32, surely: bool) -> u64 {
         let mine = self.mine();
         (0..self.taken())
@@ -244,19 +245,19 @@ impl Board {
         let slot = self.slot(slot);
         let said = slot.end.get();
         match slot.state.load(Ordering::Acquire) {
-            FINISHED => Some("its script came to its end".to_owned()),
+            FINISHED => Some("its script ended".to_owned()),
             FAILED => Some(said),
             _ if lives(slot.process.load(Ordering::Relaxed)) => None,
-            _ => Some("its process died without a word".to_owned()),
+            _ => Some("its process died without a report".to_owned()),
         }
     }
 
-    /// Whether a process came to its end without a failure.
+    /// Whether a process ended without a failure.
     fn has_finished(&self, slot: usize) -> bool {
         self.slot(slot).state.load(Ordering::Acquire) == FINISHED
     }
 
-    /// Says that this process waits for another one, and in what.
+    /// Records that this process waits for another one, and in which call.
     pub fn waits(&self, for_slot: Option<usize>, doing: &str) {
         let slot = self.slot(self.mine());
         slot.doing.set(doing);
@@ -265,12 +266,12 @@ impl Board {
         slot.waits_for.store(target, Ordering::Release);
     }
 
-    /// Says that it goes on.
+    /// Records that it continues.
     pub fn goes_on(&self) {
         self.slot(self.mine()).waits_for.store(0, Ordering::Release);
     }
 
-    /// What a process waits in, for how long, and for whom if that is known; `None` if it does not
+    /// In which call a process waits, for how long, and for which process if known; `None` if it does not
     /// wait.
     pub fn waiting(&self, slot: usize) -> Option<(String, Duration, Option<usize>)> {
         let slot = self.slot(slot);
@@ -300,7 +301,7 @@ impl Board {
         false
     }
 
-    /// Whether any other process gets on.
+    /// Whether any other process makes progress.
     fn somebody_works(&self, activity: &mut Activity, least: Duration) -> bool {
         let mine = self.mine();
         (0..self.taken()).any(|slot| {
@@ -316,7 +317,7 @@ impl Board {
         (0..self.taken()).all(|slot| self.waiting(slot).is_some() || self.end_of(slot).is_some())
     }
 
-    /// Where all ranks wait for each other: the one that waits in what the fewest wait in.
+    /// If all ranks wait for each other: the rank in the call that the fewest wait in.
     fn odd_one(&self) -> Option<(i32, String)> {
         let mut groups: BTreeMap<String, Vec<i32>> = BTreeMap::new();
         for slot in 0..self.taken() {
@@ -363,14 +364,14 @@ impl Board {
         self.directory.join("failure.txt")
     }
 
-    /// Writes the failure down, unless another one came first; returns the first.
+    /// Writes the failure, unless another one came first; returns the first.
     pub fn fail(&self, fault: Fault, rank: i32, text: &str) -> String {
         let part = self
             .directory
             .join(format!("failure-{}", std::process::id()));
         let written = fs::File::create(&part)
             .and_then(|mut file| write!(file, "{}\n{rank}\n{text}", fault.name()));
-        // A link exists once: whoever makes it was first, and readers never see half a text.
+        // Only the first process can make the link, and readers never see half a text.
         if written.is_ok() {
             let _ = fs::hard_link(&part, self.failure_path());
         }
@@ -385,7 +386,7 @@ impl Board {
     }
 }
 
-/// Whether a process runs: it exists, and is not only waiting to be buried.
+/// Whether a process runs: it exists, and is not a zombie.
 fn lives(process: u32) -> bool {
     fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|text| {
         let state = text
@@ -444,9 +445,9 @@ impl Work {
         work
     }
 
-    /// Whether what was done between `before` and this, `passed` apart, is worth mentioning.
+    /// Whether the progress between `before` and this, `passed` apart, is significant.
     ///
-    /// Threads that only look around every tenth of a second are not. On a busy machine they wait
+    /// Threads that only poll every tenth of a second do not count. On a busy machine they wait
     /// for a processor each time, but a thread that has something to compute waits all the time.
     fn is_worth_mentioning(self, before: Self, passed: Duration, patience: Duration) -> bool {
         /// Of the time that passed, one part in so many.
@@ -460,14 +461,14 @@ impl Work {
     }
 }
 
-/// Who gets on, and who has not for a while.
+/// Which processes make progress, and which have not for a while.
 #[derive(Debug, Default)]
 pub struct Activity {
     seen: HashMap<usize, (Work, Instant)>,
 }
 
 impl Activity {
-    /// How long a process has done nothing worth mentioning.
+    /// How long a process has made no significant progress.
     pub fn idle(&mut self, board: &Board, slot: usize) -> Duration {
         let process = board.slot(slot).process.load(Ordering::Relaxed);
         let now = Work::of(process, 0);
@@ -485,8 +486,8 @@ impl Activity {
 }
 
 /// Sleeps until `done`, which may become true when `word` changes. `size` ranks meet; `missing` are
-/// the slots of those who are waited for, `None` for one that has not come yet, each with its rank;
-/// `doing` says in what this process waits. Errors name the culprit.
+/// the slots of the ranks it waits for, `None` for one that has not arrived yet, each with its rank;
+/// `doing` is the call in which this process waits. Errors name the culprit.
 pub fn wait(
     board: &Board,
     word: &AtomicU32,
@@ -523,7 +524,7 @@ pub fn wait(
             board.waits(first, &doing());
             told = Some(first);
         }
-        // To ask what a process does takes longer than to see that it is gone: only the first is asked.
+        // Checking a process's progress takes longer than seeing that it is gone: check only the first.
         let gone = absent
             .iter()
             .find(|(slot, _)| slot.is_some_and(|slot| board.end_of(slot).is_some()));
@@ -543,7 +544,7 @@ pub fn wait(
     outcome
 }
 
-/// Whether this process calls what most of the others never did: their scripts came to their ends.
+/// Whether this process calls what most of the others never did: their scripts have ended.
 fn one_more(
     board: &Board,
     size: u32,
@@ -557,14 +558,14 @@ fn one_more(
         return None;
     }
     let text = format!(
-        "rank {me} waits in {}, which {} of {size} ranks never called: their scripts came to their ends",
+        "rank {me} waits in {}, which {} of {size} ranks never called: their scripts have ended",
         doing(),
         absent.len()
     );
     Some((Fault::Mismatch, me, text))
 }
 
-/// Whether one who is waited for will never come.
+/// Whether an awaited rank will never arrive.
 fn judge(
     board: &Board,
     slot: Option<usize>,
@@ -573,7 +574,7 @@ fn judge(
     began: Instant,
     doing: &dyn Fn() -> String,
 ) -> Option<(Fault, i32, String)> {
-    /// Ranks that wait for each other for so long will do so for ever.
+    /// Ranks that wait for each other this long will do so forever.
     const CIRCLE: Duration = Duration::from_secs(3);
     let me = board.rank_of(board.mine(), -1);
     let who = if me < 0 {
@@ -583,14 +584,14 @@ fn judge(
     };
     let doing = doing();
     let Some(slot) = slot else {
-        // Which process it will be is not known: as long as any one works it may be that.
+        // It is unknown which process it will be; any active process may be it.
         let look = board.patience / 3;
         if began.elapsed() < look || board.somebody_works(activity, look * 2) {
             return None;
         }
         let (rank, text) = board.odd_one().unwrap_or_else(|| {
             let text = format!(
-                "rank {rank} has not come: {who} has waited {} s for it in {doing}",
+                "rank {rank} has not arrived: {who} has waited {} s for it in {doing}",
                 began.elapsed().as_secs()
             );
             (rank, text)
@@ -602,7 +603,7 @@ fn judge(
         return Some((Fault::Ended, rank, text));
     }
     if let Some((theirs, _, _)) = board.waiting(slot) {
-        // Who is alone with what it waits in shows when all others wait as well.
+        // Which rank is alone in its call shows when all others wait as well.
         let all = began.elapsed() > CIRCLE * 3 || board.all_wait();
         return (all && board.waits_for_me(slot, CIRCLE)).then(|| {
             let (rank, text) = board.odd_one().unwrap_or_else(|| {
@@ -643,7 +644,7 @@ mod tests {
         assert!(worth(0, 0, 1 << 20, 6));
         // A thread that never gets a processor.
         assert!(worth(0, 6 * second, 0, 6));
-        // Some that look around on a busy machine.
+        // Some that poll on a busy machine.
         assert!(!worth(second / 100, 2 * second, 0, 6));
         // One moment tells nothing.
         assert!(!worth(0, 2 * second, 0, 2));

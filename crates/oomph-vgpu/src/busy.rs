@@ -1,6 +1,6 @@
-//! How long the work of this process keeps the GPU busy, counted for the recorder.
+//! Counts for the recorder how long this process keeps the GPU busy.
 //!
-//! The recorder reads the counters once an operator, so they are plain memory under one symbol:
+//! The recorder reads the counters after each operator, so they are plain memory under one symbol:
 //! `uint64_t oomph_vgpu_busy[3]`, all of them only ever growing:
 //!
 //! 0. nanoseconds of work, on whatever stream, by the estimates of [`crate::clock`];

@@ -1,10 +1,10 @@
-//! The virtual clock: how long work would take on the GPU that is played.
+//! The virtual clock: how long work would take on the virtual GPU.
 //!
-//! Programs decide by times: a compiler pads a matrix or picks a kernel, benchmark mode picks a
+//! Programs base decisions on times: a compiler pads a matrix or picks a kernel, benchmark mode picks a
 //! plan, a user reads tokens per second. So every launch takes time on the clock of its stream
 //! ([`crate::streams`]); the host's time never does, which makes all of this repeatable. The
-//! estimates below follow `bench/gpu/results/h200_clock.json`: right in kind (what is faster than
-//! what, and by how much) rather than in the last tenth.
+//! estimates below follow `bench/gpu/results/h200_clock.json`: they rank kernels correctly, by about the right
+//! factor, but are not exact.
 //!
 //! Configuration keys, as the catalogue writes them: `rate.*` (floating-point operations a second,
 //! dense, as published; 0 for a type that the GPU lacks), `bandwidth.memory_bytes_per_s`,
@@ -54,7 +54,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// The rates of the configured GPU; those of an H200 where it says nothing.
+    /// The rates of the configured GPU; those of an H200 by default.
     pub fn new(config: &Config, gpu: &Properties) -> Self {
         // A type that the GPU lacks is computed as a wider one.
         let rate = |key: &str, default: u64, wider: f64| match config.number(key, default) {

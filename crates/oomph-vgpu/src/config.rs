@@ -1,7 +1,7 @@
-//! What GPU is played: a flat `key=value` text, one pair a line, named by `OOMPH_VGPU`.
+//! Which GPU this library plays: a text of `key=value` lines, in the file that `OOMPH_VGPU` names.
 //!
 //! The launcher writes it from the catalogue; unknown keys are ignored so that an older library
-//! reads a newer file. Without the variable the library plays an H200, its best measured GPU.
+//! reads a newer file. Without the variable the library simulates an H200, its best measured GPU.
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ impl Config {
         self.values.get(key).map_or(default, String::as_str)
     }
 
-    /// The number of `key`; `default` where it is absent or no number.
+    /// The number of `key`; `default` if it is absent or not a number.
     pub fn number(&self, key: &str, default: u64) -> u64 {
         self.values
             .get(key)

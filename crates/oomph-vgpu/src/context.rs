@@ -1,4 +1,4 @@
-//! Memory outside the allocator: what the context, loaded kernels and libraries take.
+//! Memory outside the allocator: the context, loaded kernels and libraries.
 //!
 //! A real GPU charges these lazily, at the first use of each thing. The amounts come with the
 //! configuration: measured for some GPUs, estimated for the others.
@@ -33,7 +33,7 @@ pub enum Charge {
     CusparseHandle,
     /// The first NCCL communicator of a process.
     NcclFirst,
-    /// The making of a NCCL communicator. NCCL does that when it is asked to, PyTorch at its first use.
+    /// Creating an NCCL communicator. NCCL does this on request, PyTorch at its first use.
     NcclCommunicator,
     /// The first collective of a process.
     NcclFirstCollective,
@@ -164,7 +164,7 @@ impl Charge {
     }
 }
 
-/// The amounts, and what was charged already.
+/// The amounts, and which were already charged.
 #[derive(Debug)]
 pub struct ContextCosts {
     bytes: [u64; Charge::ALL.len()],

@@ -16,7 +16,7 @@ const SUCCESS: Status = 0;
 const NOT_INITIALIZED: Status = 1;
 const INTERNAL: Status = 14;
 
-/// What a handle remembers and gives back.
+/// The state of a handle.
 #[derive(Debug, Clone, Copy, Default)]
 struct Handle {
     stream: u64,
@@ -165,7 +165,7 @@ typed_products! {
     5 cublasZgemm_v2 cublasZgemmStridedBatched cublasZgemmBatched;
 }
 
-/// Accounts one call that works on the GPU and of which no more is known.
+/// Accounts one call with unknown work on the GPU.
 pub fn multiplied() {
     machine()
         .costs

@@ -1,8 +1,8 @@
-//! cuBLASLt: descriptors are kept, products do nothing, work spaces follow a model.
+//! cuBLASLt: descriptors are real, products do nothing, workspaces follow a model.
 //!
-//! PyTorch asks for one algorithm a product and sets its own work space aside. cuDNN has engines
-//! that multiply by cuBLASLt; while it looks for plans it gets this library in its place (see
-//! [`crate::loader`]) and asks for a few algorithms with their work spaces.
+//! PyTorch asks for one algorithm per product and allocates its own workspace. Some of cuDNN's engines
+//! use cuBLASLt; while cuDNN searches for plans, it gets this library instead (see
+//! [`crate::loader`]) and asks for a few algorithms with their workspaces.
 
 use std::ffi::{c_int, c_void};
 
@@ -189,7 +189,7 @@ export! {
         count.put(1);
         SUCCESS
     }
-    /// Whether an algorithm does for a product: every one does.
+    /// Whether an algorithm supports a product: every one does.
     fn cublasLtMatmulAlgoCheck(_handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, algorithm: In<[u64; 8]>, result: Out<HeuristicResult>) -> Status, or INTERNAL; {
         let Some(algorithm) = algorithm.get() else { return INVALID_VALUE };
         result.put(HeuristicResult { algorithm, workspace: 0, state: SUCCESS, waves: 1.0, reserved: [0; 4] });

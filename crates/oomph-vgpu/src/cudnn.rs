@@ -1,10 +1,10 @@
-//! cuDNN: plans and sizes come from the installed library, which is never let to compute.
+//! cuDNN: plans and sizes come from the installed library, which never computes anything.
 //!
 //! Its backend API needs no handle: descriptors accept a device-property descriptor in place of
 //! one. The older API, which wants a handle, is modelled.
 //!
-//! Where the installed library makes handles on the virtual driver (`cudnn_handles=1`), it answers
-//! for itself whatever launches no work; cuDNN 9 makes none.
+//! If the installed library can create handles on the virtual driver (`cudnn_handles=1`), it answers
+//! every call that launches no work; cuDNN 9 cannot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -61,7 +61,7 @@ struct Real {
     set: SetFn,
     get: GetFn,
     version: VersionFn,
-    /// The finalized device-property descriptor of the GPU that is played.
+    /// The finalized device-property descriptor of the virtual GPU.
     device: u64,
 }
 
@@ -90,7 +90,7 @@ fn find(name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// A handle made to learn whether the library makes any, and the device it is for.
+/// A handle created to find out whether the library can, and its device.
 static SPARE: Mutex<Option<(u32, u64)>> = Mutex::new(None);
 
 /// Makes a handle of the installed library.
@@ -213,7 +213,7 @@ fn json_number(json: &str, key: &str) -> Option<i32> {
 /// The version of cuDNN whose work spaces were compared with those of a GPU, and its patches.
 const COMPARED: std::ops::Range<usize> = 91_900..92_000;
 
-/// What is said of work spaces, by how much is known of the installed version.
+/// The assumption about workspaces, depending on the installed version.
 const OTHER_VERSION: &str = "work spaces of convolutions were compared with those of a GPU for \
      cuDNN 9.19; this is another version, and they may differ";
 const NO_DEVICE: &str = "this version of cuDNN does not take the description of a GPU; work spaces \
@@ -381,7 +381,7 @@ export! {
     }
     unsafe fn cudnnBackendSetAttribute(descriptor: u64, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
-        // A handle that is none goes unsaid; the device goes in instead.
+        // Do not pass on the fake handle; set the device instead.
         if kind == TYPE_HANDLE && !inner::is_inside() && !has_handles() {
             return SUCCESS;
         }
@@ -713,12 +713,12 @@ forwarded! {
     fn cudnnSetPoolingNdDescriptor(descriptor: u64, mode: c_int, nan: c_int, count: c_int, window: *const c_int, padding: *const c_int, strides: *const c_int) { SUCCESS }
     fn cudnnSetReduceTensorDescriptor(descriptor: u64, operation: c_int, kind: c_int, nan: c_int, indices: c_int, index: c_int) { SUCCESS }
     fn cudnnGetReductionIndicesSize(handle: u64, reduction: u64, from: u64, to: u64, size: Out<usize>) {
-        ledger::assume("cudnnGetReductionIndicesSize", "reductions are taken to keep no indices");
+        ledger::assume("cudnnGetReductionIndicesSize", "reductions are assumed to keep no indices");
         size.put(0);
         SUCCESS
     }
     fn cudnnGetReductionWorkspaceSize(handle: u64, reduction: u64, from: u64, to: u64, size: Out<usize>) {
-        ledger::assume("cudnnGetReductionWorkspaceSize", "reductions are taken to need no work space");
+        ledger::assume("cudnnGetReductionWorkspaceSize", "reductions are assumed to need no workspace");
         size.put(0);
         SUCCESS
     }
@@ -889,7 +889,7 @@ forwarded! {
             return BAD_PARAM;
         };
         let (work_bytes, reserve_bytes) = rnn_temporaries(rnn, sequences, training != 0);
-        ledger::assume("cudnnGetRNNTempSpaceSizes", "work space of recurrent layers follows a model of cuDNN 9");
+        ledger::assume("cudnnGetRNNTempSpaceSizes", "the workspace of recurrent layers follows a model of cuDNN 9");
         work.put(work_bytes as usize);
         reserve.put(reserve_bytes as usize);
         SUCCESS
@@ -1100,7 +1100,7 @@ fn batch_norm_space(mode: c_int, x: u64, forward: bool) -> u64 {
     channels.div_ceil(width) * (blocks * (8 * width + flag) + 4) + fixed
 }
 
-// ---- convolutions by the older API, which PyTorch uses only when told to ----
+// ---- convolutions by the older API, which PyTorch uses only on request ----
 
 /// The start of `cudnnConvolutionFwdAlgoPerf_t` and its twins.
 #[repr(C)]
@@ -1125,7 +1125,7 @@ macro_rules! old_convolutions {
             one_algorithm(count, results)
         }
         fn $size(handle: u64, a: u64, b: u64, c: u64, d: u64, algorithm: c_int, size: Out<usize>) {
-            ledger::assume(stringify!($size), "the older convolution interface is taken to need no work space");
+            ledger::assume(stringify!($size), "the older convolution interface is assumed to need no workspace");
             size.put(0);
             SUCCESS
         }

@@ -1,8 +1,8 @@
-//! How long plans of cuDNN would take: from the tensors and operations that a program describes.
+//! Estimates how long cuDNN's plans take, from the tensors and operations that a program describes.
 //!
-//! The heuristics of the library give the fastest plan first, so each later plan of a graph is
-//! taken to be slower than the one before it: benchmark mode then picks what the heuristics
-//! would, as it mostly does.
+//! The library's heuristics return the fastest plan first, so each later plan of a graph is
+//! assumed to be slower than the one before it: benchmark mode then usually picks what the heuristics
+//! would.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -72,7 +72,7 @@ struct Described {
 static DESCRIBED: std::sync::LazyLock<Mutex<Described>> =
     std::sync::LazyLock::new(|| Mutex::new(Described::default()));
 
-/// Takes note of an attribute of any descriptor.
+/// Records an attribute of any descriptor.
 ///
 /// # Safety
 /// `values` must hold `count` values of the type `kind`.
@@ -152,7 +152,7 @@ pub fn forgotten(descriptor: u64) {
     DESCRIBED.lock().forget(descriptor);
 }
 
-/// How long a plan takes.
+/// The estimated time of a plan.
 pub fn time(plan: u64) -> Duration {
     DESCRIBED.lock().plans.get(&plan).copied().unwrap_or(LAUNCH)
 }

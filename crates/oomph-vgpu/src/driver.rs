@@ -1,4 +1,4 @@
-//! The CUDA driver (`cu*`): what PyTorch, its extensions and Triton ask of it, above all the
+//! The CUDA driver (`cu*`): the functions that PyTorch, its extensions and Triton use, above all the
 //! virtual-memory functions behind `expandable_segments`.
 
 use std::cell::RefCell;
@@ -171,7 +171,7 @@ impl Virtual {
     }
 }
 
-/// The device that `addr` belongs to, by whichever way it was handed out.
+/// The device to which `addr` belongs, however it was allocated.
 pub fn device_of(addr: u64) -> Option<u32> {
     if let Some((index, _)) = device::owner(addr) {
         return Some(index);
@@ -594,7 +594,7 @@ export! {
         SUCCESS
     }
     fn cuModuleGetGlobal_v2(at: Out<u64>, size: Out<usize>, _module: u64, _name: Text) -> Status, or UNKNOWN; {
-        ledger::assume("cuModuleGetGlobal", "a module's global variable is taken to be absent");
+        ledger::assume("cuModuleGetGlobal", "a module's global variable is assumed to be absent");
         at.put(0);
         size.put(0);
         NOT_FOUND
@@ -791,8 +791,8 @@ export! {
     fn cuGetProcAddress_v2(symbol: Text, out: Out<*mut c_void>, _version: c_int, _flags: c_ulonglong, status: Out<c_int>) -> Status, or UNKNOWN; {
         entry_point(symbol, out, status)
     }
-    /// Programs with the runtime linked in ask for the driver's private tables, and some of them
-    /// check by these that the driver is the vendor's. This one is not, and says so.
+    /// Programs with a statically linked runtime ask for the driver's private tables, and some use them
+    /// to verify that the driver is the vendor's. This one is not, and reports that.
     fn cuGetExportTable(out: Out<*const c_void>, _id: *const [u8; 16]) -> Status, or UNKNOWN; {
         out.put(std::ptr::null());
         INVALID_VALUE

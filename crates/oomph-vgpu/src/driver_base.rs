@@ -1,5 +1,5 @@
-//! Driver functions that the runtimes inside cuDNN, cuBLASLt and other libraries stand on, and
-//! that programs seldom call themselves.
+//! Driver functions that the runtimes inside cuDNN, cuBLASLt and other libraries need, and
+//! that programs rarely call themselves.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,7 +1,7 @@
-//! Families of kernels, told by their names, and how long a launch of each takes.
+//! Families of kernels, recognized by their names, and how long a launch of each takes.
 //!
-//! Most kernels give each thread sixteen bytes of each of three tensors, so the threads of a
-//! launch say what it moves. The families below do not: their grids are as large as the GPU, or
+//! In most kernels each thread handles sixteen bytes of each of three tensors, so the number of threads
+//! determines the bytes moved. The families below differ: their grids are as large as the GPU, or
 //! their threads walk along rows whose length is an argument. What they move for an element, or would
 //! in the time that they take, follows `bench/gpu/results/h200_operators.json`.
 
@@ -30,7 +30,7 @@ pub enum Family {
     Reduction,
     /// A step over lists of tensors: each block has a piece of one.
     Lists { bytes: u8 },
-    /// Compiled matrix products of Triton, whose depth is not known.
+    /// Compiled matrix products of Triton, whose depth is unknown.
     MatrixTemplate,
     /// PyTorch's copy of a tensor that is not dense: its strides lie in its second argument.
     StridedCopy,
@@ -49,7 +49,7 @@ pub struct Concatenation {
     wholesale: bool,
 }
 
-/// What a usual thread moves.
+/// What a typical thread moves.
 const BYTES_PER_THREAD: f64 = 48.0;
 /// What an element of a concatenation costs unless it is moved with others, as bytes.
 const BYTES_PER_SINGLE_ELEMENT: f64 = 16.0;
@@ -182,7 +182,7 @@ impl Family {
                 const WAVE: Duration = Duration::from_micros(60);
                 ledger::assume(
                     "Triton",
-                    "matrix templates are taken to be slower than the library's products",
+                    "matrix templates are assumed to be slower than the library's products",
                 );
                 LAUNCH + WAVE.mul_f64(rates.waves(blocks))
             }

@@ -30,7 +30,7 @@ pub struct NodeParams {
     bodies: *mut u64,
 }
 
-/// What runs when nobody holds an object any more.
+/// Runs when the last reference to an object is dropped.
 type Destructor = unsafe extern "C" fn(*mut c_void);
 
 #[derive(Debug)]
@@ -50,8 +50,8 @@ struct Objects {
 static OBJECTS: std::sync::LazyLock<Mutex<Objects>> =
     std::sync::LazyLock::new(|| Mutex::new(Objects::default()));
 
-/// Drops `count` references; the destructor of an object that nobody holds runs here, outside of
-/// the lock, as it may call back.
+/// Drops `count` references; the destructor of an unreferenced object runs here, outside
+/// the lock, because it may call back.
 fn release(object: u64, count: u64) -> bool {
     let mut objects = OBJECTS.lock();
     let Some(found) = objects.known.get_mut(&object) else {
@@ -163,7 +163,7 @@ export! {
         // SAFETY: the caller's parameters: every kind of node has at least these fields.
         let params = unsafe { &mut *params };
         if params.kind == CONDITIONAL {
-            ledger::assume("cudaGraphAddNode", "the bodies of conditional graph nodes are taken to cost no time");
+            ledger::assume("cudaGraphAddNode", "the bodies of conditional graph nodes are assumed to take no time");
             let bodies: Vec<u64> = (0..(params.size as usize).min(MOST_BODIES)).map(|_| streams::create_graph()).collect();
             // A node lives as long as the process may ask: a word for each body is kept.
             params.bodies = Box::leak(bodies.into_boxed_slice()).as_mut_ptr();

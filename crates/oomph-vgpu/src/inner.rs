@@ -1,8 +1,8 @@
 //! Calls into the vendor's libraries that this one stands in front of.
 //!
-//! They are asked for sizes and plans. What they do on the way (allocate, launch, copy) comes
-//! back to this library as driver calls and is no part of the program: nothing of it is charged
-//! or counted.
+//! oomph asks them for sizes and plans. What they do meanwhile (allocate, launch, copy) reaches
+//! this library as driver calls but is not part of the program, so it is neither charged
+//! nor counted.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub fn is_inside() -> bool {
     DEPTH.get() > 0
 }
 
-/// Leaves the library again, whichever way, and forgets the errors it met.
+/// Leaves the library in any case, and clears the errors it caused.
 struct Guard(runtime::Error);
 
 impl Drop for Guard {

@@ -1,4 +1,4 @@
-//! Kernels: registered, asked about, launched; never run.
+//! Kernels: registered, queried, launched, but never run.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ pub struct FuncAttributes {
     reserved: [c_int; 16],
 }
 
-/// Registers that a kernel is taken to use: what most of PyTorch's do.
+/// Registers that a kernel is assumed to use, as most of PyTorch's do.
 const REGISTERS: c_int = 32;
 
 /// Grid, block, bytes of shared memory, stream.
@@ -125,7 +125,7 @@ pub fn run_shape(function: u64, grid: [c_uint; 3], block: [c_uint; 3], stream: u
     unsafe { run(function, grid, block, std::ptr::null(), stream) };
 }
 
-/// Accounts one launch on `stream` of which no more is known.
+/// Accounts one launch of unknown work on `stream`.
 pub fn launched(stream: u64) {
     enqueued(stream, LAUNCH);
 }

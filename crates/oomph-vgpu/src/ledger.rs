@@ -1,4 +1,4 @@
-//! What was called, and what was only assumed.
+//! Counts calls, and records assumptions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::sync::Mutex;
 
 /// Counts the calls of one entry point. Counters link themselves into a list on their first hit,
-/// so that the hundreds of functions nobody calls cost nothing.
+/// so that the hundreds of unused functions cost nothing.
 #[derive(Debug)]
 pub struct Counter {
     name: &'static str,

@@ -9,7 +9,7 @@ use crate::{export, ledger};
 
 /// `cudaErrorSymbolNotFound`.
 const NOT_FOUND: Error = 500;
-const ABSENT: &str = "a variable of a library loaded at run time is taken to be absent";
+const ABSENT: &str = "a variable of a library loaded at run time is assumed to be absent";
 
 export! {
     fn cudaLibraryLoadData(out: Out<u64>, _code: *const c_void) -> Error, or UNKNOWN; {

@@ -1,19 +1,20 @@
-//! Who opens the vendor's libraries by name gets this library's functions.
+//! Programs that open the vendor's libraries by name get this library's functions.
 //!
 //! Programs that are linked to CUDA are bound to this library by the loader. Others open the
 //! vendor's libraries and ask them for functions: ONNX Runtime does so with cuDNN and cuFFT,
-//! Python with `ctypes`. What such a library is asked for and this one defines, comes from here.
+//! Python with `ctypes`. If this library defines the function that they ask for, they get it.
 //!
-//! cuDNN itself gets this library's run-time compiler, and its cuBLASLt. Some of cuDNN's engines compile their kernels while a plan is made, seconds each. Nothing runs
-//! them here, so when cuDNN opens NVRTC it gets this library instead, whose NVRTC compiles nothing.
-//! The vendor's cuBLASLt makes no handles without the driver's private tables; this library's does.
+//! cuDNN gets this library's NVRTC and cuBLASLt. Some of cuDNN's engines compile kernels while they
+//! make a plan, which takes seconds each. Nothing runs those kernels here, and this library's NVRTC
+//! compiles nothing. The vendor's cuBLASLt makes no handles without the driver's private tables; this
+//! library's does.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::inner;
 
-/// What the hook does next: return `handle`, or jump to `next` where that is null.
+/// What the hook does next: return `handle`, or jump to `next` if that is null.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Choice {
@@ -78,7 +79,7 @@ fn system_symbol() -> usize {
     })
 }
 
-/// What `find` finds, asked until it finds something. Without a lock, as the loader may be at work.
+/// The result of `find`, repeated until it succeeds. Without a lock, because the loader may be active.
 fn once(cache: &AtomicUsize, find: impl FnOnce() -> usize) -> usize {
     let known = cache.load(Ordering::Relaxed);
     if known != 0 {
@@ -143,7 +144,7 @@ unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
     }
 }
 
-/// `dlopen`, which resolves names by who calls it: the C library's is jumped to, so that it sees
+/// `dlopen` resolves names relative to its caller, so this jumps to the C library's function, which then sees
 /// the caller and not this function.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]

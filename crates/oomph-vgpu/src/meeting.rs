@@ -1,9 +1,9 @@
-//! Where the ranks of one communicator meet: a file that all of them map.
+//! The meeting of the ranks of one communicator: a file that all of them map.
 //!
-//! Collectives are numbered. Each has an entry in a ring, in which every rank writes what it calls;
-//! the first one's call is what the others' are held against. Contributions that carry values lie
-//! in the entry's payload. Whoever needs nothing from the others does not wait for them, up to the
-//! length of the ring. Between each ordered pair of ranks there is a ring of messages.
+//! Collectives are numbered. Each has an entry in a ring, in which every rank writes its call; the
+//! calls of later ranks are compared with the first one. Contributions that carry values lie in the
+//! entry's payload. A rank that needs nothing from the others runs ahead of them, by the length of
+//! the ring at most. Between each ordered pair of ranks there is a ring of messages.
 
 use std::fmt;
 use std::fs;
@@ -22,7 +22,7 @@ pub const PAYLOAD: u64 = 32 << 20;
 const MESSAGES: u64 = 256;
 /// A message of more bytes lies in a file of its own.
 const INLINE: usize = 256;
-/// More than this is given back to the system after each use.
+/// Larger memory is returned to the system after each use.
 const KEPT: u64 = 64 << 10;
 
 /// What is called.
@@ -154,12 +154,12 @@ struct Entry {
     turn: AtomicU64,
     arrived: AtomicU32,
     left: AtomicU32,
-    /// Contributions whose values nobody knows.
+    /// Contributions with unknown values.
     unknown: AtomicU32,
     /// The contributions that readers need are complete.
     ready: AtomicU32,
     signal: AtomicU32,
-    /// Who came first, plus one.
+    /// The first rank, plus one.
     first: AtomicU32,
     payload: AtomicU64,
 }
@@ -198,7 +198,7 @@ pub struct Ticket {
 pub struct Meeting {
     board: &'static Board,
     file: Shared,
-    /// Tells its files from others'.
+    /// Distinguishes its files from others'.
     pub id: u64,
     pub rank: u32,
     pub size: u32,
@@ -225,7 +225,7 @@ impl Meeting {
         (Self::pairs(size) + size * size * PAIR).div_ceil(PAGE) * PAGE
     }
 
-    /// Comes to the meeting `id` and waits for the others.
+    /// Joins the meeting `id` and waits for the others.
     pub fn join(board: &'static Board, id: u64, rank: u32, size: u32) -> Result<Self, String> {
         let path = board.path(&format!("group-{id:016x}"));
         let len = Self::payloads(size as usize) + RING as usize * PAYLOAD as usize;
@@ -253,7 +253,7 @@ impl Meeting {
             board,
             &head.signal,
             size,
-            &|| format!("the making of a communicator of {size} ranks"),
+            &|| format!("the creation of a communicator of {size} ranks"),
             &|| meeting.not_come(),
             &|| head.joined.load(Ordering::Acquire) >= size,
         )?;
@@ -319,8 +319,8 @@ impl Meeting {
         self.board.rank_of(slot as usize - 1, rank as i32)
     }
 
-    /// The members that have not come yet. Only the whole job's ranks can be told before they come;
-    /// where they cannot, the first who has come looks for them.
+    /// The members that have not arrived yet. Only ranks of the whole job are known before they arrive;
+    /// for others, the first member waits for an unknown process.
     fn not_come(&self) -> Vec<(Option<usize>, i32)> {
         let has_come = |rank: &u32| self.member(*rank).load(Ordering::Acquire) != 0;
         let is_whole = std::env::var("WORLD_SIZE").is_ok_and(|size| size == self.size.to_string());
@@ -469,8 +469,8 @@ impl Meeting {
         })
     }
 
-    /// Takes the result of a collective to `to` and leaves it. Says whether its values are known,
-    /// `None` where there are none: at ranks that receive nothing, and for more than is carried.
+    /// Copies the result of a collective to `to` and leaves it. Returns whether its values are known;
+    /// `None` if there are none: at ranks that receive nothing, and for results that are too large.
     pub fn take(&self, ticket: Ticket, to: u64) -> Result<Option<bool>, String> {
         let Ticket {
             number,
@@ -488,7 +488,7 @@ impl Meeting {
             return Ok(None);
         }
         let len = self.result_len(&call);
-        // What follows from an unknown contribution is unknown, whatever the others say.
+        // A result with an unknown contribution is unknown.
         if !known {
             self.leave(number);
             // SAFETY: the caller's buffer has room for the result.
@@ -537,7 +537,7 @@ impl Meeting {
         }
     }
 
-    /// Waits for what all ranks must call, or `only_root`.
+    /// Waits until all ranks have called, or `only_root`.
     fn await_entry(
         &self,
         number: u64,
@@ -597,7 +597,7 @@ impl Meeting {
         self.await_entry(ticket.number, &ticket.call, false, &|| self.is_over(ticket))
     }
 
-    /// Ranks disagree on what collective `number` is: names the ones who are alone with theirs.
+    /// The ranks' calls of collective `number` differ: names the ranks in the minority.
     fn mismatch(&self, number: u64) -> String {
         const HEARING: Duration = Duration::from_secs(2);
         let began = Instant::now();
@@ -651,7 +651,7 @@ impl Meeting {
         format!("{noun} {}{more}", names.join(", "))
     }
 
-    /// Tells all ranks `mine` and returns what each told: for the library's own needs.
+    /// All-gathers one word `mine` per rank, for the library's own use.
     pub fn exchange(&self, what: What, mine: u64) -> Result<Vec<u64>, String> {
         let call = Call {
             what,
@@ -689,7 +689,7 @@ impl Meeting {
             .path(&format!("message-{:016x}-{from}-{to}-{number}", self.id))
     }
 
-    /// Sends a message to `peer`; waits only where many are on their way already.
+    /// Sends a message to `peer`; waits only if many are already in flight.
     pub fn send(
         &self,
         peer: u32,
@@ -703,7 +703,7 @@ impl Meeting {
         let (message, place) = self.message(self.rank, peer, number);
         let before = number.wrapping_sub(MESSAGES);
         self.await_message(self.rank, peer, number, &call, peer, &|| {
-            // Whoever takes no values may have announced later ones already.
+            // A receiver that takes no values may have announced later messages already.
             number < MESSAGES || message.received.has_reached(before)
         })?;
         let len = count * kind.bytes();
@@ -1048,7 +1048,7 @@ mod tests {
                 .map(|_| ())
         });
         let told = ended[1].as_ref().err().cloned().unwrap_or_default();
-        // Which ranks is not asked: to the board, threads of one process are whoever joined first.
+        // The rank is not checked: all threads of a process appear on the board as the first to join.
         assert!(told.contains(" sent 3 float64 to rank "), "{told}");
         assert!(told.ends_with("expected 4 float64"), "{told}");
     }

@@ -48,8 +48,8 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves `len` bytes. Pages come into being only where somebody writes, and reads of
-    /// untouched pages give zeros.
+    /// Reserves `len` bytes. Pages exist only after a write; reads of
+    /// untouched pages return zeros.
     pub fn new(len: u64) -> Option<Self> {
         // 32 MiB-aligned ranges are cut from an over-sized mapping.
         let padded = len.checked_add(REGION)?;
@@ -107,7 +107,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Gives the pages of `[addr, addr + len)` back to the operating system; they read as zeros.
+/// Returns the pages of `[addr, addr + len)` to the operating system; they read as zeros.
 ///
 /// # Safety
 /// The range must lie in a [`Reservation`].
@@ -118,7 +118,7 @@ pub unsafe fn discard(addr: u64, len: u64) {
     }
 }
 
-/// Where the ranges of one device lie, and which parts of them are free. Pure bookkeeping.
+/// The ranges of one device, and which parts of them are free. Pure bookkeeping.
 #[derive(Debug)]
 pub struct Layout {
     /// Ranges in use: start → length.
@@ -183,7 +183,7 @@ impl Layout {
         Some(at)
     }
 
-    /// Gives back what [`Layout::take`] returned.
+    /// Frees what [`Layout::take`] returned.
     pub fn give(&mut self, at: u64, size: u64) {
         let Some((&region, &region_len)) = self.regions.range(..=at).next_back() else {
             return;
@@ -211,7 +211,7 @@ impl Layout {
     }
 }
 
-/// Why memory could not be had.
+/// Why an allocation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The GPU is full.
@@ -220,7 +220,7 @@ pub enum Refusal {
     AddressSpace,
 }
 
-/// What an address was given out for.
+/// What an address was allocated for.
 #[derive(Debug, Clone, Copy)]
 enum Taken {
     /// Whole granules.
@@ -247,13 +247,13 @@ pub struct DeviceMemory {
     pub allocated: u64,
     /// Bytes that the context, kernels and libraries hold.
     pub context: u64,
-    /// The greatest `allocated + context` so far.
+    /// The peak of `allocated + context` so far.
     pub peak: u64,
     /// Bytes another process holds, as far as this one can tell.
     pub others: u64,
     /// Requests for memory so far.
     pub requests: u64,
-    /// Which requests fail although there is room: the first, by `requests`, and how many.
+    /// Which requests fail on purpose: the first, by `requests`, and how many.
     pub failing: (u64, u64),
 }
 
@@ -263,7 +263,7 @@ impl DeviceMemory {
         self.index
     }
 
-    /// Memory of GPU `index`: `total` bytes, of which `limit` can be had.
+    /// Memory of GPU `index`: `total` bytes, of which `limit` are available.
     pub fn new(index: u32, total: u64, limit: u64) -> Self {
         Self {
             index,
@@ -282,18 +282,18 @@ impl DeviceMemory {
         }
     }
 
-    /// Bytes in use, all told.
+    /// All bytes in use.
     pub fn used(&self) -> u64 {
         self.used_surely(false)
     }
 
-    /// The same; if `surely`, processes are left out that died holding memory.
+    /// The same; if `surely`, without processes that died holding memory.
     fn used_surely(&self, surely: bool) -> u64 {
         let ranks = board::get().map_or(0, |board| board.held_by_others(self.index, surely));
         self.allocated + self.context + self.others + ranks
     }
 
-    /// Takes note of a change: the greatest amount, and what other processes of the run see.
+    /// Records a change: the peak, and what other processes of the run see.
     fn changed(&mut self) {
         let held = self.allocated + self.context;
         self.peak = self.peak.max(held);
@@ -321,7 +321,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Counts a request; false if it is one that shall fail (see `oomph_vgpu_fail`).
+    /// Counts a request; false if it must fail (see `oomph_vgpu_fail`).
     pub fn ask(&mut self) -> bool {
         self.requests += 1;
         let (first, count) = self.failing;
@@ -348,7 +348,7 @@ impl DeviceMemory {
     fn layout(&mut self) -> Result<&mut Layout, Refusal> {
         if self.layout.is_none() {
             let want = (self.total.saturating_mul(ARENA_FACTOR)).max(ARENA_MIN);
-            // A limit on virtual memory may refuse the whole; less still serves most jobs.
+            // A limit on virtual memory may refuse all of it; less is enough for most jobs.
             let arena = [want, want / 2, want / 4, want / 8]
                 .into_iter()
                 .find_map(|len| Reservation::new(round_up(len, REGION)))

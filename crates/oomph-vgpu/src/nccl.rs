@@ -1,9 +1,9 @@
 //! NCCL: communicators of this process, and the collectives that it calls.
 //!
 //! In a run of several ranks (`ranks.directory`, see [`crate::board`]) the ranks of a communicator
-//! meet ([`crate::meeting`]): small and integral collectives pass real values, of the others only
-//! sizes are held against each other. A rank that is alone, the others being absent, takes them to be
-//! like itself, which is said.
+//! meet ([`crate::meeting`]): small and integral collectives pass real values; the others only compare
+//! their sizes. A rank that runs alone assumes that the absent ranks behave as it does, and reports
+//! the assumption.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -107,12 +107,12 @@ static COMMUNICATORS: std::sync::LazyLock<Mutex<HashMap<u64, Communicator>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 /// What operations of the program's own multiply by.
 static FACTORS: Mutex<Vec<f64>> = Mutex::new(Vec::new());
-/// Collectives that this process went on from without waiting for the others: their marks.
+/// Marks of collectives after which this process continued without waiting for the others.
 static OPEN: Mutex<VecDeque<(u64, Arc<Meeting>, Ticket)>> = Mutex::new(VecDeque::new());
 static MARKS: AtomicU64 = AtomicU64::new(0);
-/// Results of grouped calls that nobody has asked for: where they lie, and whether they are known.
+/// Unclaimed results of grouped calls: their addresses, and whether they are known.
 static ARRIVALS: Mutex<VecDeque<(u64, bool)>> = Mutex::new(VecDeque::new());
-/// Nobody asks for more.
+/// The most that are kept.
 const ARRIVALS_KEPT: usize = 4096;
 static LAST_ERROR: OnceLock<CString> = OnceLock::new();
 
@@ -168,7 +168,7 @@ fn create(out: Out<u64>, rank: c_int, size: c_int, id: Option<u64>) -> Result {
     if size > MEASURED_RANKS {
         ledger::assume(
             "ncclCommInitRank",
-            "what NCCL takes was measured between two GPUs; channels between more are taken to be like those",
+            "NCCL's memory was measured between two GPUs; it is assumed to be the same between more",
         );
     }
     COMMUNICATORS.lock().insert(handle, communicator);
@@ -196,7 +196,7 @@ fn used(handle: u64, what: What, root: u32, stream: u64, bytes: u64) -> Option<C
     if first && communicator.size > 1 && communicator.meeting.is_none() {
         ledger::assume(
             "NCCL",
-            "all ranks are taken to be alike: this rank's values stand for theirs",
+            "all ranks are assumed to be alike: this rank's values stand for theirs",
         );
     }
     let ranks = communicator.size.max(1) as u64;
@@ -382,7 +382,7 @@ pub fn settle(mark: u64) -> bool {
     }
 }
 
-/// What a call gives where all ranks are like this one.
+/// The result of a call if all ranks are like this one.
 fn alike(act: &Act, acts: &[Act]) -> Option<bool> {
     let (call, from, to) = (&act.call, act.from, act.to);
     let len = call.count * call.kind.bytes();
@@ -498,7 +498,7 @@ export! {
         at.put(address);
         c_int::from(known)
     }
-    /// Says which rank of the whole job this process is; -1 leaves it open.
+    /// Sets this process's rank in the whole job; -1 for unknown.
     fn oomph_vgpu_join(rank: c_int) -> (), or (); {
         if let Some(board) = board::get() {
             board.mine();
@@ -507,7 +507,7 @@ export! {
             }
         }
     }
-    /// Says how this process ends: `failed` or not, and in a few words.
+    /// Records how this process ended: whether it `failed`, and a short text.
     fn oomph_vgpu_leave(failed: c_int, how: Text) -> (), or (); {
         if let (Some(board), Some(how)) = (board::get(), how.get()) {
             board.leave(failed != 0, &how.to_string_lossy());
@@ -560,7 +560,7 @@ export! {
                 return SUCCESS;
             }
             if parent.size > 1 {
-                ledger::assume("ncclCommSplit", "the size of a split communicator is taken to be its parent's");
+                ledger::assume("ncclCommSplit", "the size of a split communicator is assumed to be its parent's");
             }
             return create(out, key.clamp(0, parent.size - 1), parent.size, None);
         };
@@ -601,7 +601,7 @@ export! {
     fn ncclCommAbort(handle: u64) -> Result, or INTERNAL; {
         let aborted = COMMUNICATORS.lock().remove(&handle).and_then(|found| found.meeting);
         if let Some(aborted) = aborted {
-            // Nobody waits for what it has not finished.
+            // No rank waits for its unfinished calls.
             OPEN.lock().retain(|(_, meeting, _)| meeting.id != aborted.id);
         }
         SUCCESS
@@ -696,9 +696,9 @@ export! {
     }
     fn ncclCommGrow(parent: u64, size: c_int, _id: *const UniqueId, rank: c_int, out: Out<u64>, _config: *mut c_void) -> Result, or INTERNAL; {
         let found = COMMUNICATORS.lock().get(&parent).cloned();
-        // Those who were in it before keep their rank.
+        // Existing members keep their rank.
         let rank = if rank < 0 { found.map_or(0, |found| found.rank) } else { rank };
-        ledger::assume("ncclCommGrow", "the ranks of a communicator that grew are taken to be alike");
+        ledger::assume("ncclCommGrow", "the ranks of a communicator that grew are assumed to be alike");
         create(out, rank, size, None)
     }
     /// Memory that a communicator could give back: none is modelled.

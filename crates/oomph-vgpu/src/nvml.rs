@@ -1,5 +1,5 @@
-//! NVML (`nvml*`): found when `libnvidia-ml.so.1` resolves to this library. One device a GPU,
-//! this process the only one on it.
+//! NVML (`nvml*`), used when `libnvidia-ml.so.1` resolves to this library. One device per GPU,
+//! with this process as the only one on it.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -84,7 +84,7 @@ export! {
     }
     fn nvmlDeviceGetMemoryInfo(handle: u64, out: Out<Memory>) -> Return, or UNKNOWN; {
         let Some(which) = index(handle) else { return INVALID_ARGUMENT };
-        // Those that CUDA_VISIBLE_DEVICES hides are there all the same, as far as this process knows unused.
+        // NVML also shows GPUs that CUDA_VISIBLE_DEVICES hides; to this process they look unused.
         let seen = machine().devices.iter().map(|device| device.memory.lock()).find(|memory| memory.index() as usize == which);
         let total = machine().properties.total_bytes;
         let memory = seen.map_or(Memory { total, free: total, used: 0 }, |memory| Memory {

@@ -69,7 +69,7 @@ export! {
         SUCCESS
     }
     fn nvrtcGetLoweredName(program: u64, name: Text, out: Out<*const c_char>) -> Status, or INTERNAL; {
-        // The name itself will do: nobody looks it up in real code.
+        // The name itself is enough: it is never looked up in real code.
         let programs = PROGRAMS.lock();
         let Some(names) = programs.get(&program) else { return INVALID_PROGRAM };
         let found = names.iter().find(|known| Some(known.as_c_str()) == name.get());

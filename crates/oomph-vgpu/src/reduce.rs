@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// Whether a result of `count` elements is real bytes.
+    /// Whether a result of `count` elements has real values.
     pub const fn carries(self, count: u64) -> bool {
         match self.0 {
             0..=5 => count.saturating_mul(self.bytes()) <= INTEGRAL,
@@ -176,7 +176,7 @@ number! {
     u32: Self::wrapping_add, Self::wrapping_mul, Ord::max, Ord::min, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
     i64: Self::wrapping_add, Self::wrapping_mul, Ord::max, Ord::min, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
     u64: Self::wrapping_add, Self::wrapping_mul, Ord::max, Ord::min, |sum: Self, ranks| (i128::from(sum) / i128::from(ranks)) as Self;
-    // As fmaxf and fminf, by which NCCL does it: of a number and no number the number.
+    // As fmaxf and fminf, which NCCL uses: of a number and a NaN, the number.
     f32: std::ops::Add::add, std::ops::Mul::mul, Self::max, Self::min, |sum: Self, ranks| sum / ranks as Self;
     f64: std::ops::Add::add, std::ops::Mul::mul, Self::max, Self::min, |sum: Self, ranks| sum / Self::from(ranks);
 }

@@ -1,4 +1,4 @@
-//! What the library and the recorder in the same process tell each other: plain C functions.
+//! The interface between the library and the recorder in the same process: plain C functions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ pub struct Usage {
 }
 
 export! {
-    /// The interface below; a recorder refuses a library that speaks another.
+    /// The version of this interface; a recorder refuses a library with another.
     fn oomph_vgpu_interface() -> c_int, or 0; { 1 }
     fn oomph_vgpu_usage(device: c_int, out: Out<Usage>) -> c_int, or -1; {
         let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
@@ -34,7 +34,7 @@ export! {
         out.put(Usage { total: memory.total, limit: memory.limit, allocated: memory.allocated, context: memory.context, peak: memory.peak });
         0
     }
-    /// Lets requests for memory fail although there is room: the `first` from now (counted from 1)
+    /// Makes requests for memory fail on purpose: the `first` from now (counted from 1)
     /// and those after it, `count` in all. None with a `count` of 0.
     fn oomph_vgpu_fail(device: c_int, first: u64, count: u64) -> c_int, or -1; {
         let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
@@ -42,7 +42,7 @@ export! {
         memory.failing = (memory.requests + first, count);
         0
     }
-    /// Requests for memory so far, also those that failed.
+    /// Requests for memory so far, including failed ones.
     fn oomph_vgpu_requests(device: c_int) -> u64, or 0; {
         let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return 0 };
         found.memory.lock().requests
@@ -52,7 +52,7 @@ export! {
         let device = u32::try_from(device).unwrap_or(0);
         u64::try_from(crate::streams::horizon(device).as_nanos()).unwrap_or(u64::MAX)
     }
-    /// Clears device memory, outside of any stream and in no time.
+    /// Clears device memory, outside any stream and without time on the clock.
     unsafe fn oomph_vgpu_clear(at: u64, len: u64) -> (), or (); {
         if crate::driver::device_of(at).is_some() {
             // SAFETY: the recorder names a live allocation and its length.
@@ -74,14 +74,14 @@ export! {
 thread_local! {
     /// Whether the thread is inside an operator, whose kernels have not run.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// What the operator's next reads of single values from the device shall give.
+    /// The answers to the operator's next reads of single values from the device.
     static ANSWERS: RefCell<VecDeque<i64>> = const { RefCell::new(VecDeque::new()) };
     /// Reads inside the operator for which no answer was known.
     static UNANSWERED: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// What a read of `len` bytes from the device gives inside an operator: the answer prepared for
-/// it, or zero, but never what an earlier owner of the memory left there. `None` outside of
+/// The result of a read of `len` bytes from the device inside an operator: the prepared
+/// answer, or zero, but never stale contents of the memory. `None` outside
 /// operators and for more than a single value: there the bytes themselves are read.
 pub fn answer_read(len: usize) -> Option<i64> {
     if !INSIDE.get() || len > size_of::<i64>() {

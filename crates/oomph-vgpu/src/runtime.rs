@@ -726,8 +726,8 @@ impl PointerAttributes {
     }
 }
 
-/// Copies real bytes where that costs little and matters; large device contents were never
-/// computed. What leaves the device is always copied, as the host will read it.
+/// Copies real bytes if that is cheap and matters; large device contents were never
+/// computed. Copies to the host always happen, since the host will read them.
 ///
 /// # Safety
 /// As for the vendor's copy functions: both ranges must be valid.
@@ -754,7 +754,7 @@ pub unsafe fn copy(to: u64, from: u64, len: usize) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) }
 }
 
-/// Inside of collective operators results are copied from one buffer to another; up to so many bytes
+/// Collective operators copy results between buffers; up to this many bytes
 /// they carry values.
 const COLLECTIVE_COPY: u64 = 8 << 20;
 /// Beyond this a copy from the device into pinned memory leaves untouched what is untouched, so that
@@ -974,7 +974,7 @@ export! {
             Some(ms) => {
                 ledger::assume(
                     "cudaEventElapsedTime",
-                    "kernels do not run; events measure estimates of their times",
+                    "kernels do not run; events measure estimated times",
                 );
                 out.put(ms);
                 SUCCESS
@@ -1246,7 +1246,7 @@ export! {
         SUCCESS
     }
     fn cudaMemPoolDestroy(pool: u64) -> Error, or UNKNOWN; {
-        // What is still taken stays taken until it is freed, as with the real one.
+        // Memory in use stays allocated until it is freed, as in the real pool.
         with_pool(pool, |pool| {
             pool.threshold = 0;
             pool.trim(0);
@@ -1353,7 +1353,7 @@ export! {
             }
             ledger::assume(
                 "cudaIpcOpenMemHandle",
-                "memory of another process is opened with a copy of its small contents; later writes are not seen",
+                "memory of another process is opened with a copy of its small contents; later writes are not visible",
             );
             OPENED.lock().insert(at, range);
             out.put(at as *mut c_void);

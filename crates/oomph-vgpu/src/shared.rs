@@ -1,4 +1,4 @@
-//! Files that the processes of one run map together, and waiting for words in them.
+//! Files that the processes of one run map, and futexes in them.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A mapped file. It begins as zeros, takes memory only where somebody writes, and stays mapped as
+/// A mapped file. It starts as zeros, takes memory only where written, and stays mapped as
 /// long as the process lives.
 #[derive(Debug, Clone, Copy)]
 pub struct Shared {
@@ -66,9 +66,9 @@ impl Shared {
         self.base + offset as u64
     }
 
-    /// Gives the memory of whole pages back; they read as zeros again.
+    /// Returns whole pages to the system; they read as zeros again.
     pub fn release(&self, offset: usize, len: usize) {
-        // SAFETY: pages of this mapping, whose contents nobody needs any more.
+        // SAFETY: pages of this mapping, whose contents are no longer needed.
         unsafe {
             libc::madvise(
                 (self.base as usize + offset) as *mut libc::c_void,
@@ -79,7 +79,7 @@ impl Shared {
     }
 }
 
-/// Sleeps until somebody wakes those who wait for `word`, unless it is no longer `seen`; at most
+/// Sleeps until a wake-up for `word`, unless it is no longer `seen`; at most
 /// `patience`.
 pub fn sleep_on(word: &AtomicU32, seen: u32, patience: Duration) {
     let patience = libc::timespec {
@@ -100,7 +100,7 @@ pub fn sleep_on(word: &AtomicU32, seen: u32, patience: Duration) {
     }
 }
 
-/// Changes `word` and wakes everybody who waits for it, in all processes.
+/// Changes `word` and wakes all waiters, in all processes.
 pub fn wake(word: &AtomicU32) {
     word.fetch_add(1, Ordering::AcqRel);
     // SAFETY: the kernel does not touch the word.
@@ -109,8 +109,8 @@ pub fn wake(word: &AtomicU32) {
     }
 }
 
-/// A short text in shared memory. A reader may meet a writer, and then reads parts of both: it is
-/// for people.
+/// A short text in shared memory, for people only: a concurrent reader may see parts of two
+/// texts.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Text<const N: usize>([AtomicU8; N]);

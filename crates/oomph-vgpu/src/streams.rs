@@ -1,8 +1,8 @@
 //! Streams, events, capture and graphs.
 //!
-//! Whatever was enqueued is done, but each stream keeps a virtual clock that its work advances by
-//! the time it would have taken ([`crate::clock`]). The host's own time is not counted; where the
-//! host waits for a stream, later work on every stream starts after what it waited for.
+//! All enqueued work is done at once, but each stream has a virtual clock that its work advances by
+//! the time it would have taken ([`crate::clock`]). The host's own time does not count; when the
+//! host waits for a stream, later work on every stream starts after the work it waited for.
 //!
 //! Handles are numbers, never addresses of Rust objects, so that a stale one is an error and not
 //! a crash.

@@ -13,7 +13,7 @@ use crate::{cublas, export, kernels, ledger};
 
 /// Success of every library.
 const SUCCESS: c_int = 0;
-/// What is returned should anything panic: an internal error for most of these libraries.
+/// Returned after a panic: an internal error for most of these libraries.
 const INTERNAL: c_int = 7;
 
 /// Setters, destructors and the like: nothing happens.
@@ -51,8 +51,8 @@ macro_rules! handles {
     )*} };
 }
 
-/// What is said of every work-space query below.
-const NO_WORK_SPACE: &str = "the work space of this routine is not modelled and taken to be empty";
+/// The assumption for every workspace query below.
+const NO_WORK_SPACE: &str = "the workspace of this routine is not modelled and assumed to be empty";
 
 /// Queries that write the size of a work space. `$skip` are the arguments before the output;
 /// integers and pointers each take one slot.
@@ -313,7 +313,7 @@ export! {
     fn cusparseGetErrorString(_status: c_int) -> *const c_char, or std::ptr::null(); { c"success".as_ptr() }
     fn cusparseGetErrorName(_status: c_int) -> *const c_char, or std::ptr::null(); { c"CUSPARSE_STATUS_SUCCESS".as_ptr() }
     fn cusparseSpMatGetSize(_matrix: usize, rows: Out<i64>, columns: Out<i64>, nonzeros: Out<i64>) -> c_int, or INTERNAL; {
-        ledger::assume("cusparseSpMatGetSize", "the result of a sparse product is taken to have no entries");
+        ledger::assume("cusparseSpMatGetSize", "the result of a sparse product is assumed to have no entries");
         rows.put(0);
         columns.put(0);
         nonzeros.put(0);
@@ -330,7 +330,7 @@ export! {
         SUCCESS
     }
     fn cufftXtMakePlanMany(_plan: c_int, _rank: c_int, _n: usize, _ie: usize, _is: i64, _id: i64, _it: c_int, _oe: usize, _os: i64, _od: i64, _ot: c_int, _batch: i64, size: Out<usize>, _execution: c_int) -> c_int, or INTERNAL; {
-        ledger::assume("cufftXtMakePlanMany", "the work space of Fourier transforms is taken to be empty");
+        ledger::assume("cufftXtMakePlanMany", "the workspace of Fourier transforms is assumed to be empty");
         size.put(0);
         SUCCESS
     }

@@ -1,6 +1,6 @@
-"""Lets each rank that a launcher starts be recorded: `oomph run` puts this directory first in
-`PYTHONPATH`, and Python imports this module when it starts. The environment's own module of this
-name is run after it, in its place.
+"""Records each rank that a launcher starts: `oomph run` puts this directory first in
+`PYTHONPATH`, and Python imports this module when it starts. It then runs the environment's own module of this
+name.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import sys
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _here]
-# Where oomph is not installed in the environment of this process, it is not recorded.
+# If oomph is not installed in this process's environment, the process is not recorded.
 with contextlib.suppress(ModuleNotFoundError):
     from oomph._protocol import may_be_rank
 

@@ -1,9 +1,7 @@
-"""Ranks that launchers start: each is recorded in a directory of its own.
+"""Records ranks that launchers start, each in its own directory.
 
 `oomph run -- torchrun … train.py` starts the launcher as it is; `_hook/sitecustomize.py` comes into
-every Python process below it and calls `begin`, which records those that are ranks. A rank that
-fails says so on the run's board (`crates/oomph-vgpu/src/board.rs`), so that the others, who may wait
-for it in a collective, end with its name.
+every Python process below it and calls `begin`, which records those that are ranks.
 """
 
 from __future__ import annotations
@@ -18,13 +16,10 @@ import threading
 import warnings
 from typing import Any
 
-from oomph import _protocol, launch
+from oomph import _protocol, levers
 from oomph._protocol import Refused, RunDirectory
-from oomph._ranks import fork_server
-from oomph._virtual_gpu.library import library
-
-_LOOKS = 20.0
-"""Seconds that the watchdog is given to see that collectives are done; it looks every tenth of one."""
+from oomph._ranks.launcher import Launcher
+from oomph._recorder.session import Session, outcome_of
 
 _recorded = False
 
@@ -35,10 +30,10 @@ def is_recorded() -> bool:
 
 
 def _name() -> str | None:
-    """What this process is called as a rank, or None if it is none.
+    """The name of this process as a rank, or None if it is not one.
 
-    Launchers (torchrun, accelerate, Lightning) tell ranks by their environment; scripts that start
-    their ranks themselves use `multiprocessing`, and are known by their first use of the GPU.
+    Launchers (torchrun, accelerate, Lightning) identify ranks by their environment. Scripts that start
+    their ranks themselves use `multiprocessing`; their ranks are identified at the first use of the GPU.
     """
     arguments = sys.orig_argv
     if any("compile_worker" in word for word in arguments):
@@ -54,7 +49,7 @@ def _name() -> str | None:
 
 
 def begin() -> None:
-    """Record this process, if it is a rank; if it may be a launcher, let its ranks be forked."""
+    """Record this process if it is a rank; if it may be a launcher, prepare to fork its ranks."""
     global _recorded
     known = os.environ.pop(_protocol.LAUNCHER, None)
     name = _name()
@@ -64,17 +59,15 @@ def begin() -> None:
     try:
         settings = run.settings()
     except (OSError, ValueError):
-        return  # the run that this process was started by is over
+        return  # the run that started this process is over
     except Refused as refusal:
         if name is not None:
             os._exit(run.refuse(refusal))
         return  # its ranks will refuse
     if name is None:
-        if any(lever["name"] == "shard" for lever in settings.levers):
-            # One process numbers the words of a set in some order; its ranks must in the same.
-            os.environ.setdefault("PYTHONHASHSEED", "0")
+        levers.prepare(settings.levers)
         if settings.fork:
-            launcher = fork_server.Launcher(run)
+            launcher = Launcher(run)
             launcher.install()
             if known:
                 launcher.expect()
@@ -86,7 +79,7 @@ def begin() -> None:
     warnings.filterwarnings("ignore", "'oomph.launch' found in sys.modules", RuntimeWarning)
     directory = run.rank(name)
     directory.make()
-    session = launch.Session(settings, directory)
+    session = Session(settings, directory)
     try:
         session.begin()
     except Refused as refusal:
@@ -96,9 +89,9 @@ def begin() -> None:
 
 
 def _outlived(run: RunDirectory) -> None:
-    """End this process when the run is gone, by whatever: its command holds the lock until then.
+    """End this process when the run has ended for any reason: its command holds the lock until then.
 
-    Its launcher may live on, and may have started this rank from a thread that has ended:
+    Its launcher may survive, and may have started this rank from a thread that has ended:
     `PR_SET_PDEATHSIG` would be wrong for both.
     """
     if run.is_released(wait=True):
@@ -106,9 +99,9 @@ def _outlived(run: RunDirectory) -> None:
 
 
 class _End:
-    """Sees how a script ends that Python itself runs."""
+    """Observes how a script that Python itself runs ends."""
 
-    def __init__(self, session: launch.Session) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._outcome: dict[str, Any] = dict(kind="finished", status=0)
         self._process = os.getpid()
@@ -122,7 +115,7 @@ class _End:
 
         @functools.wraps(exit_)
         def leaving(status=None):
-            self._outcome = launch.outcome_of(SystemExit(status))
+            self._outcome = outcome_of(SystemExit(status))
             exit_(status)
 
         sys.excepthook, sys.exit = failed, leaving
@@ -132,15 +125,16 @@ class _End:
 
     def _finish(self) -> None:
         if os.getpid() == self._process:
-            levers = sys.modules.get("oomph.levers._shared.base")
-            if levers is not None and levers.CannotApply.last is not None:
-                self._outcome = launch.outcome_of(levers.CannotApply.last)
+            # Python itself runs the script, and does not tell of a `SystemExit`.
+            applied = self._session.recorder.levers if self._session.recorder else None
+            if applied is not None and applied.refusal is not None:
+                self._outcome = outcome_of(applied.refusal)
             self._session.finish(self._outcome)
 
     def _watch_termination(self) -> None:
-        """Write the record when a launcher ends this rank because another one failed.
+        """Write the record when a launcher terminates this rank because another one failed.
 
-        By a thread: the main thread may be inside of a collective, waiting for that other rank.
+        In a thread, because the main thread may be inside a collective, waiting for that other rank.
         """
         if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             return
@@ -155,7 +149,7 @@ class _End:
                 pass
             if signal.getsignal(signal.SIGTERM) is nothing and os.getpid() == self._process:
                 self._session.finish(dict(kind="terminated", status=128 + signal.SIGTERM))
-                self._session._hard_exit(128 + signal.SIGTERM)
+                self._session.hard_exit(128 + signal.SIGTERM)
 
         signal.signal(signal.SIGTERM, nothing)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -168,90 +162,3 @@ def _default_termination() -> None:
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-
-
-def watch_ranks(recorder: Any) -> None:
-    """Torch is imported: learn which rank this is, and say on the board how it ends."""
-    gpu = library() if recorder.virtual else None
-    if gpu is not None:
-        gpu.oomph_vgpu_join(int(os.environ.get("RANK") or -1))
-    from torch.distributed import distributed_c10d as c10d
-
-    original = c10d.init_process_group
-
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
-        original(*args, **kwargs)
-        recorder.rank = dict(
-            rank=c10d.get_rank(),
-            world_size=c10d.get_world_size(),
-            local_rank=int(os.environ.get("LOCAL_RANK") or -1),
-        )
-        if gpu is not None:
-            gpu.oomph_vgpu_join(c10d.get_rank())
-
-    import torch
-
-    for module in (c10d, torch.distributed):
-        module.init_process_group = init_process_group  # type: ignore[attr-defined]
-    if gpu is None:
-        return
-    _settle_first_buckets(recorder, gpu)
-
-    def leave(outcome: dict[str, Any]) -> None:
-        failed = outcome["status"] != 0
-        how = outcome.get("message") or f"exit status {outcome['status']}"
-        if recorder.oom is not None and failed:
-            how = f"out of memory in step {recorder.oom['step'] + 1}, {recorder.oom['phase']}"
-        # The end may come before the second forward pass does: whoever ends a process group waits for
-        # the watchdog.
-        gpu.oomph_vgpu_hold(0)
-        gpu.oomph_vgpu_leave(int(failed), how.split("\n")[0].encode()[:500])
-
-    # Whoever waits for this rank need not wait for its record.
-    recorder.before_record.append(leave)
-
-
-def _watchdog_has_seen(group: Any) -> None:
-    """Wait until NCCL's watchdog has let go of everything that is done."""
-    # Not for ever: another rank may be gone. Other backends than NCCL's have no watchdog.
-    launch.at_most(_LOOKS, group._wait_for_pending_works, RuntimeError)
-
-
-def _settle_first_buckets(recorder: Any, gpu: Any) -> None:
-    """Decide a race that DistributedDataParallel has with PyTorch's watchdog of collectives.
-
-    Before its second forward pass it makes new buckets for gradients; the old ones live on until the
-    watchdog, which looks every tenth of a second, has seen that their collectives are done. On real
-    GPUs that was mostly so where gradients lie beside the buckets, and mostly not where they are
-    views of them (`bench/distributed`).
-    """
-    import torch
-    from torch.nn.parallel import DistributedDataParallel
-
-    original = DistributedDataParallel._pre_forward
-
-    @functools.wraps(original)
-    def pre_forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or ddp.device_type != "cuda":
-            return original(ddp, *args, **kwargs)
-        passes = ddp.__dict__["_oomph_passes"] = ddp.__dict__.get("_oomph_passes", 0) + 1
-        views = ddp.gradient_as_bucket_view
-        if passes == 1 and views:
-            gpu.oomph_vgpu_hold(1)
-        if passes == 2 and not views:
-            _watchdog_has_seen(ddp.process_group)
-        try:
-            return original(ddp, *args, **kwargs)
-        finally:
-            if passes == 2:
-                gpu.oomph_vgpu_hold(0)
-                what = "still held in" if views else "given back before"
-                recorder.assumptions.add(
-                    "timing",
-                    f"the first gradient buckets of DistributedDataParallel are taken to be {what} "
-                    "step 2; on a real GPU a race of PyTorch's threads decides",
-                    "",
-                )
-
-    DistributedDataParallel._pre_forward = pre_forward

@@ -1,8 +1,8 @@
-"""A script that says "cuda" runs on the CPU: where there is no GPU, `oomph drift` computes there.
+"""Runs a script that says "cuda" on the CPU, for `oomph drift` without a GPU.
 
-A function mode rewrites devices in the arguments of PyTorch's functions and tensors' methods; what
-does not pass through it (streams, events, generators, autocast, loading) is replaced by name. What
-the CPU does not have says so when it is asked: custom kernels, `torch.cuda` properties, NCCL.
+A function mode rewrites devices in the arguments of PyTorch's functions and tensors' methods; APIs
+that bypass it (streams, events, generators, autocast, loading) are replaced by name. Things that
+a CPU lacks raise an error when used: custom kernels, `torch.cuda` properties, NCCL.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from oomph.levers._shared.job import on_import
+from oomph._import_hooks import on_import
 
 GPU = re.compile(r"cuda(:\d+)?")
 
@@ -28,11 +28,11 @@ SILENT = (
     "reset_max_memory_allocated",
     "set_per_process_memory_fraction",
 )
-"""Functions of `torch.cuda` that have nothing to do on a CPU."""
+"""Functions of `torch.cuda` that do nothing on a CPU."""
 
 
 def cpu_for(place: Any) -> Any:
-    """`place` with the CPU where it names a GPU."""
+    """`place`, with a GPU replaced by the CPU."""
     if isinstance(place, torch.device):
         return torch.device("cpu") if place.type == "cuda" else place
     if isinstance(place, str):
@@ -58,7 +58,7 @@ class _OnCpu(TorchFunctionMode):
 
 
 class Nothing:
-    """A stream or an event where there is no GPU: all is done when it is asked for."""
+    """A stream or an event without a GPU: all work is already complete."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """As `torch.cuda.Stream` and `torch.cuda.Event` are made."""

@@ -1,8 +1,8 @@
-"""What a plan changes in the results of a script: `oomph drift` runs it twice with the same seeds.
+"""Measures how far a plan changes a script's results: `oomph drift` runs it twice with the same seeds.
 
-The plain run keeps what its first model calls were given and gave; the planned run compares. Layers
-are compared too, by a sample of their values in the first call, so that the error can be followed
-from layer to layer. Nothing is recorded of memory here.
+The plain run stores the inputs and outputs of its first model calls; the planned run compares. Layers
+are compared too, by a sample of their values in the first call, to follow the error
+from layer to layer. Memory is not recorded here.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ import torch
 from oomph._protocol import File, RunDirectory, Settings, open_private
 
 WHOLE = 1 << 24
-"""Values of an output that are kept whole; of more, a sample of as many, evenly spread."""
+"""Outputs up to this size are kept whole; of larger ones, an evenly spread sample of this size."""
 
 SAMPLE = 1 << 14
 """Values of a layer's input and output that are kept."""
 
 LAYERS = 5
-"""Layers that are named."""
+"""The most layers to name."""
 
 CLASSES = 2
-"""Fewest entries of a last dimension among which one is the greatest."""
+"""The smallest last dimension for which the largest entry is compared."""
 
 VOCABULARY = 256
-"""Fewest entries of a last dimension that are taken to be a vocabulary."""
+"""The smallest last dimension that counts as a vocabulary."""
 
 
 class Enough(SystemExit):
-    """Ends the script after the asked number of calls, as `sys.exit(0)` would."""
+    """Ends the script after the requested number of calls, as `sys.exit(0)` would."""
 
     def __init__(self) -> None:
         """Exit status 0."""
@@ -48,7 +48,7 @@ class Drift:
     """Takes the recorder's place in a process that measures drift, as `settings.drift` says."""
 
     def __init__(self, settings: Settings, directory: RunDirectory) -> None:
-        """Nothing is touched before `start`."""
+        """Changes nothing before `start`."""
         assert settings.drift is not None
         self.settings = settings.drift
         self.directory = directory
@@ -76,7 +76,7 @@ class Drift:
             cuda_on_cpu.install()
 
     def watch(self) -> None:
-        """Around the outermost calls, outside of all levers."""
+        """Around the outermost calls, outside all levers."""
         original = torch.nn.Module.__call__
 
         @functools.wraps(original)
@@ -84,7 +84,7 @@ class Drift:
             if self.inside or not any(True for _ in module.parameters()):
                 return original(module, *args, **kwargs)
             if self.levers is not None:
-                # What replaces layers does so now, and not under the eyes of hooks.
+                # Levers that replace layers must do so now, before there are hooks.
                 self.levers.job.meet(module)
             self.inside = True
             given = [_kept(t) for t in _integers((args, kwargs))]
@@ -140,14 +140,14 @@ class Drift:
         kept = torch.load(path, map_location="cpu", weights_only=True)
         os.remove(path)
         if not _same(given, kept["given"]):
-            # What was generated so far differs, and so would everything from here on.
+            # The generated tokens differ, and so will everything from here on.
             self.diverged = self.calls
             return
         for name, value in kept["values"].items():
             before = Values(**value)
             after = values.get(name)
             if after is None or after.shape != before.shape:
-                self._say(f"{name or 'the output'} has another shape or is not there")
+                self._say(f"{name or 'the output'} has a different shape or is missing")
                 continue
             self.outputs.setdefault(name, Output(name)).compare(before, after)
         if self.calls == 0:
@@ -167,7 +167,7 @@ class Drift:
                 name=name, kind=after["kind"], error_in=into, error_out=out, growth=out - into
             )
         if others:
-            self._say(f"{others} layers ran otherwise and are not compared one by one")
+            self._say(f"{others} layers ran differently and are not compared individually")
 
     def _say(self, note: str) -> None:
         if note not in self.notes:
@@ -213,13 +213,13 @@ class Values:
     """All values in fp32, or a sample of them."""
     integers: torch.Tensor | None = None
     top: torch.Tensor | None = None
-    """Which entry of the last dimension is the greatest, where that means something."""
+    """The index of the largest entry of the last dimension, where that is meaningful."""
     loss: tuple[float, int] | None = None
     """The sum of the negative log-likelihoods of the tokens that come next, and their number."""
 
     @classmethod
     def of(cls, t: torch.Tensor, tokens: torch.Tensor | None) -> Values:
-        """`tokens` (samples, length) were given to the model, if any were."""
+        """`tokens` (samples, length) are the model's input tokens, if any."""
         t = t.detach()
         self = cls(tuple(t.shape), t.numel() > WHOLE)
         if not t.is_floating_point():
@@ -240,7 +240,7 @@ class Output:
     """An output's differences over all calls."""
 
     def __init__(self, name: str) -> None:
-        """`name`: where it is in what the model gives."""
+        """`name`: its place in the model's output."""
         self.name = name
         self.calls = 0
         self.errors: list[float] = []
@@ -320,7 +320,7 @@ def _sample(t: torch.Tensor, most: int) -> torch.Tensor:
         # In integers: floats of 32 bits do not hold the places of many values.
         index = torch.arange(most, device=flat.device) * (flat.numel() - 1) // (most - 1)
         flat = flat[index]
-    # A copy of its own: what a model gave may be changed in place afterwards.
+    # A copy: the script may change a model's output in place afterwards.
     return torch.empty(flat.shape, dtype=torch.float32).copy_(flat)
 
 
@@ -357,7 +357,7 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no infinity: as text, so that nobody takes it for a number or for nothing."""
+    """JSON has no infinity, so it is written as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return "infinite"
     if isinstance(value, dict):

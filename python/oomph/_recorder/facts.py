@@ -1,4 +1,4 @@
-"""What a script is made of, as a planner asks it: data loaders, precision, modules, optimizers."""
+"""Facts about a script for the planner: data loaders, precision, modules, optimizers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 
+from oomph._import_hooks import on_import
 from oomph._recorder.resize import sequence_length, sizes
-from oomph.levers._shared.job import on_import
 
 _COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
-"""Modules whose result for one sample depends on the others of its batch."""
+"""Modules whose result for one sample depends on other samples of its batch."""
 
 WIDE = torch.float32
 NARROW = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 MOST_BATCHES = 1000
-"""So many batches are timed."""
+"""The number of batches to time."""
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
@@ -36,7 +36,7 @@ class Facts:
     """Gathered while the script runs; `as_dict` gives the record's `facts`."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Creates an empty set of facts."""
         self.compiled = False
         self._loaders: dict[tuple[int, bool], int] = {}
         self._length = 0
@@ -47,7 +47,7 @@ class Facts:
         self._graph_in_evaluation = False
         self.backwards = 0
         self.graph = 0
-        """Passes with a graph, of a script that had not gone back so far."""
+        """Passes with a graph before the first backward pass."""
         self._cache = False
         self._cast_on_gpu = ""
         self._loaded_on_gpu = 0
@@ -58,7 +58,7 @@ class Facts:
         self._optimizers: dict[int, dict[str, Any]] = {}
 
     def watch(self) -> None:
-        """Look over the shoulder of PyTorch's functions; nothing changes for the script."""
+        """Observe PyTorch's functions; the script does not notice."""
         loader = torch.utils.data.DataLoader
         self._around(loader, "__iter__", self._iterated)
         self._watch_batches()
@@ -78,7 +78,7 @@ class Facts:
         self._cache = True
 
     def _watch_loading(self) -> None:
-        """Weights that are on the GPU before they are what the model computes with."""
+        """Weights on the GPU that the model does not compute with."""
         for name, dtype in (("half", torch.float16), ("bfloat16", torch.bfloat16)):
             self._around(
                 torch.nn.Module,
@@ -243,7 +243,7 @@ class Facts:
 def allows_tf32() -> bool:
     """Whether products of fp32 may use TF32.
 
-    PyTorch raises where a script that made the setting of 2.9 and later is asked for the older one.
+    After a script uses the setting of 2.9 and later, PyTorch raises when the older one is read.
     """
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
     return torch.backends.cuda.matmul.allow_tf32 if precision is None else precision == "tf32"

@@ -1,7 +1,7 @@
-"""Passes of ONNX Runtime's sessions, and where they run out of memory.
+"""Records passes of ONNX Runtime's sessions, and where they run out of memory.
 
-ONNX Runtime takes the GPU's memory by itself, in an arena of its own: PyTorch's allocator and its
-history know nothing of it. The virtual GPU counts it all the same.
+ONNX Runtime allocates GPU memory in its own arena, which PyTorch's allocator and history do not
+see. The virtual GPU counts it anyway.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from typing import Any
 
 UNKNOWN = (
-    "what ONNX Runtime computes is not known: outputs read as zeros, and an operator whose sizes follow "
-    "from values (NonZero, NonMaxSuppression, Loop) has those of zeros"
+    "ONNX Runtime's results are not computed: outputs read as zeros, and operators whose sizes depend "
+    "on values (NonZero, NonMaxSuppression, Loop) have the sizes for zeros"
 )
 
 RUNS = ("run", "run_with_iobinding", "run_with_ort_values")
 """Methods of a session that compute."""
 
 FULL = re.compile(r"requested buffer of size (\d+)|out of memory|cudaErrorMemoryAllocation", re.I)
-"""What its errors say where memory ran out; the size where they name it."""
+"""Text of its out-of-memory errors, with the size if they name it."""
 
 
 def watch(module: Any, recorder: Any) -> None:
@@ -34,17 +34,17 @@ def watch(module: Any, recorder: Any) -> None:
             except Exception as error:
                 full = FULL.search(str(error))
                 if full is not None:
-                    recorder.ran_full(error, int(full[1] or 0))
+                    recorder.out_of_memory.outside_allocator(error, int(full[1] or 0))
                 raise
             if passes and any("CUDA" in name for name in session.get_providers()):
                 if recorder.virtual:
                     recorder.assumptions.add("values", UNKNOWN, "")
-                recorder.passed_outside()
+                recorder.passes.end_outside()
             return output
 
         return method
 
-    # Where its making fails on the GPU, it is made again on the CPU: not a word of that gets out.
+    # If creating it on the GPU fails, it is silently created on the CPU.
     for name in ("_create_inference_session", "__init__"):
         if hasattr(kind, name):
             setattr(kind, name, watched(getattr(kind, name), passes=False))

@@ -1,8 +1,8 @@
-"""A job made smaller or larger, to see what that would need: `oomph fit` asks for it, never a plan.
+"""Makes a job smaller or larger, to measure what it needs: for `oomph fit` only, never for a plan.
 
-What the script's data loaders yield is cut or repeated to another batch size or length, and the
-repeated blocks of its models are cut short. Where a script that infers has no data loader, what its
-models are called with is. Results mean nothing then; memory does.
+Cuts or repeats the batches of the script's data loaders to another batch size or length, and
+drops some of the repeated blocks of its models. For inference without a data loader, it changes the
+arguments of its models. The results are meaningless, but the memory is not.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.utils.data import dataloader
 
-from oomph.levers._shared.job import on_import
+from oomph._import_hooks import on_import
 
 
-class Variant:
-    """How the job differs; `None` leaves a size as it is."""
+class Resize:
+    """How the job differs; `None` keeps a size."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class Variant:
         separable: bool | None = None,
         member: int | None = None,
     ) -> None:
-        """`batch` samples, sequences of `length`, the part `layers` of the repeated blocks, images of
-        `height` rows (and as many columns more), the part `width` of each layer's width, convolutions in
-        two parts, the model so many steps smaller in its family."""
+        """`batch` samples, sequences of `length`, the share `layers` of the repeated blocks, images of
+        `height` rows (columns scale likewise), the share `width` of each layer's width, depthwise separable
+        convolutions, and how many sizes smaller in the model's family."""
         self.batch, self.length, self.layers, self.height = batch, length, layers, height
         self.width, self.separable, self.member = width, separable, member
         self.became: list[str] = []
@@ -78,7 +78,7 @@ class Variant:
             def separate(model: torch.nn.Module) -> None:
                 separable.change(model)
                 if separable.replaced:
-                    self.became = [f"{separable.replaced} convolutions in two parts"]
+                    self.became = [f"{separable.replaced} depthwise separable convolutions"]
 
             smaller_models.once_a_model(separate)
         if self.member is not None:
@@ -87,7 +87,7 @@ class Variant:
             member.install()
 
     def _resize_calls(self, owner: Any, name: str) -> None:
-        """The outermost calls of a script that infers without a data loader."""
+        """The outermost calls of an inference script without a data loader."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -172,8 +172,8 @@ def is_image(value: Any) -> bool:
 
 
 def sizes(arguments: Any) -> dict[str, int]:
-    """What of a model's arguments could be larger: `batch`, `length`, `height`; without those that
-    there are not."""
+    """The sizes of a model's arguments that could grow: `batch`, `length`, `height`, as far as they
+    exist."""
     heights: list[int] = []
 
     def note(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Smaller relatives of a script's models: narrower ones, convolutions in two parts, smaller members of the
-same family. `oomph fit` measures them where nothing fits; a plan never applies them.
+"""Smaller variants of a script's models: narrower layers, depthwise separable convolutions, smaller members of the
+same family. `oomph fit` measures them if nothing fits; a plan never applies them.
 
-Each changes the models of an unmodified script just before they first run, or as they are made. What a
-script's own code makes impossible fails in the run, which is then left out of the advice.
+Each changes the models of an unmodified script just before they first run, or on creation. If
+the script cannot run a variant, its run fails, and the advice omits it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
-from oomph.levers._shared.job import on_import
+from oomph._import_hooks import on_import
 
 SMALL = 4
 """Dimensions up to this are channels of images or coordinates, and stay."""
@@ -46,13 +46,13 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 KEPT = re.compile(
     r"head_dim|head_size|vocab|label|class|position|num_embeddings|image|patch|kernel|seq|length|padding|layer_idx"
 )
-"""Numbers that are no width, whatever they are equal to."""
+"""Attributes that are never a width."""
 HEADS = re.compile(r"^(num|n)_(attention_|key_value_|kv_)?heads?$|^heads$")
 """Numbers of attention heads, whose size stays."""
 
 
 def narrow(root: nn.Module, share: float) -> None:
-    """Make every layer of `root` as wide as `share` of what it was, but for what goes in and comes out.
+    """Scale the width of every layer of `root` by `share`, except inputs and outputs.
 
     Parameters keep their objects, which optimizers hold; their values are lost.
     """
@@ -141,7 +141,7 @@ def _multiple(size: int, widths: set[int], scaled: Callable[[int], int]) -> int:
 def _rename(
     numbers: dict[str, Any], widths: set[int], scaled: Callable[[int], int], share: float
 ) -> None:
-    """Scale what an object remembers of its widths."""
+    """Scale the widths stored in an object's attributes."""
     for name, value in list(numbers.items()):
         if type(value) is not int or name in ("in_features", "out_features", "nx", "nf"):
             continue
@@ -154,14 +154,14 @@ def _rename(
             numbers[name] = scaled(value)
 
 
-# ---- convolutions in two parts ----
+# ---- depthwise separable convolutions ----
 
 
 class Separable:
-    """Each wide convolution becomes one of each channel for itself and one across channels."""
+    """Each wide convolution becomes a depthwise and a pointwise one."""
 
     def __init__(self) -> None:
-        """Watches optimizers, which are to know the new parameters."""
+        """Observes optimizers, which must get the new parameters."""
         self.replaced = 0
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         original = torch.optim.Optimizer.__init__
@@ -175,7 +175,7 @@ class Separable:
         torch.optim.Optimizer.__init__ = initialize  # type: ignore[method-assign]
 
     def change(self, root: nn.Module) -> None:
-        """Replace the convolutions of `root` that there are two parts of."""
+        """Replace the convolutions of `root` that can be separated."""
         for parent in list(root.modules()):
             for name, conv in list(parent.named_children()):
                 if type(conv) is not nn.Conv2d or conv.groups != 1 or conv.in_channels <= SMALL:

@@ -1,4 +1,4 @@
-"""What the callbacks do after an out-of-memory error: fewer samples at a time, then levers."""
+"""The callbacks' reaction to an out-of-memory error: smaller micro-batches, then levers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Shrinker:
     """How many samples of a batch go through a model at once."""
 
     def __init__(self, rungs: Ladder | Sequence[Rung] | None, coupled: str, option: str) -> None:
-        """`option`: what users set the batch size with, for messages."""
+        """`option`: the user's setting for the batch size, for messages."""
         if coupled not in ("refuse", "warn"):
             raise ValueError(f'coupled: expected "refuse" or "warn"; found {coupled!r}')
         self.ladder = Ladder.of(rungs)
@@ -37,13 +37,13 @@ class Shrinker:
         self._coupled, self._option = coupled, option
 
     def bind(self, model: nn.Module, gauge: Gauge) -> None:
-        """Work on this model."""
+        """Use this model."""
         self._model, self._gauge = model, gauge
         self._guards: dict[int, OptimizerGuard] = {}
         self.ladder.bind(model, gauge, self._guards)
 
     def guard(self, optimizer: Any, protect: str) -> OptimizerGuard:
-        """What keeps an optimizer's step whole."""
+        """The guard that makes an optimizer's step atomic."""
         guard = self._guards.get(id(optimizer))
         if guard is None:
             guard = self._guards[id(optimizer)] = OptimizerGuard(optimizer, self._gauge, protect)
@@ -51,7 +51,7 @@ class Shrinker:
         return guard
 
     def parts(self, size: int) -> int:
-        """Into how many parts to cut a batch of `size` samples."""
+        """How many parts to split a batch of `size` samples into."""
         self.limit = self.limit or size
         return -(-size // self.limit)
 
@@ -66,7 +66,7 @@ class Shrinker:
     def until_it_fits(
         self, attempt: Callable[[], Any], undo: Callable[[], None], size: Callable[[], int]
     ) -> Any:
-        """The result of `attempt`, made again after `undo` until memory suffices.
+        """The result of `attempt`, repeated after `undo` until memory suffices.
 
         `size()` is that of the batch, known after an attempt at the latest.
         """
@@ -83,7 +83,7 @@ class Shrinker:
             self.errors.append(failure)
             smallest = smallest or min(self.limit, size()) == 1
             if smallest and again:
-                # It may have been a passing error; and this time it is measured what is missing.
+                # The error may have been transient; this time, measure what is missing.
                 again = False
             else:
                 again = again and not smallest
@@ -111,12 +111,12 @@ class Shrinker:
         now = min(self.limit, size)
         if now > 1 and self.may_split():
             self.limit = now // 2
-            log.warning("out of memory: the step is made again, %d samples at a time", self.limit)
+            log.warning("out of memory: repeating the step, %d samples at a time", self.limit)
             return
         pulled = self.ladder.pull(self.phase, failure, now)
         if pulled:
             log.warning(
-                "out of memory in %s with %d samples at a time: going on with %s",
+                "out of memory in %s with %d samples at a time: continuing with %s",
                 self.phase, now, pulled,
             )  # fmt: skip
             return
@@ -125,7 +125,7 @@ class Shrinker:
             layers = coupled_layers(self._model)
             raise Refused(
                 f"memory ran out ({failure}), and the batch must not be split: {len(layers)} layers in "
-                f"training normalise over it, as {layers[0]}; levers applied: {applied}. Use a smaller "
+                f"training normalize over it, such as {layers[0]}; levers applied: {applied}. Use a smaller "
                 f'{self._option}, or accept other results with coupled="warn".'
             )
         raise CannotFit(

@@ -1,4 +1,4 @@
-"""The largest batch that fits, and the fastest, found with few probes."""
+"""Finds the largest batch that fits, and the fastest, with few trials."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from typing import Any
 import torch
 from torch import nn
 
+from oomph._random_states import RandomStates
 from oomph._training.errors import CannotFit, is_out_of_memory
 from oomph._training.memory_model import MARGIN, Gauge, MemoryModel
 from oomph._training.optimizer_guard import first_line
 from oomph._training.release import clear_error, readable, release_caches
-from oomph._training.step_state import RandomState
 
 STEPS = 3
-"""Whole steps a probe makes: the optimizer's state is there from the second only, and the allocator has
+"""Whole steps per trial: the optimizer's state exists only from the second on, and the allocator has
 settled by the third."""
 
 CREEP = 0.01
-"""A line that promises less than this share more is at its end: what is left is halved instead."""
+"""If the fit promises less than this relative gain, the rest of the interval is halved instead."""
 
 PROBES = 40
-"""More than any search needs; a step function whose memory jumps about must come to an end."""
+"""More trials than any search needs; ends the search if memory varies erratically."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One size that was tried."""
+    """One trial of a size."""
 
     size: int
     fits: bool
     peak: int
-    """The most bytes in tensors; of an attempt that failed, until then."""
+    """Peak bytes in tensors; for a failed trial, until the failure."""
     reserved: int
-    """The most bytes that the allocator held."""
+    """Peak bytes reserved by the allocator."""
     seconds: float
     """Of the last step."""
     error: str = ""
 
     @property
     def per_second(self) -> float:
-        """Samples a second, 0 where it did not fit."""
+        """Samples per second, 0 if it did not fit."""
         return self.size / self.seconds if self.fits and self.seconds else 0.0
 
 
@@ -61,12 +61,12 @@ class BatchSizes:
     base: float
     """Bytes that do not depend on the batch, by the model."""
     per_sample: float
-    """Bytes a sample, by the model."""
+    """Bytes per sample, by the model."""
     probes: list[Probe] = field(repr=False)
     """Every size that was tried, in order."""
 
     def __str__(self) -> str:
-        """A line for people."""
+        """A summary in one line."""
         return (
             f"largest {self.largest}, recommended {self.recommended}, fastest {self.fastest}: "
             f"{readable(self.base)} and {readable(self.per_sample)} a sample, "
@@ -75,7 +75,7 @@ class BatchSizes:
 
 
 class Prober:
-    """Tries batches, and puts everything back: parameters, buffers, optimizer, random states."""
+    """Tries batches, and restores everything: parameters, buffers, optimizer, random states."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Prober:
         self._others = [thing for thing in (scaler, scheduler) if thing is not None]
         device = next(model.parameters()).device if model is not None else _current_device()
         self.gauge = Gauge(device)
-        self._random = RandomState([device])
+        self._random = RandomStates([device])
         self._saved_model = _on_cpu(model.state_dict()) if model is not None else None
         self._saved_optimizer = _on_cpu(optimizer.state_dict()) if optimizer is not None else None
         self._had_state = optimizer is not None and len(optimizer.state) > 0
@@ -102,7 +102,7 @@ class Prober:
     def run(self, make: Callable[[], Any], size: int = 1) -> Probe:
         """Whole steps with `make()`, from an empty cache and the optimizer's state at the start.
 
-        Where state is made, in the first step, decides what holes are left for the second.
+        Where the first step allocates the state determines the holes left for the second.
         """
         self._clear_gradients()
         if self._optimizer is not None and not self._had_state:
@@ -151,7 +151,7 @@ class Prober:
         """Put everything back."""
         self._clear_gradients()
         if self._optimizer is not None:
-            # State made since then would only be overwritten, and would stay.
+            # State created since then would only be overwritten, and would stay.
             self._optimizer.state.clear()
             self._optimizer.load_state_dict(_copied(self._saved_optimizer))
         if self._model is not None and self._saved_model is not None:
@@ -191,20 +191,20 @@ def find_batch_size(
         found = oomph.find_batch_size(step, make_batch, model=model, optimizer=optimizer)
         loader = DataLoader(data, batch_size=found.recommended)
 
-    `make_batch(n)` makes a batch of `n` samples: of the longest ones, as they decide. `step(batch)`
-    is a whole optimizer step. Each size is tried with three of them, from an empty cache; from what two
-    sizes needed the next one is predicted. `model`, `optimizer`, `scaler` and `scheduler` are put
-    back as they were, and so are random states; without `model` and `optimizer` the step's effects
+    `make_batch(n)` makes a batch of the `n` longest samples, since they determine the peak. `step(batch)`
+    is a whole optimizer step. Each size is tried with three steps from an empty cache; the memory of two
+    sizes predicts the next one. `model`, `optimizer`, `scaler`, `scheduler` and random states are
+    restored; without `model` and `optimizer` the step's effects
     stay.
 
-    `maximum` ends the search (it must be given where memory cannot be measured, as on the CPU), sizes
-    are multiples of `multiple_of`, and `tolerance` stops it when the largest size is known to this
-    share; 0 finds it exactly. Raises `CannotFit` if `start` does not fit.
+    `maximum` limits the search (required if memory cannot be measured, as on the CPU). Sizes
+    are multiples of `multiple_of`. `tolerance` is the relative accuracy of the largest size;
+    0 finds it exactly. Raises `CannotFit` if `start` does not fit.
     """
     if start < 1 or multiple_of < 1:
         raise ValueError("start and multiple_of: expected at least 1")
     if maximum is not None and maximum < start:
-        raise ValueError(f"maximum: {maximum} is below the start of {start}")
+        raise ValueError(f"maximum: {maximum} is below start, {start}")
     prober = Prober(step, model, optimizer, scaler, scheduler)
     if not prober.gauge.measures and maximum is None:
         raise ValueError(
@@ -248,20 +248,20 @@ def find_batch_size(
 
 
 def _for_speed(recommended: int, multiple_of: int) -> list[int]:
-    """Sizes worth a try for speed: the recommended one, and the power of two below it."""
+    """Sizes to try for speed: the recommended one, and the power of two below it."""
     power = 1 << (recommended.bit_length() - 1)
     return sorted({recommended, power} if power % multiple_of == 0 else {recommended})
 
 
 class _Search:
-    """Where to look next: two small sizes give a line, the line a guess, guesses a bracket."""
+    """The next size to try: two small sizes give a line, the line a guess, guesses a bracket."""
 
     def __init__(self, start: int, top: int, tolerance: float) -> None:
         self.start = start
         self.good = 0
         self.bad = top + 1
         self._tolerance = tolerance
-        # What tensors need gives the most that may fit, what the allocator holds the least.
+        # Allocated memory gives an upper bound, reserved memory a lower one.
         self.needed = MemoryModel()
         self.held = MemoryModel()
 

@@ -1,4 +1,4 @@
-"""What the blocks of a model save for the backward pass, counted while a step is tried."""
+"""Measures what the blocks of a model save for the backward pass, during an attempt of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oomph._training.memory_model import Gauge
 from oomph.levers._shared.forward import Handle, around_forward
 
 ORDER = 40
-"""Outside of the levers that offload and checkpoint: what these keep off the GPU is not counted."""
+"""Outside the levers that offload and checkpoint: what they keep off the GPU does not count."""
 
 
 _Saved = tuple[torch.Tensor, int]
@@ -20,10 +20,10 @@ _Saved = tuple[torch.Tensor, int]
 
 
 class Survey:
-    """Bytes and seconds of each block's forward, as far as a pass goes.
+    """Bytes and seconds of each block's forward, as far as a pass gets.
 
-    A context manager around one attempt of a step; the attempt may fail. Counted are storages that
-    autograd saves, each once, without parameters and buffers. Each block is waited for.
+    A context manager around one attempt of a step; the attempt may fail. Counts storages that
+    autograd saves, each once, without parameters and buffers. Synchronizes after each block.
     """
 
     def __init__(self, model: nn.Module, blocks: dict[str, nn.Module], gauge: Gauge) -> None:
@@ -45,7 +45,7 @@ class Survey:
         """Whether the model itself is called: a loss function may call its parts."""
 
     def begin_pass(self) -> None:
-        """Another forward pass of the model begins: what the one before saved is gone by now."""
+        """Another forward pass of the model begins: what the previous one saved is freed by now."""
         self.reached.clear()
         self._boundaries.clear()
 
@@ -112,7 +112,7 @@ class Survey:
     def _save(self, tensor: torch.Tensor, seen: dict[int, int]) -> _Saved:
         if tensor.layout is torch.strided and (address := _address(tensor)) not in self._fixed:
             seen[address] = tensor.untyped_storage().nbytes()
-        # Detached: a result that its own node keeps would keep that node, and nothing would go.
+        # Detached: a result that its own node keeps would keep that node alive.
         return tensor.detach(), tensor._version
 
 

@@ -1,4 +1,4 @@
-"""Batches that must not be split: layers and losses that look across samples."""
+"""Finds batches that must not be split: layers and losses that depend on several samples."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from oomph._random_states import RandomStates
 from oomph._training.errors import is_out_of_memory
-from oomph._training.step_state import RandomState
 
 SAMPLES = 4
-"""How many samples the loss is checked with."""
+"""Samples used to check the loss."""
 
 
 def coupled_layers(model: nn.Module) -> list[str]:
@@ -27,14 +27,6 @@ def coupled_layers(model: nn.Module) -> list[str]:
         and not _per_sample(module)
         and (module.training or module.running_mean is None)
     ]
-
-
-def changes_statistics(model: nn.Module) -> bool:
-    """Whether a forward pass in training changes running statistics."""
-    return any(
-        isinstance(module, _BatchNorm) and module.training and module.running_mean is not None
-        for module in model.modules()
-    )
 
 
 def _per_sample(module: nn.Module) -> bool:
@@ -55,15 +47,15 @@ def loss_is_mean(
 ) -> str:
     """Whether the loss of a few samples is the weighted mean of their parts' losses.
 
-    Tried in evaluation mode, so that dropout draws nothing. Returns "" if it is, or a sentence that
-    says what was found. Warns where it could not be tried. `cut(start, stop)` is a part of the
+    Checked in evaluation mode, so that dropout draws nothing. Returns "" if it is, or a sentence that
+    describes the difference. Warns if the check is not possible. `cut(start, stop)` is a part of the
     batch of `size` samples. The caller restores random state and buffers.
     """
     count = min(SAMPLES, size)
     if count < 2:
         return ""
     was_training = [module for module in model.modules() if module.training]
-    before = RandomState(devices)
+    random = RandomStates(devices)
     model.eval()
     try:
         bounds = [(0, count - 1), (count - 1, count)]
@@ -72,18 +64,18 @@ def loss_is_mean(
     except Exception as error:
         if not is_out_of_memory(error):
             warnings.warn(
-                "whether the loss may be computed in parts could not be checked: in evaluation mode "
-                f"it raised {type(error).__name__}: {error}. It is taken to be a mean over samples.",
+                "could not check whether the loss may be computed in parts: in evaluation mode "
+                f"it raised {type(error).__name__}: {error}. Assuming that it is a mean over samples.",
                 stacklevel=2,
             )
         return ""
     finally:
         for module in was_training:
             module.training = True
-    if RandomState(devices) != before:
+    if random.has_drawn():
         warnings.warn(
-            "whether the loss may be computed in parts could not be checked: it draws random "
-            "numbers. It is taken to be a mean over samples.",
+            "could not check whether the loss may be computed in parts: it draws random "
+            "numbers. Assuming that it is a mean over samples.",
             stacklevel=2,
         )
         return ""

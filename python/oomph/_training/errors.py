@@ -24,7 +24,7 @@ _FORMS = re.compile(
             # The runtime and the driver outside PyTorch's allocator: contexts, streams, mappings.
             r"CUDA (driver )?error: out of memory",
             r"CUBLAS_STATUS_ALLOC_FAILED",
-            # cuDNN makes its handle on first use and has no other word for a GPU that is full.
+            # cuDNN creates its handle on first use and has no other error for a full GPU.
             r"CUDNN_STATUS_NOT_INITIALIZED",
             r"CUDNN_STATUS_ALLOC_FAILED",
             r"Not enough memory for workspace",
@@ -40,9 +40,9 @@ _FORMS = re.compile(
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether `error` says that GPU memory ran out, in any of the forms that PyTorch raises.
 
-    Beside `torch.OutOfMemoryError` these are `RuntimeError`s of the CUDA runtime, cuBLAS, cuDNN and
-    NCCL, told by their text. Causes of other errors (`raise X from out_of_memory`) are not looked
-    at: who raises `X` has decided what it is.
+    Besides `torch.OutOfMemoryError` these are `RuntimeError`s of the CUDA runtime, cuBLAS, cuDNN and
+    NCCL, recognized by their text. Causes of other errors (`raise X from out_of_memory`) do not
+    count: the code that raises `X` has decided what it is.
     """
     if isinstance(error, _Own):
         return False
@@ -52,7 +52,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class _Own(RuntimeError):
-    """Errors that must not be taken for ones to retry."""
+    """Errors that must not be retried."""
 
 
 class CannotFit(_Own):
@@ -70,7 +70,7 @@ class CannotFit(_Own):
 class MemoryNotRecovered(CannotFit):
     """After an error, memory stayed allocated that the step did not have before.
 
-    The state is as before the step: save a checkpoint, and go on in a fresh process.
+    The state is as before the step: save a checkpoint, and continue in a new process.
     """
 
 
@@ -79,8 +79,8 @@ class StateLost(_Own):
 
 
 class Refused(_Own):
-    """What was asked for cannot be done exactly; the message says why and what to do instead."""
+    """The request cannot be fulfilled exactly; the message says why and what to do instead."""
 
 
 class PeerFailed(_Own):
-    """Another rank cannot go on; this rank's state is as before the step."""
+    """Another rank cannot continue; this rank's state is as before the step."""

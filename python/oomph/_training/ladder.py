@@ -1,4 +1,4 @@
-"""What to do when even one sample at a time does not fit: levers, in order of cost.
+"""The ladder: levers, in order of cost, for when even one sample at a time does not fit.
 
 A rung is any object with a `name`, `apply(model)` and `undo(model)`; it must not change results
 beyond what its documentation says. A `Ladder` chooses among the levers of `oomph fit`: checkpointing
@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -25,6 +25,7 @@ from oomph._protocol import File, RunDirectory
 from oomph._training.block_survey import Survey
 from oomph._training.errors import is_out_of_memory
 from oomph._training.memory_model import MARGIN, Gauge
+from oomph._training.optimizer_guard import OptimizerGuard
 from oomph._training.release import clear_error, readable, release_caches
 from oomph.levers._shared.base import CannotApply, Lever
 from oomph.levers._shared.blocks import repeated
@@ -32,16 +33,13 @@ from oomph.levers._shared.job import Job, names
 from oomph.levers.checkpoint import is_checkpointed
 from oomph.levers.optimizer_on_cpu import bytes_on_gpu
 
-if TYPE_CHECKING:
-    from oomph._training.optimizer_guard import OptimizerGuard
-
 log = logging.getLogger("oomph")
 
 LINK = 25e9
-"""Bytes a second over the link to the host that slowdowns are told for: 16 lanes of PCI Express 4."""
+"""The link to the host in bytes per second, for estimated slowdowns: 16 lanes of PCI Express 4."""
 
 BACKWARD = 2.0
-"""The time of a backward pass over its forward's, for the same reason."""
+"""The time of a backward pass relative to its forward's, for the same estimates."""
 
 ASKED = re.compile(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -57,18 +55,18 @@ class Rung(Protocol):
     name: str
 
     def apply(self, model: nn.Module) -> None:
-        """Pull the lever; raise `Unsuitable` where the model has nothing to pull it on."""
+        """Apply the lever; raise `Unsuitable` if it has no effect on the model."""
 
     def undo(self, model: nn.Module) -> None:
-        """Leave the model as it was before `apply`."""
+        """Restore the model to its state before `apply`."""
 
 
 class Unsuitable(Exception):
-    """The rung does nothing for this model; the message says why. The next one is tried."""
+    """The rung has no effect on this model; the message says why. The next one is tried."""
 
 
 class ModuleLever:
-    """A lever of `oomph.levers` that works on named modules, pulled in the middle of training."""
+    """A lever of `oomph.levers` for named modules, applied in the middle of training."""
 
     def __init__(self, name: str, modules: Sequence[str]) -> None:
         """`modules` as in plan files: the model's class, then the path (`GPT.blocks.0`)."""
@@ -78,7 +76,7 @@ class ModuleLever:
         self._lever: Lever | None = None
 
     def apply(self, model: nn.Module) -> None:
-        """Step in around the modules' forward."""
+        """Wrap the modules' forward."""
         kind = importlib.import_module(f"oomph.levers.{self.lever_name}").LEVER
         self._lever = lever = kind(modules=self.modules)
         self.job = Job()
@@ -87,7 +85,7 @@ class ModuleLever:
             self.job.meet(model)
         except CannotApply as refusal:
             self.undo(model)
-            raise Unsuitable(refusal.oomph_refusal) from None
+            raise Unsuitable(refusal.message) from None
         if lever.places.missing:
             self.undo(model)
             raise Unsuitable(f"{type(model).__name__} has no {', '.join(lever.places.missing)}")
@@ -122,12 +120,12 @@ class CheckpointBlocks:
         else:
             blocks = _blocks(model)
         if not blocks:
-            raise Unsuitable(f"{type(model).__name__} has no repeated blocks that it could be for")
+            raise Unsuitable(f"{type(model).__name__} has no repeated blocks")
         self._lever = ModuleLever("checkpoint", blocks)
         self._lever.apply(model)
 
     def undo(self, model: nn.Module) -> None:
-        """Take it off again."""
+        """Remove it."""
         if self._lever is not None:
             self._lever.undo(model)
             self._lever = None
@@ -143,7 +141,7 @@ def _blocks(model: nn.Module) -> list[str]:
 
 @dataclass
 class _Next:
-    """A choice: levers in place of those that are applied."""
+    """A choice: levers to replace those that are applied."""
 
     levers: Levers
     saves: int | None
@@ -151,12 +149,12 @@ class _Next:
 
 
 class Ladder:
-    """Chooses what to do when single samples do not fit; one for each `TrainStep` or callback.
+    """Chooses levers when single samples do not fit; one for each `TrainStep` or callback.
 
-    By default from what the failing attempt was measured to save, block by block, against the bytes
-    that were missing: as few blocks are checkpointed as save these, then all, then activations are
-    offloaded to host memory, then the optimizer's state. Results stay the same to the bit (the last
-    one: on the same kernels). Where memory cannot be measured, half of the blocks come first.
+    By default it measures what the failing attempt saves, block by block, and how many bytes
+    were missing. It checkpoints as few blocks as save these, then all, then offloads activations
+    to host memory, then the optimizer's state. Results stay the same to the bit (for the last
+    one: on the same kernels). If memory cannot be measured, half of the blocks come first.
 
     With `record`, the directory of a run of the same script (`oomph run --out DIR train.py`), the
     planner of `oomph fit` chooses: the cheapest levers predicted to save what is missing.
@@ -170,13 +168,15 @@ class Ladder:
         *,
         record: str | os.PathLike[str] | None = None,
     ) -> None:
-        """See the class. Nothing is measured or changed before the first error."""
+        """See the class. Measures and changes nothing before the first error."""
         if rungs is not None and record is not None:
-            raise ValueError("rungs and record: give one of them; the planner chooses by itself")
+            raise ValueError(
+                "rungs and record: pass one of them; with a record the planner chooses"
+            )
         if record is not None and not os.path.isfile(RunDirectory(record).file(File.RECORD)):
             raise ValueError(
                 f"record: expected the directory of a run, with record.json in it, as `oomph run --out "
-                f"DIR train.py` leaves it; found {os.fspath(record)!r}"
+                f"DIR train.py` writes it; found {os.fspath(record)!r}"
             )
         self._own = list(rungs) if rungs is not None else None
         self._record = os.fspath(record) if record is not None else None
@@ -204,14 +204,14 @@ class Ladder:
         guards: Mapping[int, OptimizerGuard],
         margin: float = MARGIN,
     ) -> None:
-        """Work on this model. `guards` are those of its optimizers, which may come later."""
+        """Use this model. `guards` are those of its optimizers, which may come later."""
         self._model, self._gauge, self._guards, self._margin = model, gauge, guards, margin
 
     # ---- around what is tried ----
 
     @contextlib.contextmanager
     def measuring(self, wanted: bool) -> Iterator[None]:
-        """Around an attempt at the smallest size: learn what it saves and how far it comes."""
+        """Wraps an attempt at the smallest size: measures what it saves and how far it gets."""
         if not wanted or self._own is not None:
             yield
             return
@@ -248,7 +248,7 @@ class Ladder:
     # ---- choosing ----
 
     def pull(self, where: str, text: str, samples: int) -> str:
-        """Pull the next rung after an error; what it is, in words, or "" if there is none left.
+        """Apply the next rung after an error; returns its description, or "" if none is left.
 
         `where`: forward, backward, …; `text` of the error; `samples` that go through at once.
         """
@@ -281,20 +281,18 @@ class Ladder:
         return ""
 
     def refused(self, refusal: CannotApply) -> None:
-        """A lever found out in the middle of a step that it cannot do this; it is taken off.
+        """A lever failed in the middle of a step; remove it.
 
         Raises `refusal` where the lever is not one of this ladder.
         """
-        # It says its name.
-        lever = next((name for name in self._active if name in refusal.oomph_refusal), None)
-        if lever is None:
+        if refusal.lever not in self._active:
             raise refusal
-        log.info("%s", refusal.oomph_refusal)
-        self._forbidden.add(lever)
-        self._become({name: m for name, m in self._levers.items() if name != lever})
+        log.info("%s", refusal.message)
+        self._forbidden.add(refusal.lever)
+        self._become({name: m for name, m in self._levers.items() if name != refusal.lever})
 
     def rescue(self, failure: str) -> bool:
-        """The optimizer's step does not fit in any way: its state can go to the CPU."""
+        """The optimizer's step does not fit in any way: offload its state to the CPU."""
         if self._own is not None or "optimizer_on_cpu" in {*self._levers, *self._forbidden}:
             return False
         if self._gauge.device.type != "cuda":
@@ -306,7 +304,7 @@ class Ladder:
             log.info("%s", problem)
             return False
         log.warning(
-            "out of memory in the optimizer's step (%s): going on with optimizer_on_cpu (saves %s; %s)",
+            "out of memory in the optimizer's step (%s): continuing with optimizer_on_cpu (saves %s; %s)",
             failure,
             readable(size),
             _over_link(size),
@@ -314,7 +312,7 @@ class Ladder:
         return True
 
     def _missing(self, where: str, text: str) -> int | None:
-        """Bytes that the failed attempt would have needed beyond what there is, at least."""
+        """Bytes that the failed attempt lacked, at least."""
         if not self._gauge.measures or self._survey is None:
             return None
         found = ASKED.search(text)
@@ -328,9 +326,9 @@ class Ladder:
                 for name in repeated(self._model)
                 if name not in self._survey.reached
             )
-        # State that the first step makes is there in the second.
+        # State that the first step creates exists in the second.
         coming = sum(guard.coming() for guard in self._guards.values())
-        # At least what was asked for: it may not have been there in one piece.
+        # At least the requested size, which may not have been available in one piece.
         return int(max(self._peak + asked + coming - room, asked) + rest)
 
     def _saved_inside(self, name: str) -> int:
@@ -359,7 +357,7 @@ class Ladder:
                 sorted(self._forbidden),
             )  # fmt: skip
         except ValueError as problem:
-            log.warning("the record cannot be planned from: %s; going by what is measured", problem)
+            log.warning("cannot plan from the record: %s; using measurements instead", problem)
             self._record = None
             return None
         if answer is None:
@@ -369,7 +367,7 @@ class Ladder:
         unknown = {m for modules in levers.values() for m in modules} - set(names(self._model))
         if unknown:
             log.warning(
-                "the record is of another model: this %s has no %s; going by what is measured",
+                "the record is of another model: this %s has no %s; using measurements instead",
                 type(self._model).__name__, ", ".join(sorted(unknown)[:3]),
             )  # fmt: skip
             self._record = None
@@ -389,7 +387,7 @@ class Ladder:
         if missing is None:
             count = count if done else (count + 1) // 2
         else:
-            # Not one by one, should the figures be too low.
+            # Not one by one, in case the figures are too low.
             least = 1 if not done else (count + 3) // 4
             saved = 0
             for number, name in enumerate(rest, 1):
@@ -448,7 +446,7 @@ class Ladder:
             bytes_on_gpu(guard.optimizer) or int(guard.coming()) for guard in self._guards.values()
         )
 
-    # ---- pulling ----
+    # ---- applying ----
 
     def _become(self, levers: Levers) -> list[str]:
         """Apply these levers and no others; the names of those that were not applied before.
@@ -485,7 +483,7 @@ class Ladder:
             for guard in self._guards.values():
                 guard.offload()
         except CannotApply as refusal:
-            raise Unsuitable(refusal.oomph_refusal) from None
+            raise Unsuitable(refusal.message) from None
         except RuntimeError as error:  # host memory that can be pinned may be short, too
             if not is_out_of_memory(error):
                 raise
@@ -502,7 +500,7 @@ class Ladder:
         return _as_plan(self._levers)
 
     def load(self, state: Sequence[Any]) -> None:
-        """Pull the rungs that another process had pulled."""
+        """Apply the rungs that another process had applied."""
         for entry in state:
             if isinstance(entry, str):
                 for rung in [rung for rung in self._own or () if rung.name == entry]:
@@ -515,7 +513,7 @@ class Ladder:
                 try:
                     self._become({**self._levers, entry["name"]: entry.get("modules", [])})
                 except Unsuitable as problem:
-                    log.warning("a rung of the checkpoint cannot be pulled again: %s", problem)
+                    log.warning("a rung of the checkpoint cannot be applied again: %s", problem)
 
 
 def _as_plan(levers: Levers) -> list[dict[str, Any]]:
@@ -527,7 +525,7 @@ def _as_plan(levers: Levers) -> list[dict[str, Any]]:
 
 def _over_link(size: int) -> str:
     """What moving `size` bytes to the host and back costs, at most: other work may hide it."""
-    return f"at most {2e3 * size / LINK:.0f} ms a step at {LINK / 1e9:.0f} GB/s"
+    return f"at most {2e3 * size / LINK:.0f} ms per step at {LINK / 1e9:.0f} GB/s"
 
 
 def places(modules: Sequence[str]) -> str:

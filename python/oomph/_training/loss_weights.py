@@ -1,4 +1,4 @@
-"""What a loss is a mean over: the weights that make micro-batches add up to the whole batch."""
+"""The units that a loss averages over: the weights that make micro-batches add up to the whole batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 Weight = Callable[[Any], "float | torch.Tensor"]
-"""The weight of a micro-batch: how many units its loss is the mean of."""
+"""The weight of a micro-batch: the number of units its loss averages over."""
 
 
 def samples(batch: Any) -> float:

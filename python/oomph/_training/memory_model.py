@@ -1,4 +1,4 @@
-"""Measured memory: what the allocator holds, and a line through what micro-batches needed."""
+"""Measures the allocator's memory, and fits a line through the memory of micro-batches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ OBSERVATIONS = 32
 class MemoryModel:
     """Bytes as a line of units (samples, tokens, elements): `base + slope x units`.
 
-    The line lies on or above what was seen near it: its intercept is raised until no kept
-    observation is above the line.
+    The line is an upper bound of the kept observations: its intercept is raised until no
+    observation is above it.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,6 @@ class MemoryModel:
         """Different sizes seen."""
         return len(self._seen)
 
-    @property
-    def largest_seen(self) -> float:
-        """The largest size observed, 0 without observations."""
-        return max(self._seen, default=0.0)
-
     def observe(self, units: float, peak: float) -> None:
         """`units` needed `peak` bytes. The newest observation of a size counts."""
         self._seen.pop(units, None)
@@ -51,7 +46,7 @@ class MemoryModel:
     def _fit(self) -> None:
         points = list(self._seen.items())
         if len(points) == 1:
-            # Through the origin: at worst too careful above the point.
+            # Through the origin: at worst too conservative above the point.
             units, peak = points[0]
             self.base, self.slope = 0.0, peak / units if units else 0.0
             return
@@ -74,7 +69,7 @@ class MemoryModel:
         return max(0.0, (capacity - self.base) / self.slope)
 
     def clear(self) -> None:
-        """Forget everything: the job is another one now."""
+        """Forget everything: the job has changed."""
         self._seen.clear()
         self.base = self.slope = 0.0
 
@@ -115,7 +110,7 @@ class Gauge:
         return self._stat("reserved_bytes", "peak")
 
     def retries(self) -> int:
-        """How often the allocator had to give back its cache to serve a request: thrashing."""
+        """How often the allocator had to empty its cache to serve a request: thrashing."""
         if not self.measures:
             return 0
         return int(torch.cuda.memory_stats_as_nested_dict(self.device).get("num_alloc_retries", 0))
@@ -141,12 +136,12 @@ class Gauge:
             self._start = self._pools("current")
 
     def peaks_above_start(self) -> tuple[int, int]:
-        """Bytes of the peaks since `begin` above what was there then: large and small blocks."""
+        """Peak bytes since `begin` above those at `begin`: large and small blocks."""
         large, small = self._pools("peak")
         return max(0, large - self._start[0]), max(0, small - self._start[1])
 
     def usable(self) -> int:
-        """Bytes that tensors can have in all: what the allocator holds and what is free."""
+        """Total bytes available to tensors: reserved and free."""
         if not self.measures:
             return 0
         free, total = torch.cuda.mem_get_info(self.device)
@@ -157,9 +152,9 @@ class Gauge:
         return limit
 
     def reserve(self, large: int, small: int = 0) -> bool:
-        """Have memory in the allocator's cache: `large` bytes in one piece, `small` in small blocks.
+        """Fill the allocator's cache: `large` bytes in one piece, `small` in small blocks.
 
-        False if it is not to be had.
+        Returns False if the memory is not available.
         """
         if not self.measures:
             return True

@@ -11,12 +11,12 @@ from typing import Any
 from oomph._oomph import pack
 
 WINDOW = 50_000
-"""Samples that are sorted by length together: many batches' worth, so that the order stays random."""
+"""Number of samples to sort by length together: many batches' worth, so that the order stays random."""
 
 UNLIMITED = 2**31
 
 VERIFICATIONS = 8
-"""How often a measured budget is tried and lowered."""
+"""How often to try and lower a measured budget."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SampleCost:
 
 
 class MemoryBatchSampler:
-    """A batch sampler for `DataLoader`: as many samples a batch as a budget allows.
+    """A batch sampler for `DataLoader`: as many samples per batch as a budget allows.
 
     ::
 
@@ -45,23 +45,23 @@ class MemoryBatchSampler:
 
     With a measured cost the budget is bytes: see `measure_sample_cost`.
 
-    Samples of like length come together, in shuffled batches; every sample is in exactly one batch
-    of an epoch. Each rank gets the same number of batches, and batches of like cost in the same step:
-    where the number of batches is no multiple of the ranks, some are cut in two (in the rare case
-    that there is none to cut, fewer than `ranks` samples are left out). The same seed and epoch give
-    the same batches everywhere; `state_dict` keeps the place in an epoch.
+    Groups samples of similar length, in shuffled batches; every sample is in exactly one batch
+    of an epoch. Each rank gets the same number of batches, and batches of similar cost in the same step:
+    if the number of batches is not a multiple of the ranks, some are split in two (in the rare case
+    that none can be split, fewer than `ranks` samples are omitted). The same seed and epoch give
+    the same batches everywhere; `state_dict` stores the position in an epoch.
 
     Parameters
     ----------
     lengths : the length of each sample: a list, a NumPy array, a tensor; below 2^32.
-    budget : the most that a batch may cost, base included.
-    cost : what a batch costs; by default its padded length, so that the budget is in tokens.
+    budget : the maximum cost of a batch, including the base.
+    cost : the cost of a batch; by default its padded length, so that the budget is in tokens.
     max_samples : the most samples in a batch.
-    shuffle, seed : whether and by what to shuffle. `set_epoch` gives another order.
-    largest_first : begin with the costliest batches: memory runs out in the first step or never.
-    rank, ranks : which of how many; by default those of `torch.distributed`.
-    oversize : a sample above the budget raises ("error"), gets a batch of its own ("single"), or is
-        left out ("drop").
+    shuffle, seed : whether to shuffle, and the seed. `set_epoch` changes the order.
+    largest_first : start with the costliest batches, so that memory runs out in the first step or never.
+    rank, ranks : this rank and the world size; by default those of `torch.distributed`.
+    oversize : a sample above the budget raises ("error"), gets its own batch ("single"), or is
+    omitted ("drop").
     window : samples to sort by length at a time; 0 for all.
     """
 
@@ -80,7 +80,7 @@ class MemoryBatchSampler:
         oversize: str = "error",
         window: int = WINDOW,
     ) -> None:
-        """See the class. Raises `ValueError` for what cannot be packed, naming the sample."""
+        """See the class. Raises `ValueError` for samples that cannot be packed."""
         self._lengths = _as_array(lengths)
         self.cost = cost or SampleCost()
         if oversize not in ("error", "single", "drop"):
@@ -114,30 +114,30 @@ class MemoryBatchSampler:
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """Batches of this rank in this epoch, also those already given."""
+        """Batches of this rank in this epoch, including those already yielded."""
         return len(self._batches()[1]) // self._ranks
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's batches, from where `state_dict` stood; afterwards the epoch is over."""
+        """This rank's batches, from the position of `state_dict`; afterwards the epoch is over."""
         samples, ends = self._batches()
         kept = self._kept()
         for step in range(self._position, len(ends) // self._ranks):
             at = step * self._ranks + self._rank
             chosen = samples[ends[at - 1] if at else 0 : ends[at]].tolist()
-            # Before the batch is given: a checkpoint made while it is used counts it as done.
+            # Before yielding: a checkpoint made during the batch counts it as done.
             self._position = step + 1
             yield chosen if kept is None else [kept[index] for index in chosen]
         self._position = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the epoch. With workers, a loader is ahead of training by what it fetched."""
+        """The position in the epoch. With workers, a loader is ahead of training by what it prefetched."""
         return dict(
             epoch=self._epoch, position=self._position, seed=self._seed, ranks=self._ranks,
             samples=len(self._lengths),
         )  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved place. Seed, ranks and samples must be the same."""
+        """Continue from a saved position. Seed, ranks and samples must be the same."""
         for name, own in (
             ("seed", self._seed),
             ("ranks", self._ranks),
@@ -145,7 +145,7 @@ class MemoryBatchSampler:
         ):
             if state[name] != own:
                 raise ValueError(
-                    f"the saved place is of other batches: {name} was {state[name]}, is {own}"
+                    f"the saved position is of other batches: {name} was {state[name]}, is {own}"
                 )
         self._epoch, self._position = int(state["epoch"]), int(state["position"])
 
@@ -171,7 +171,7 @@ class MemoryBatchSampler:
         return [index for index, length in enumerate(self._lengths) if length > longest]
 
     def _kept(self) -> Sequence[int] | None:
-        """The samples that are packed, where some are left out."""
+        """The samples that are packed, if some are omitted."""
         if self._oversize != "drop" or not self._alone:
             return None
         if not hasattr(self, "_kept_samples"):
@@ -261,8 +261,8 @@ def measure_sample_cost(
         sampler = oomph.MemoryBatchSampler(lengths, budget, cost=cost)
 
     `make_batch(count, length)` makes a batch of samples of one length; `step(batch)` is a whole
-    optimizer step. Lengths up to `longest` are tried, by three steps each; `model` and `optimizer` are
-    put back as they were. The budget leaves the usual margin.
+    optimizer step. It tries lengths up to `longest` with three steps each, and restores `model` and
+    `optimizer`. The budget leaves the usual margin.
     """
     from oomph._training.batch_size_finder import Prober
     from oomph._training.memory_model import MARGIN
@@ -272,15 +272,15 @@ def measure_sample_cost(
     def measure(count: int, length: int) -> float:
         """Bytes at the peak, 0 if it does not fit."""
         probe = prober.run(lambda: make_batch(count, length))
-        # What the allocator held: holes are as real as tensors.
+        # Reserved memory, since holes count too.
         return float(probe.reserved) if probe.fits else 0.0
 
     half, quarter = max(1, longest // 2), max(1, longest // 4)
     try:
         if not prober.gauge.measures:
             raise ValueError(f"memory cannot be measured on {prober.gauge.device}")
-        # What does not depend on the batch, such as the optimizer's step, hides what does: go up
-        # until the batch decides.
+        # Memory that does not depend on the batch, such as the optimizer's step, may hide the batch's: increase
+        # the batch until it determines the peak.
         floor = measure(1, quarter)
         count, peak = 1, measure(1, longest)
         if not peak:
@@ -300,7 +300,7 @@ def measure_sample_cost(
         telling = [point for point in points if point[2] > 1.2 * floor]
         cost = _fit(telling if len(telling) > 2 else points)
         budget = prober.gauge.usable() * (1 - MARGIN)
-        # The allocator's holes follow no line: what is promised is the largest batch that was tried.
+        # The allocator's holes are not linear, so promise only the largest batch that was tried.
         for _ in range(VERIFICATIONS):
             number = int((budget - cost.base) / (cost.batch(1, longest) - cost.base))
             if number < 2:

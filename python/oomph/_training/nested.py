@@ -1,8 +1,8 @@
-"""Batches of any nested structure: how many samples, how large, and a part of one.
+"""Batches of any nested structure: their number of samples, their size, and parts of them.
 
-A leaf belongs to the batch dimension if its first dimension is the number of samples. Lists come in
-two kinds: fields (`[inputs, targets]`, what a DataLoader yields) and samples of unlike shape
-(`[image, image, …]`); the number of samples that fits all leaves decides.
+A leaf has a batch dimension if its first dimension is the number of samples. There are two kinds of
+lists: fields (`[inputs, targets]`, what a DataLoader yields) and samples of different shapes
+(`[image, image, …]`); the number of samples that is consistent with all leaves decides.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _rebuild(value: Any, each: Callable[[Any], Any]) -> Any:
 
 
 def _sizes(value: Any, top: bool) -> set[int] | None:
-    """Numbers of samples that `value` can stand for; None if it says nothing about them."""
+    """Possible numbers of samples of `value`; None if it says nothing about them."""
     if _is_array(value):
         if isinstance(value, torch.Tensor) and value.is_nested:
             raise BatchError(
@@ -123,23 +123,23 @@ def batch_size(batch: Any) -> int:
     if isinstance(batch, list) and _look_alike(batch):
         raise BatchError(
             f"{_describe(batch)} may be fields or samples of the batch. Put fields into a tuple or "
-            "dict, or pass `samples=` and `part=` to say how it is cut."
+            "dict, or pass `samples=` and `part=` to say how to split it."
         )
     if not sizes:
         raise BatchError(
-            "the number of samples could not be told: expected tensors with one common first "
-            f"dimension, found {_describe(batch)}. Pass `samples=` and `part=` to cut it yourself."
+            "cannot determine the number of samples: expected tensors with one common first "
+            f"dimension, found {_describe(batch)}. Pass `samples=` and `part=` to split it yourself."
         )
     if len(sizes) == 1:
         return next(iter(sizes))
-    # A plain tensor knows best; among lists, the one that all have in common is left here.
+    # A plain tensor is decisive; among lists, the number that all have in common remains.
     certain = {int(t.shape[0]) for t in _top_tensors(batch) if t.ndim} & sizes
     certain = certain - {1} or certain
     if len(certain) == 1:
         return next(iter(certain))
     raise BatchError(
         f"the number of samples may be any of {sorted(sizes)} in {_describe(batch)}. "
-        "Pass `samples=` and `part=` to say how it is cut."
+        "Pass `samples=` and `part=` to say how to split it."
     )
 
 
@@ -177,8 +177,8 @@ def _part(value: Any, start: int, stop: int, size: int, where: str, top: bool) -
             return value
         if value.shape[0] != size:
             raise BatchError(
-                f"{where} has first dimension {value.shape[0]} where the batch has {size} samples. "
-                "Let the loss function hold what is not part of the batch, or pass `part=`."
+                f"{where} has first dimension {value.shape[0]}, but the batch has {size} samples. "
+                "Keep what is not part of the batch in the loss function, or pass `part=`."
             )
         return value[start:stop]
     if isinstance(value, list) and len(value) == size and (not top or _is_samples(value, size)):

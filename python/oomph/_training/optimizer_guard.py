@@ -1,16 +1,16 @@
-"""An optimizer step that either happens or does not, whatever allocation fails in it.
+"""An atomic optimizer step: it happens completely or not at all, whatever allocation fails.
 
 `optimizer.step` changes parameters and moments in place while it allocates: an error in the middle
-leaves them half updated. Three ways keep that from happening:
+leaves them half updated. Four mechanisms prevent that:
 
-- *journal*: copy what the step may change to the CPU first, and put it back after an error. Used
-  for the first step, which makes the state, and whenever the next way cannot be.
-- *reserve*: a step's own need is the same each time, so it is measured once. Before each later step
-  a block of that size is taken from the allocator and given back to its cache: a failure comes
-  there, where nothing has changed yet, and the step itself finds its memory in the cache.
+- *journal*: copy what the step may change to the CPU first, and restore it after an error. Used
+  for the first step, which creates the state, and whenever the next mechanism is unavailable.
+- *reserve*: a step needs the same memory each time, so it is measured once. Before each later step
+  a block of that size is allocated and returned to the cache: a failure happens
+  there, before anything has changed, and the step itself finds its memory in the cache.
 - *chunks*: after an error, step the parameters in groups, so that the temporaries of multi-tensor
-  optimizers are as large as a group's. Each parameter's update is the same to the bit.
-- *offload*: where not even single parameters can be stepped, `rescue` may call `offload`, which keeps
+  optimizers are only as large as a group's. Each parameter's update is the same to the bit.
+- *offload*: if not even single parameters can be stepped, `rescue` may call `offload`, which keeps
   the state in host memory (`oomph.levers.optimizer_on_cpu`).
 """
 
@@ -28,21 +28,21 @@ from oomph._training.release import clear_error, release_caches
 from oomph.levers.optimizer_on_cpu import OptimizerOnCpu
 
 CHUNKS = (1, 4, 16, 64, 256)
-"""Into how many groups of parameters a step is cut, in turn, before each parameter goes alone."""
+"""Numbers of parameter groups to try in turn, before each parameter steps alone."""
 
 RESERVE_MARGIN = 1.25
-"""The reserve is a step's measured need times this: the allocator may cut it up unluckily."""
+"""The reserve is a step's measured need times this factor, since the allocator may fragment it."""
 
 
 class OptimizerGuard:
-    """Steps `optimizer` (of `torch.optim` or alike); see the module's text.
+    """Steps `optimizer` (of `torch.optim` or similar); see the module's docstring.
 
     `protect`: "auto" as described; "always" journals each step, which costs a copy of parameters
-    and state to the CPU a step; "never" just steps.
+    and state to the CPU per step; "never" only steps.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, gauge: Gauge, protect: str) -> None:
-        """Nothing is measured yet."""
+        """Measures nothing yet."""
         if protect not in ("auto", "always", "never"):
             raise ValueError(f'protect: expected "auto", "always" or "never"; found {protect!r}')
         if isinstance(optimizer, torch.optim.LBFGS):
@@ -53,7 +53,7 @@ class OptimizerGuard:
         self.optimizer = optimizer
         self._gauge = gauge
         self._protect = protect
-        # Others may count their steps for all parameters at once.
+        # Other optimizers may count steps for all parameters together.
         self._divisible = type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
         self._chunks = 1
         # Bytes that a step takes from the pools of large and small blocks; None before the first.
@@ -61,13 +61,13 @@ class OptimizerGuard:
         self._settled = False
         self._streamed: Callable[[], Any] | None = None
         self.rescue: Callable[[str], bool] | None = None
-        """Asked, with the error's text, when a step does not fit in any way: True to try again."""
+        """Called with the error's text when a step does not fit in any way; returns True to try again."""
 
     def step(self, how: Callable[[], Any]) -> None:
         """Make the step by calling `how`, the optimizer's own method.
 
-        Raises `CannotFit`, with everything as before, where not even single parameters can be
-        stepped, and `StateLost` where an error came although memory had been reserved.
+        Raises `CannotFit`, with everything as before, if not even single parameters can be
+        stepped, and `StateLost` if an error occurred although memory had been reserved.
         """
         how = self._streamed or how
         if self._protect == "never" or (self._protect == "auto" and not self._gauge.measures):
@@ -84,12 +84,12 @@ class OptimizerGuard:
                 self._gauge.begin()
             failure = self._attempt(how, self._chunks)
             if not failure and not self._settled:
-                # The step that made the state needed more than those that follow, by the state.
+                # The step that created the state needed that much more than those that follow.
                 self._need, self._settled = self._gauge.peaks_above_start(), True
             if failure:
                 raise StateLost(
                     "memory ran out inside optimizer.step although its memory had been reserved: "
-                    f"{failure} Another process may have taken them. Parameters may be partly "
+                    f"{failure} Another process may have taken it. Parameters may be partly "
                     "updated. Restart from a checkpoint."
                 )
             return
@@ -109,7 +109,7 @@ class OptimizerGuard:
         return state_bytes_per_element(self.optimizer) * count
 
     def offload(self) -> None:
-        """Keep the optimizer's state in host memory from now on, there for its step only.
+        """Keep the optimizer's state in host memory from now on, except during its step.
 
         Raises `CannotApply` for optimizers whose update of a parameter may depend on others.
         """
@@ -135,13 +135,13 @@ class OptimizerGuard:
         journal = self._write_journal()
         failure = self._in_groups(how, journal)
         if failure and self.rescue is not None and self.rescue(failure):
-            # What was sent to the host is other tensors than those of the journal.
+            # The tensors sent to the host are not those of the journal.
             journal = self._write_journal()
             failure = self._in_groups(self._streamed or how, journal)
         if not failure:
             return
         raise CannotFit(
-            f"the optimizer's step does not fit: {failure} Its state and temporaries are what is too "
+            f"the optimizer's step does not fit: {failure} Its state and temporaries are too "
             "large; an 8-bit or offloaded optimizer, or sharding, makes them smaller.",
             failure,
         )
@@ -176,7 +176,7 @@ class OptimizerGuard:
         if not self._divisible or self._streamed is not None:
             return [1, 1]
         count = sum(1 for _ in _stepped(self.optimizer))
-        # The first size twice: the error may have been a passing one.
+        # Try the first size twice: the error may have been transient.
         sizes = [self._chunks, *(n for n in CHUNKS if self._chunks <= n < count)]
         return [*sizes, count] if count > 1 else [1, 1]
 
@@ -210,7 +210,7 @@ def _stepped(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _in_turn(optimizer: torch.optim.Optimizer, chunks: int) -> Iterator[None]:
-    """Lets one group of parameters after another be the only one with gradients."""
+    """Iterates over groups of parameters; only the current group has gradients."""
     parameters = list(_stepped(optimizer))
     gradients = [p.grad for p in parameters]
     size = -(-len(parameters) // chunks)
@@ -278,8 +278,8 @@ def _save(value: Any) -> Any:
 def state_bytes_per_element(optimizer: torch.optim.Optimizer) -> float:
     """Bytes of state that a step of this optimizer makes for each element of a parameter.
 
-    Measured: an optimizer of the same kind and settings steps a small parameter on the CPU. Zero
-    where that cannot be done.
+    Measured with an optimizer of the same class and settings that steps a small parameter on the CPU. Zero
+    if that is not possible.
     """
     try:
         probe = torch.nn.Parameter(torch.zeros(64, 64))

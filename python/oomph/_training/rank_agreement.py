@@ -1,8 +1,8 @@
-"""Ranks that agree: whether a step went well everywhere, before anybody waits for anybody.
+"""Lets ranks agree whether a step succeeded everywhere, before any rank waits for another.
 
 Under DistributedDataParallel, collectives run inside backward: a rank that fails there leaves the
-others waiting. So backward runs without them (`no_sync`), the ranks tell each other how it went
-over a group of their own on the CPU, and only then are gradients averaged, in place: from the
+others waiting. So backward runs without them (`no_sync`), the ranks exchange their results
+over their own process group on the CPU, and only then are gradients averaged, in place: from the
 agreement to the end of the averaging nothing is allocated.
 """
 
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from oomph._training.errors import PeerFailed, Refused
 
 FINE, FAILED, GONE = 0, 1, 2
-"""How a rank's attempt went; the worst is everybody's."""
+"""The result of a rank's attempt; the worst counts for all."""
 
 
 def check_parallelism(model: nn.Module, retry: bool) -> None:
@@ -56,7 +56,7 @@ def check_parallelism(model: nn.Module, retry: bool) -> None:
 
 
 class Ranks:
-    """The agreement of one rank with the others. Alone, everything is agreed at once."""
+    """The agreement of one rank with the others; a single rank agrees at once."""
 
     def __init__(
         self, model: nn.Module, parameters: Sequence[nn.Parameter], timeout: float
@@ -92,7 +92,7 @@ class Ranks:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to agree with."""
+        """Whether there is no other rank."""
         return self._ddp is None
 
     def without_collectives(self) -> AbstractContextManager[None]:
@@ -101,7 +101,7 @@ class Ranks:
 
     @torch.no_grad()
     def share_buffers(self) -> None:
-        """Everybody gets the first rank's buffers, as DistributedDataParallel does in forward."""
+        """Broadcast the first rank's buffers, as DistributedDataParallel does in forward."""
         if self._ddp is None or not self._ddp.broadcast_buffers:
             return
         for buffer in self._ddp.module.buffers():
@@ -139,7 +139,7 @@ class Ranks:
 
     @torch.no_grad()
     def complete_gradients(self) -> None:
-        """Zeros where this rank has no gradient and another may have: while errors are allowed."""
+        """Allocate zeros where only another rank may have a gradient, while errors are still allowed."""
         if self._ddp is None:
             return
         self._used = torch.tensor([p.grad is not None for p in self._parameters]).to(torch.uint8)
@@ -149,7 +149,7 @@ class Ranks:
 
     @torch.no_grad()
     def average_gradients(self) -> None:
-        """Average gradients over ranks, in place. What no rank has used has none afterwards."""
+        """Average gradients over ranks, in place. Parameters that no rank used have none afterwards."""
         if self._ddp is None:
             return
         dist.all_reduce(self._used, op=dist.ReduceOp.MAX, group=self._group)
@@ -166,7 +166,7 @@ class Ranks:
             item.wait()
 
     def leave(self) -> None:
-        """Tell the others, at their next agreement, that this rank cannot go on."""
+        """Tell the others, at their next agreement, that this rank cannot continue."""
         if self._group is not None:
             # They may have come to their end already.
             with contextlib.suppress(PeerFailed):

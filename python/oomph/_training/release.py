@@ -1,4 +1,4 @@
-"""Giving GPU memory back: references in tracebacks and notebooks, the collector, caches."""
+"""Releases GPU memory: references in tracebacks and notebooks, garbage, caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 @dataclass(frozen=True)
 class Freed:
-    """What `free` gave back, in bytes, summed over GPUs."""
+    """What `free` released, in bytes, summed over GPUs."""
 
     tensors: int
     """Bytes of tensors that nothing refers to any more."""
@@ -26,9 +26,9 @@ class Freed:
     """Bytes that the allocator still holds."""
 
     def __str__(self) -> str:
-        """One line for people."""
+        """A summary in one line."""
         return (
-            f"freed {readable(self.tensors)} of tensors; {readable(self.cache)} went back to the "
+            f"freed {readable(self.tensors)} of tensors; {readable(self.cache)} returned to the "
             f"GPU; {readable(self.still_allocated)} are still in use"
         )
 
@@ -43,18 +43,18 @@ def readable(size: float) -> str:
 
 
 def free() -> Freed:
-    """Give back all GPU memory that nothing needs, and say how much it was.
+    """Release all unused GPU memory, and say how much it was.
 
     Drops what keeps tensors alive after an error: the last traceback and its frames' variables
-    (also IPython's), and the outputs that a notebook keeps (`_`, `__`, `Out`); collects garbage;
-    empties the allocator's caches, cuBLAS's work spaces and cuFFT's plans. Variables of yours stay:
-    `del model, optimizer` first. Cached blocks are quick to use again, so calling this in every step
-    only slows a job.
+    (also IPython's), and the outputs that a notebook keeps (`_`, `__`, `Out`). Collects garbage, and
+    empties the allocator's caches, cuBLAS's workspaces and cuFFT's plans. Your own variables stay:
+    `del model, optimizer` first. Reusing cached blocks is fast, so calling this in every step
+    only slows a job down.
     """
     before = _totals()
     _forget_tracebacks()
     _forget_notebook_outputs()
-    for _ in range(3):  # finalizers may set more free
+    for _ in range(3):  # finalizers may free more
         if not gc.collect():
             break
     release_caches()
@@ -68,7 +68,7 @@ def free() -> Freed:
 
 
 def release_caches() -> None:
-    """Collect garbage and give cached blocks back; work spaces too. References stay."""
+    """Collect garbage and release cached blocks and workspaces. References stay."""
     gc.collect()
     torch.clear_autocast_cache()
     if not torch.cuda.is_initialized():
@@ -93,7 +93,7 @@ def _totals() -> tuple[int, int]:
 
 
 def _forget_tracebacks() -> None:
-    """Empty the frames of the last uncaught error; a debugger has nothing to look at after this."""
+    """Empty the frames of the last uncaught error; a debugger cannot inspect them afterwards."""
     for name in ("last_exc", "last_value"):
         error = getattr(sys, name, None)
         if isinstance(error, BaseException):

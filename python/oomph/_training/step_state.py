@@ -1,58 +1,19 @@
-"""What a step may change before the optimizer: saved at its beginning, put back for a retry.
+"""Saves what a step may change before the optimizer, and restores it for a retry.
 
 Random states, buffers (BatchNorm's statistics), the loss scaler and gradients. Parameters and
-optimizer state change in `optimizer.step` only: see `guard.py`.
+optimizer state change in `optimizer.step` only: see `optimizer_guard.py`.
 """
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from oomph._random_states import RandomStates
 from oomph._training.errors import is_out_of_memory
-
-
-class RandomState:
-    """The states of Python's, NumPy's and torch's generators, and of those named."""
-
-    def __init__(self, devices: Iterable[torch.device], generators: Sequence[Any] = ()) -> None:
-        """Save the states now. No device is waited for: a CUDA generator's state is on the host."""
-        self._python = random.getstate()
-        numpy = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None else None
-        self._cpu = torch.get_rng_state()
-        self._cuda = [
-            (device, torch.cuda.get_rng_state(device))
-            for device in devices
-            if device.type == "cuda"
-        ]
-        self._own = [(generator, generator.get_state()) for generator in generators]
-
-    def restore(self) -> None:
-        """Go back to the saved states."""
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
-        torch.set_rng_state(self._cpu)
-        for device, state in self._cuda:
-            torch.cuda.set_rng_state(state, device)
-        for generator, state in self._own:
-            generator.set_state(state)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether torch's generators stand where they did."""
-        if not isinstance(other, RandomState):
-            return NotImplemented
-        return torch.equal(self._cpu, other._cpu) and all(
-            torch.equal(a, b) for (_, a), (_, b) in zip(self._cuda, other._cuda, strict=True)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class Buffers:
@@ -67,7 +28,7 @@ class Buffers:
 
     @torch.no_grad()
     def save(self) -> None:
-        """Copy all buffers. Allocates only when the buffers are others than the last time."""
+        """Copy all buffers. Allocates only if the buffers have changed since the last time."""
         owners = [
             (module, name, buffer)
             for module in self._model.modules()
@@ -88,7 +49,7 @@ class Buffers:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put the saved contents back into the same tensors, and the tensors into their modules."""
+        """Restore the saved contents into the same tensors, and the tensors into their modules."""
         for module, name, buffer in self._owners:
             module._buffers[name] = buffer
         for original, copy in zip(self._originals, self._copies, strict=True):
@@ -127,7 +88,7 @@ class ScalerState:
 
 
 class StepState:
-    """All of it for one step. Gradients are cleared at the beginning and by `restore`."""
+    """The whole state for one step. Gradients are cleared at the start and by `restore`."""
 
     def __init__(
         self,
@@ -142,12 +103,12 @@ class StepState:
         self._scaler = scaler
         self._generators = generators
         self._buffers = Buffers(model)
-        self._random: RandomState | None = None
+        self._random: RandomStates | None = None
         self._scale: ScalerState | None = None
 
     def save(self) -> None:
         """Save everything as it is now."""
-        self._random = RandomState(self._devices, self._generators)
+        self._random = RandomStates(self._devices, self._generators)
         self._buffers.save()
         self._scale = ScalerState(self._scaler) if self._scaler is not None else None
 

@@ -1,4 +1,4 @@
-"""`TrainStep`: one call is one optimizer step over a whole batch, whatever fits at a time."""
+"""`TrainStep`: one call is one optimizer step over a whole batch, in as many parts as memory requires."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from oomph.levers._shared.base import CannotApply
 log = logging.getLogger("oomph")
 
 GROW_AFTER = 100
-"""Steps without trouble after which a larger micro-batch is tried; doubled each time one is."""
+"""Quiet steps before a larger micro-batch is tried; doubled each time."""
 
 LEAKED = 64 << 20
-"""Bytes more than before the step that are not blamed on an error: work spaces, caches."""
+"""Additional bytes after a step that do not count as leaked: workspaces, caches."""
 
 PROBE_GROWTH = 1.25
-"""A probe must need this many times what one sample needs for its slope to be trusted: allocations are
-rounded, and what does not depend on the batch may hide what does."""
+"""A trial must need this many times the memory of one sample before its slope counts: allocations are
+rounded, and memory that does not depend on the batch may hide the batch's."""
 
 LossFunction = Callable[[Any, Any], Any]
 """`loss_fn(model, micro_batch)`: a mean loss, or a pair of it and anything."""
@@ -52,11 +52,11 @@ class StepReport:
     micro_batch: int
     """Samples in the largest part."""
     attempts: int
-    """How often the step was begun: 1 if nothing failed."""
+    """How many attempts the step took: 1 if nothing failed."""
     grad_norm: torch.Tensor | None = None
     """The norm of the gradients before clipping, where `max_norm` is given."""
     aux: list[Any] = field(default_factory=list)
-    """What the loss function gave beside the loss, one item a part, detached."""
+    """What the loss function returned besides the loss, one item per part, detached."""
     errors: list[str] = field(default_factory=list)
     """The first lines of the out-of-memory errors that were survived."""
     rungs: list[str] = field(default_factory=list)
@@ -68,11 +68,11 @@ class _Failure:
     where: str
     text: str
     refused: bool = False
-    """No error: a lever that was pulled found out that it cannot do this."""
+    """Not an error: an applied lever turned out to be unsuitable."""
 
 
 class TrainStep:
-    """One call makes one optimizer step over a whole batch, in as many parts as memory asks for.
+    """One call makes one optimizer step over a whole batch, in as many parts as memory requires.
 
     ::
 
@@ -81,22 +81,22 @@ class TrainStep:
             report = step(batch)
 
     The batch may be any nested structure of tensors, arrays and lists with a common number of
-    samples. Each part moves to the model's device by itself. Parts are weighted so that gradients
-    are those of the whole batch: `loss_fn` gives a mean over samples, or over what `weight` counts.
+    samples. Each part is moved to the model's device. Parts are weighted so that gradients
+    are those of the whole batch: `loss_fn` returns a mean over samples, or over what `weight` counts.
 
     An out-of-memory error undoes the attempt (gradients, buffers, random states, loss scale) and the
-    step is made again, with the same data: at the same size if that had worked before, else in more
-    parts; when single samples do not fit, or batches must not be split, with the next of `rungs`. Parameters and optimizer state
-    are untouched until gradients are complete, and the optimizer's own step happens whole or not at
-    all. Other errors pass through.
+    step is repeated with the same data: at the same size if that worked before, otherwise in more
+    parts; if single samples do not fit, or batches must not be split, with the next of `rungs`. Parameters and optimizer state
+    do not change until gradients are complete, and the optimizer's own step is
+    atomic. Other errors pass through.
 
     Parameters
     ----------
     model, optimizer : a module (or `DistributedDataParallel`) and an optimizer of its parameters.
-    loss_fn : `loss_fn(model, part)`, giving a mean loss, or a pair of it and anything to collect.
+    loss_fn : `loss_fn(model, part)`, returning a mean loss, or a pair of it and anything to collect.
         By default the model is called with the batch's items and has `.loss` or `["loss"]`.
-    weight : "samples", "tokens", or a function of a part: how many units its loss is the mean of.
-    micro_batch : samples a part to begin with; by default what the measured memory allows.
+    weight : "samples", "tokens", or a function of a part: the number of units its loss averages over.
+    micro_batch : initial samples per part; by default what the measured memory allows.
     max_norm : clip the gradients' norm to this.
     scaler, scheduler : a `GradScaler` and a learning-rate scheduler to work with.
     autocast : a dtype to run `loss_fn` under.
@@ -152,7 +152,7 @@ class TrainStep:
         if not 0 <= margin < 1:
             raise ValueError(f"margin: expected a share from 0 to below 1; found {margin}")
         if (samples is None) != (part is None):
-            raise ValueError("samples and part: give both, or neither")
+            raise ValueError("samples and part: pass both, or neither")
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if not parameters:
             raise ValueError("the optimizer has no parameters")
@@ -186,7 +186,7 @@ class TrainStep:
         self._state = StepState(self.model, self._devices, self._scaler, generators)
         self._model_of_memory = MemoryModel()
         self._micro_batch = micro_batch
-        # Units (elements of a part) that are not to be exceeded, and the most that worked.
+        # The limit of units (elements of a part), and the most that worked.
         self._limit = float("inf")
         self._worked = 0.0
         self._worked_baseline = 0
@@ -205,8 +205,8 @@ class TrainStep:
     def __call__(self, batch: Any) -> StepReport:
         """Make one optimizer step over `batch`.
 
-        Raises `CannotFit` (or `MemoryNotRecovered`) when nothing is left to try, with the state as
-        before the step; `Refused` when the batch would have to be split and must not be.
+        Raises `CannotFit` (or `MemoryNotRecovered`) if nothing is left to try, with the state as
+        before the step; `Refused` if the batch would have to be split and must not be.
         """
         if not self._retry:
             return self._single(batch)
@@ -233,7 +233,7 @@ class TrainStep:
         errors: list[str] = []
         same_again = True
         while True:
-            # At the smallest size it is measured what is missing, after the first error.
+            # After the first error at the smallest size, measure what is missing.
             smallest = parts == size or not self._split_allowed()
             with self._ladder.measuring(smallest and bool(errors)):
                 report, failure = self._attempt(batch, size, parts, units, baseline)
@@ -250,12 +250,12 @@ class TrainStep:
                 errors.append(failure.text)
                 if any(t._version != version for t, version in versions):
                     raise CannotFit(
-                        "memory ran out, and the step cannot be made again: the loss function "
+                        "memory ran out, and the step cannot be repeated: the loss function "
                         "changed the batch in place. Work on a copy (`x = x + 1`, not `x += 1`).",
                         failure.text,
                     )
                 worked = _largest(units, size, parts) <= self._worked
-                # What worked before, or must not be split, gets a second try: it may have been
+                # A size that worked before, or must not be split, gets a second try: the cause may be
                 # fragmentation, or another process.
                 if not (same_again and (worked or smallest)):
                     most = max(most, self._more(batch, size, parts, units, baseline, failure))
@@ -271,7 +271,7 @@ class TrainStep:
         return report
 
     def _single(self, batch: Any) -> StepReport:
-        """A step without retries: split and weighted, with whatever collectives the model has."""
+        """A step without retries: split and weighted, with the model's own collectives."""
         size = self._samples(batch)
         self._clear_gradients()
         parts = -(-size // (self._micro_batch or size))
@@ -319,7 +319,7 @@ class TrainStep:
             self._ranks.complete_gradients()
         except CannotApply as refusal:
             self._ladder.refused(refusal)
-            failure = _Failure(self._phase, refusal.oomph_refusal, refused=True)
+            failure = _Failure(self._phase, refusal.message, refused=True)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -342,14 +342,14 @@ class TrainStep:
                 total = self._ranks.agree_on_total(total)
             if not total > 0:
                 raise ValueError(
-                    f"the weights of the parts add up to {total}: nothing to learn from"
+                    f"the weights of the parts add up to {total}: there is nothing to train on"
                 )
         loss_sum: torch.Tensor | None = None
         collected: list[Any] = []
         with self._ranks.without_collectives():
             for (start, stop), weight in zip(bounds, weights, strict=True):
                 if not weight:
-                    # A mean over nothing is not a number; its share of the whole is nothing.
+                    # A mean over nothing is NaN; its share of the whole is zero.
                     continue
                 self._phase = "forward"
                 part = self._to_device(self._part(batch, start, stop, size))
@@ -386,7 +386,7 @@ class TrainStep:
 
     def _finish_gradients(self, report: StepReport) -> _Failure | None:
         """Average over ranks, unscale and clip; what failed, or None."""
-        # Nothing allocates until the averages are there, and what follows can be done again.
+        # Nothing allocates until the averages are complete, and the rest can be repeated.
         self._ranks.average_gradients()
         tries = 1 if self._ranks.alone else 3
         failure: _Failure | None = None
@@ -417,7 +417,7 @@ class TrainStep:
         norm = _total_norm(gradients)
         factor = torch.clamp(self._max_norm / (norm + 1e-6), max=1.0)
         by_device = {g.device: factor.to(g.device) for g in gradients}
-        # Everything is allocated by now: the gradients change at once or not at all.
+        # Everything is allocated by now: the gradients change together or not at all.
         for device, local in by_device.items():
             torch._foreach_mul_([g for g in gradients if g.device == device], local)
         report.grad_norm = norm
@@ -478,7 +478,7 @@ class TrainStep:
                 self._worked = min(self._worked, self._limit)
                 self._thrashed = 0
                 log.warning(
-                    "the allocator gives back its cache in every step: going on in %d parts",
+                    "the allocator empties its cache in every step: continuing in %d parts",
                     parts + 1,
                 )
         if (
@@ -533,7 +533,7 @@ class TrainStep:
             except Refused:
                 if wish > 1:
                     raise
-                # Whole, if need be by way of an error: it may fit after all.
+                # Try the whole batch even if that may fail: it may fit.
                 return 1
         return parts
 
@@ -548,7 +548,7 @@ class TrainStep:
         return units <= self._room(baseline)
 
     def _probe(self, batch: Any, size: int, units: list[int], baseline: int) -> None:
-        """Measure forward and backward of few samples; nothing of it stays.
+        """Measure forward and backward of a few samples; has no lasting effect.
 
         The longest samples, with gradients in place as in the later parts of a step; as many as it
         takes until memory grows with them.
@@ -594,7 +594,7 @@ class TrainStep:
     def _more(
         self, batch: Any, size: int, parts: int, units: list[int], baseline: int, failure: _Failure
     ) -> int:
-        """The number of parts to try next; pulls a rung where single samples do not fit."""
+        """The number of parts to try next; applies a rung if single samples do not fit."""
         leaked = self._gauge.allocated() - baseline
         failed_units = _largest(units, size, parts)
         if parts < size and self._split_or_pull(batch, size, parts, failure):
@@ -605,7 +605,7 @@ class TrainStep:
             self._limit = min(self._limit, _largest(units, size, more))
             self._worked = min(self._worked, self._limit)
             log.warning(
-                "out of memory in %s: the step is made again in %d parts (it was %d)",
+                "out of memory in %s: repeating the step in %d parts (before: %d)",
                 failure.where, more, parts,
             )  # fmt: skip
             return more
@@ -613,7 +613,7 @@ class TrainStep:
             raise MemoryNotRecovered(
                 f"memory ran out in {failure.where}, and {readable(leaked)} stay allocated that "
                 "nothing can free in this process. The state is as before the step: save a "
-                "checkpoint, with this step's state_dict(), and go on in a fresh process.",
+                "checkpoint, with this step's state_dict(), and continue in a new process.",
                 failure.text,
             )
         if parts < size or self._pull(failure, size, parts):
@@ -623,12 +623,12 @@ class TrainStep:
         raise CannotFit(
             f"a single sample does not fit: {failure.text} In {failure.where}; levers applied: "
             f"{', '.join(self._ladder.applied) or 'none'}. The state is as before the step. Shorten "
-            "the longest samples, pass `rungs` of your own, or see what `oomph fit` suggests.",
+            "the longest samples, pass your own `rungs`, or see what `oomph fit` suggests.",
             failure.text,
         )
 
     def _split_or_pull(self, batch: Any, size: int, parts: int, failure: _Failure) -> bool:
-        """True if the batch may be split further; False if a rung was pulled, as it must not be."""
+        """True if the batch may be split further; False if it must not be and a rung was applied instead."""
         try:
             self._check_split(batch, size, failure.text)
         except Refused:
@@ -638,14 +638,14 @@ class TrainStep:
         return True
 
     def _pull(self, failure: _Failure, size: int, parts: int) -> bool:
-        """Pull the next rung; whether there was one."""
+        """Apply the next rung; returns whether there was one."""
         samples = -(-size // parts)
         pulled = self._ladder.pull(failure.where, failure.text, samples)
         if pulled:
             self._model_of_memory.clear()
             self._worked = 0.0
             log.warning(
-                "out of memory in %s with %s: going on with %s",
+                "out of memory in %s with %s: continuing with %s",
                 failure.where,
                 "single samples" if samples == 1 else f"{samples} samples that must stay together",
                 pulled,
@@ -663,7 +663,7 @@ class TrainStep:
         layers = coupled_layers(self.model)
         if layers:
             shown = ", ".join(layers[:3]) + (", …" if len(layers) > 3 else "")
-            reasons.append(f"{len(layers)} layers in training normalise over the batch: {shown}")
+            reasons.append(f"{len(layers)} layers in training normalize over the batch: {shown}")
         elif self._check_loss:
             half = {p.dtype for p in self.model.parameters()} & {torch.float16, torch.bfloat16}
             found = loss_is_mean(
@@ -687,8 +687,8 @@ class TrainStep:
                     if self._ladder.applied
                     else ""
                 )
-                + "Use GroupNorm, or model.eval() for frozen BatchNorm; give `weight` what the loss "
-                'is a mean of; or accept other results with coupled="warn".'
+                + "Use GroupNorm, or model.eval() for frozen BatchNorm; set `weight` to what the loss "
+                'averages over; or accept other results with coupled="warn".'
             )
         if reasons:
             warnings.warn(
@@ -713,7 +713,7 @@ class TrainStep:
     # ---- what a checkpoint keeps ----
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learnt of sizes: a fresh process that loads it starts at the right one."""
+        """The sizes found so far: a new process that loads them starts at the right size."""
         return dict(
             limit=self._limit,
             worked=self._worked,
@@ -723,7 +723,7 @@ class TrainStep:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what another process learnt; pulls the rungs that it had pulled."""
+        """Load the sizes that another process found; applies the rungs that it had applied."""
         self._limit = float(state["limit"])
         self.steps = int(state["steps"])
         self._ladder.load(state["rungs"])
@@ -734,7 +734,7 @@ class TrainStep:
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any
 ) -> Callable[[Callable[[Any], Any]], TrainStep]:
-    """Make a `TrainStep` of a function that gives the mean loss of a micro-batch.
+    """Make a `TrainStep` from a function that returns the mean loss of a micro-batch.
 
     ::
 
@@ -763,7 +763,7 @@ def _models_own_loss(model: nn.Module, part: Any) -> Any:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is None:
         raise TypeError(
-            "the model gave no loss. Put labels into the batch, or pass loss_fn(model, part)."
+            "the model returned no loss. Put labels into the batch, or pass loss_fn(model, part)."
         )
     return loss
 

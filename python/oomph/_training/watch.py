@@ -1,4 +1,4 @@
-"""`watch`: where GPU memory stands, step by step; growth, and what happened when it ran out."""
+"""`watch`: monitors GPU memory step by step, detects growth, and explains out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ GROWTH_STEPS = 8
 """Steps that must each end with more memory than the one before to be called growth."""
 
 GROWTH_BYTES = 64 << 10
-"""The least growth a step that is worth a word: a number kept on the GPU takes 512 bytes."""
+"""The smallest growth per step to report: a number kept on the GPU takes 512 bytes."""
 
 TRACED_STEPS = 3
-"""Steps whose allocations are recorded with their stacks once memory is found to grow."""
+"""Steps to record with stacks once memory grows."""
 
 WARM_UP = 3
-"""First steps that do not count: optimizer state, work spaces and caches appear in them."""
+"""Initial steps to ignore: they allocate optimizer state, workspaces and caches."""
 
 
 def watch(
@@ -66,11 +66,11 @@ def watch(
 
     Every `every` steps a line goes to the logger "oomph" (allocated, reserved, peak, what is outside
     the allocator, by category), to the file `jsonl`, to `tensorboard` (anything with `add_scalar`)
-    and to `log_to` (anything that takes a dict of numbers). Memory that grows from step to step is
-    warned of, with the step at which it will run out and the stack that allocates it. With `model`
+    and to `log_to` (anything that takes a dict of numbers). If memory grows from step to step, it
+    warns with the step at which memory will run out and the stack that allocates it. With `model`
     and `optimizer` there are categories, and peaks for forward, backward and optimizer; `phase` gives
-    peaks of your own phases. After an out-of-memory error that leaves the block a snapshot is written
-    to `snapshot` and explained; `history=True` records every allocation's stack for it, at a cost.
+    peaks of your own phases. After an out-of-memory error that leaves the block, it writes a snapshot
+    to `snapshot` and explains it; `history=True` records every allocation's stack for it, at a cost.
 
     While a watch is on, `torch.cuda.max_memory_allocated` counts from the last phase, not from the
     beginning: `Watch.peak` has that.
@@ -97,7 +97,7 @@ def memory_line(device: torch.device | int | str | None = None) -> str:
 
 
 class Watch:
-    """See `watch`, which makes it."""
+    """See `watch`, which creates it."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Watch:
         history: bool = False,
         device: torch.device | int | str | None = None,
     ) -> None:
-        """Nothing is watched before the `with` block begins."""
+        """Watches nothing before the `with` block begins."""
         if every < 1:
             raise ValueError(f"every: expected at least 1 step; found {every}")
         self._model, self._optimizer = model, optimizer
@@ -135,7 +135,7 @@ class Watch:
         self.phases: dict[str, int] = {}
         """The most bytes in tensors in each phase so far."""
         self.growing: str = ""
-        """What was found out about growth, or ""."""
+        """The warning about growth, or ""."""
 
     # ---- beginning and end ----
 
@@ -191,7 +191,7 @@ class Watch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Note the peak of a phase of your own, such as evaluation."""
+        """Record the peak of your own phase, such as evaluation."""
         outer = self._phase
         self._enter(name)
         try:
@@ -233,7 +233,7 @@ class Watch:
     # ---- steps ----
 
     def step(self) -> None:
-        """A step is over. Called by itself after the optimizer's steps; loops without one call it."""
+        """Mark the end of a step. Called automatically after optimizer steps; loops without an optimizer call it."""
         self.steps += 1
         if self._gauge.measures:
             self._look_for_growth()
@@ -254,7 +254,7 @@ class Watch:
         if per_step and not self.growing:
             left = max(0, self._gauge.usable() - max(self.peak, self._gauge.peak()))
             self.growing = (
-                f"grows by {readable(per_step)} a step: it will run out about step "
+                f"grows by {readable(per_step)} per step: it will run out at about step "
                 f"{self.steps + int(left / per_step)}"
             )
             self._tracing = _Tracing(self._gauge.device)
@@ -370,7 +370,7 @@ class Watch:
             torch.cuda.memory._dump_snapshot(path)
             with open(path + ".txt", "w") as file:
                 file.write(f"{type(error).__module__}.{type(error).__qualname__}: {error}\n")
-            # A process of its own: this one's memory and output are the job's.
+            # In a separate process: this one's memory and output belong to the job.
             explained = subprocess.run(
                 [sys.executable, "-m", "oomph", "explain", path],
                 capture_output=True, text=True, timeout=120, check=False,
@@ -379,7 +379,7 @@ class Watch:
             print(f"snapshot: {path} (oomph explain {path})", file=sys.stderr)
         except (OSError, RuntimeError, subprocess.SubprocessError) as problem:
             # The job's own error is what matters.
-            print(f"oomph: no snapshot of the error was kept: {problem}", file=sys.stderr)
+            print(f"oomph: could not keep a snapshot of the error: {problem}", file=sys.stderr)
 
 
 class _Growth:
@@ -406,7 +406,7 @@ class _Tracing:
         self._device = device
         self._left = TRACED_STEPS
         self._before = {block["address"] for block in self._blocks()}
-        # Somebody else's recording goes on as it was.
+        # Another recording continues unchanged.
         self._own = _start_history(200_000)
 
     def step(self) -> bool:
@@ -428,7 +428,7 @@ class _Tracing:
         if not kept:
             return ""
         where, size = kept.most_common(1)[0]
-        return f"{where} ({readable(size / TRACED_STEPS)} a step)"
+        return f"{where} ({readable(size / TRACED_STEPS)} per step)"
 
     def _blocks(self) -> Iterator[dict[str, Any]]:
         for segment in torch.cuda.memory_snapshot():
@@ -437,7 +437,7 @@ class _Tracing:
 
 
 def _start_history(entries: int) -> bool:
-    """Record allocations with their stacks; False if somebody does already."""
+    """Record allocations with their stacks; False if a recording is already active."""
     is_on = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     if is_on is not None and is_on():
         return False
@@ -447,7 +447,7 @@ def _start_history(entries: int) -> bool:
 
 def _user_frame(frames: list[dict[str, Any]]) -> str:
     """The innermost frame of the user's own code, as file:line."""
-    from oomph._virtual_gpu.values import is_user_file
+    from oomph._user_code import is_user_file
 
     for frame in frames:
         if is_user_file(frame["filename"]) and frame["filename"]:

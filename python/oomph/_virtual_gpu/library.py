@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint64
 from typing import Any
 
@@ -43,7 +44,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class Unusable(RuntimeError):
-    """There is no virtual GPU in this process, or it speaks another version of the interface."""
+    """There is no virtual GPU in this process, or its interface has another version."""
 
 
 def is_loaded() -> bool:
@@ -80,3 +81,21 @@ def is_forked() -> bool:
 def busy() -> Any:
     """The counters `BUSY`, as they stand whenever they are read."""
     return (c_uint64 * 3).in_dll(library(), BUSY)
+
+
+def usage(index: int) -> Usage | None:
+    """The state of device `index`, None if there is no such device."""
+    found = Usage()
+    return None if library().oomph_vgpu_usage(index, ctypes.byref(found)) else found
+
+
+def report() -> dict[str, Any]:
+    """What the virtual GPU counted and assumed (`report.rs`)."""
+    write = library().oomph_vgpu_report
+    # Other threads (PyTorch's watchdog of collectives) may go on meanwhile, and the report with them.
+    room, length = 0, write(None, 0)
+    while length > room:
+        room = length
+        buffer = ctypes.create_string_buffer(room)
+        length = write(buffer, room)
+    return json.loads(buffer.raw[:length])

@@ -1,31 +1,27 @@
-"""The levers of a plan, applied to a script that knows nothing of them.
+"""Applies the levers of a plan to an unmodified script.
 
-One file a lever, named as in `oomph-plan`; each holds one subclass of `Lever`. Nothing here imports
-torch before the script does: a lever's module is imported when torch is there.
+One file per lever, named as in `oomph-plan`, with one subclass of `Lever`. Nothing here imports
+torch before the script does: a lever's module is imported after torch.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oomph.levers._shared.base import CannotApply, Lever
 
 
 def prepare(specifications: list[dict[str, Any]]) -> None:
     """Set the environment for the levers that need it before torch is imported."""
-    for specification in specifications:
-        if specification["name"] == "allocator":
-            # torch reads the newer name first, and then not the older one.
-            new = "PYTORCH_ALLOC_CONF"
-            variable = new if new in os.environ else "PYTORCH_CUDA_ALLOC_CONF"
-            settings = [os.environ.get(variable, ""), specification["conf"]]
-            os.environ[variable] = ",".join(s for s in settings if s)
-        if specification["name"] == "shard" and os.environ.get("LOCAL_RANK", "").isdigit():
-            # A script for one GPU says "cuda:0": that is each rank's own.
-            seen = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
-            local = int(os.environ["LOCAL_RANK"])
-            if not seen or local < len(seen):
-                os.environ["CUDA_VISIBLE_DEVICES"] = seen[local] if seen else str(local)
+    if specifications:
+        from oomph import _oomph
+
+        levers = json.dumps(specifications)
+        os.environ.update(_oomph.lever_environment(levers, dict(os.environ)))
 
 
 class Levers:
@@ -36,24 +32,43 @@ class Levers:
         from oomph.levers._shared.job import Job
 
         self.job = Job()
-        self.levers = []
-        for specification in specifications:
-            parameters = dict(specification)
-            name = parameters.pop("name")
-            module = importlib.import_module(f"oomph.levers.{name}")
-            self.levers.append(module.LEVER(**parameters))
-        self.job.levers = self.levers
+        self.levers: list[Lever] = []
+        self._specifications = specifications
+        self._refusal: CannotApply | None = None
+        self._installed = False
 
     def install(self) -> None:
         """Torch has just been imported; the script goes on after this."""
-        for lever in sorted(self.levers, key=lambda lever: lever.order):
-            lever.install(self.job)
+        from oomph.levers._shared.base import CannotApply
+
+        try:
+            for specification in self._specifications:
+                parameters = dict(specification)
+                name = parameters.pop("name")
+                module = importlib.import_module(f"oomph.levers.{name}")
+                self.levers.append(module.LEVER(**parameters))
+            self.job.levers = self.levers
+            for lever in sorted(self.levers, key=lambda lever: lever.order):
+                lever.install(self.job)
+        except CannotApply as refusal:
+            self._refusal = refusal
+            raise
+        self._installed = True
         if self.levers:
             self.job.watch()
 
+    @property
+    def refusal(self) -> CannotApply | None:
+        """The newest refusal of a lever, if there was one; it has ended the script."""
+        found = [lever.refusal for lever in self.levers if lever.refusal is not None]
+        return self._refusal or (found[-1] if found else None)
+
     def report(self) -> list[dict[str, Any]]:
         """What each lever did: `{"name", "applied", "note"}`; `applied` 0 means that it was inert.
-        `left` are modules of the plan that it left alone, if there are any."""
+        `left` are modules of the plan that it left alone, if there are any. Nothing if one of them
+        refused before the script began."""
+        if not self._installed:
+            return []
         for lever in self.levers:
             lever.finish()
         return [

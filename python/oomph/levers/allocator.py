@@ -13,7 +13,7 @@ from oomph.levers._shared.job import Job
 class Allocator(Lever):
     """`PYTORCH_CUDA_ALLOC_CONF` with other settings.
 
-    Needs: nothing. Changes: how the allocator cuts and keeps segments, so that less memory is
+    Needs: nothing. Changes: how the allocator splits and keeps segments, so that less memory is
     reserved for the same tensors. Results: exact.
     """
 
@@ -36,11 +36,6 @@ class Allocator(Lever):
             self.note = "the script did not use CUDA"
         else:
             self.applied = 1
-
-    @classmethod
-    def by_hand(cls, conf: str = "expandable_segments:True") -> str:
-        """The environment variable, set before torch is imported."""
-        return f'import os\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{conf}"  # before torch is imported\n'
 
 
 LEVER = Allocator

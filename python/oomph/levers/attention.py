@@ -17,12 +17,12 @@ NAMES = {0: "the plain (math) kernel", **{number: name for name, number in BACKE
 
 
 class Attention(Lever):
-    """Which kernel of `scaled_dot_product_attention` comes first.
+    """Gives one kernel of `scaled_dot_product_attention` priority.
 
     Needs: a model that calls that function (Hugging Face models set to `eager` are set to `sdpa`), and
     for `flash` and `cudnn` half precision. Changes: memory for scores no longer grows with the square
-    of the length. Results: to rounding. A kernel that cannot take a call (its mask, type or head
-    size) is passed over by PyTorch, which is reported.
+    of the length. Results: to rounding. PyTorch skips a kernel that does not support a call (its mask, type or head
+    size); the report says so.
     """
 
     name = "attention"
@@ -37,7 +37,7 @@ class Attention(Lever):
         self.note = "the model never called scaled_dot_product_attention"
 
     def install(self, job: Job) -> None:
-        """Order the kernels, and watch which is taken."""
+        """Order the kernels, and observe which is used."""
         number = BACKENDS[self.backend]
         order = list(torch._C._get_sdp_priority_order())
         torch._C._set_sdp_priority_order([number] + [other for other in order if other != number])
@@ -68,7 +68,7 @@ class Attention(Lever):
             self.fell_back[name] = self.fell_back.get(name, 0) + 1
 
     def _model(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
-        """Hugging Face models that write the scores themselves."""
+        """Hugging Face models with eager attention."""
         for part in named.values():
             config = getattr(part, "config", None)
             if getattr(config, "_attn_implementation", None) != "eager":
@@ -78,30 +78,17 @@ class Attention(Lever):
             try:
                 part.set_attn_implementation("sdpa")  # type: ignore[operator]
             except (ValueError, ImportError, AttributeError) as error:
-                self.add_note(f"{type(part).__name__} stays with eager attention: {error}")
+                self.add_note(f"{type(part).__name__} keeps eager attention: {error}")
 
     def finish(self) -> None:
-        """Say what was taken instead."""
+        """Report which kernels were used instead."""
         if self.applied or self.fell_back:
             if self.note and self.note.startswith("the model never"):
                 self.note = None
             for name, count in self.fell_back.items():
                 self.add_note(
-                    f"{count} calls could not use {self.backend} attention and took {name}"
+                    f"{count} calls could not use {self.backend} attention and used {name}"
                 )
-
-    @classmethod
-    def by_hand(cls, backend: str = "efficient") -> str:
-        """A context around the training loop."""
-        kind = {
-            "flash": "FLASH_ATTENTION",
-            "efficient": "EFFICIENT_ATTENTION",
-            "cudnn": "CUDNN_ATTENTION",
-        }[backend]
-        return (
-            "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
-            f"with sdpa_kernel([SDPBackend.{kind}, SDPBackend.MATH], set_priority=True):\n    ...  # the training loop\n"
-        )
 
 
 LEVER = Attention

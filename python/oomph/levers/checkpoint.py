@@ -8,23 +8,23 @@ from typing import Any
 
 import torch
 
-from oomph.levers._shared.base import Lever
+from oomph._random_states import RandomStates
+from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.forward import Places, around_forward, arounds
 from oomph.levers._shared.job import Job
-from oomph.levers._shared.random_states import RandomStates
 from oomph.levers._shared.recomputation import computed_again
 
 NORMS = (torch.nn.modules.batchnorm._NormBase,)
-"""They write their statistics in training without reading them."""
+"""In training they update their statistics without reading them."""
 
 
 class Checkpoint(Lever):
-    """The inside of modules is not kept for the backward pass, but computed again in it.
+    """Recomputes modules in the backward pass instead of keeping what they save.
 
     Needs: modules whose forward depends on their arguments, parameters and buffers alone. Changes:
-    what they save, but for their inputs; up to one more forward of them. Results: bitwise the same:
+    keeps only their inputs; up to one more forward pass. Results: bitwise the same:
     random states (torch, Python, NumPy), autocast, the choice of attention kernels, training modes
-    and buffers are in the second forward as they were in the first, and running statistics are
+    and buffers are the same in the second forward as in the first, and running statistics are
     updated once.
 
     Inert without gradients. Refused by name: modules that change their inputs in place, modules that
@@ -59,7 +59,7 @@ class Checkpoint(Lever):
         self.backwards += 1
 
     def finish(self) -> None:
-        """Count the modules that were checkpointed, and say which were for nothing."""
+        """Count the modules that were checkpointed, and report those without effect."""
         called = [block for block in self.blocks if block.calls]
         again = [block for block in called if block.recomputed]
         self.applied = len(again) if self.backwards else len(called)
@@ -67,27 +67,14 @@ class Checkpoint(Lever):
             self.add_note(problem)
         if self.blocks and not called:
             self.add_note(
-                "the modules were never called with gradients, so nothing was saved anyway"
+                "the modules were never called with gradients, so they saved nothing anyway"
             )
         elif self.backwards and len(again) < len(called):
             lost = [block.name for block in called if not block.recomputed]
             self.add_note(
-                f"{len(lost)} of the modules were never computed again, as no backward pass needed "
+                f"{len(lost)} of the modules were never recomputed, because no backward pass needed "
                 f"what they save: {', '.join(lost[:3])}"
             )
-
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """`torch.utils.checkpoint` around each module's forward."""
-        paths = ", ".join(repr(name.partition(".")[2]) for name in modules)
-        return (
-            "from functools import partial\n"
-            "from torch.utils.checkpoint import checkpoint\n"
-            f"for name in [{paths}]:\n"
-            "    module = model.get_submodule(name)\n"
-            "    module.forward = partial(checkpoint, module.forward, use_reentrant=False)\n"
-            "# with BatchNorm inside: its running statistics are then updated twice a step\n"
-        )
 
 
 def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) -> None:
@@ -99,21 +86,24 @@ def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) 
         )
         if compiled and (name == other or name.startswith(other + ".")):
             raise lever.refuse(
-                f"{name} is compiled by torch.compile, which decides itself what is kept and what is "
+                f"{name} is compiled by torch.compile, which itself decides what is kept and what is "
                 "computed again",
-                "set torch._functorch.config.activation_memory_budget to a share below 1 before "
+                instead="set torch._functorch.config.activation_memory_budget to a share below 1 before "
                 "torch.compile",
+                modules=[name],
             )
 
 
 @torch._disable_dynamo  # what is compiled cannot raise this
 def refuse_in_compiled(lever: Lever, name: str) -> None:
     """Raise: module `name` is called by a compiled function."""
-    raise lever.refuse(f"{name} is called inside a function that is compiled by torch.compile")
+    raise lever.refuse(
+        f"{name} is called inside a function that is compiled by torch.compile", modules=[name]
+    )
 
 
 def is_checkpointed(module: torch.nn.Module) -> bool:
-    """Whether this lever has `module` already."""
+    """Whether this lever already wraps `module`."""
     return any(isinstance(around, _Block) for around in arounds(module))
 
 
@@ -138,7 +128,7 @@ class _Block:
             refuse_in_compiled(self.lever, self.name)
         if any(_is_cache(value) for value in (*args, *kwargs.values())):
             if self._cached((*args, *kwargs.values())):
-                # It would be added to a second time.
+                # A second pass would append to it again.
                 self.lever.add_note(
                     f"{self.name} continues from cached keys: not checkpointed then"
                 )
@@ -154,8 +144,9 @@ class _Block:
         output = computed_again(self.name, forward, args, kwargs, call.first, call.again)
         if _have_changed(call.given):
             raise self.lever.refuse(
-                f"{self.name} changes its input in place, so that it cannot be computed again. Leave "
-                "it out of the plan, or checkpoint the module around it"
+                f"{self.name} changes its input in place, so it cannot be recomputed. Leave "
+                "it out of the plan, or checkpoint the module around it",
+                modules=[self.name],
             )
         return output
 
@@ -173,7 +164,7 @@ _Versions = list[tuple[weakref.ref[torch.Tensor], int]]
 
 
 def _versions(arguments: tuple) -> _Versions:
-    """Tensors among the arguments of a module, weakly: whoever computes again keeps them."""
+    """Weak references to the tensors among a module's arguments; the recomputation keeps them alive."""
     tensors: list[torch.Tensor] = []
     for value in arguments:
         parts = value if isinstance(value, (list, tuple)) else (value,)
@@ -190,12 +181,12 @@ def _is_cache(value: Any) -> bool:
 
 
 class _Call:
-    """One call of a checkpointed module: the state before it, to be there again."""
+    """One call of a checkpointed module: saves the state before it, to restore it."""
 
     def __init__(self, block: _Block, module: torch.nn.Module) -> None:
         self.block = block
         self.parts = list(module.modules())
-        # An error leaves the first forward incomplete: nothing is learnt from it.
+        # An error leaves the first forward incomplete: ignore it.
         self.first = _Context(self._begin, self._end, on_error=False)
         self.again = _Context(self._restore, self._put_back)
         self.originals: list[tuple[dict, str, torch.Tensor]] = []
@@ -252,21 +243,25 @@ class _Call:
 
     def _restore(self) -> None:
         if self._parameter_versions() != self.parameters:
-            raise RuntimeError(
+            raise failure(
+                "checkpoint",
                 f"parameters of {self.block.name} were changed between its forward and its backward "
-                "pass, so that it cannot be computed again as it was (oomph checkpoint)"
+                "pass, so that it cannot be computed again as it was",
+                self.block.name,
             )
         # `x += block(x)`: autograd itself notices only where the block saves x.
         if _have_changed(self.given):
-            raise RuntimeError(
-                f"the input of {self.block.name} was changed in place between its forward and its "
-                "backward pass, so that it cannot be computed again: leave it out of the plan, or "
-                "checkpoint the module around it (oomph checkpoint)"
+            raise failure(
+                "checkpoint",
+                f"the input of {self.block.name} changed in place between its forward and its "
+                "backward pass, so it cannot be recomputed: leave it out of the plan, or "
+                "checkpoint the module around it",
+                self.block.name,
             )
         self.block.recomputed += 1
         try:
             self._go_back()
-        except BaseException:  # memory, most likely: nobody calls `_put_back` then
+        except BaseException:  # memory, most likely: `_put_back` is not called then
             self._put_back()
             raise
 

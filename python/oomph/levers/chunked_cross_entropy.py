@@ -1,4 +1,4 @@
-"""Cross-entropy over a large vocabulary, a part of the rows at a time."""
+"""Cross-entropy over a large vocabulary, a chunk of rows at a time."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from oomph.levers._shared.deferred_rows import LazyRows, whole
 from oomph.levers._shared.job import Job
 
 VOCABULARY = 4096
-"""Classes below which logits are small beside what makes them."""
+"""Below this number of classes, logits are small compared with their inputs."""
 
 MANY = 1 << 24
 """Logits (rows times classes) below which nothing is done: 64 MiB in fp32."""
 
 
 class ChunkedCrossEntropy(Lever):
-    """The loss over a vocabulary is computed in chunks of rows, and so are its gradients.
+    """Computes the loss over a vocabulary, and its gradients, in chunks of rows.
 
     Needs: `cross_entropy` (or `CrossEntropyLoss`, or a Hugging Face loss, which call it) with class
     indices as targets, over 4096 classes or more; or `log_softmax` of a linear layer and `nll_loss`.
-    Changes: where the logits come from a linear layer and go nowhere else, they never exist as a whole;
-    the backward pass computes them again, a chunk at a time. Other logits exist, but no copies of them in fp32. Results: the same to rounding.
+    Changes: logits that come from a linear layer and are used only by the loss never exist as a whole;
+    the backward pass recomputes them a chunk at a time. Other logits exist, but without copies in fp32. Results: the same to rounding.
 
-    Logits that the script uses otherwise (accuracy, a penalty) are computed for it as a whole.
+    Logits with other uses (accuracy, a penalty) are also computed as a whole.
     """
 
     name = "chunked_cross_entropy"
 
     def __init__(self, chunks: int) -> None:
-        """`chunks`: in how many parts."""
+        """`chunks`: the number of parts."""
         super().__init__()
         if chunks < 2:
             raise self.refuse(f"chunks is {chunks}; at least 2 are needed")
@@ -44,7 +44,7 @@ class ChunkedCrossEntropy(Lever):
         self.heads: set[int] = set()
         """Addresses of weights whose outputs were a loss's logits."""
         self.others: dict[int, int] = {}
-        """How often the outputs of a weight were used otherwise."""
+        """How often the outputs of a weight had other uses."""
 
     def install(self, job: Job) -> None:
         """Step in at `linear` and `cross_entropy`."""
@@ -90,8 +90,8 @@ class ChunkedCrossEntropy(Lever):
         @functools.wraps(self.nll_loss)
         def nll_loss(input: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(input, LazyLogits) and input.logged:
-                # The logarithms of probabilities are their own: it is their cross-entropy, whose arguments
-                # have the same names and order.
+                # Log-probabilities are their own log-softmax, so this is a cross-entropy with the same
+                # names and order of arguments.
                 return functional.cross_entropy(input, *args, **kwargs)
             return self.nll_loss(whole(input), *args, **kwargs)
 
@@ -148,7 +148,7 @@ class ChunkedCrossEntropy(Lever):
             return loss.to(dtype)
 
     def finish(self) -> None:
-        """Say where the logits still existed."""
+        """Report where the logits still existed."""
         if not self.applied:
             self.add_note(
                 f"no cross-entropy with gradients over {VOCABULARY} classes or more and class indices "
@@ -156,34 +156,20 @@ class ChunkedCrossEntropy(Lever):
             )
         elif self.whole:
             self.add_note(
-                f"{self.whole} of {self.applied} losses had logits that do not come straight from a "
+                f"{self.whole} of {self.applied} losses had logits that do not come directly from a "
                 "linear layer: they exist as a whole, without copies in fp32"
             )
         if self.heads & self.others.keys():
             self.add_note(
-                "the script uses logits for more than the loss: they were computed for it"
+                "the script uses logits for more than the loss, so they were also computed whole"
             )
-
-    @classmethod
-    def by_hand(cls, chunks: int) -> str:
-        """Checkpointed chunks."""
-        return (
-            "from torch.utils.checkpoint import checkpoint\n"
-            "def part(h, y):\n"
-            "    return F.cross_entropy(model.head(h).float(), y, reduction='sum')\n"
-            "hidden, target = hidden.flatten(0, 1), target.flatten()\n"
-            "loss = sum(\n"
-            "    checkpoint(part, h, y, use_reentrant=False)\n"
-            f"    for h, y in zip(hidden.chunk({chunks}), target.chunk({chunks}))\n"
-            ") / (target != -100).sum()\n"
-        )
 
 
 LOG_SOFTMAX = (functional.log_softmax, torch.log_softmax, torch.Tensor.log_softmax)
 
 
 class LazyLogits(LazyRows):
-    """What a linear layer of many outputs gives, until somebody looks.
+    """The lazy output of a linear layer with many outputs.
 
     Views that keep the last dimension whole, casts, and `log_softmax` over the classes are lazy too.
     Anything but these and cross-entropy computes the logits.
@@ -218,7 +204,7 @@ class LazyLogits(LazyRows):
         self.classes = weight.shape[0]
         self.logits: torch.Tensor | None = None
         if not casts:
-            # The type to compute in is what autocast says now.
+            # Autocast's current type is the compute type.
             with torch._C.DisableTorchFunctionSubclass():
                 self.casts = (self.dtype,)
 
@@ -274,11 +260,11 @@ class LazyLogits(LazyRows):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        """Something went around `__torch_function__`: its gradients would be lost."""
+        """Code bypassed `__torch_function__`: its gradients would be lost."""
         if func is torch.ops.aten.detach.default:
             return whole(args[0]).detach()
         raise cls.lever.refuse(
-            f"its logits are given to {func}, from inside PyTorch, where they cannot be computed late"
+            f"PyTorch passes its logits to {func} internally, where they cannot be computed lazily"
         )
 
 
@@ -290,7 +276,7 @@ class _ChunkedLoss(torch.autograd.Function):
         classes, ignored, reduction, smoothing = options
         rows = hidden.shape[0]
         kept = target != ignored
-        # Rows that do not count keep a class that exists.
+        # Ignored rows get a valid class.
         safe = target.masked_fill(~kept, 0)
         factors = kept.float() if classes is None else classes.float()[safe] * kept
         losses = torch.empty(rows, dtype=torch.float32, device=hidden.device)
@@ -310,7 +296,7 @@ class _ChunkedLoss(torch.autograd.Function):
             del logits
         ctx.save_for_backward(hidden, weight, bias, safe, kept, factors, normalizers, classes)
         ctx.chunks, ctx.smoothing, ctx.reduction = chunks, smoothing, reduction
-        # How it reduces, for whoever divides batches into parts.
+        # How it reduces, for levers that split batches.
         ctx.loss_reduction = reduction
         if reduction == "none":
             return losses

@@ -1,4 +1,4 @@
-"""A language model's logits in a job that infers: only those that are looked at, a part of them at a time."""
+"""A language model's logits in inference: computes only those that are used, a chunk at a time."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ from oomph.levers.int8_linear import QuantizedLinear
 from oomph.levers.stream_weights import STREAMED
 
 VOCABULARY = 4096
-"""Outputs of a layer below which it is taken for no head over a vocabulary."""
+"""A layer with fewer outputs does not count as a head over a vocabulary."""
 
 MANY = 1 << 24
 """Logits (rows times classes) below which nothing is done: 64 MiB in fp32."""
 
 AT_ONCE = 64 << 20
-"""Bytes of logits in fp32 that are there at a time."""
+"""Bytes of fp32 logits at a time."""
 
 FEWEST_ROWS = 256
-"""Rows that are computed at once however wide they are: fewer leave the GPU waiting for the weights."""
+"""The fewest rows to compute at once: with fewer, reading the weights dominates."""
 
 PATIENCE = 2
-"""How often the logits of a head are made as a whole before it is left alone."""
+"""How often a head's logits are computed whole before the head is left unchanged."""
 
 
 class ChunkedLogits(Lever):
-    """A head's logits exist for the positions that the script looks at, a part of them at a time.
+    """Computes a head's logits only for the positions that the script uses, a chunk at a time.
 
-    Needs: a model that infers, whose last layer (`nn.Linear`, GPT-2's `Conv1D`) has 4096 outputs or
-    more, and its weights, which must not be written to (by `.data`, which nobody sees) before its logits are
-    used. Changes: logits that are sliced (`logits[:, -1]`) are computed for the slice only; losses,
+    Needs: inference with a last layer (`nn.Linear`, GPT-2's `Conv1D`) of 4096 outputs or
+    more, whose weights do not change before its logits are used (changes through `.data` go
+    unnoticed). Changes: logits that are sliced (`logits[:, -1]`) are computed for the slice only; losses,
     `argmax`, `topk`, `max`, `logsumexp` and what `gather` takes from (log-)probabilities are computed
     64 MiB of logits at a time. Results: to rounding, as kernels are chosen by size.
 
-    Anything else makes the logits whole, as they would have been; where that is what the script does
-    with them, the head is left alone. So are heads whose weights are streamed.
+    Any other use computes the logits whole, as without the lever. If the script needs that twice,
+    the head is left unchanged. So are heads whose weights are streamed.
     """
 
     name = "chunked_logits"
-    order = 55  # outside of what brings weights, inside of what splits batches
 
     def __init__(self) -> None:
         """No parameters."""
@@ -58,10 +57,10 @@ class ChunkedLogits(Lever):
         )
         self.watched: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.spent: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        """How often a head's logits were made as a whole."""
+        """How often a head's logits were computed whole."""
 
     def install(self, job: Job) -> None:
-        """Around the heads of models, once they are what they will be."""
+        """Wrap the heads of models, once they are final."""
         job.on_model.append(self._model)
         job.on_backward.append(self._backward)
 
@@ -73,7 +72,7 @@ class ChunkedLogits(Lever):
             for part in module.modules()
         }
         for module in root.modules():
-            # Layers of blocks widen as well, for what comes next in the block.
+            # Layers inside blocks widen too, for the next layer of the block.
             if _is_head(module) and module not in repeated and module not in self.watched:
                 self.watched.add(module)
                 around_forward(module, self._around, self.order)
@@ -94,39 +93,27 @@ class ChunkedLogits(Lever):
         classes = _outputs(module)
         if hidden.numel() // max(1, hidden.shape[-1]) * classes < MANY:
             return forward(*args, **kwargs)
-        # Taken back if they are made as a whole after all.
+        # Undone if they are computed whole after all.
         self.applied += 1
         return Logits(hidden, classes, Head(self, module, forward, hidden))
 
     def made(self, head: Head) -> None:
-        """What `head` gives was made as a whole."""
+        """The output of `head` was computed whole."""
         if not head.is_spent:
             head.is_spent = True
             self.applied -= 1
             self.spent[head.module] = self.spent.get(head.module, 0) + 1
 
     def finish(self) -> None:
-        """Say whose logits were whole all the same."""
+        """Report whose logits were computed whole."""
         if self.applied or self.spent:
             self.note = None
         if self.spent:
-            self.add_note("the script uses logits as a whole: they were computed for it")
+            self.add_note("the script uses whole logits, so they were computed whole")
 
     def _backward(self, call: Backward) -> None:
         if self.applied:
-            raise self.refuse("it calls backward. For training there is chunked_cross_entropy")
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """The head on a part of the rows."""
-        return (
-            "hidden = model.model(input_ids).last_hidden_state  # without the head\n"
-            "logits = model.lm_head(hidden[:, -1])  # the positions that are needed\n"
-            "loss = sum(\n"
-            "    F.cross_entropy(model.lm_head(h).float(), y, reduction='sum')\n"
-            "    for h, y in zip(hidden.flatten(0, 1).split(256), target.flatten().split(256))\n"
-            ") / target.numel()\n"
-        )
+            raise self.refuse("it calls backward. For training, use chunked_cross_entropy")
 
 
 def _outputs(module: Any) -> int:
@@ -144,7 +131,7 @@ def _is_head(module: Any) -> bool:
 
 
 class Head:
-    """A layer's call that waits."""
+    """A deferred call of a layer."""
 
     def __init__(
         self, lever: ChunkedLogits, module: nn.Module, forward: Any, hidden: torch.Tensor
@@ -158,7 +145,7 @@ class Head:
         self.weights = self._weights()
         self.is_spent = False
         self.was_read = False
-        """Whether the script has numbers that were computed of a part of the rows at a time."""
+        """Whether the script has values that were computed in chunks."""
 
     def _weights(self) -> list[tuple[int, int]]:
         own = (*self.module._parameters.values(), *self.module._buffers.values())
@@ -168,13 +155,13 @@ class Head:
         """The logits of `rows`, of those that the layer was given."""
         if _version(self.given) != self.version:
             raise self.lever.refuse(
-                "what its head was given was changed in place before its logits were used",
-                self.lever.by_hand(),
+                "the head's input was changed in place before its logits were used",
+                manually=True,
             )
         if self._weights() != self.weights:
             raise self.lever.refuse(
-                "the weights of its head were changed before the logits that they gave were used",
-                self.lever.by_hand(),
+                "the head's weights were changed before its logits were used",
+                manually=True,
             )
         with torch.no_grad(), self.autocast.again():
             return self.forward(rows)
@@ -205,11 +192,11 @@ def _as_it_is(value: Any) -> Any:
 
 
 class Logits(LazyRows):
-    """Logits that wait, and what functions of each row alone make of them.
+    """Lazy logits, and row-wise functions of them.
 
-    What is derived from logits knows where it is from. Once logits are made, so is all that was derived
-    from them; and before something is written to one of a family, all of it is made, as views of one
-    another where they are.
+    Derived tensors know their source. Once logits are computed, so is everything derived
+    from them. Before a write to one of a family, all of it is computed, with views staying
+    views.
     """
 
     FEWEST = 1
@@ -254,7 +241,7 @@ class Logits(LazyRows):
     def _made(self) -> torch.Tensor:
         if not self.head.was_read or not self.hidden.numel():
             return self._rows(self.hidden)
-        # What was computed of parts is to be found again: `logits[logits < logits.topk(1).values] = -inf`.
+        # Values computed in chunks must compare equal later: `logits[logits < logits.topk(1).values] = -inf`.
         made = None
         with torch.no_grad():
             for part, rows in _parts(self):
@@ -285,7 +272,7 @@ class Logits(LazyRows):
         return self if dtype == self.dtype else self.then(torch.Tensor.to, dtype)
 
     def rather(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Views, functions of each row, and what a few numbers a row are left of."""
+        """Views, row-wise functions, and reductions to a few numbers per row."""
         name = getattr(func, "__name__", "")
         result = NotImplemented
         if name in ("detach", "clone") and not kwargs:
@@ -316,7 +303,7 @@ class Logits(LazyRows):
         return result
 
     def _settle(self) -> None:
-        """Make all that is left of this family, from its eldest on."""
+        """Compute everything left of this family, from its source on."""
         eldest = self
         while eldest.source is not None and (older := eldest.source()) is not None:
             eldest = older
@@ -338,7 +325,7 @@ class Logits(LazyRows):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        """Something went around `__torch_function__`: there are no gradients that could be lost."""
+        """Code bypassed `__torch_function__`: there are no gradients to lose."""
         return func(*whole(args), **{key: whole(value) for key, value in (kwargs or {}).items()})
 
 
@@ -408,7 +395,7 @@ def _each(logits: Logits, function: Any) -> list[tuple[torch.Tensor, ...]]:
     now = Autocast(logits.hidden.device.type)
     logits.head.was_read = True
     found = []
-    # Weights that autocast has cast are kept to the end of the outermost.
+    # Autocast keeps cast weights until the outermost context ends.
     with torch.no_grad(), logits.head.autocast.again():
         for part, rows in _parts(logits):
             with now.again():
@@ -419,7 +406,7 @@ def _each(logits: Logits, function: Any) -> list[tuple[torch.Tensor, ...]]:
 
 
 def _few(logits: Logits, function: Any) -> list[torch.Tensor] | None:
-    """What `function` leaves of each row, one tensor (…, left) for each of its results."""
+    """`function` reduces each row; one tensor (…, left) for each of its results."""
     if not logits.hidden.numel():
         return None
     lead = logits.hidden.shape[:-1]
@@ -475,7 +462,7 @@ def _gather(logits: Logits, func: Any, args: tuple, kwargs: dict) -> Any:
 REDUCTIONS = dict.fromkeys(("argmax", "max", "amax", "logsumexp", "sum", "mean"), _reduced) | dict(
     topk=_top, gather=_gather
 )
-"""Functions that leave a few numbers of each row."""
+"""Functions that reduce each row to a few numbers."""
 
 
 def _is_pair(logits: Logits, index: Any) -> bool:

@@ -13,11 +13,10 @@ class Compile(Lever):
 
     Needs: a C compiler, and a GPU with Triton. Changes: operators are fused, which saves time and often
     intermediate results; the first call takes seconds to minutes. Results: to rounding. Only on request
-    (`oomph fit --compile`): what is compiled depends on the model. Memory is not attributed to modules.
+    (`oomph fit --compile`): the effect depends on the model. Memory is not attributed to modules.
     """
 
     name = "compile"
-    order = 90  # after all that replaces parts of the model
 
     def __init__(self) -> None:
         """No parameters."""
@@ -38,11 +37,6 @@ class Compile(Lever):
         self.applied += 1
         if self.applied == 1:
             self.note = None
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """One line."""
-        return "model.compile()  # once the model is on the GPU\n"
 
 
 LEVER = Compile

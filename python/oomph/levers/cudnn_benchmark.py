@@ -12,8 +12,8 @@ from oomph.levers._shared.settings import pin
 class CudnnBenchmark(Lever):
     """Whether cuDNN tries its kernels for each new shape of a convolution, or takes the first one.
 
-    Needs: convolutions on a CUDA GPU. Changes: off saves the work spaces of what is tried (which may
-    be gigabytes); on may be faster once each shape has been tried. Results: to rounding, as other
+    Needs: convolutions on a CUDA GPU. Changes: off saves the workspaces of trial kernels (which may
+    be gigabytes); on may be faster once each shape has been tried. Results: to rounding, since other
     kernels sum in another order.
     """
 
@@ -26,7 +26,7 @@ class CudnnBenchmark(Lever):
         self.overruled = False
 
     def install(self, job: Job) -> None:
-        """Set it, and keep the script from setting it otherwise."""
+        """Set it, and ignore changes by the script."""
         self.before = torch.backends.cudnn.benchmark
         pin(
             "_set_cudnn_benchmark", self.enabled, torch.backends.cudnn, "benchmark", "_get_cudnn_benchmark",
@@ -37,15 +37,10 @@ class CudnnBenchmark(Lever):
         self.overruled = True
 
     def finish(self) -> None:
-        """Inert where nothing else was set."""
+        """Inert if it was already set."""
         self.applied = int(self.overruled or self.before != self.enabled)
         if not self.applied:
             self.note = f"cuDNN benchmark was {'on' if self.enabled else 'off'} already"
-
-    @classmethod
-    def by_hand(cls, enabled: bool = False) -> str:
-        """One assignment."""
-        return f"torch.backends.cudnn.benchmark = {enabled}\n"
 
 
 LEVER = CudnnBenchmark

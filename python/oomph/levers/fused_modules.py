@@ -1,4 +1,4 @@
-"""Modules of several operators that PyTorch has one kernel for."""
+"""Replaces modules of several operators by PyTorch's single kernel."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ Function = Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]
 """`function(module, x)` is what the module does to `x`."""
 
 TOLERANCE = 2e-5
-"""Relative distance in fp32 up to which two ways of computing are the same but for rounding."""
+"""Relative distance in fp32 up to which two computations count as equal to rounding."""
 
 
 class FusedModules(Lever):
-    """Activations and normalizations that are written out in several operators become one kernel.
+    """Activations and normalizations that consist of several operators become one kernel.
 
     Needs: modules of one tensor in and one out that compute the tanh form of GELU (`NewGELUActivation`
-    of Hugging Face) or a root-mean-square normalization (`LlamaRMSNorm` and its like, and people's own).
-    Changes: one kernel in place of six or more, which saves its input and nothing of what was in between:
-    less memory, and less time. Results: equal to rounding; under autocast, in the type of the values. What
-    each module computes, and its gradients, are tried on the CPU with random values; one that does
-    something else is left alone, and said so.
+    of Hugging Face) or a root-mean-square normalization (`LlamaRMSNorm` and its like, or your own).
+    Changes: one kernel instead of six or more, which saves its input and no intermediate results:
+    less memory, and less time. Results: equal to rounding; under autocast, in the type of the values. The
+    lever compares each module and its gradients with the kernel on the CPU with random values; it skips
+    modules that compute something else, and says so.
     """
 
     name = "fused_modules"
-    order = 80  # inside of checkpointing, offloading and recomputation
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -68,7 +67,7 @@ class FusedModules(Lever):
             module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
         ) -> Any:
             if len(args) != 1 or kwargs or not isinstance(args[0], torch.Tensor):
-                self._keep("they take other arguments than one tensor", name)
+                self._keep("they take arguments other than one tensor", name)
                 return forward(*args, **kwargs)
             weight = getattr(module, "weight", None)
             if isinstance(weight, torch.Tensor) and weight.dtype != args[0].dtype:
@@ -81,27 +80,17 @@ class FusedModules(Lever):
         return around
 
     def finish(self) -> None:
-        """Count the modules, and say which were left alone."""
+        """Count the modules, and report those that were skipped."""
         self.applied = len(self.used)
         if problem := self.places.problem():
             self.add_note(problem)
         self.left_alone = [name for names in self.kept.values() for name in names]
         for why, names in self.kept.items():
-            self.add_note(f"{len(names)} left as they are, as {why}: {', '.join(names[:3])}")
-
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """The functions to call."""
-        return (
-            f"# in {', '.join(modules[:3])}{', …' if len(modules) > 3 else ''}:\n"
-            '# GELU by tanh:  return torch.nn.functional.gelu(x, approximate="tanh")\n'
-            "#   (Hugging Face: config.activation_function or hidden_act = 'gelu_pytorch_tanh')\n"
-            "# RMSNorm:       return torch.nn.functional.rms_norm(x, (x.shape[-1],), self.weight, eps)\n"
-        )
+            self.add_note(f"{len(names)} skipped because {why}: {', '.join(names[:3])}")
 
 
 def one_kernel(module: torch.nn.Module) -> Function | None:
-    """What does the same as `module` in one kernel; None if nothing that is known here does."""
+    """The kernel that computes the same as `module`; None if there is none."""
     if isinstance(module, (torch.nn.GELU, torch.nn.RMSNorm)) or any(
         True for _ in module.children()
     ):
@@ -144,7 +133,7 @@ def _same(module: torch.nn.Module, function: Function, width: int) -> bool:
 
     try:
         with (
-            # The script's random numbers are its own, and so are its hooks on what is saved.
+            # Leave the script's random state and its hooks on saved tensors alone.
             torch.random.fork_rng(devices=[]),
             torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
             torch.inference_mode(False),

@@ -1,4 +1,4 @@
-"""Weights and activations of a model that infers in 16 bits."""
+"""Weights and activations in 16 bits, for inference."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ WIDE = (torch.float32, torch.float64)
 class HalfWeights(Lever):
     """Models are cast to 16 bits, as `module.half()` or `module.bfloat16()` do.
 
-    Needs: models in fp32 that only infer; a GPU with bf16 for `bf16`. Changes: weights and activations
-    take half, and the cast is made before a model goes to the GPU, so that loading needs half as well.
-    Floating arguments of a model are cast too, and so is what reaches a layer in fp32; outputs come
-    back in fp32. Results: other numerics (`oomph drift` measures them).
+    Needs: inference with fp32 models; a GPU with bf16 for `bf16`. Changes: weights and activations
+    take half the memory, and the cast happens before a model moves to the GPU, so loading needs half as well.
+    Floating-point arguments of a model are cast too, and so are fp32 inputs of layers; outputs are
+    returned in fp32. Results: other numerics (`oomph drift` measures them).
 
     As in `from_pretrained(dtype=…)`, frequencies of rotary embeddings (`inv_freq`) stay in fp32.
     """
 
     name = "half_weights"
-    order = 40
 
     def __init__(self, dtype: str) -> None:
         """`dtype`: `bf16` or `fp16`."""
@@ -38,10 +37,10 @@ class HalfWeights(Lever):
         self.dtype = DTYPES[dtype]
         self.note = "no model in fp32 was called"
         self.ours: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        """What was cast; a model that the script cast itself is none of it."""
+        """The models that the lever cast, not those that the script cast itself."""
 
     def install(self, job: Job) -> None:
-        """Where a model moves to the GPU, or is first called."""
+        """When a model moves to the GPU, or is first called."""
         job.on_move.append(lambda module, device: self._cast(module))
         job.on_model.append(self._model)
         job.on_arguments.append(self._arguments)
@@ -54,8 +53,7 @@ class HalfWeights(Lever):
         bf16 = self.dtype == torch.bfloat16
         if on_gpu and bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
             raise self.refuse(
-                f"{torch.cuda.get_device_name()} has no bf16. Use fp16, which it has",
-                self.by_hand(dtype="fp16"),
+                f"{torch.cuda.get_device_name()} does not support bf16. Use fp16",
             )
         self._cast(root)
 
@@ -76,7 +74,7 @@ class HalfWeights(Lever):
         return full(output) if root in self.ours else None
 
     def _layer(self, module: torch.nn.Module, args: tuple) -> Any:
-        """What a model made in fp32 on its way (a table of sines, a mask) meets weights in 16 bits."""
+        """Cast tensors that a model creates in fp32 (a table of sines, a mask) where they meet 16-bit weights."""
         if not args or not module._parameters or module not in self.ours:
             return None
         first = args[0]
@@ -92,17 +90,8 @@ class HalfWeights(Lever):
             raise self.refuse(
                 "it calls backward: gradients and updates in 16 bits lose small values. For training "
                 "there is mixed_precision",
-                self.by_hand(),
+                manually=True,
             )
-
-    @classmethod
-    def by_hand(cls, dtype: str = "bf16") -> str:
-        """A cast before the model is moved."""
-        name = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
-        return (
-            f"model = model.to({name}).cuda()  # the cast first\n"
-            f"outputs = model(inputs.to({name}))\n"
-        )
 
 
 def cast(root: torch.nn.Module, dtype: torch.dtype) -> bool:

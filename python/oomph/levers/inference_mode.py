@@ -1,4 +1,4 @@
-"""No graph in a job that only infers."""
+"""No graph in inference."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from oomph.levers._shared.job import Backward, Job
 class InferenceMode(Lever):
     """`torch.inference_mode()` from the first call of a model on.
 
-    Needs: a script that never calls `backward`. Changes: nothing is saved for a backward pass, so that
-    activations go as soon as they have been used. Results: exact. A script that calls `backward` after
-    all is stopped, as it would lack the graph.
+    Needs: a script that never calls `backward`. Changes: nothing is saved for a backward pass, so
+    activations are freed as soon as they have been used. Results: exact. If the script calls `backward`
+    later, oomph stops it, because the graph is missing.
 
-    The mode stays on between calls: what a model gave may then be changed in place, as without it.
+    The mode stays on between calls, so the script can change a model's outputs in place.
     """
 
     name = "inference_mode"
-    order = 5
 
     def __init__(self) -> None:
         """No parameters."""
@@ -38,7 +37,7 @@ class InferenceMode(Lever):
         if torch.is_inference_mode_enabled() and self._contexts and not torch.is_grad_enabled():
             self.applied += 1
         elif torch.is_grad_enabled():
-            # Also where the script left a context of its own, which turned gradients on again.
+            # Also after the script left its own context, which turned gradients on again.
             context = torch.inference_mode()
             context.__enter__()
             self._contexts.append(context)
@@ -50,13 +49,8 @@ class InferenceMode(Lever):
             raise self.refuse(
                 "it calls backward, which needs the graph. Plan for it as a training job: oomph fit "
                 "without --inference",
-                self.by_hand(),
+                manually=True,
             )
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """A context around the loop."""
-        return "with torch.inference_mode():\n    for batch in loader:\n        outputs = model(batch)\n"
 
 
 LEVER = InferenceMode

@@ -1,4 +1,4 @@
-"""Activation functions that write over their inputs."""
+"""Activation functions that overwrite their inputs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ BY_RESULT = (
     torch.nn.Threshold,
     torch.nn.Dropout,
 )
-"""Their gradient follows from their result (or a mask), so that their input need not be kept."""
+"""Their gradient depends only on their result (or a mask), so their input need not be kept."""
 
 
 class InplaceActivations(Lever):
-    """Activation modules work in place, where nothing else reads what they overwrite.
+    """Activation modules work in place if nothing else reads what they overwrite.
 
     Needs: ReLU, LeakyReLU, ELU, CELU, SELU, Threshold or Dropout modules. Changes: one buffer fewer
-    for each. Results: bitwise the same. Before the first forward pass with gradients, one is made that
-    keeps nothing: it shows which modules' inputs are read again, saved by others or handed out. Those
-    stay as they are.
+    for each. Results: bitwise the same. Before the first forward pass with gradients, a trial pass that
+    keeps nothing shows which modules' inputs are read again, saved by others or returned. Those
+    are skipped.
 
-    SiLU, GELU, Mish and the like need their inputs in the backward pass: in place saves nothing there,
-    and they are left alone.
+    SiLU, GELU, Mish and the like need their inputs in the backward pass, so in place saves nothing there;
+    they are skipped.
     """
 
     name = "inplace_activations"
@@ -50,7 +50,7 @@ class InplaceActivations(Lever):
         self.called = False
 
     def install(self, job: Job) -> None:
-        """Look at a model when it is called first."""
+        """Inspect a model when it is called first."""
         job.on_model.append(self._model)
         job.on_enter.append(self._enter)
 
@@ -80,7 +80,7 @@ class InplaceActivations(Lever):
             with _Unchanged(root):
                 reads.look(root, args, kwargs)
         except Exception as error:
-            self.add_note(f"nothing was done, as a first look at the forward pass failed: {error}")
+            self.add_note(f"nothing was changed because a trial forward pass failed: {error}")
             return
         for name, module in chosen.items():
             why = reads.reason(name)
@@ -91,32 +91,22 @@ class InplaceActivations(Lever):
                 self._keep(why, name)
 
     def finish(self) -> None:
-        """Say what was left alone, and why."""
+        """Report what was skipped, and why."""
         if problem := self.places.problem():
             self.add_note(problem)
         self.left_alone = [name for names in self.kept.values() for name in names]
         for why, names in self.kept.items():
-            self.add_note(f"{len(names)} left as they are, as {why}: {', '.join(names[:3])}")
-
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """`inplace=True`."""
-        paths = ", ".join(repr(name.partition(".")[2]) for name in modules)
-        return (
-            f"for name in [{paths}]:\n"
-            "    model.get_submodule(name).inplace = True\n"
-            "# only where nothing else reads what the module is given\n"
-        )
+            self.add_note(f"{len(names)} skipped because {why}: {', '.join(names[:3])}")
 
 
 class _Unchanged:
-    """Random states and buffers are afterwards as before."""
+    """Restores random states and buffers afterwards."""
 
     def __init__(self, root: torch.nn.Module) -> None:
         self.root = root
 
     def __enter__(self) -> None:
-        from oomph.levers._shared.random_states import RandomStates
+        from oomph._random_states import RandomStates
 
         self.random = RandomStates()
         self.buffers = [
@@ -135,7 +125,7 @@ class _Unchanged:
 
 
 class _Reads(TorchDispatchMode):
-    """Watches who reads the inputs of modules after these have run."""
+    """Detects later reads of modules' inputs."""
 
     def __init__(self, chosen: dict[str, torch.nn.Module]) -> None:
         super().__init__()
@@ -170,7 +160,7 @@ class _Reads(TorchDispatchMode):
     def reason(self, name: str) -> str | None:
         """Why module `name` must not work in place; None if it may."""
         if not self.inputs[name]:
-            return "the forward pass does not come to them"
+            return "the forward pass does not reach them"
         return self.reasons.get(name)
 
     def _begins(self, name: str) -> Any:
@@ -223,7 +213,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _lost(_: None) -> torch.Tensor:
-    raise RuntimeError("a backward pass inside of the forward pass")
+    raise RuntimeError("a backward pass inside the forward pass")
 
 
 LEVER = InplaceActivations

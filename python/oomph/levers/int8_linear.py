@@ -17,31 +17,30 @@ LEAST = 256
 """Inputs of a layer below which its scales (4 bytes an output) are more than 1 % of its bf16 weights."""
 
 AT_ONCE = 64 << 20
-"""Bytes of weights (or, for `dynamic`, of sums) that are in their wide form at a time."""
+"""Bytes of dequantized weights (or, for `dynamic`, of sums) at a time."""
 
 ROWS = 17
-"""Rows that CUDA's product of 8-bit integers needs at least."""
+"""The fewest rows for CUDA's product of 8-bit integers."""
 
 MULTIPLE = 8
-"""Of which its dimensions have to be multiples."""
+"""Its dimensions must be multiples of this."""
 
 
 class Int8Linear(Lever):
-    """Weights of linear layers are kept in 8 bits, with a scale for each output.
+    """Keeps weights of linear layers in 8 bits, with a scale for each output.
 
-    Needs: models that only infer, with `nn.Linear` (or GPT-2's `Conv1D`) layers of 256 inputs or more.
-    Changes: their weights take half of what they take in 16 bits. `weight_only` computes the product
-    in the inputs' type with weights that are made wide for it, 64 MiB at a time: as accurate as the
-    rounding of the weights allows, and slower where the product is limited by computing. `dynamic`
-    rounds the inputs to 8 bits as well, with a scale for each row, and multiplies integers, which GPUs
+    Needs: inference with `nn.Linear` (or GPT-2's `Conv1D`) layers of 256 inputs or more.
+    Changes: their weights take half as much as in 16 bits. `weight_only` dequantizes the weights to
+    the inputs' type for the product, 64 MiB at a time: as accurate as the
+    quantized weights allow, and slower if the product is compute-bound. `dynamic`
+    also quantizes the inputs to 8 bits, with a scale for each row, and multiplies integers, which GPUs
     do fast. Results: other numerics (`oomph drift` measures them).
 
-    Left alone: weights that something else uses too (an embedding tied to the head), and attention
+    Skipped: weights that are also used elsewhere (an embedding tied to the head), and attention
     that reads its layers' weights itself (`nn.MultiheadAttention`).
     """
 
     name = "int8_linear"
-    order = 30  # before the cast to 16 bits: rounded once
 
     def __init__(self, kind: str = "weight_only") -> None:
         """`kind`: `weight_only` or `dynamic`."""
@@ -73,34 +72,20 @@ class Int8Linear(Lever):
 
     def _backward(self, call: Backward) -> None:
         if self.applied:
-            raise self.refuse("it calls backward, and weights of 8 bits cannot be trained")
+            raise self.refuse("it calls backward, but 8-bit weights cannot be trained")
 
     def finish(self) -> None:
-        """Say how much smaller the weights are."""
+        """Report how much smaller the weights are."""
         if self.before:
             self.add_note(
                 f"weights of linear layers: {self.after / self.before:.3f} of their bytes in bf16"
             )
         if self.tied:
-            self.add_note(
-                f"layers left alone that share their weights with an embedding: {self.tied}"
-            )
-
-    @classmethod
-    def by_hand(cls, kind: str = "weight_only") -> str:
-        """torchao's function."""
-        config = {
-            "weight_only": "Int8WeightOnlyConfig",
-            "dynamic": "Int8DynamicActivationInt8WeightConfig",
-        }[kind]
-        return (
-            f"from torchao.quantization import quantize_, {config}\n"
-            f"quantize_(model, {config}())  # before model.cuda()\n"
-        )
+            self.add_note(f"skipped layers that share their weights with an embedding: {self.tied}")
 
 
 def quantize(root: nn.Module, kind: str) -> list[QuantizedLinear]:
-    """Replace the layers of `root` that can be; returns what was put in their places."""
+    """Replace the layers of `root` where possible; returns the replacements."""
     shared = _elsewhere(root)
     made: dict[int, QuantizedLinear] = {}
     layers = []
@@ -126,7 +111,7 @@ def tied(root: nn.Module) -> int:
 
 
 def _elsewhere(root: nn.Module) -> set[int]:
-    """Parameters of modules that are no linear layers, or of several."""
+    """Parameters of modules other than linear layers, or of several modules."""
     owners: dict[int, int] = {}
     for module in root.modules():
         for p in module._parameters.values():
@@ -152,7 +137,7 @@ def _fits(module: nn.Module) -> bool:
     if type(weight) not in (torch.Tensor, nn.Parameter) or not weight.is_floating_point():
         return False
     if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-        return False  # somebody else changed it already
+        return False  # already changed by other code
     return bool(weight.shape[0 if _is_conv1d(module) else 1] >= LEAST)
 
 
@@ -165,7 +150,7 @@ class QuantizedLinear(nn.Module):
         self.kind, self.transposed = kind, _is_conv1d(linear)
         self.dtype = linear.weight.dtype
         self.lent: tuple[torch.Tensor, int] | None = None
-        """Wide weights that somebody asked for, and their version then."""
+        """Dequantized weights that were handed out, and their version at that time."""
         # Not in state dictionaries: there the layer has a `weight`, as it had.
         self.register_buffer("q", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
@@ -187,7 +172,7 @@ class QuantizedLinear(nn.Module):
     def _load_from_state_dict(
         self, state: Any, prefix: str, metadata: Any, strict: bool, missing: Any, *rest: Any
     ) -> None:
-        """A script may load weights after the model has been moved, and so has been rounded."""
+        """A script may load weights after the model has been moved, and thus quantized."""
         weight = state.get(f"{prefix}weight")
         others = {key: value for key, value in state.items() if key != f"{prefix}weight"}
         super()._load_from_state_dict(others, prefix, metadata, strict, missing, *rest)
@@ -195,7 +180,7 @@ class QuantizedLinear(nn.Module):
             missing.append(f"{prefix}weight")
         elif weight.shape != (self.q.shape[::-1] if self.transposed else self.q.shape):
             raise ValueError(
-                f"{prefix}weight has the shape {tuple(weight.shape)}, and the layer's is {tuple(self.q.shape)}"
+                f"{prefix}weight has the shape {tuple(weight.shape)}; the layer's is {tuple(self.q.shape)}"
             )
         else:
             self.lent = None
@@ -219,8 +204,8 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weights that are computed with, as the layer had them; what is written to them is
-        rounded before they are used again."""
+        """The dequantized weights in the layer's original form; writes to them are
+        quantized before the next use."""
         if self.lent is None:
             wide = self.wide(slice(None), self.dtype)
             wide = wide.t().contiguous() if self.transposed else wide
@@ -228,7 +213,7 @@ class QuantizedLinear(nn.Module):
         return self.lent[0]
 
     def settle(self) -> None:
-        """Take over what was written to the weights that were lent."""
+        """Quantize what was written to the handed-out weights."""
         if self.lent is None:
             return
         (lent, version), self.lent = self.lent, None

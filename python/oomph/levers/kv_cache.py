@@ -1,4 +1,4 @@
-"""The cache of keys and values in 8 bits."""
+"""The KV cache in 8 bits."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Any
 
 import torch
 
+from oomph._import_hooks import on_import
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.job import Backward, Job, on_import
+from oomph.levers._shared.job import Backward, Job
 
 RESHAPING = ("reorder_cache", "crop", "batch_repeat_interleave", "batch_select_indices")
 """Methods of a cache's layer that act on each token's keys and values alike."""
 
 
 class KvCache(Lever):
-    """Hugging Face's growing caches keep keys and values as 8-bit integers.
+    """Stores keys and values of Hugging Face's growing caches as 8-bit integers.
 
     Needs: a Hugging Face model that generates with its default cache (`DynamicCache`). Changes: keys
-    and values of earlier tokens take half of what they take in 16 bits, with one scale for each token
-    and head; a layer's are made wide while it attends. The prompt's own pass sees them as they were.
-    Results: other numerics (`oomph drift` measures them). Sliding windows, static and quantized caches
-    are left alone.
+    and values of earlier tokens take half as much as in 16 bits, with one scale for each token
+    and head; a layer's are dequantized while it attends. The prompt's own pass uses exact values.
+    Results: other numerics (`oomph drift` measures them). Sliding-window, static and quantized caches
+    are skipped.
     """
 
     name = "kv_cache"
@@ -30,8 +31,8 @@ class KvCache(Lever):
         """`bits`: 8."""
         super().__init__()
         if bits != 8:
-            raise self.refuse(f"bits is {bits}; only 8 is known")
-        self.note = "no cache of keys and values was used (DynamicCache of transformers)"
+            raise self.refuse(f"bits is {bits}; only 8 is supported")
+        self.note = "no KV cache was used (DynamicCache of transformers)"
         self.layers: set[int] = set()
 
     def install(self, job: Job) -> None:
@@ -75,17 +76,7 @@ class KvCache(Lever):
 
     def _backward(self, call: Backward) -> None:
         if self.applied:
-            raise self.refuse("it calls backward, and a cache of 8 bits has no gradients")
-
-    @classmethod
-    def by_hand(cls, bits: int = 8) -> str:
-        """transformers' own quantized cache."""
-        return (
-            "# pip install hqq\n"
-            "from transformers import QuantizedCache\n"
-            f'cache = QuantizedCache(backend="hqq", config=model.config, nbits={bits})\n'
-            "model.generate(**inputs, past_key_values=cache)\n"
-        )
+            raise self.refuse("it calls backward, but an 8-bit cache has no gradients")
 
 
 def to_int8(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

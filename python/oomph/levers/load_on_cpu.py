@@ -1,4 +1,4 @@
-"""Checkpoints are read into host memory, and models cast before they go to the GPU."""
+"""Reads checkpoints into host memory, and casts models before they move to the GPU."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 import torch
 
+from oomph._import_hooks import on_import
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.job import Job, on_import
+from oomph.levers._shared.job import Job
 from oomph.levers.half_weights import cast
 from oomph.levers.mixed_precision import DTYPES
 
 
 class LoadOnCpu(Lever):
-    """What a script loads goes to host memory first, so that the GPU holds each weight once.
+    """Loads into host memory first, so that the GPU holds each weight once.
 
     Needs: a script that loads state dictionaries to the GPU (`torch.load(…, map_location="cuda")`,
     safetensors' `load_file(…, device="cuda")`, `from_pretrained(…, device_map="cuda")`), or casts a
     model there. Changes: dictionaries of tensors stay in host memory, from where `load_state_dict`
     copies into the model; Hugging Face models are loaded on the CPU and then moved. With `dtype`,
-    models are cast before they are moved, as the script does afterwards. Results: exact.
+    the cast that the script makes after the move happens before it. Results: exact.
 
-    Limits: whoever computes with a loaded tensor finds it on the CPU, which PyTorch refuses to mix with
-    the GPU's. Checkpoints that hold whole modules or lone tensors are loaded as the script asks.
+    Limits: if the script computes with a loaded tensor, it finds the tensor on the CPU, and PyTorch refuses to mix
+    devices. Checkpoints that contain whole modules or lone tensors are loaded as the script asks.
     """
 
     name = "load_on_cpu"
-    order = 35  # before the casts and moves of other levers
 
     def __init__(self, dtype: str | None = None) -> None:
         """`dtype`: `bf16`, `fp16`, or None to leave types alone."""
@@ -43,7 +43,7 @@ class LoadOnCpu(Lever):
         self._watch_load()
         on_import("safetensors.torch", self._watch_safetensors)
         on_import("transformers.modeling_utils", self._watch_pretrained)
-        # Levers that cast want to see models move, too.
+        # Levers that cast must see models move, too.
         job.on_move.append(self._move)
 
     def _move(self, root: torch.nn.Module, device: torch.device) -> None:
@@ -68,7 +68,7 @@ class LoadOnCpu(Lever):
             again = f.tell() if hasattr(f, "tell") else None
             loaded = original(f, on_cpu, *args, **kwargs)
             if not any(to_gpu):
-                # As if it had been asked for: the CPU is where it belongs.
+                # As if the script had asked for the CPU.
                 if map_location is None or _names(map_location) == "cpu":
                     return loaded
             elif _is_state(loaded):
@@ -109,15 +109,6 @@ class LoadOnCpu(Lever):
             return original(cls, *args, **kwargs).to(torch.device(place))
 
         kind.from_pretrained = classmethod(from_pretrained)
-
-    @classmethod
-    def by_hand(cls, dtype: str | None = None) -> str:
-        """`map_location`, and the cast before the move."""
-        text = 'state = torch.load(path, map_location="cpu", mmap=True)\nmodel.load_state_dict(state)\n'
-        if dtype is not None:
-            name = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
-            text += f"model = model.to({name}).cuda()  # the cast first\n"
-        return text
 
 
 def _names(place: Any) -> str:

@@ -1,4 +1,4 @@
-"""A batch in micro-batches, with the gradients accumulated."""
+"""Splits a batch into micro-batches and accumulates the gradients."""
 
 from __future__ import annotations
 
@@ -33,23 +33,22 @@ CLOSE = 1e-9
 
 
 class MicroBatch(Lever):
-    """Gives the script its batches in parts, and lets updates act once a batch.
+    """Passes batches to the script in parts, and applies updates once per batch.
 
     Needs: a loop over a DataLoader, Hugging Face's `Trainer` or Lightning's automatic optimization;
     a loss that is a sum or mean over samples, tokens or elements. Changes: activations are those of
     one part. Results: the same to rounding; each part's loss counts for its share of the whole
-    batch's samples (of its targets, where some are ignored), unequal parts and last batches
-    included. Random layers draw other numbers, as one draw becomes several.
+    batch's samples (of its targets, if some are ignored), including unequal parts and last
+    batches. Random layers draw other numbers, since one draw becomes several.
 
     Refused by name: batch normalization in training, losses that compare samples, several updates a
     batch, accumulation by the script itself, steps with a closure.
     """
 
     name = "micro_batch"
-    order = 10
 
     def __init__(self, parts: int) -> None:
-        """`parts`: micro-batches a batch."""
+        """`parts`: micro-batches per batch."""
         super().__init__()
         if parts < 2:
             raise self.refuse(f"parts is {parts}; at least 2 are needed to split a batch")
@@ -58,11 +57,11 @@ class MicroBatch(Lever):
         """The batch whose parts the script is working on."""
         self.outputs: list[Any] = []
         self.whole_steps = 0
-        """Updates that were made with no batch split."""
+        """Updates without a split batch."""
         self.framework = 0
-        """How many frameworks are running that split by themselves."""
+        """How many running frameworks split batches themselves."""
         self.checked = False
-        """Whether a loss was looked through for what mixes samples."""
+        """Whether a loss was searched for operations that mix samples."""
         self.counted = False
         """Whether a loop enumerates its batches."""
         self.calls = 0
@@ -71,7 +70,7 @@ class MicroBatch(Lever):
         """Whether the script trains models that are in evaluation mode."""
 
     def install(self, job: Job) -> None:
-        """Step in wherever a batch begins, counts, or ends."""
+        """Intervene wherever a batch begins, counts, or ends."""
         self.job = job
         job.around_loader.append(self._iterator)
         job.on_enter.append(self._enter)
@@ -87,11 +86,11 @@ class MicroBatch(Lever):
         _watch_averages(self._put_off)
 
     def finish(self) -> None:
-        """Say what was left whole."""
+        """Report what was not split."""
         self.batch = None
         if self.whole_steps and self.applied:
             self.add_note(
-                f"{self.whole_steps} updates were made on batches that were not split: they did not come from a "
+                f"{self.whole_steps} updates used batches that were not split: they did not come from a "
                 "DataLoader's own iteration"
             )
         if not self.applied and self.note is None:
@@ -110,7 +109,7 @@ class MicroBatch(Lever):
         return Parts(self, loader, iterator)
 
     def trains(self) -> bool:
-        """Whether the next batch of a DataLoader is one to train on."""
+        """Whether the next batch of a DataLoader is for training."""
         return not self.framework and torch.is_grad_enabled() and not self._evaluates()
 
     def _evaluates(self) -> bool:
@@ -132,8 +131,8 @@ class MicroBatch(Lever):
         for name, part in module.named_modules() if not self.checked else ():
             if isinstance(part, BATCH_NORMS) and part.training and not _is_instance_norm(part):
                 raise self.refuse(
-                    f"batch normalization ({name or type(part).__name__}) takes its statistics from all samples of a "
-                    "batch, so that a batch in parts trains another model. Put it into evaluation mode "
+                    f"batch normalization ({name or type(part).__name__}) computes its statistics over all samples of a "
+                    "batch, so splitting the batch trains another model. Put it into evaluation mode "
                     "(freeze it), replace it by GroupNorm, or choose another plan: "
                     "oomph fit --forbid micro_batch"
                 )
@@ -141,7 +140,7 @@ class MicroBatch(Lever):
     def _leave(self, module: torch.nn.Module, output: Any) -> None:
         if self.batch is None or not torch.is_grad_enabled():
             return
-        # What is kept here keeps a graph alive: not that of an evaluation within the loop.
+        # This keeps a graph alive; it must not be that of an evaluation within the loop.
         if module.training or self.trains_in_eval or not self.checked:
             self.outputs += nodes(output)
 
@@ -152,15 +151,15 @@ class MicroBatch(Lever):
         self.trains_in_eval |= not any(m.training for m in self.job.models if _learns(m))
         if batch.stepped and not batch.external:
             raise self.refuse(
-                "it updates more than once a batch (a backward pass after a step, as GANs and SAM do), which a "
-                "batch in parts cannot follow",
-                self.by_hand(parts=self.parts),
+                "it updates more than once per batch (a backward pass after a step, as GANs and SAM do), which is "
+                "not possible with a split batch",
+                manually=True,
             )
         if batch.ahead:
             raise self.refuse(
                 "it asks for batches before it trains on the last one (a prefetcher), or skips some, so that "
-                "it is not known which part a backward pass belongs to",
-                self.by_hand(parts=self.parts),
+                "it is unclear which part a backward pass belongs to",
+                manually=True,
             )
         if batch.index > 0 and batch.backwards == 0 and not batch.external:
             batch.check_gradients(self)
@@ -173,8 +172,8 @@ class MicroBatch(Lever):
                 weight = batch.weigh(found)
             except Inseparable as error:
                 raise self.refuse(
-                    f"the loss of a batch is not that of its parts: {error}",
-                    self.by_hand(parts=self.parts),
+                    f"the loss of a batch does not follow from its parts: {error}",
+                    manually=True,
                 ) from None
             if weight is not None:
                 call.scale(index, weight)
@@ -193,7 +192,7 @@ class MicroBatch(Lever):
         return proceed()
 
     def _accumulates(self) -> bool:
-        """Whether gradients of this batch's earlier parts are there."""
+        """Whether there are gradients of this batch's earlier parts."""
         batch = self.batch
         if batch is None or batch.external or not batch.pending:
             return False
@@ -211,37 +210,37 @@ class MicroBatch(Lever):
                 self.whole_steps += 1
                 if not self.applied:
                     raise self.refuse(
-                        "it trains on batches that no DataLoader yielded, so that there is nothing to split",
-                        self.by_hand(parts=self.parts),
+                        "it trains on batches that do not come from a DataLoader, so there is nothing to split",
+                        manually=True,
                     )
             return proceed()
         if self.job.closure is not None:
             raise self.refuse(
                 "its optimizer's step takes a closure, which computes the loss of the batch itself "
                 f"({type(optimizer).__name__})",
-                self.by_hand(parts=self.parts),
+                manually=True,
             )
         batch.stepped = True
         if not batch.last:
             return batch.later(optimizer, "step", proceed)
-        self._complete(batch)
+        self.complete(batch)
         result = proceed()
         batch.pending = False
         return result
 
-    def _complete(self, batch: Batch) -> None:
-        """All parts are in the gradients: give them their weights."""
+    def complete(self, batch: Batch) -> None:
+        """All parts are in the gradients: weight them."""
         try:
             batch.complete(self.job.optimizers)
         except Inseparable as error:
-            raise self.refuse(str(error), self.by_hand(parts=self.parts)) from None
+            raise self.refuse(str(error), manually=True) from None
 
     def _clip(self, parameters: list[torch.Tensor], proceed: Proceed) -> Any:
         if self._waits():
             self.batch.later(self, "clip", proceed)
             return torch.zeros((), device=parameters[0].device if parameters else None)
         if self.batch is not None and not self.batch.external:
-            self._complete(self.batch)
+            self.complete(self.batch)
         return proceed()
 
     def _put_off(self, owner: Any, proceed: Proceed) -> Any:
@@ -256,24 +255,28 @@ class MicroBatch(Lever):
             batch.stepped = True
         if not batch.last:
             return batch.later(scaler, method, proceed)
-        self._complete(batch)
+        self.complete(batch)
         return proceed()
 
     # ---- the parts of a batch ----
+
+    def batch_of(self, samples: int, parts: int) -> Batch:
+        """A batch of so many samples, which a framework's step computes in parts."""
+        return Batch(samples, parts, external=True)
 
     def begin(self, batch: Batch) -> None:
         """The script gets a part of `batch`."""
         if self.batch is not None and self.batch is not batch:
             raise self.refuse(
-                "it draws from several DataLoaders for one update, whose parts may not belong together",
-                self.by_hand(parts=self.parts),
+                "it uses several DataLoaders for one update, whose parts may not belong together",
+                manually=True,
             )
         self.batch = batch
         self.outputs = []
         if batch.index == 0 and batch.parts > 1:
             self.applied += 1
             if self.counted:
-                self.add_note("the loop counts its iterations: it counts micro-batches now")
+                self.add_note("the loop counts its iterations, which are now micro-batches")
 
     def end(self) -> None:
         """The script asks for what comes after the part."""
@@ -286,23 +289,23 @@ class MicroBatch(Lever):
             raise self.refuse(
                 "it accumulates gradients over several batches itself. Raise that number and lower the "
                 "DataLoader's batch size instead, in the same proportion",
-                f"batch_size = batch_size // {self.parts}\naccumulation = accumulation * {self.parts}",
+                instead=f"batch_size = batch_size // {self.parts}\naccumulation = accumulation * {self.parts}",
             )
         if batch.last:
             batch.pending = False
 
     def left(self) -> None:
-        """The loop was left within a batch: what was put off is done for the parts that were seen."""
+        """The script left the loop within a batch: perform the deferred calls for the parts seen so far."""
         batch = self.batch
         self.batch = None
-        # A step in this very part says that the loop was not left by an error.
+        # A step in this part shows that the script did not leave the loop because of an error.
         if batch is None or batch.external or batch.last or not batch.stepped:
             return
-        self._complete(batch)
+        self.complete(batch)
         for call in batch.put_off.values():
             call()
         self.add_note(
-            "the loop was left within a batch: its last update has the parts that were seen"
+            "the script left the loop within a batch: its last update uses the parts seen so far"
         )
 
     @contextlib.contextmanager
@@ -314,21 +317,9 @@ class MicroBatch(Lever):
         finally:
             self.framework -= 1
 
-    @classmethod
-    def by_hand(cls, parts: int = 2) -> str:
-        """A loop that accumulates; weights are shares of samples."""
-        return f"""\
-for inputs, targets in loader:
-    optimizer.zero_grad()
-    for x, y in zip(inputs.tensor_split({parts}), targets.tensor_split({parts})):
-        loss = criterion(model(x), y)
-        (loss * len(x) / len(inputs)).backward()   # a mean over tokens: by targets not ignored
-    optimizer.step()
-"""
-
 
 class Batch:
-    """A batch that the script gets in parts: which one it has, and what the parts count."""
+    """A batch that the script gets in parts: the current part, and the weights of the parts."""
 
     def __init__(self, whole: int, parts: int, external: bool = False) -> None:
         """`whole`: samples of all parts. `external`: a framework's, which steps by itself."""
@@ -340,13 +331,13 @@ class Batch:
         self.ahead = False
         """Whether parts were asked for with no call of a model between."""
         self.logged: dict[int, tuple[Any, int]] = {}
-        """What the parts have logged so far of a metric (by id), and of how many samples."""
+        """What the parts have logged so far for a metric (by id), and for how many samples."""
         self.put_off: dict[Any, Proceed] = {}
-        """What the script asked for after a part, to be done after the last."""
+        """Calls of the script after a part, deferred until the last."""
         self.constant: Any = None
         """A divisor of the loss that counts all parts: a number or a tensor."""
         self.divided: tuple[float, ...] = ()
-        """What a framework divides any loss by, the last first."""
+        """The framework's divisors of losses, the last first."""
         self.had_gradients = False
         """Whether earlier batches are in the gradients."""
         self._estimates: dict[Any, Any] = {}
@@ -369,7 +360,7 @@ class Batch:
         self.stepped = False
 
     def later(self, owner: Any, what: str, proceed: Proceed) -> None:
-        """Put a call off; its next one takes its place."""
+        """Defer a call; a later one replaces it."""
         self.put_off[id(owner), what] = proceed
 
     def weigh(self, found: list[Term]) -> Any:
@@ -444,8 +435,8 @@ class Batch:
             factor = None
         if factor is None:
             raise Inseparable(
-                "its loss has several parts that are means over different counts (of samples and of targets "
-                "not ignored, say), which vary between micro-batches"
+                "its loss has several parts that are means over different counts (such as samples and targets "
+                "that are not ignored), which vary between micro-batches"
             )
         if isinstance(factor, float) and abs(factor - 1.0) < CLOSE:
             return
@@ -468,7 +459,7 @@ class Batch:
     # ---- gradients that only backward may change ----
 
     def remember_gradients(self, optimizers: Any) -> None:
-        """Note what the gradients are after a backward pass."""
+        """Remember the gradients after a backward pass."""
         self._versions = [
             (weakref.ref(p), id(p.grad), p.grad._version)
             for optimizer in list(optimizers)
@@ -478,7 +469,7 @@ class Batch:
         ]
 
     def check_gradients(self, lever: MicroBatch) -> None:
-        """Refuse a script that changed or dropped them between two parts."""
+        """Refuse if the script changed or dropped them between two parts."""
         for reference, key, version in self._versions:
             p = reference()
             if p is None:
@@ -487,7 +478,7 @@ class Batch:
                 raise lever.refuse(
                     "it changes or drops gradients itself (p.grad = None, p.grad.zero_(), clipping by "
                     "hand), which would undo the accumulation",
-                    lever.by_hand(parts=lever.parts),
+                    manually=True,
                 )
 
 
@@ -522,9 +513,7 @@ class Parts:
             self._waiting = self._pieces(batch)
             self._batch = Batch(sum(size for _, size in self._waiting), len(self._waiting))
         elif not trained and self._batch is not None and mine:
-            lever.add_note(
-                "a batch that was not trained on was given in parts before that was known"
-            )
+            lever.add_note("a batch without training was split before that was known")
         piece, size = self._waiting.pop(0)
         self._calls = lever.calls
         self._batch.next(size)
@@ -536,7 +525,7 @@ class Parts:
         lever = self._lever
         try:
             if self._layout is None:
-                # Of several ranks each has its share of what the DataLoader was made for.
+                # With several ranks, each has its share of the DataLoader's batch.
                 shared = next((one for one in lever.job.levers if one.name == "shard"), None)
                 if shared is None or shared.share is None:
                     expected = _first_size(self._loader)
@@ -545,7 +534,7 @@ class Parts:
                 self._layout = layout(batch, expected)
             return self._layout.split(batch, lever.parts)
         except CannotSplit as error:
-            raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None
+            raise lever.refuse(str(error), manually=True) from None
 
     def __len__(self) -> int:
         """Batches, not parts."""
@@ -578,7 +567,7 @@ def _times(weight: Any) -> Any:
 
 
 def _guard(node: Any, count: torch.Tensor) -> None:
-    """A micro-batch may have nothing to count where the batch has: its gradient is zero then."""
+    """A micro-batch may have no targets although the batch has: its gradient is zero then."""
     node.register_prehook(
         lambda gradients: tuple(
             None if g is None else torch.where(count > 0, g, torch.zeros_like(g)) for g in gradients
@@ -601,7 +590,7 @@ def _is_instance_norm(module: torch.nn.Module) -> bool:
 
 
 def _watch_averages(put_off: Any) -> None:
-    """Averages of weights that PyTorch keeps are taken once a batch."""
+    """Update PyTorch's averages of weights once per batch."""
     from torch.optim.swa_utils import AveragedModel
 
     original = AveragedModel.update_parameters

@@ -21,13 +21,12 @@ class MixedPrecision(Lever):
     about half, and products are faster; weights, gradients and optimizer state stay in fp32, and so
     do normalizations and losses (autocast's lists) and the outputs of the model. For fp16 the
     gradients are scaled up in the backward pass and down before they are clipped or used, and a step
-    with infinite ones is left out. Results: other numerics.
+    with infinite ones is skipped. Results: other numerics.
 
-    A script that uses autocast itself, or has its weights in 16 bits, is left alone.
+    Inert for a script that uses autocast itself, or has its weights in 16 bits.
     """
 
     name = "mixed_precision"
-    order = 20
 
     def __init__(self, dtype: str) -> None:
         """`dtype`: `bf16` or `fp16`."""
@@ -69,8 +68,7 @@ class MixedPrecision(Lever):
             and not torch.cuda.is_bf16_supported(including_emulation=False)
         ):
             raise self.refuse(
-                f"{torch.cuda.get_device_name()} has no bf16. Use fp16, which it has",
-                self.by_hand(dtype="fp16"),
+                f"{torch.cuda.get_device_name()} does not support bf16. Use fp16",
             )
 
     def _enter(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
@@ -81,7 +79,7 @@ class MixedPrecision(Lever):
             self.add_note("the script uses autocast itself")
             return
         if any(p.dtype in HALF for p in module.parameters()):
-            self.add_note(f"the weights of {type(module).__name__} are in 16 bits already")
+            self.add_note(f"the weights of {type(module).__name__} are already in 16 bits")
             return
         if not self.applied:
             self.note = None
@@ -145,7 +143,7 @@ class MixedPrecision(Lever):
         if closure is not None and not self.own_scaler:
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise self.refuse(
-                    "LBFGS evaluates its closure several times a step, which cannot be scaled"
+                    "LBFGS evaluates its closure several times per step, which cannot be scaled"
                 )
             # The backward pass is inside; the step comes after it.
             with torch.enable_grad():
@@ -163,24 +161,9 @@ class MixedPrecision(Lever):
         return any(p.grad is not None for g in optimizer.param_groups for p in g["params"])
 
     def finish(self) -> None:
-        """Say whose scaling was used."""
+        """Report whose scaler was used."""
         if self.own_scaler and self.applied:
             self.add_note("gradients are scaled by the script's own GradScaler")
-
-    @classmethod
-    def by_hand(cls, dtype: str = "bf16") -> str:
-        """Autocast around model and loss; a scaler for fp16."""
-        name = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
-        forward = f'with torch.autocast("cuda", dtype={name}):\n    loss = criterion(model(inputs), targets)\n'
-        if dtype == "bf16":
-            return forward + "loss.backward()\noptimizer.step()\n"
-        return (
-            'scaler = torch.amp.GradScaler("cuda")  # once, before the loop\n'
-            + forward
-            + "scaler.scale(loss).backward()\n"
-            + "scaler.unscale_(optimizer)  # before gradients are clipped\n"
-            + "scaler.step(optimizer)\nscaler.update()\n"
-        )
 
 
 def full(value: Any) -> Any:

@@ -13,12 +13,12 @@ from oomph.levers._shared.job import Backward, Job
 class NoGradEval(Lever):
     """`torch.no_grad()` around a model that is in evaluation mode.
 
-    Needs: a script that calls `model.eval()` and nothing around the calls that turns gradients off.
+    Needs: a script that calls `model.eval()` but does not turn gradients off around the calls.
     Changes: no activations are saved for a backward pass that never comes. Results: exact.
 
-    Gradients through a model in evaluation mode are respected where they show: inputs that need
-    them, and models that train in evaluation mode (those that were not in training mode before).
-    Where one is asked for after all, the script is stopped, as it would lack it.
+    Gradients through a model in evaluation mode are kept where they are visible: inputs that need
+    them, and models that train in evaluation mode (those that were never in training mode).
+    If the script asks for one later, oomph stops it, because the gradient is missing.
     """
 
     name = "no_grad_eval"
@@ -51,10 +51,10 @@ class NoGradEval(Lever):
         if not any(p.requires_grad for p in module.parameters()):
             return
         if any(t.requires_grad for t in _tensors((args, kwargs))):
-            self.add_note("some inputs of an evaluation need gradients: it was left alone")
+            self.add_note("skipped an evaluation with inputs that need gradients")
             return
         if id(module) not in self.trained and self._optimized(module):
-            # Perhaps it is trained in this mode, as models loaded by `from_pretrained` begin in it.
+            # It may be trained in this mode, in which `from_pretrained` returns models.
             return
         if self.applied == 0:
             self.note = None
@@ -69,7 +69,7 @@ class NoGradEval(Lever):
             self.context = None
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Another training begins: what was evaluated before it is no part of its losses."""
+        """Another training begins: earlier evaluations are not part of its losses."""
         self.pending.clear()
 
     def _optimized(self, module: torch.nn.Module) -> bool:
@@ -89,13 +89,8 @@ class NoGradEval(Lever):
                 f"it calls backward after {name} was called in evaluation mode, and may need the gradients of "
                 "that call. Call model.train() for training (layers can be frozen one by one), or choose "
                 "a plan without this lever: oomph fit --forbid no_grad_eval",
-                self.by_hand(),
+                manually=True,
             )
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """A context around the evaluation."""
-        return "model.eval()\nwith torch.no_grad():\n    for batch in evaluation_loader:\n        ...\n"
 
 
 def _tensors(value: Any, depth: int = 0):

@@ -1,4 +1,4 @@
-"""Activations of chosen modules wait in pinned host memory."""
+"""Offloads activations of chosen modules to pinned host memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from oomph.levers._shared.base import Lever
+from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.forward import Places, around_forward
 from oomph.levers._shared.job import Job
 from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
@@ -19,29 +19,26 @@ SMALLEST = 256 << 10
 """Bytes below which a copy costs more than it saves."""
 
 IN_FLIGHT = 128 << 20
-"""Bytes on the way to the host whose memory the GPU still holds, and bytes fetched ahead of the
-backward pass; at least one tensor. At 50 GB/s they cover 2.5 ms of computing."""
+"""Bytes in flight to the host whose memory the GPU still holds, and bytes prefetched for the
+backward pass; at least one tensor. At 50 GB/s they cover 2.5 ms of computation."""
 
 PART = 4
 """A view's whole storage is copied unless it is more than this many times larger."""
 
 
 class OffloadActivations(Lever):
-    """What modules save for the backward pass waits in pinned host memory.
+    """Copies what modules save for the backward pass to pinned host memory.
 
     Needs: a CUDA GPU and as much host memory, up to twice (PyTorch rounds pinned memory to powers of
-    two). Changes: activations leave on a stream of their own while the forward pass goes on, and
-    come back ahead of the backward pass. Results: bitwise the same. It is free as long as the link
-    keeps up, which is bytes over bandwidth against the time that the modules take.
+    two). Changes: activations are copied on a separate stream while the forward pass continues, and
+    prefetched for the backward pass. Results: bitwise the same. It costs no time as long as the copies take
+    no longer than the modules.
 
     Parameters, buffers and small tensors stay. A storage that is saved several times, or as several
     views, is copied once. Inert without gradients; modules that are compiled are refused.
     """
 
     name = "offload_activations"
-    order = (
-        45  # outside of checkpointing: a checkpointed module's inputs are then what is offloaded
-    )
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -106,7 +103,7 @@ class OffloadActivations(Lever):
                 output = forward(*args, **kwargs)
             self.latest = id(module)
             if self.last == self.latest:
-                # What comes next (a head, a loss) is often the peak: nothing lingers.
+                # The next operation (a head, a loss) is often the peak: release everything.
                 for transfers in self.transfers.values():
                     transfers.settle(0)
             return output
@@ -122,13 +119,13 @@ class OffloadActivations(Lever):
         )
 
     def finish(self) -> None:
-        """Count the modules of which something left."""
+        """Count the modules with offloaded tensors."""
         self.applied = len(self.used)
         if problem := self.places.problem():
             self.add_note(problem)
         if not self.called and not self.places.missing:
             self.add_note(
-                "the modules were never called with gradients, so nothing was saved anyway"
+                "the modules were never called with gradients, so they saved nothing anyway"
             )
         elif self.called - self.used:
             idle = sorted(self.called - self.used)
@@ -136,22 +133,6 @@ class OffloadActivations(Lever):
                 f"{len(idle)} of the modules saved nothing of {SMALLEST >> 10} KiB or more on a GPU: "
                 f"{', '.join(idle[:3])}"
             )
-
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """PyTorch's own hooks: the same memory, but the GPU waits for each copy."""
-        paths = ", ".join(repr(name.partition(".")[2]) for name in modules)
-        return (
-            "from functools import partial\n"
-            "from torch.autograd.graph import save_on_cpu\n"
-            "def offloaded(forward, *args, **kwargs):\n"
-            "    with save_on_cpu(pin_memory=True):\n"
-            "        return forward(*args, **kwargs)\n"
-            f"for name in [{paths}]:\n"
-            "    module = model.get_submodule(name)\n"
-            "    module.forward = partial(offloaded, module.forward)\n"
-            "# save_on_cpu copies without overlap and once per use; the lever does neither\n"
-        )
 
 
 def _is_offloadable(tensor: torch.Tensor) -> bool:
@@ -174,14 +155,14 @@ class Transfers:
         self.leaving: deque[Entry] = deque()
         self.leaving_bytes = 0
         self.order: list[weakref.ref[Entry]] = []
-        """Entries as they were saved: the backward pass needs them the other way round."""
+        """Entries in the order of saving; the backward pass needs them in reverse."""
         self._by_storage: dict[tuple, weakref.ref[Entry]] = {}
 
     def save(self, tensor: torch.Tensor) -> Saved:
         """Send `tensor` to the host."""
         storage = tensor.untyped_storage()
         whole = storage.nbytes() <= PART * tensor.nbytes
-        # The weak reference keeps the storage's address from being another's.
+        # The weak reference shows whether the address still belongs to this storage.
         key: tuple = (storage._cdata, tensor._version)
         if not whole:
             key += (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
@@ -211,10 +192,10 @@ class Transfers:
         self.settle(IN_FLIGHT)
 
     def settle(self, most: int) -> None:
-        """Let go of GPU memory until at most `most` bytes are on their way.
+        """Release GPU memory until at most `most` bytes are in flight.
 
-        The computing stream waits for the copies, so that it may use the memory again; the host
-        waits for nothing. Which memory is free at which operator does not depend on timing.
+        The compute stream waits for the copies before it reuses the memory; the host
+        does not wait. Which memory is free at which operator does not depend on timing.
         """
         while self.leaving and self.leaving_bytes > most and (most == 0 or len(self.leaving) > 1):
             entry = self.leaving.popleft()
@@ -233,7 +214,7 @@ class Transfers:
         self.order = alive
 
     def fetch(self, entry: Entry) -> None:
-        """Bring `entry` back, and begin with those that the backward pass needs next."""
+        """Fetch `entry`, and prefetch those that the backward pass needs next."""
         self._begin(entry)
         ahead = 0
         for number in range(entry.number - 1, -1, -1):
@@ -286,8 +267,8 @@ class Entry:
         self.device_bytes = self._tensor = None
 
     def __del__(self) -> None:
-        """Wait for a copy that nobody waited for."""
-        # Fetched ahead and never used: what gets this memory next comes after the copy into it.
+        """Wait for an outstanding copy."""
+        # Prefetched but never used: the next user of this memory must wait for the copy into it.
         if self.came is not None:
             torch.cuda.current_stream(self.device).wait_event(self.came)
 
@@ -307,10 +288,10 @@ def _unpack(saved: Any) -> torch.Tensor:
         return saved
     entry = saved.entry
     if entry.changed or (entry._tensor is not None and entry._tensor._version != entry._version):
-        raise RuntimeError(
+        raise failure(
+            "offload_activations",
             "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: a {saved.dtype} tensor of shape {list(saved.shape)}, saved and then changed "
-            "(oomph offload_activations)"
+            f"operation: a {saved.dtype} tensor of shape {list(saved.shape)}, saved and then changed",
         )
     entry.transfers.fetch(entry)
     source = entry.device_bytes
@@ -324,7 +305,7 @@ def _unpack(saved: Any) -> torch.Tensor:
 
 def _bytes_of(storage: Any, device: torch.device) -> torch.Tensor:
     """All of `storage` in one dimension, in units that divide it."""
-    # Not as bytes where it can be helped: the virtual GPU computes what is integral.
+    # Not as bytes if possible: the virtual GPU computes integral tensors.
     dtype = torch.float32 if storage.nbytes() % 4 == 0 else torch.uint8
     return torch.empty(0, dtype=dtype, device=device).set_(storage)
 

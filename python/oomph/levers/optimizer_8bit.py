@@ -12,7 +12,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 
 LEFT_OUT = ("foreach", "fused", "capturable", "maximize", "differentiable")
-"""Options of PyTorch's Adam that torchao's has not; all but `maximize` change no results."""
+"""Options of PyTorch's Adam that torchao's lacks; all but `maximize` do not change results."""
 
 
 class Optimizer8bit(Lever):
@@ -46,7 +46,7 @@ class Optimizer8bit(Lever):
         lever = self
 
         class Metaclass(type(original)):  # type: ignore[misc]
-            """Whoever asks for the original gets torchao's; whoever derives from it, the original."""
+            """Calls create torchao's optimizer; subclasses derive from the original."""
 
             def __call__(cls, params: Any, *args: Any, **kwargs: Any) -> Any:
                 if cls is not Replaced:
@@ -84,17 +84,9 @@ class Optimizer8bit(Lever):
         return optimizer
 
     def finish(self) -> None:
-        """Say why nothing was replaced."""
+        """Report why nothing was replaced."""
         if not self.applied:
-            self.add_note("the script made no torch.optim.Adam or AdamW")
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """torchao's class."""
-        return (
-            "from torchao.optim import AdamW8bit  # or Adam8bit\n"
-            "optimizer = AdamW8bit(model.parameters(), lr=…)\n"
-        )
+            self.add_note("the script did not create torch.optim.Adam or AdamW")
 
 
 def _torchao(original: type) -> tuple[type]:

@@ -1,4 +1,4 @@
-"""The optimizer's state waits in host memory and is there for its step only."""
+"""Keeps the optimizer's state in host memory except during its step."""
 
 from __future__ import annotations
 
@@ -19,24 +19,17 @@ AT_ONCE = 64 << 20
 """Bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
 of the parts before and after them on its way."""
 
-BY_HAND = """\
-from torchao.optim import CPUOffloadOptimizer
-optimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, lr=…)
-# the CPU then makes the step itself; the lever streams the state and steps on the GPU
-"""
-
 
 class OptimizerOnCpu(Lever):
-    """The state of the optimizer is kept in pinned host memory, and streamed through the GPU.
+    """Keeps the optimizer's state in pinned host memory, and streams it through the GPU.
 
     Needs: an optimizer whose update of a parameter depends on that parameter alone, and host memory
     for its state, up to twice (PyTorch rounds pinned memory to powers of two). Changes: at a step
-    the state comes and goes in parts while others compute. Results: the same, on the same kernels.
+    the state is copied in parts while other parts compute. Results: the same, on the same kernels.
     Its time is the state's bytes over the link's bandwidth, whatever the batch.
     """
 
     name = "optimizer_on_cpu"
-    order = 60
 
     def __init__(self) -> None:
         """It has no parameters."""
@@ -44,10 +37,10 @@ class OptimizerOnCpu(Lever):
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
         self._inside = False
         self._came: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        """Optimizers whose state was loaded, and of which no model was called since."""
+        """Optimizers whose state was loaded since the last call of a model."""
 
     def install(self, job: Job) -> None:
-        """Step in inside of the hooks that PyTorch puts around an optimizer's step."""
+        """Intervene inside the hooks that PyTorch puts around an optimizer's step."""
         job.on_optimizer.append(self._made)
         job.on_enter.append(self._enter)
         original = optim.Optimizer.profile_hook_step
@@ -58,7 +51,7 @@ class OptimizerOnCpu(Lever):
         optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
 
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
-        only_per_parameter(self, optimizer, BY_HAND)
+        only_per_parameter(self, optimizer)
         optimizer.register_load_state_dict_post_hook(self._loaded)
 
     def _loaded(self, optimizer: torch.optim.Optimizer) -> None:
@@ -92,24 +85,24 @@ class OptimizerOnCpu(Lever):
         return step
 
     def through(self, optimizer: torch.optim.Optimizer) -> Any:
-        """`optimizer.step`, streamed, for an optimizer that is there already; with its hooks.
+        """`optimizer.step`, streamed, for an existing optimizer; with its hooks.
 
         Raises `CannotApply` where an update of a parameter may depend on others.
         """
-        only_per_parameter(self, optimizer, BY_HAND)
+        only_per_parameter(self, optimizer)
         step = optim.Optimizer.profile_hook_step(
             self._streamed(inspect.unwrap(type(optimizer).step))
         )
 
         def streamed() -> Any:
-            # A scheduler asks whether the step that it has wrapped was called.
+            # A scheduler checks whether the step that it wrapped was called.
             optimizer._opt_called = True  # type: ignore[attr-defined]
             return step(optimizer)
 
         return streamed
 
     def evict(self, optimizer: torch.optim.Optimizer) -> None:
-        """Send the state that is on GPUs to the host now, in place of after the next step."""
+        """Send the state that is on GPUs to the host now, not after the next step."""
         state = _State(self, optimizer, [p for g in optimizer.param_groups for p in g["params"]])
         state.fetch()
         state.send()
@@ -140,14 +133,9 @@ class OptimizerOnCpu(Lever):
         return self._streams[device]
 
     def finish(self) -> None:
-        """Say why nothing moved."""
+        """Report why nothing moved."""
         if not self.applied:
-            self.add_note("no optimizer with state on a GPU made a step")
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """torchao's optimizer."""
-        return BY_HAND
+            self.add_note("no optimizer with state on a GPU stepped")
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:

@@ -14,8 +14,8 @@ class OptimizerStep(Lever):
     """The fused step, or one parameter after the other, instead of PyTorch's default (`foreach`).
 
     Needs: an optimizer of PyTorch that has it (fused: Adam, AdamW, SGD, Adagrad). Changes: the
-    default makes temporaries as large as all parameters; these make none, or one parameter's. The
-    fused step is also the fastest, one parameter after the other the slowest. Results: to rounding.
+    default allocates temporaries as large as all parameters; these allocate none, or one parameter's. The
+    fused step is also the fastest, single-tensor the slowest. Results: to rounding.
     """
 
     name = "optimizer_step"
@@ -26,10 +26,10 @@ class OptimizerStep(Lever):
         if kind not in ("fused", "single_tensor"):
             raise self.refuse(f"kind is {kind!r}; expected fused or single_tensor")
         self.kind = kind
-        self.note = "the script made no optimizer"
+        self.note = "the script did not create an optimizer"
 
     def install(self, job: Job) -> None:
-        """Each optimizer is told when it is made."""
+        """Configure each optimizer on creation."""
         job.on_optimizer.append(self._made)
 
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
@@ -52,7 +52,7 @@ class OptimizerStep(Lever):
             for group in groups
             for k, v in wanted.items()
         ):
-            return self.add_note(f"{name} steps so already")
+            return self.add_note(f"{name} already steps this way")
         _Implementation(optimizer, wanted)
         for group in groups:
             group.update(wanted)
@@ -63,15 +63,9 @@ class OptimizerStep(Lever):
         self.applied += 1
         return None
 
-    @classmethod
-    def by_hand(cls, kind: str = "fused") -> str:
-        """An argument of the optimizer."""
-        argument = "fused=True" if kind == "fused" else "foreach=False"
-        return f"optimizer = torch.optim.AdamW(model.parameters(), {argument})\n"
-
 
 class _Implementation:
-    """Keeps the choice out of what is saved, and beyond what is loaded: a state has its groups' options."""
+    """Keeps the choice out of saved states, and across loading, since a state contains its groups' options."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, wanted: dict[str, bool]) -> None:
         """`wanted` is about to be put into the optimizer's groups."""

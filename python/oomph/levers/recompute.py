@@ -1,4 +1,4 @@
-"""Selective recomputation: cheap results are computed again instead of kept."""
+"""Selective recomputation: cheap results are recomputed instead of kept."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from oomph._random_states import RandomStates
 from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.autocast import Autocast
-from oomph.levers._shared.base import Lever
+from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.forward import Places, around_forward
 from oomph.levers._shared.job import Job
-from oomph.levers._shared.random_states import RandomStates
 from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
 
 Node = Any
@@ -82,8 +82,8 @@ DATA = {
     "NativeGroupNormBackward0": 0,
     "FusedRmsNormBackward0": 0,
 }
-"""The edge that activations come by, where the others lead to parameters. What comes by the others all
-the same is not looked at, so that it is kept."""
+"""The edge for activations; the others lead to parameters. Activations on the other edges are ignored,
+and thus kept."""
 
 
 COMPARED = 16
@@ -134,20 +134,19 @@ STEPS: dict[str, Callable[[torch.Tensor, Node], torch.Tensor]] = {
 
 
 class Recompute(Lever):
-    """Results of chosen modules are not kept for the backward pass, but computed again in it.
+    """Recomputes results of chosen modules in the backward pass instead of keeping them.
 
-    Needs: modules of one tensor in and one out, whose result follows from it, parameters and buffers
-    alone. Changes: who would save such a result (a product, a convolution) keeps the module's input
-    instead, and modules of several operators keep their input instead of what is inside. The input of
+    Needs: modules with one tensor in and one out, whose result depends only on it, parameters and
+    buffers. Changes: operators that would save such a result (a product, a convolution) keep the module's input
+    instead, and modules of several operators keep their input instead of inner results. The input of
     a module may be the result of another. Results: bitwise the same: autocast and random states are
-    those of the first time, and BatchNorm updates its statistics once.
+    those of the first pass, and BatchNorm updates its statistics once.
 
-    Inert without gradients, inside of checkpointed and offloaded modules, and where nobody saves the
+    Inert without gradients, inside checkpointed and offloaded modules, and if no operator saves the
     result. Refused by name: modules that change their input or their buffers, modules that are compiled.
     """
 
     name = "recompute"
-    order = 60  # inside of checkpointing and offloading, which decide over what is in them
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -197,7 +196,7 @@ class Recompute(Lever):
             if torch.compiler.is_compiling():
                 refuse_in_compiled(self, place.name)
             graph = self.graph
-            # In a backward pass somebody else computes this module again.
+            # In a backward pass, another lever is recomputing this module.
             if graph is None or torch._C._current_graph_task_id() != -1:
                 return forward(*args, **kwargs)
             why = place.unsuited or _unsuited(args, kwargs)
@@ -222,7 +221,7 @@ class Recompute(Lever):
         source = graph.origin(x)
         if source is None:
             if inplace:
-                self._keep("they write over an input that nobody computes again", place.name)
+                self._keep("they overwrite an input that is not recomputed", place.name)
                 return forward(x)
             source = _Given(place.name, x)
         version = x._version
@@ -233,14 +232,15 @@ class Recompute(Lever):
         if place.is_product and isinstance(source, _Given):
             call.source = _Argument.of(output, x) or source
         if not inplace and x._version != version:
-            raise self.refuse(f"{place.name} changes its input in place. Leave it out of the plan")
+            why = f"{place.name} changes its input in place. Leave it out of the plan"
+            raise self.refuse(why, modules=[place.name])
         self.called.add(place.name)
         graph.add(output.grad_fn, call)
         call.watch(output)
         return output
 
     def finish(self) -> None:
-        """Count the modules that were computed again, and say which were for nothing."""
+        """Count the modules that were recomputed, and report those without effect."""
         self.applied = len(self.recomputed if self.backwards else self.called)
         if problem := self.places.problem():
             self.add_note(problem)
@@ -249,33 +249,17 @@ class Recompute(Lever):
             names = [name for name in kept if name not in self.recomputed]
             if not names:
                 continue
-            self.add_note(f"{len(names)} left as they are, as {why}: {', '.join(names[:3])}")
+            self.add_note(f"{len(names)} skipped because {why}: {', '.join(names[:3])}")
         idle = sorted(self.called - self.recomputed)
         if not self.called and not self.kept and not self.places.missing:
             self.add_note(
-                "the modules were never called with gradients, so nothing was saved anyway"
+                "the modules were never called with gradients, so they saved nothing anyway"
             )
         elif self.backwards and idle:
             self.add_note(
-                f"{len(idle)} of the modules were never computed again, as nobody saves their results: "
+                f"{len(idle)} of the modules were never recomputed, because their results are not saved: "
                 f"{', '.join(idle[:3])}"
             )
-
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """PyTorch's selective checkpointing of the blocks around: the same idea, operator by operator."""
-        return (
-            "from functools import partial\n"
-            "from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts\n"
-            "aten = torch.ops.aten\n"
-            "kept = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default,\n"
-            "        aten._scaled_dot_product_flash_attention.default,\n"
-            "        aten._scaled_dot_product_efficient_attention.default]\n"
-            "contexts = partial(create_selective_checkpoint_contexts, kept)\n"
-            f"for block in blocks:  # those around {', '.join(modules[:3])}, …\n"
-            "    block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)\n"
-            "# it looks at each operator from Python, which the lever does not\n"
-        )
 
 
 class _Place:
@@ -288,7 +272,7 @@ class _Place:
         if isinstance(module, torch.nn.modules.batchnorm._NormBase) and not isinstance(
             module, BATCH_NORMS
         ):
-            self.unsuited = f"{type(module).__name__} has statistics of its own kind"
+            self.unsuited = f"{type(module).__name__} has unknown statistics"
         elif any(isinstance(part, torch.nn.modules.dropout._DropoutNd) for part in self.parts):
             self.unsuited = "they draw random numbers"
         kind = next(
@@ -306,7 +290,7 @@ class _Place:
         self.is_batch_norm = isinstance(module, BATCH_NORMS)
         self.normalizes_alike: dict[Any, bool] = {}
         """By the input's shape, strides and type: whether the batch's statistics give the same bits again."""
-        # Asking all generators takes longer than such a module.
+        # Reading all generators takes longer than such a module.
         made_by = type(module).__module__
         self.is_pure = made_by.startswith("transformers.") and (
             "activations" in made_by or type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
@@ -318,7 +302,7 @@ class _Place:
         return self.is_one_operator and not (casts and torch.is_autocast_enabled(x.device.type))
 
     def versions(self) -> list[int]:
-        """They tell whether parameters have changed."""
+        """They show whether parameters have changed."""
         return [p._version for m in self.parts for p in m._parameters.values() if p is not None]
 
 
@@ -327,13 +311,13 @@ def _original(function: Any) -> Any:
 
 
 def _unsuited(args: tuple, kwargs: dict) -> str | None:
-    """Why this call is not computed again; None if it may be."""
+    """Why this call is not recomputed; None if it may be."""
     if len(args) != 1 or kwargs or not isinstance(args[0], torch.Tensor):
-        return "they take other arguments than one tensor"
+        return "they take arguments other than one tensor"
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():
         return "hooks on saved tensors are off"
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
-        return "what they save is another's: they are checkpointed, offloaded or inside of such a module"
+        return "they are checkpointed, offloaded or inside such a module"
     return None
 
 
@@ -347,7 +331,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-# ---- what is computed again ----
+# ---- what is recomputed ----
 
 
 class _Given:
@@ -362,15 +346,17 @@ class _Given:
     def value(self) -> torch.Tensor:
         """The tensor, unchanged."""
         if self.tensor._version != self.version:
-            raise RuntimeError(
+            raise failure(
+                "recompute",
                 f"the input of {self.name} was changed in place between its forward and its backward "
-                "pass, so that it cannot be computed again: leave it out of the plan (oomph recompute)"
+                "pass, so that it cannot be computed again: leave it out of the plan",
+                self.name,
             )
         return self.tensor
 
 
 class _Argument:
-    """What a product was given, as the product itself keeps it: already in the type that it computes in."""
+    """The input of a product as the product itself saves it: already in its compute type."""
 
     def __init__(self, node: Node, name: str, shape: torch.Size) -> None:
         self.node, self.name, self.shape = node, f"_saved_{name}", shape
@@ -401,21 +387,21 @@ def _empty(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 class _Producer:
-    """Something that can be computed again, for several who want it."""
+    """Something that can be recomputed, with several consumers."""
 
     uses = served = 0
     cached: torch.Tensor | None = None
 
     def expect(self) -> None:
-        """Once more somebody will take it."""
+        """Add a consumer."""
         self.uses += 1
 
     def compute(self) -> torch.Tensor:
-        """It again. Nobody records gradients, unless it asks for that itself."""
+        """Recompute it, without recording gradients unless it turns them on itself."""
         raise NotImplementedError
 
     def take(self) -> torch.Tensor:
-        """The value; the last who takes it lets it go."""
+        """The value; the last consumer frees it."""
         value = self.cached if self.cached is not None else self.compute()
         self.served += 1
         if self.served >= self.uses:
@@ -469,7 +455,7 @@ class _Call(_Producer):
         raise NotImplementedError
 
     def watch(self, output: torch.Tensor) -> None:
-        """`output` must not change before it is used: nobody records that without gradients."""
+        """`output` must not change before it is used: without gradients no version counter shows it."""
         # Without contents, it goes on counting what is written to the result, also when that is gone.
         self.output = output.detach()
         self.output.data = _empty(output.dtype, output.device)
@@ -487,9 +473,11 @@ class _Call(_Producer):
         """The module's input, when everything is as it was."""
         place = self.place
         if place.versions() != self.fixed:
-            raise RuntimeError(
+            raise failure(
+                "recompute",
                 f"parameters of {place.name} were changed between its forward and its backward pass, so "
-                "that it cannot be computed again as it was (oomph recompute)"
+                "that it cannot be computed again as it was",
+                place.name,
             )
         place.lever.recomputed.add(place.name)
         return self.source.value()
@@ -519,9 +507,11 @@ class _Operator(_Call):
             if self.place.is_batch_norm:
                 now = [buffer._version for buffer in module._buffers.values() if buffer is not None]
                 if module.training or now != self.statistics:
-                    raise RuntimeError(
+                    raise failure(
+                        "recompute",
                         f"the statistics of {self.place.name} were changed between its forward and its "
-                        "backward pass, so that it cannot be computed again (oomph recompute)"
+                        "backward pass, so that it cannot be computed again",
+                        self.place.name,
                     )
             if getattr(module, "inplace", False) and self.source.producer.cached is not None:
                 x = x.clone()
@@ -597,7 +587,8 @@ class _Composite(_Call):
             output = self.forward(x)
         if any(buffer._version != version for buffer, version in buffers):
             raise self.place.lever.refuse(
-                f"{self.place.name} changes its buffers. Leave it out of the plan, or checkpoint it"
+                f"{self.place.name} changes its buffers. Leave it out of the plan, or checkpoint it",
+                modules=[self.place.name],
             )
         if self.random is not None:
             self.random.keep_if_drawn()
@@ -635,9 +626,11 @@ class _Composite(_Call):
                     self.random.put_back()
                 self._set_modes(outer)
         if len(inner) != self.count:
-            raise RuntimeError(
+            raise failure(
+                "recompute",
                 f"{self.place.name} saved {self.count} tensors for the backward pass and {len(inner)} when it "
-                "was computed again: leave it out of the plan (oomph recompute)"
+                "was computed again: leave it out of the plan",
+                self.place.name,
             )
         self.inner = inner
         return output.detach()
@@ -649,7 +642,7 @@ class _Composite(_Call):
 
 
 def _lost(_: None) -> torch.Tensor:
-    raise RuntimeError("a backward pass inside of a recomputation")
+    raise RuntimeError("a backward pass inside a recomputation")
 
 
 class _Product(_Producer):
@@ -659,11 +652,11 @@ class _Product(_Producer):
         self.node = node
 
     def compute(self) -> torch.Tensor:
-        # Whoever saved this product has its backward pass before the product's own.
+        # The operator that saved this product runs its backward pass before the product's own.
         return self.node._saved_self * self.node._saved_other
 
 
-# ---- who saved what ----
+# ---- which operators saved what ----
 
 
 _KINDS: dict[type, tuple[str, int | None]] = {}
@@ -699,7 +692,7 @@ nodes that keep recipes are reached from there, edge by edge."""
 class _Graph:
     """The autograd graph of one forward pass of a model, as far as it is built."""
 
-    # Nodes by their sequence numbers: many objects that stay would wake Python's garbage collector.
+    # Nodes by their sequence numbers: many live objects would trigger Python's garbage collector.
 
     def __init__(self, inputs: list[torch.Tensor], ways: _Ways) -> None:
         self._results: dict[int, tuple[Node, _Producer]] = {}
@@ -748,7 +741,7 @@ class _Graph:
 
     def _walk(self, node: Node) -> list[Node]:
         """All that is before `node` and was not looked at; those of it that keep recipes."""
-        # What is before a node comes first: products are known when somebody has saved them.
+        # Visit a node's inputs first: products are known once they are saved.
         waiting: list[tuple[Node, bool]] = [(node, False)]
         found = []
         while waiting:

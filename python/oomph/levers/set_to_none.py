@@ -15,9 +15,9 @@ class SetToNone(Lever):
     """Gradients are freed instead of filled with zeros.
 
     Needs: a script that asks for zeros (`zero_grad(set_to_none=False)`); PyTorch's default frees.
-    Changes: gradients do not lie beside the activations of the next forward pass. Results: exact, if
-    every parameter gets a gradient in each step; one that gets none is left alone by the optimizer,
-    where a zero would have decayed its weight and its moments.
+    Changes: gradients are not alive beside the activations of the next forward pass. Results: exact if
+    every parameter gets a gradient in each step. The optimizer skips a parameter without a gradient, but
+    would decay the weight and moments of one with a zero gradient.
     """
 
     name = "set_to_none"
@@ -26,7 +26,7 @@ class SetToNone(Lever):
         """Both ways to ask."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             kind.zero_grad = self._freeing(kind.zero_grad)  # type: ignore[method-assign]
-        self.note = "zero_grad frees gradients already: it is PyTorch's default"
+        self.note = "zero_grad already frees gradients, PyTorch's default"
 
     def _freeing(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -37,11 +37,6 @@ class SetToNone(Lever):
             original(owner, set_to_none=True)
 
         return zero_grad
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """The argument may be left out."""
-        return "optimizer.zero_grad(set_to_none=True)\n"
 
 
 LEVER = SetToNone

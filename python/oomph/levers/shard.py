@@ -1,4 +1,4 @@
-"""A script for one GPU on several: each takes a part of every batch, and of the model."""
+"""Runs a single-GPU script on several GPUs: each takes a part of every batch, and of the model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from oomph._import_hooks import on_import
 from oomph.levers._shared import batch_shares, rank_zero
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import Places, around_forward
-from oomph.levers._shared.job import Backward, Job, Proceed, names, on_import
+from oomph.levers._shared.job import Backward, Job, Proceed, names
 from oomph.levers._shared.loss_terms import Inseparable, check_start, coupled, nodes
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -24,29 +25,28 @@ BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
 
 
 class Shard(Lever):
-    """Ranks that `torchrun` starts train together what the script trains alone.
+    """Trains on several ranks, started by `torchrun`, what the script trains on one GPU.
 
-    Needs: a loop over a DataLoader of its own, and one rank a GPU. Changes: each rank computes its
-    part of each batch, so that the global batch stays as it is. With `shards` 1 each holds the whole
-    model and gradients are averaged (DistributedDataParallel); otherwise `shards` ranks hold a part
-    each of parameters, gradients and optimizer state (FSDP2's `fully_shard`), and as many groups as
-    are left over are replicas of each other. Results: the same to rounding, with `dtype` other
-    numerics. Each rank's loss counts for its part of the batch's samples (of its targets, where some
-    are ignored); after `backward` the tensor that it was called on is the loss of the whole batch. Batch
-    normalisation becomes `SyncBatchNorm`. Random layers draw other numbers on each rank.
+    Needs: the script's own loop over a DataLoader, and one rank per GPU. Changes: each rank computes its
+    part of each batch, so the global batch does not change. With `shards` 1 each holds the whole
+    model and gradients are averaged (DistributedDataParallel); otherwise `shards` ranks each hold a shard
+    of parameters, gradients and optimizer state (FSDP2's `fully_shard`), and the groups
+    are replicas of each other. Results: the same to rounding, with `dtype` other
+    numerics. Each rank's loss counts for its part of the batch's samples (of its targets, if some
+    are ignored); after `backward` the loss tensor holds the loss of the whole batch. Batch
+    normalization becomes `SyncBatchNorm`. Random layers draw other numbers on each rank.
 
-    Batches that are not trained on (evaluation) are not shared out: every rank computes them whole.
-    What the script itself counts of batches that are (samples, accuracy) is of its part.
-    The first rank prints, logs and saves, whole tensors as one GPU would.
+    Batches without training (evaluation) are not split: every rank computes them whole.
+    What the script itself counts in training batches (samples, accuracy) covers its rank's part.
+    The first rank prints, logs and saves, with whole tensors as on one GPU.
 
-    Refused by name: scripts that are distributed already, frameworks that bring their own means
+    Refused by name: scripts that are already distributed, frameworks with their own means
     (Hugging Face's Trainer, Lightning, accelerate), loops without a DataLoader, losses that compare
-    samples, LBFGS under sharding, gradients that do not come by `backward`, parameters outside of the
+    samples, LBFGS under sharding, gradients that do not come from `backward`, parameters outside the
     model or frozen when it was first called.
     """
 
     name = "shard"
-    order = 15
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Shard(Lever):
         self.offload, self.unused = offload, unused
         self.rank = 0
         self.share: batch_shares.Share | None = None
-        """What of the batch that the script is working on this rank has; None if all of it."""
+        """This rank's part of the current batch; None for all of it."""
         self.taken = 0
-        """Batches that were shared out."""
+        """Batches that were split among ranks."""
         self.outputs: list[Any] = []
         self.checked = False
         self.factors: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """The losses of the backward pass in progress, and what each counts for."""
+        """The losses of the backward pass in progress, and their weights."""
         self.unscaled: weakref.ref[torch.Tensor] | None = None
         """What a GradScaler scaled last."""
         self.scaled: weakref.ref[torch.Tensor] | None = None
@@ -87,14 +87,14 @@ class Shard(Lever):
         self.is_used = self.is_trained_on = False
         """Whether a model was called on this rank's part of the batch, and a backward pass came."""
         self.idle = 0
-        """Batches that were shared out, and not trained on."""
+        """Batches that were split, but not trained on."""
         self.wrapped: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self.replicas: weakref.WeakKeyDictionary[torch.nn.Module, _Replica] = (
             weakref.WeakKeyDictionary()
         )
         self.averaged: dict[int, weakref.ref[torch.Tensor]] = {}
         """Parameters whose gradients DistributedDataParallel averages, by their ids."""
-        # What was dealt out is not referred to: PyTorch moves it by swapping, which that would forbid.
+        # Keep no references to sharded parameters: PyTorch moves them by swapping, which references would prevent.
         self.became: dict[
             int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.nn.Module], str]
         ] = {}
@@ -105,7 +105,7 @@ class Shard(Lever):
     # ---- start ----
 
     def install(self, job: Job) -> None:
-        """Meet the other ranks, and step in wherever one process is not like several."""
+        """Join the other ranks, and intervene wherever one process differs from several."""
         self.job = job
         self._replace_data_parallel()
         if self.world == 1:
@@ -135,9 +135,10 @@ class Shard(Lever):
         ranks = int(os.environ.get("WORLD_SIZE", 1))
         if ranks != self.world or "RANK" not in os.environ:
             raise self.refuse(
-                f"it was planned for {self.world} ranks, one a GPU; there "
+                f"it was planned for {self.world} ranks, one per GPU; there "
                 f"{'is' if ranks == 1 else 'are'} {ranks}",
-                f"oomph run --plan oomph-plan.toml -- torchrun --nproc-per-node {self.world} SCRIPT\n",
+                instead="oomph run --plan oomph-plan.toml -- "
+                f"torchrun --nproc-per-node {self.world} SCRIPT",
             )
         cuda = torch.cuda.is_available()
         self.device_type = "cuda" if cuda else "cpu"
@@ -148,13 +149,13 @@ class Shard(Lever):
         rank_zero.install(self.rank, first[0])
         if first[1] != hash("a string"):
             self.add_note(
-                "sets of strings have another order on each rank: start with PYTHONHASHSEED=0 in the "
-                "environment, if the script numbers anything by such an order"
+                "sets of strings have a different order on each rank: if the script depends on such an order, start "
+                "it with PYTHONHASHSEED=0 in the environment"
             )
 
         def again(*args: Any, **kwargs: Any) -> None:
             raise self.refuse(
-                "it is distributed already (init_process_group). Run it as it is: "
+                "it is already distributed (init_process_group). Run it unchanged: "
                 "oomph run --gpu NAME:N -- torchrun --nproc-per-node N SCRIPT"
             )
 
@@ -162,11 +163,12 @@ class Shard(Lever):
             module.init_process_group = again  # type: ignore[attr-defined]
 
     def _refuse_others(self) -> None:
-        def refused(module: Any, kind: str, method: str, what: str, by_hand: str) -> None:
-            def instead(*args: Any, **kwargs: Any) -> None:
-                raise self.refuse(f"{what} brings its own means for several GPUs", by_hand)
+        def refused(module: Any, kind: str, method: str, what: str, instead: str) -> None:
+            def refuse(*args: Any, **kwargs: Any) -> None:
+                why = f"{what} has its own support for several GPUs"
+                raise self.refuse(why, instead=instead)
 
-            setattr(getattr(module, kind), method, instead)
+            setattr(getattr(module, kind), method, refuse)
 
         def on(name: str, *how: str) -> None:
             on_import(name, lambda module: refused(module, *how))
@@ -183,7 +185,7 @@ class Shard(Lever):
         on("accelerate.accelerator", "Accelerator", "__init__", "accelerate", f"accelerate launch --num_processes {count} SCRIPT  # batch_size=old // {count}\n")  # fmt: skip
 
     def _refuse_gradients_by_hand(self) -> None:
-        """Ranks meet in `backward`; gradients that are asked for are each rank's own."""
+        """Ranks synchronize in `backward`; `torch.autograd.grad` returns each rank's own gradients."""
         original = torch.autograd.grad
 
         @functools.wraps(original)
@@ -193,7 +195,7 @@ class Shard(Lever):
                 isinstance(t, torch.Tensor) and self._is_averaged(t) for t in asked
             ):
                 raise self.refuse(
-                    "it asks for gradients of parameters (torch.autograd.grad), which nobody averages "
+                    "it asks for gradients of parameters (torch.autograd.grad), which are not averaged "
                     "over the ranks. Call backward, and read them from .grad"
                 )
             return original(outputs, inputs, *args, **kwargs)
@@ -216,12 +218,12 @@ class Shard(Lever):
         GradScaler.scale = scale  # type: ignore[method-assign]
 
     def _replace_data_parallel(self) -> None:
-        """One process sees one GPU: nothing is left for it to do."""
+        """One process sees one GPU, so there is nothing left to do."""
         original = torch.nn.DataParallel.__init__
 
         @functools.wraps(original)
         def initialize(module: Any, inner: Any, *args: Any, **kwargs: Any) -> None:
-            self.add_note("torch.nn.DataParallel is replaced by one process a GPU")
+            self.add_note("torch.nn.DataParallel is replaced by one process per GPU")
             self.applied += self.world == 1
             original(module, inner)
 
@@ -230,7 +232,7 @@ class Shard(Lever):
     # ---- the model ----
 
     def _move(self, module: torch.nn.Module, device: torch.device) -> None:
-        """A model that is dealt out before it is moved never lies whole on one GPU."""
+        """A model that is sharded before it is moved is never whole on one GPU."""
         if self.shards == 1 or not self.modules:
             return
         named = names(module)
@@ -242,7 +244,7 @@ class Shard(Lever):
             self._model(module, names(module))
 
     def _model(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
-        # Before there is an optimizer, parts of models are called to see what they give.
+        # Before there is an optimizer, scripts call parts of models to inspect their output.
         if not self.job.optimizers or (self.shards == 1 and not torch.is_grad_enabled()):
             return
         parts = [m for m in module.modules() if any(True for _ in m.parameters(False))]
@@ -254,7 +256,7 @@ class Shard(Lever):
             if part in self.wrapped and (self.shards > 1 or any(map(self._is_averaged, own))):
                 raise self.refuse(
                     f"{type(module).__name__} has parts that were called by themselves before or belong to "
-                    f"another model ({type(part).__name__}), whose parameters are shared out already"
+                    f"another model ({type(part).__name__}), whose parameters are already sharded"
                 )
         self._check_model(module)
         if self.shards == 1:
@@ -277,13 +279,13 @@ class Shard(Lever):
             ):
                 if self.device_type != "cuda":
                     raise self.refuse(
-                        f"batch normalization ({name}) takes its statistics from the whole batch, and "
+                        f"batch normalization ({name}) computes its statistics over the whole batch, and "
                         "SyncBatchNorm, which does so over ranks, needs a GPU"
                     )
-                # In place: whoever holds the layer keeps it, and it computes over all ranks.
+                # In place, so that existing references to the layer stay valid.
                 _synchronize(part)
                 self.add_note(
-                    "batch normalization takes its statistics from all ranks (SyncBatchNorm)"
+                    "batch normalization computes its statistics over all ranks (SyncBatchNorm)"
                 )
 
     def _replicate(self, module: torch.nn.Module) -> None:
@@ -334,7 +336,7 @@ class Shard(Lever):
             if _shares_parameters(block, before):
                 del blocks[name]
                 self.add_note(
-                    f"{name} shares parameters with other modules: it is not gathered by itself"
+                    f"{name} shares parameters with other modules, so it is not gathered separately"
                 )
         options: dict[str, Any] = dict(
             mesh=self._mesh(),
@@ -406,7 +408,7 @@ class Shard(Lever):
         return module._parameters[name]
 
     def _refer(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimizer steps the parts in place of the whole parameters."""
+        """The optimizer steps the shards instead of the whole parameters."""
         for group in optimizer.param_groups:
             for index, p in enumerate(group["params"]):
                 new = self._replacement(p)
@@ -418,29 +420,29 @@ class Shard(Lever):
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS) and self.shards > 1:
-            raise self.refuse("LBFGS takes all parameters as one vector, which no rank has")
+            raise self.refuse("LBFGS treats all parameters as one vector, which no rank has")
         if self.became:
             self._refer(optimizer)
 
     def _step(self, optimizer: torch.optim.Optimizer, proceed: Proceed) -> Any:
         if not self.taken:
             raise self.refuse(
-                "it trains on batches that no DataLoader of its own yielded, so that there is nothing to "
+                "it trains on batches that do not come from its own DataLoader, so there is nothing to "
                 "share out",
-                self.how(),
+                manually=True,
             )
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if p.grad is not None and not self._is_averaged(p):
                     raise self.refuse(
-                        f"the optimizer trains a parameter of shape {tuple(p.shape)} whose gradient nobody "
-                        "averages: it belongs to no module that was called, which it should, or was "
-                        "frozen (requires_grad) when its model was called first"
+                        f"the optimizer trains a parameter of shape {tuple(p.shape)} whose gradient is not "
+                        "averaged: it belongs to no module that was called, or was "
+                        "frozen (requires_grad) when its model was first called"
                     )
         return proceed()
 
     def _clip(self, parameters: list[torch.Tensor], proceed: Proceed) -> Any:
-        # The list is the clipping's own: what was dealt out since the script made its list is replaced.
+        # The clipping's own list: replace parameters that were sharded since the script made its list.
         parameters[:] = [self._replacement(p) for p in parameters]
         norm = proceed()
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
@@ -473,7 +475,7 @@ class Shard(Lever):
         self.is_used = self.is_trained_on = False
 
     def check_batch(self, share: batch_shares.Share) -> None:
-        """Say what unequal parts mean; refuse batches that leave ranks without work for good."""
+        """Note unequal parts; refuse batches that would always leave ranks without work."""
         if share.whole < self.world and not self.taken:
             raise self.refuse(
                 f"its batches have {share.whole} samples, fewer than the {self.world} ranks. Use at most "
@@ -481,8 +483,8 @@ class Shard(Lever):
             )
         if share.whole % self.world:
             self.add_note(
-                f"batches of {share.whole} are not divisible by {self.world}: some ranks compute a sample "
-                "more, and each counts for what it has"
+                f"batches of {share.whole} are not divisible by {self.world}: some ranks compute one more sample, "
+                "and each rank counts for its share"
             )
 
     def _leave(self, module: torch.nn.Module, output: Any) -> None:
@@ -508,7 +510,7 @@ class Shard(Lever):
                 factor = batch_shares.weigh(self, tensor, share, outputs)
             except Inseparable as error:
                 raise self.refuse(
-                    f"the loss of a batch is not that of its parts: {error}", self.how()
+                    f"the loss of a batch does not follow from its parts: {error}", manually=True
                 ) from None
             if tensor.numel() == 1 and tensor.is_floating_point():
                 self.factors.append((tensor, factor))
@@ -524,7 +526,7 @@ class Shard(Lever):
 
     @torch.no_grad()
     def _after_backward(self) -> None:
-        """What the script reads of its loss from here on is that of the whole batch."""
+        """From here on the script reads the loss of the whole batch."""
         import torch.distributed as dist
 
         for replica in self.replicas.values():
@@ -539,7 +541,7 @@ class Shard(Lever):
     # ---- words ----
 
     def finish(self) -> None:
-        """Say what was left as it is."""
+        """Report what was not changed."""
         if self.world == 1:
             return
         if not self.applied:
@@ -548,77 +550,19 @@ class Shard(Lever):
             self.add_note("no training batch came from a DataLoader")
         else:
             self.add_note(
-                "what the script itself counts of training batches (samples, accuracy) is of its part"
+                "what the script itself counts in training batches (samples, accuracy) covers its rank's part"
             )
         self._count_idle()
         if self.idle:
             self.add_note(
-                f"{self.idle} batches were shared out, but not trained on: what the script computed of "
-                "them is of a part. Batches are whole where the loop is under torch.no_grad(), or models "
+                f"{self.idle} batches were split among ranks, but not trained on: what the script computed from "
+                "them covers a part. Batches stay whole under torch.no_grad(), or if models "
                 "are in evaluation mode"
             )
 
-    def how(self) -> str:
-        """This plan by hand."""
-        dtype = next((name for name, value in DTYPES.items() if value is self.dtype), None)
-        return self.by_hand(
-            gpus=self.world, shards=self.shards, modules=self.modules, reshard=self.reshard,
-            dtype=dtype, offload=self.offload, unused=self.unused,
-        )  # fmt: skip
-
-    @classmethod
-    def by_hand(
-        cls,
-        gpus: int = 2,
-        shards: int = 1,
-        modules: list[str] | None = None,
-        reshard: bool = True,
-        dtype: str | None = None,
-        offload: bool = False,
-        unused: bool = False,
-    ) -> str:
-        """A process group, the wrapping, a sampler."""
-        lines = [
-            f"# start it with: torchrun --nproc-per-node {gpus} SCRIPT",
-            'rank = int(os.environ["LOCAL_RANK"])',
-            "torch.cuda.set_device(rank)",
-            'torch.distributed.init_process_group("nccl")',
-        ]
-        if shards == 1:
-            extra = ", find_unused_parameters=True" if unused else ""
-            lines.append(
-                f"model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank]{extra})"
-            )
-        else:
-            paths = [name.partition(".")[2] for name in modules or []]
-            arguments = ["mesh=mesh"]
-            if not reshard:
-                arguments.append("reshard_after_forward=False")
-            if dtype:
-                arguments.append(
-                    f"mp_policy=MixedPrecisionPolicy(param_dtype={DTYPES[dtype]}, reduce_dtype=torch.float32)"
-                )
-            if offload:
-                arguments.append("offload_policy=CPUOffloadPolicy()")
-            shape = f"({gpus},)" if shards == gpus else f"({gpus // shards}, {shards})"
-            lines += [
-                "from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard",
-                f'mesh = torch.distributed.device_mesh.init_device_mesh("cuda", {shape})',
-                f"options = dict({', '.join(arguments)})",
-                f"for name in {paths!r}:",
-                "    fully_shard(model.get_submodule(name), **options)",
-                "fully_shard(model, **options)  # then make the optimizer",
-            ]
-        lines += [
-            "sampler = torch.utils.data.distributed.DistributedSampler(dataset)",
-            f"loader = DataLoader(dataset, batch_size=batch_size // {gpus}, sampler=sampler)",
-            "if rank == 0:  # around what prints and saves",
-        ]
-        return "\n".join(lines) + "\n"
-
 
 class _Replica:
-    """DistributedDataParallel about a model, without the model, which is to live as long as ever."""
+    """DistributedDataParallel for a model, without extending the model's lifetime."""
 
     def __init__(self, module: torch.nn.Module, unused: bool) -> None:
         """A collective."""
@@ -655,7 +599,7 @@ class _Replica:
 
 
 def _has_contents(module: torch.nn.Module) -> bool:
-    """Whether there is anything to deal out: parameters with contents."""
+    """Whether there is anything to shard: parameters with contents."""
     return any(p.device.type != "meta" for p in module.parameters())
 
 
@@ -674,7 +618,7 @@ def _shares_parameters(block: torch.nn.Module, everything: dict[str, Any]) -> bo
 
 
 def _check_alike(lever: Shard, parameters: dict[str, Any]) -> None:
-    """Ranks that would deal out different weights are told apart by a few of their elements."""
+    """Compare a few elements to detect ranks with different weights."""
     import torch.distributed as dist
 
     sample = [
@@ -690,8 +634,8 @@ def _check_alike(lever: Shard, parameters: dict[str, Any]) -> None:
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     if not torch.equal(least, most):
         raise lever.refuse(
-            "its ranks built models of different weights: something other than torch, random and NumPy "
-            "draws them. Seed it, or load the weights from a file"
+            "its ranks built models with different weights: they come from a generator other than torch's, Python's and "
+            "NumPy's. Seed it, or load the weights from a file"
         )
 
 

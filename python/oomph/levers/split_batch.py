@@ -1,4 +1,4 @@
-"""A batch in parts, one after the other, in a job that infers."""
+"""Splits a batch into parts, one after the other, in inference."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from oomph.levers._shared.job import Backward, Job
 
 
 class SplitBatch(Lever):
-    """Each call of a model runs a part of the batch at a time, and gives the whole batch's outputs.
+    """Runs each call of a model on a part of the batch at a time, and returns the whole batch's outputs.
 
-    Needs: models in evaluation mode whose outputs have one entry a sample. Changes: activations are a
-    part's; inputs and outputs stay whole. Results: to rounding, as kernels are chosen by size.
+    Needs: models in evaluation mode whose outputs have one entry per sample. Changes: activations shrink to a
+    part's; inputs and outputs stay whole. Results: to rounding, since kernels are chosen by size.
 
     Arguments with the batch's first dimension are split, all others go to each part. Calls that
     continue from a cache of keys and values are left whole (`generate` makes them). Refused: outputs
@@ -24,7 +24,6 @@ class SplitBatch(Lever):
     """
 
     name = "split_batch"
-    order = 8  # outside of whatever else is done to a model's forward
 
     def __init__(self, parts: int) -> None:
         """`parts`: how many."""
@@ -33,7 +32,7 @@ class SplitBatch(Lever):
             raise self.refuse(f"parts is {parts}; at least 2 are needed")
         self.parts = parts
         self.checked: set[tuple[int, int]] = set()
-        self.note = "no model was called with a batch that could be split, without gradients"
+        self.note = "no model was called without gradients on a batch that could be split"
 
     def install(self, job: Job) -> None:
         """Around the outermost models."""
@@ -88,17 +87,17 @@ class SplitBatch(Lever):
         if any(t.dim() == 0 or t.shape[0] != part for t in tensors):
             raise self.refuse(
                 "an output of the model has no dimension of samples (a loss, a mean over the batch)",
-                self.by_hand(self.parts),
+                manually=True,
             )
         suspects = [i for i, t in enumerate(tensors) if part in t.shape[1:]]
         if not suspects or part == 1:
             return
-        # By chance, or because samples are compared with each other? One sample alone tells.
+        # By chance, or because samples are compared with each other? One sample alone shows which.
         alone = list(_tensors(forward(*_part(args, size, 0, 1), **_part(kwargs, size, 0, 1))))
         if any(alone[i].shape[1:] != tensors[i].shape[1:] for i in suspects):
             raise self.refuse(
-                "an output compares the samples of a batch with each other",
-                self.by_hand(self.parts),
+                "an output compares the samples of a batch",
+                manually=True,
             )
 
     def _merge(self, outputs: list[Any]) -> Any:
@@ -122,18 +121,13 @@ class SplitBatch(Lever):
                 layer.values = torch.cat([output.layers[index].values for output in outputs])
             return first
         raise self.refuse(
-            f"an output of the model is a {type(first).__name__}, of which parts cannot be joined",
-            self.by_hand(self.parts),
+            f"an output of the model is a {type(first).__name__}, whose parts cannot be joined",
+            manually=True,
         )
 
     def _backward(self, call: Backward) -> None:
         if self.applied:
-            raise self.refuse("it calls backward. For training there is micro_batch")
-
-    @classmethod
-    def by_hand(cls, parts: int = 2) -> str:
-        """Chunks of the batch."""
-        return f"outputs = torch.cat([model(part) for part in inputs.chunk({parts})])\n"
+            raise self.refuse("it calls backward. For training, use micro_batch")
 
 
 def _batch(args: tuple, kwargs: dict) -> int:

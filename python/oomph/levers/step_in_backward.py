@@ -13,27 +13,12 @@ import torch
 from oomph.levers._shared.base import CannotApply, Lever
 from oomph.levers._shared.job import Backward, Job
 
-BY_HAND = """\
-def step(index, p):
-    everything = [group["params"] for group in optimizer.param_groups]
-    for number, group in enumerate(optimizer.param_groups):
-        group["params"] = [p] if number == index else []
-    optimizer.step()
-    for group, params in zip(optimizer.param_groups, everything):
-        group["params"] = params
-    p.grad = None
-for index, group in enumerate(optimizer.param_groups):
-    for p in group["params"]:
-        p.register_post_accumulate_grad_hook(functools.partial(step, index))
-# and no optimizer.step() after loss.backward()
-"""
-
 
 class StepInBackward(Lever):
-    """Each parameter is updated as soon as its gradient is there, which is then freed.
+    """Updates each parameter as soon as its gradient is complete, and frees the gradient.
 
     Needs: one optimizer whose update of a parameter depends on that parameter alone, and one
-    backward pass a step. Changes: gradients never exist all at once. Results: the same. The script
+    backward pass per step. Changes: gradients never exist all at once. Results: the same. The script
     sees no gradients after `backward()`.
 
     Refused by name: clipping and gradient scaling (they need all gradients before the step),
@@ -41,7 +26,6 @@ class StepInBackward(Lever):
     """
 
     name = "step_in_backward"
-    order = 60
 
     def __init__(self) -> None:
         """It has no parameters."""
@@ -63,14 +47,14 @@ class StepInBackward(Lever):
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if self.optimizer is not None and self.optimizer() is not None:
-            # That of a training before this one may lie in a cycle.
+            # An earlier training's optimizer may be in a reference cycle.
             gc.collect()
         if self.optimizer is not None and self.optimizer() is not None:
             raise self.refuse(
-                "it has several optimizers, and which of them a backward pass is for is not known",
-                BY_HAND,
+                "it has several optimizers, and it is unclear which one a backward pass belongs to",
+                manually=True,
             )
-        only_per_parameter(self, optimizer, BY_HAND)
+        only_per_parameter(self, optimizer)
         self.optimizer = weakref.ref(optimizer)
         self._hook(optimizer)
 
@@ -105,7 +89,7 @@ class StepInBackward(Lever):
 
     def _accumulates(self) -> CannotApply:
         return self.refuse(
-            "it accumulates gradients over several backward passes before a step", BY_HAND
+            "it accumulates gradients over several backward passes before a step", manually=True
         )
 
     def _before_backward(self, call: Backward) -> None:
@@ -127,39 +111,36 @@ class StepInBackward(Lever):
 
     def _clip(self, parameters: list[torch.Tensor], proceed: Any) -> Any:
         if self.job.clip_limit == float("inf"):
-            self.add_note("the norm of the gradients is zero where the script asks: they are gone")
+            self.add_note(
+                "the script sees a gradient norm of zero, because the gradients are already freed"
+            )
         elif any(id(p) in self.hooked for p in parameters):
             raise self.refuse(
                 "it clips gradients, which needs all of them before the step. Without clipping (in "
                 "Hugging Face's Trainer: max_grad_norm=0; in Lightning: gradient_clip_val=None) it "
                 "could be applied",
-                BY_HAND,
+                manually=True,
             )
         return proceed()
 
     def _scaler(self, method: str, scaler: Any, proceed: Any) -> Any:
         if scaler.is_enabled():
             raise self.refuse(
-                "it scales gradients (GradScaler), whose step is skipped if any of them overflowed; "
+                "it scales gradients (GradScaler), which skips a step if any of them overflows; "
                 "bf16 needs no scaling",
-                BY_HAND,
+                manually=True,
             )
         return proceed()
 
     def finish(self) -> None:
-        """Say why nothing was updated."""
+        """Report why nothing was updated."""
         if not self.applied:
             self.add_note("no parameter of an optimizer got a gradient")
         elif self.done:
-            self.add_note("the last backward pass was not followed by a step of the script")
-
-    @classmethod
-    def by_hand(cls) -> str:
-        """A step a parameter, in hooks."""
-        return BY_HAND
+            self.add_note("no step of the script followed the last backward pass")
 
 
-def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer, by_hand: str) -> None:
+def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer) -> None:
     """Raise unless `optimizer` updates each parameter by that parameter's gradient and state alone."""
     module = type(optimizer).__module__
     known = f"{module}.".startswith(
@@ -167,9 +148,9 @@ def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer, by_hand: 
     )
     if isinstance(optimizer, torch.optim.LBFGS) or not known:
         raise lever.refuse(
-            f"whether {module}.{type(optimizer).__qualname__} updates each parameter by itself is "
-            "not known; those of PyTorch do, but for LBFGS",
-            by_hand,
+            f"it is unknown whether {module}.{type(optimizer).__qualname__} updates each parameter separately; "
+            "PyTorch's optimizers do, except LBFGS",
+            manually=True,
         )
 
 

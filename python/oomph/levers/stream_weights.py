@@ -1,4 +1,4 @@
-"""Weights of chosen modules wait in pinned host memory, and are there for their forward only."""
+"""Keeps weights of chosen modules in pinned host memory, and on the GPU for their forward only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oomph.levers._shared.job import Backward, Job, names
 from oomph.levers.int8_linear import QuantizedLinear
 
 ALIGNMENT = 512
-"""Where tensors begin in a module's memory, as PyTorch's allocator aligns them."""
+"""Alignment of tensors in a module's buffer, as in PyTorch's allocator."""
 
 SMALLEST = 4 << 10
 """Bytes below which a tensor stays on the GPU."""
@@ -31,19 +31,18 @@ SLOTS = 2
 class StreamWeights(Lever):
     """Weights live in pinned host memory and are copied to the GPU ahead of their module's forward.
 
-    Needs: models that only infer, and host memory for the weights, up to twice (PyTorch rounds pinned
+    Needs: inference, and host memory for the weights, up to twice (PyTorch rounds pinned
     memory to powers of two). Changes: the GPU holds the weights of two of the modules, whatever their
-    number; while one runs, the next one's are copied on a stream of their own. Results: bitwise the
-    same. Its time is the weights' bytes over the link's bandwidth, as far as computing does not hide
-    it: the larger the batch, the less it costs.
+    number; while one runs, a separate stream copies the next one's. Results: bitwise the
+    same. Its time is the weights' bytes over the link's bandwidth, minus what computation
+    hides: the larger the batch, the less it costs.
 
-    A module's weights are one piece of memory, and one copy. Weights that other modules use too stay on
-    the GPU, as does the model's first parameter, which scripts ask for their device. Weights that the
-    script writes to between calls are brought again, unless it does so through `.data`.
+    A module's weights are one buffer, and one copy. Weights that other modules use too stay on
+    the GPU, as does the model's first parameter, which scripts use to find the device. Weights that the
+    script writes to between calls are copied again, unless it writes through `.data`.
     """
 
     name = "stream_weights"
-    order = 60  # after what changes the weights
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -98,7 +97,8 @@ class StreamWeights(Lever):
         for name, module in found.items():
             if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
                 raise self.refuse(
-                    f"{name} holds a recurrent layer, whose weights cuDNN keeps in one piece"
+                    f"{name} contains a recurrent layer, whose weights cuDNN keeps in one buffer",
+                    modules=[name],
                 )
             if module in self.owners:
                 continue
@@ -118,11 +118,13 @@ class StreamWeights(Lever):
         if block is None:
             return forward(*args, **kwargs)
         if torch.compiler.is_compiling():
-            raise self.refuse(f"{block.name} is compiled, which binds its weights to their place")
+            why = f"{block.name} is compiled, which fixes the addresses of its weights"
+            raise self.refuse(why, modules=[block.name])
         device = _device_of((args, kwargs))
         if device is None:
             raise self.refuse(
-                f"{block.name} is called without a tensor, whose device would tell where"
+                f"{block.name} is called without a tensor that shows its device",
+                modules=[block.name],
             )
         block.settle()
         if block.is_stale():
@@ -145,30 +147,20 @@ class StreamWeights(Lever):
 
     def _backward(self, call: Backward) -> None:
         if self.used:
-            raise self.refuse("it calls backward, and weights that left have no gradients")
+            raise self.refuse("it calls backward, but weights in host memory have no gradients")
 
     def finish(self) -> None:
         """Count the modules that were streamed."""
         self.applied = len(self.used)
         if self.applied:
             self.note = None
-            self.add_note(f"{self.bytes / 2**20:.0f} MiB of weights wait in host memory")
+            self.add_note(f"{self.bytes / 2**20:.0f} MiB of weights are in host memory")
         if problem := self.places.problem():
             self.add_note(problem)
 
-    @classmethod
-    def by_hand(cls, modules: list[str]) -> str:
-        """accelerate's offloading: the same memory, but the GPU waits for each copy."""
-        return (
-            "from accelerate import cpu_offload\n"
-            "for name in [" + ", ".join(repr(name.partition(".")[2]) for name in modules) + "]:\n"
-            '    cpu_offload(model.get_submodule(name), execution_device="cuda")\n'
-            "# cpu_offload copies without overlap; the lever copies the next module while one runs\n"
-        )
-
 
 class Block:
-    """One module's weights, in one piece of host memory."""
+    """One module's weights, in one buffer of host memory."""
 
     def __init__(self, module: torch.nn.Module, name: str, stays: set[int]) -> None:
         """`stays`: ids of tensors that stay where they are."""
@@ -208,15 +200,15 @@ class Block:
         for tensor in self.home:
             self.offsets.append(self.bytes)
             self.bytes += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-        # An inference mode that happens to be on must not get into what stays.
+        # Persistent tensors must not become inference tensors if inference mode is on.
         with torch.inference_mode(False), torch.no_grad():
-            # As floats: the virtual GPU computes what is integral.
+            # As floats: the virtual GPU computes integral tensors.
             self.flat = torch.empty(
                 self.bytes // 4, dtype=torch.float32, pin_memory=torch.cuda.is_available()
             )
             for tensor, view in zip(self.home, self.views(self.flat), strict=True):
                 view.copy_(tensor)
-                # The parameter stays the same object: whoever holds it finds it on the CPU.
+                # The parameter stays the same object: other references find it on the CPU.
                 tensor.data = view
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
@@ -268,7 +260,7 @@ class Stage:
         """`largest`: bytes of the largest module."""
         self.device = device
         self.largest = largest
-        # Not of an inference mode that happens to be on: the next call may be outside of it.
+        # Not inference tensors: the next call may be outside inference mode.
         with torch.inference_mode(False):
             self.slots = [
                 torch.empty(largest // 4, dtype=torch.float32, device=device) for _ in range(SLOTS)
@@ -285,7 +277,7 @@ class Stage:
             self.stream.wait_stream(torch.cuda.current_stream(device))
 
     def enter(self, block: Block, following: Block) -> None:
-        """Make the weights of `block` be there, and begin to bring those of `following`."""
+        """Ensure that the weights of `block` are on the GPU, and prefetch those of `following`."""
         if block in self.holds:
             slot = self.holds.index(block)
             if self.versions[slot] != block.version():

@@ -25,7 +25,7 @@ class Tf32(Lever):
         self.overruled = False
 
     def install(self, job: Job) -> None:
-        """Set both, and keep the script from setting them otherwise."""
+        """Set both, and ignore changes by the script."""
         before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
         self.differs = before != (self.enabled, self.enabled)
         self._watch_precisions()
@@ -62,22 +62,14 @@ class Tf32(Lever):
         self.overruled = True
 
     def finish(self) -> None:
-        """Inert on GPUs without it, and where nothing else was set."""
+        """Inert on GPUs without it, and if it was already set."""
         capable = torch.cuda.is_initialized() and torch.cuda.get_device_capability() >= (8, 0)
         if torch.cuda.is_initialized() and not capable:
-            self.note = "the GPU has no TF32"
+            self.note = "the GPU does not support TF32"
         elif not (self.overruled or self.differs):
             self.note = f"TF32 was {'on' if self.enabled else 'off'} already"
         else:
             self.applied = 1
-
-    @classmethod
-    def by_hand(cls, enabled: bool = True) -> str:
-        """Two assignments."""
-        return (
-            f"torch.backends.cuda.matmul.allow_tf32 = {enabled}\n"
-            f"torch.backends.cudnn.allow_tf32 = {enabled}\n"
-        )
 
 
 LEVER = Tf32

@@ -8,12 +8,12 @@ use oomph_report::explanation::difference;
 use oomph_report::terminal::{DIM, paint, width};
 use oomph_trace::Trace;
 
-use crate::{json, page, stdout};
+use crate::{ExitStatus, json, page, stdout};
 
 /// Arguments of `oomph diff`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Compares what is alive at the peak of each history (at the failure, where it failed).\n\nExamples:\n  oomph diff before.pickle after.pickle\n  oomph diff epoch1.pickle epoch9.pickle --json -"
+    after_help = "Compares what is alive at the peak of each history (at the failure, if it failed).\n\nExamples:\n  oomph diff before.pickle after.pickle\n  oomph diff epoch1.pickle epoch9.pickle --json -"
 )]
 pub struct Args {
     /// The snapshot or trace before
@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(value_name = "B")]
     after: PathBuf,
 
-    /// The device, where the snapshots have several
+    /// The device, if the snapshots have several
     #[arg(long, value_name = "INDEX")]
     device: Option<u32>,
 
@@ -43,7 +43,7 @@ pub struct Args {
 
 impl Args {
     /// Compares, and prints.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         let before = page::read_trace(&self.before)?;
         let after = page::read_trace(&self.after)?;
         let options = Options {
@@ -55,7 +55,7 @@ impl Args {
         if let Some(target) = &self.json {
             json::write(target, &found)?;
             if json::is_stdout(target) {
-                return Ok(crate::EXIT_OK);
+                return Ok(ExitStatus::Success);
             }
         }
         let names = [
@@ -67,11 +67,11 @@ impl Args {
             let _ = writeln!(text, "\n  {} {}", paint(DIM, "report"), page.display());
         }
         stdout(&text)?;
-        Ok(crate::EXIT_OK)
+        Ok(ExitStatus::Success)
     }
 
-    /// Writes the page. The difference is worth more than its page: what goes wrong is said, and
-    /// no error.
+    /// Writes the page. If that fails, prints a warning and continues: the difference is worth more than
+    /// its page.
     fn page(
         &self,
         found: &Diff,

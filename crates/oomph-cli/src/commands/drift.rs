@@ -1,31 +1,31 @@
-//! `oomph drift`: what a plan changes in the results of a script, measured on a real device.
+//! `oomph drift`: how far a plan changes a script's results, measured on a real device.
 
 use std::fs;
 use std::path::PathBuf;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
-use oomph_plan::{Lever, PlanFile, Results};
+use oomph_plan::{Lever, PlanFile, Results, by_hand};
 use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};
 use oomph_report::terminal::width;
 
 use crate::progress::Progress;
-use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
+use crate::script::{Script, plan_job};
+use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{self, Recording};
 use oomph_job::{Job, Program, RunDirectory, RunFile, host};
 
 /// Arguments of `oomph drift`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph drift --plan oomph-plan.toml infer.py                 the first four calls of its models\n  oomph drift --plan oomph-plan.toml --max-drift 0.02 infer.py  refuse a plan above 2 %\n  oomph drift --plan oomph-plan.toml --cpu infer.py           where the plain job does not fit the GPU\n\nBoth runs draw the same random numbers. Without a GPU, a script that says \"cuda\" computes on the\nCPU; a virtual GPU computes nothing, so that there drift is not measured.\n\nExit status: 0 measured, within --max-drift; 1 the script failed; 2 wrong usage, or the plan's levers\nhad no effect; 3 more than --max-drift."
+    after_help = "Examples:\n  oomph drift --plan oomph-plan.toml infer.py                 the first four calls of its models\n  oomph drift --plan oomph-plan.toml --max-drift 0.02 infer.py  refuse a plan above 2 %\n  oomph drift --plan oomph-plan.toml --cpu infer.py           if the plain job does not fit the GPU\n\nBoth runs draw the same random numbers. Without a GPU, a script that says \"cuda\" computes on the\nCPU. A virtual GPU computes nothing, so drift is not measured there.\n\nExit status: 0 measured, within --max-drift; 1 the script failed; 2 wrong usage, or the plan's levers\nhad no effect; 3 more than --max-drift."
 )]
 pub struct Args {
-    /// The plan whose drift is asked for
+    /// The plan whose drift to measure
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
 
-    /// Refuse a plan whose largest relative error is more than this, such as 0.02
+    /// Refuse a plan whose largest relative error exceeds this, such as 0.02
     #[arg(long, value_name = "ERROR")]
     max_drift: Option<f64>,
 
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     calls: u32,
 
-    /// Compute on the CPU although there is a GPU
+    /// Compute on the CPU even if there is a GPU
     #[arg(long)]
     cpu: bool,
 
@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
 
-    /// Where to keep what the runs print [default: oomph-report/SCRIPT-N]
+    /// Where to keep the output of the runs [default: oomph-report/SCRIPT-N]
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
 
@@ -57,12 +57,9 @@ pub struct Args {
     script: Script,
 }
 
-/// Levers that a CPU does not show: other kernels of the GPU.
-const GPU_ONLY: [&str; 4] = ["tf32", "cudnn_benchmark", "attention", "allocator"];
-
 impl Args {
     /// Runs the script twice and compares.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         if let Some(limit) = self.max_drift
             && !(limit >= 0.0 && limit.is_finite())
         {
@@ -75,8 +72,8 @@ impl Args {
             .script
             .of_python("oomph drift --plan FILE [options] script.py args…")?;
         for warning in plan.mismatches(
-            &super::run::this_job(&argv),
-            &oomph_plan::Gpu::default(),
+            &plan_job(&argv),
+            &oomph_plan::PlanGpu::default(),
             &oomph_plan::Versions::default(),
         ) {
             eprintln!("warning: {warning}");
@@ -96,9 +93,9 @@ impl Args {
             drift.why_not = Some("a virtual GPU computes nothing: leave out --gpu".to_owned());
             self.print(&drift)?;
             return Ok(if self.max_drift.is_some() {
-                EXIT_USAGE
+                ExitStatus::Error
             } else {
-                EXIT_OK
+                ExitStatus::Success
             });
         }
         let program = Program::Script(argv);
@@ -115,9 +112,11 @@ impl Args {
             };
             match measured.outcome.kind.as_str() {
                 "refused" => {
-                    let why = measured.outcome.message.unwrap_or_default();
+                    let outcome = &measured.outcome;
+                    let message = outcome.message.as_deref().unwrap_or_default();
+                    let why = by_hand::refusal(message, outcome.blame.as_ref(), levers);
                     eprintln!("error: {why}");
-                    return Ok(EXIT_USAGE);
+                    return Ok(ExitStatus::Error);
                 }
                 _ if measured.outcome.status != 0 => {
                     let log = directory.file(files_of(planned).1);
@@ -128,7 +127,7 @@ impl Args {
                         ""
                     };
                     eprintln!("oomph: the script failed, {what}{hint}");
-                    return Ok(EXIT_SCRIPT_FAILED);
+                    return Ok(ExitStatus::ScriptFailed);
                 }
                 _ => {}
             }
@@ -139,16 +138,16 @@ impl Args {
         self.judge(&mut drift);
         self.print(&drift)?;
         if drift.measured.is_none() {
-            return Ok(EXIT_USAGE);
+            return Ok(ExitStatus::Error);
         }
         Ok(if drift.exceeded {
-            EXIT_FINDINGS
+            ExitStatus::Findings
         } else {
-            EXIT_OK
+            ExitStatus::Success
         })
     }
 
-    /// Whether what was measured is the plan's drift, and whether it is too much.
+    /// Whether the measurement is the plan's drift, and whether it exceeds the limit.
     fn judge(&self, drift: &mut Drift) {
         let Some(measured) = &drift.measured else {
             return;
@@ -159,13 +158,15 @@ impl Args {
                 .iter()
                 .any(|lever| lever.name() == name && lever.results() == Results::Numerics)
         };
+        let is_only_on_gpu = |name: &str| {
+            let mut levers = drift.levers.iter();
+            levers.any(|lever| lever.name() == name && lever.is_only_on_gpu())
+        };
         let idle: Vec<&str> = measured
             .levers
             .iter()
             .filter(|lever| changes(&lever.name))
-            .filter(|lever| {
-                lever.applied == 0 || !measured.on_gpu && GPU_ONLY.contains(&&*lever.name)
-            })
+            .filter(|lever| lever.applied == 0 || !measured.on_gpu && is_only_on_gpu(&lever.name))
             .map(|lever| lever.name.as_str())
             .collect();
         if !idle.is_empty() {
@@ -204,7 +205,7 @@ impl Args {
         let job = Job {
             recording: Recording {
                 levers: levers.to_vec(),
-                // It computes: any version of torch does.
+                // This run computes, so any version of torch works.
                 unsupported: true,
                 drift: Some(settings::Drift {
                     planned,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
+use oomph_bytes::parse_bytes;
 use oomph_explain::{Explanation, Options};
 use oomph_report::explanation::explanation;
 use oomph_report::finding::{HeldFinding, findings};
@@ -14,7 +15,7 @@ use oomph_trace::{Content, Problem, Trace};
 use serde::Serialize;
 
 use crate::findings::{held_findings, trace_file};
-use crate::{json, page, stdout};
+use crate::{ExitStatus, json, page, stdout};
 
 /// Arguments of `oomph explain`.
 #[derive(Debug, clap::Args)]
@@ -27,16 +28,16 @@ pub struct Args {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// The device, where a snapshot has several
+    /// The device, if a snapshot has several
     #[arg(long, value_name = "INDEX")]
     device: Option<u32>,
 
-    /// The device's memory, such as 24GiB, where neither snapshot nor log says it
-    #[arg(long, value_name = "SIZE", value_parser = super::replay::parse_size)]
+    /// The device's memory, such as 24GiB, if neither snapshot nor log states it
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<u64>,
 
     /// The torch version that made the snapshot, such as 2.11
-    #[arg(long, value_name = "VERSION", value_parser = super::replay::parse_version)]
+    #[arg(long, value_name = "VERSION")]
     torch: Option<TorchVersion>,
 
     /// Write the result as JSON to FILE, or to stdout for `-`
@@ -93,7 +94,7 @@ impl From<Explanation> for Found {
 
 impl Args {
     /// Explains, and prints.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         let mut traces: Vec<Input> = Vec::new();
         let mut messages: Vec<OomMessage> = Vec::new();
         let mut log_problems: Vec<Problem> = Vec::new();
@@ -103,7 +104,7 @@ impl Args {
                     .context("cannot read the log from stdin")?;
                 if found.is_empty() {
                     bail!(
-                        "stdin: found a text without any out-of-memory message. Expected a log \
+                        "stdin: found text without an out-of-memory message. Expected a log \
                          that holds one"
                     );
                 }
@@ -179,15 +180,15 @@ impl Args {
         }
         Ok(
             if found.iter().any(|(_, one)| one.explanation.out_of_memory) {
-                crate::EXIT_FINDINGS
+                ExitStatus::Findings
             } else {
-                crate::EXIT_OK
+                ExitStatus::Success
             },
         )
     }
 
-    /// Writes the page, where there is a history to look at. The explanation is worth more than
-    /// its page: what goes wrong is said, and no error.
+    /// Writes the page, if there is a history to show. If that fails, prints a warning and continues:
+    /// the explanation is worth more than its page.
     fn page(
         &self,
         traces: &[Input],
@@ -238,8 +239,8 @@ pub(crate) fn render_one(found: &Found, width: usize) -> String {
 
 /// One sentence about all files of a set: which failed, and whether they are alike.
 fn across_ranks(found: &[(PathBuf, Found)]) -> String {
-    /// Ranks of one job differ by a few percent (DDP: 3 % measured); more is another job, or a
-    /// rank with more to do.
+    /// Ranks of one job differ by a few percent (DDP: 3 % measured); a larger difference means another job, or a
+    /// rank with more work.
     const ALIKE: f64 = 1.25;
     let failed: Vec<String> = found
         .iter()
@@ -266,7 +267,7 @@ fn across_ranks(found: &[(PathBuf, Found)]) -> String {
     };
     let alike = if (largest as f64) > smallest as f64 * ALIKE {
         format!(
-            "; they needed from {} to {}, so these are no equal ranks of one job, or one rank has \
+            "; they needed from {} to {}, so these are not equal ranks of one job, or one rank has \
              more to do",
             oomph_trace::Bytes(smallest),
             oomph_trace::Bytes(largest)

@@ -1,6 +1,8 @@
 //! One file per subcommand. Each has its clap arguments and `run(self) -> Result<exit status>`;
 //! an `Err` is wrong usage or unreadable input and becomes exit status 2.
 
+use crate::ExitStatus;
+
 mod diff;
 mod drift;
 mod estimate;
@@ -17,29 +19,29 @@ mod run;
 pub enum Command {
     /// Run a script on a virtual or a real GPU: does it fit, and where does the memory go?
     Run(Box<run::Args>),
-    /// Find the cheapest change that makes a script fit into a GPU, and prove it
+    /// Find the cheapest change that makes a script fit into a GPU, and verify it
     Fit(Box<fit::Args>),
-    /// What a plan changes in a script's results, measured by running it with and without the plan
+    /// Measure how far a plan changes a script's results
     Drift(drift::Args),
-    /// What a model file needs and which GPUs would hold it, without any framework
+    /// Say how much memory a model file needs and which GPUs hold it, from its headers
     Estimate(estimate::Args),
     /// Say why memory ran out: from a snapshot, a log or a message
     Explain(explain::Args),
     /// Say what changed between two snapshots or runs
     Diff(diff::Args),
-    /// Make the report of a run or a snapshot again, or export it
+    /// Write the report of a run or a snapshot again, or export it
     Report(report::Args),
     /// Find the lines of training code that waste or leak GPU memory
     Lint(lint::Args),
-    /// List the known GPUs and what they hold
+    /// List the known GPUs and their memory
     Gpus(gpus::Args),
-    /// Ask what other allocator settings or another capacity would have done
+    /// Replay a snapshot under other allocator settings or another capacity
     Replay(replay::Args),
 }
 
 impl Command {
     /// Runs the subcommand and returns its exit status.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         match self {
             Self::Run(args) => args.run(),
             Self::Fit(args) => args.run(),

@@ -1,4 +1,4 @@
-//! `oomph report`: the page again, redacted, opened, or exported in other formats.
+//! `oomph report`: writes the page again, redacts it, opens it, or exports other formats.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,13 +10,14 @@ use oomph_report::html::Page;
 
 use oomph_job::RunDirectory;
 
-use crate::page::{self, Run};
+use crate::ExitStatus;
+use crate::page::{self, RecordedRun};
 use crate::stdout;
 
 /// Arguments of `oomph report`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph report oomph-report/train-1 --open          the page of a run, in the browser\n  oomph report snapshot.pickle                      of a snapshot\n  oomph report oomph-report/train-1 --redact --out for-the-ticket.html\n  oomph report oomph-report/train-1 --export perfetto\n\nFormats: perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), svg, png (timeline and peak),\ncsv (blocks at the peak by line, module and category), json (all figures of the page)."
+    after_help = "Examples:\n  oomph report oomph-report/train-1 --open          the page of a run, in the browser\n  oomph report snapshot.pickle                      the page of a snapshot\n  oomph report oomph-report/train-1 --redact --out for-the-ticket.html\n  oomph report oomph-report/train-1 --export perfetto\n\nFormats: perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), svg, png (timeline and peak),\ncsv (blocks at the peak by line, module and category), json (all figures of the page)."
 )]
 pub struct Args {
     /// The directory of a run, or a snapshot or trace
@@ -31,7 +32,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "export")]
     open: bool,
 
-    /// Replace names and paths, and leave out what the script itself said
+    /// Replace names and paths, and omit the script's own messages and arguments
     #[arg(long)]
     redact: bool,
 
@@ -42,7 +43,7 @@ pub struct Args {
 
 impl Args {
     /// Makes the page, or exports.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         if !self.input.exists() {
             bail!(
                 "{}: no such file or directory. Expected the directory of a run \
@@ -50,8 +51,8 @@ impl Args {
                 self.input.display()
             );
         }
-        if Run::is(&self.input) {
-            let run = Run::read(&RunDirectory::at(&self.input))?;
+        if RecordedRun::is(&self.input) {
+            let run = RecordedRun::read(&RunDirectory::at(&self.input))?;
             let page = run.page(self.redact);
             self.write(&page, &self.input.join(page::NAME))?;
         } else {
@@ -65,7 +66,7 @@ impl Args {
             )?;
             self.write(&page, &page::place_of(&self.input))?;
         }
-        Ok(crate::EXIT_OK)
+        Ok(ExitStatus::Success)
     }
 
     fn write(&self, page: &Page, place: &Path) -> anyhow::Result<()> {
@@ -81,7 +82,7 @@ impl Args {
         let target = self.out.clone().unwrap_or(place);
         if target == Path::new("-") {
             if self.open {
-                bail!("--open needs a file, and --out - is none");
+                bail!("--open needs a file, but --out - writes to stdout");
             }
             return raw_stdout(&bytes);
         }
@@ -99,7 +100,7 @@ impl Args {
     }
 }
 
-/// Bytes as they are: a picture is no text to be stripped of colours.
+/// Raw bytes: a picture must not pass through the filter for colours.
 fn raw_stdout(bytes: &[u8]) -> anyhow::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
@@ -131,7 +132,7 @@ fn open(path: &Path) -> anyhow::Result<()> {
     match status {
         Ok(status) if status.success() => Ok(()),
         _ => bail!(
-            "no browser could be started with {program}; open {} by hand",
+            "could not start a browser with {program}; open {} yourself",
             path.display()
         ),
     }

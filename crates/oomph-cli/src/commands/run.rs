@@ -1,30 +1,29 @@
 //! `oomph run`: a script on a virtual or a real GPU, and where its memory goes.
 
-use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process;
 use std::time::Duration;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
+use oomph_allocator::TorchVersion;
+use oomph_bytes::parse_bytes;
 use oomph_explain::Explanation;
 use oomph_plan::sharding::USUAL_HOST;
-use oomph_plan::{PlanFile, Versions};
+use oomph_plan::{PlanFile, Versions, by_hand};
 use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
 use oomph_run::Record;
 use oomph_run::ranks::RankSummary;
-use oomph_run::summary::{Assumption, Peak, Plan, Summary, Verdict, summarize};
+use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
 use oomph_trace::Trace;
-use sha2::{Digest as _, Sha256};
 
 use super::explain::Found;
 use crate::page;
-use crate::script::Script;
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_SCRIPT_FAILED, EXIT_USAGE, json, stdout};
+use crate::script::{Script, plan_job};
+use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
@@ -38,10 +37,10 @@ use oomph_job::{
     reason = "each is a switch of the command line"
 )]
 #[command(
-    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a cluster, the others absent\n\nOptions end at the script: what follows it is the script's own."
+    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script."
 )]
 pub struct Args {
-    /// The GPU to play, such as rtx-4090 or a100-80gb:2; without it the machine's own is used
+    /// The virtual GPU, such as rtx-4090 or a100-80gb:2; without it, this machine's GPU
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
 
@@ -53,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
 
-    /// What comparisons of values that nobody computed give: half, all or none of them true
+    /// How comparisons of uncomputed values resolve: half, all or none of them true
     #[arg(long, value_name = "RULE", default_value = UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
 
@@ -61,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
 
-    /// Write the result as JSON to FILE, or to stdout for `-` (the script's own goes to stderr then)
+    /// Write the result as JSON to FILE, or to stdout for `-` (the script's output then goes to stderr)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
@@ -73,7 +72,7 @@ pub struct Args {
     #[arg(short, long)]
     verbose: bool,
 
-    /// Run with a version of torch that the virtual GPU is not known to play for
+    /// Run with a version of torch that is not known to work on the virtual GPU
     #[arg(long)]
     unsupported: bool,
 
@@ -81,11 +80,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 
-    /// After running out of memory, do not run again to measure what would have been enough
+    /// After running out of memory, do not run again to measure how much would be enough
     #[arg(long)]
     no_measure: bool,
 
-    /// Run only some ranks of a job of N, without the others, which are taken to be like them
+    /// Run only some ranks of a job of N; the others are assumed to behave like them
     #[arg(long, value_name = "N", requires = "gpu", value_parser = clap::value_parser!(u32).range(1..))]
     world_size: Option<u32>,
 
@@ -99,11 +98,11 @@ pub struct Args {
     )]
     ranks: Vec<u32>,
 
-    /// How many seconds a rank may do nothing while others wait for it
+    /// Seconds that a rank may do nothing while others wait for it
     #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,
 
-    /// Start each rank by itself, instead of forking all from one process that has imported torch
+    /// Start each rank by itself instead of forking all from one process that has imported torch
     #[arg(long)]
     no_fork: bool,
 
@@ -113,12 +112,12 @@ pub struct Args {
 
 impl Args {
     /// Runs the script, and prints where its memory went.
-    pub fn run(self) -> anyhow::Result<i32> {
+    pub fn run(self) -> anyhow::Result<ExitStatus> {
         let plan = self.plan()?;
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
             let argv = job.program.script_argv();
-            plan.mismatches(&this_job(argv), &this_gpu(&job), &Versions::default())
+            plan.mismatches(&plan_job(argv), &this_gpu(&job), &Versions::default())
         });
         for warning in &warnings {
             eprintln!("warning: {warning}");
@@ -153,8 +152,8 @@ impl Args {
                 ..Versions::default()
             };
             let mut later = plan.mismatches(
-                &oomph_plan::Job::default(),
-                &oomph_plan::Gpu::default(),
+                &oomph_plan::PlanJob::default(),
+                &oomph_plan::PlanGpu::default(),
                 &versions,
             );
             for warning in &later {
@@ -167,18 +166,30 @@ impl Args {
             .trace
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, &summary)));
-        if summary.verdict == Verdict::OutOfMemory && job.gpu.is_some() && !self.no_measure {
+        if summary.verdict == Verdict::Refused {
+            let of_rank = summary.ranks.iter().find_map(|rank| rank.blame.as_ref());
+            let blame = of_rank.or(record.outcome.blame.as_ref());
+            let message = summary.failure.unwrap_or_default();
+            summary.failure = Some(by_hand::refusal(&message, blame, &job.recording.levers));
+        }
+        let grows = summary.growth.is_some();
+        if summary.verdict == Verdict::OutOfMemory
+            && !grows
+            && job.gpu.is_some()
+            && !self.no_measure
+        {
             self.measure(&mut job, &directory, &mut summary)?;
         }
         self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
-            Verdict::Fits => EXIT_OK,
-            Verdict::OutOfMemory => EXIT_FINDINGS,
-            Verdict::ScriptFailed => EXIT_SCRIPT_FAILED,
+            Verdict::Fits => ExitStatus::Success,
+            Verdict::OutOfMemory => ExitStatus::Findings,
+            Verdict::ScriptFailed => ExitStatus::ScriptFailed,
+            Verdict::NoVerdict => ExitStatus::NoVerdict,
             Verdict::Refused => {
                 let reason = summary.failure.as_deref().unwrap_or("no reason was given");
                 eprintln!("error: {reason}");
-                EXIT_USAGE
+                ExitStatus::Error
             }
         })
     }
@@ -191,7 +202,7 @@ impl Args {
             && !program.launches()
             && self.world_size.is_none()
         {
-            // A script for one GPU, on as many as the plan says.
+            // A script for one GPU, on the number of GPUs in the plan.
             program = Program::torchrun(host, gpus, program.argv());
         }
         if let Some(world) = self.world_size {
@@ -201,7 +212,9 @@ impl Args {
                 );
             }
             if let Some(rank) = self.ranks.iter().find(|rank| **rank >= world) {
-                bail!("--ranks: there is no rank {rank} among {world}; they count from 0");
+                bail!(
+                    "--ranks: there is no rank {rank} in a world size of {world}; ranks count from 0"
+                );
             }
         }
         let mut gpu = self
@@ -209,11 +222,7 @@ impl Args {
             .as_deref()
             .map(oomph_gpus::parse_spec)
             .transpose()?;
-        let memory = self
-            .memory
-            .as_deref()
-            .map(oomph_gpus::parse_bytes)
-            .transpose()?;
+        let memory = self.memory.as_deref().map(parse_bytes).transpose()?;
         if gpu.is_none() && memory.is_some() {
             bail!(
                 "--memory is the capacity of a virtual GPU: name one with --gpu, such as --gpu rtx-4090"
@@ -221,7 +230,7 @@ impl Args {
         }
         if gpu.is_none() && !has_real_gpu() {
             bail!(
-                "this machine has no GPU that CUDA could use. Name one to play, such as --gpu rtx-4090 (oomph gpus lists them)"
+                "this machine has no GPU that CUDA can use. Name a virtual one, such as --gpu rtx-4090 (oomph gpus lists them)"
             );
         }
         if self.world_size.is_some()
@@ -263,7 +272,7 @@ impl Args {
         })
     }
 
-    /// Runs the job once: all of it, or the ranks that were asked for one after the other.
+    /// Runs the job once: all ranks, or the requested ones one after the other.
     fn attempt(
         &self,
         job: &Job,
@@ -276,13 +285,13 @@ impl Args {
         ranks::attempt(job, rehearsed, directory, limit, log, doing)
     }
 
-    /// What a rehearsal rests on.
+    /// The assumptions of a rehearsal.
     fn absent(&self) -> Assumption {
         let world = self.world_size.unwrap_or(1);
         Assumption {
             kind: "ranks".to_owned(),
             what: format!(
-                "{} of {world} ranks did not run: what they would have sent is taken to be like what this rank sends",
+                "{} of {world} ranks did not run: they are assumed to send what this rank sends",
                 u64::from(world).saturating_sub(self.ranks.len() as u64)
             ),
             location: None,
@@ -300,8 +309,8 @@ impl Args {
         Ok(Some(plan))
     }
 
-    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> Plan {
-        Plan {
+    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> AppliedPlan {
+        AppliedPlan {
             file: self
                 .plan
                 .as_ref()
@@ -311,19 +320,24 @@ impl Args {
                 allocated_bytes: planned.allocated_bytes,
                 reserved_bytes: planned.reserved_bytes,
                 used_bytes: planned.used_bytes,
+                lower_bound: false,
             }),
             warnings,
         }
     }
 
     /// The process did not live to write its record.
-    fn without_record(&self, directory: &RunDirectory, status: ExitStatus) -> anyhow::Result<i32> {
+    fn without_record(
+        &self,
+        directory: &RunDirectory,
+        status: process::ExitStatus,
+    ) -> anyhow::Result<ExitStatus> {
         for place in [directory, &directory.rank(self.ranks[0])] {
             if let Some(reason) = place.refusal() {
                 bail!("{reason}");
             }
         }
-        // What was captured at the moment of an out-of-memory error is there all the same.
+        // The snapshot taken at the out-of-memory error still exists.
         let captured = directory.file(RunFile::FailureSnapshot);
         if captured.is_file()
             && let Ok((trace, problems)) = oomph_job::files::read_snapshot(&captured)
@@ -346,20 +360,20 @@ impl Args {
                     stdout(&text)?;
                 }
             }
-            return Ok(EXIT_FINDINGS);
+            return Ok(ExitStatus::Findings);
         }
         match status.code() {
-            // The script never came to import torch, or failed before.
+            // The script never imported torch, or failed before.
             Some(0) => {
                 eprintln!(
                     "oomph: the script ended without importing torch: there is nothing to report"
                 );
-                Ok(EXIT_OK)
+                Ok(ExitStatus::Success)
             }
-            Some(_) => Ok(EXIT_SCRIPT_FAILED),
+            Some(_) => Ok(ExitStatus::ScriptFailed),
             None => {
                 eprintln!("oomph: the script was killed ({status}) before its record was written");
-                Ok(EXIT_SCRIPT_FAILED)
+                Ok(ExitStatus::ScriptFailed)
             }
         }
     }
@@ -377,7 +391,7 @@ impl Args {
             );
         }
         let place = RunDirectory::prepare(directory.unlimited().path())?;
-        // One step beyond the one that failed shows the optimizer's state too; three make a rhythm.
+        // One step beyond the one that failed shows the optimizer's state too; three show a steady step.
         let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
         job.recording.steps.get_or_insert(failed.max(3));
         let (attempt, all) = self.attempt(
@@ -395,41 +409,7 @@ impl Args {
             return Ok(());
         };
         let needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
-        for rank in &mut summary.ranks {
-            if let Some(measured) = all.iter().find(|measured| measured.rank == rank.rank) {
-                rank.peak = measured.peak;
-                rank.by_category.clone_from(&measured.by_category);
-            }
-        }
-        summary.outlier = oomph_run::ranks::outlier(&summary.ranks);
-        if let Some(oom) = &mut summary.oom {
-            oom.short_bytes = Some(
-                needed
-                    .peak
-                    .used_bytes
-                    .saturating_sub(summary.gpu.memory_bytes),
-            );
-            oom.module = oom.module.take().filter(|module| !module.is_empty());
-        }
-        summary.peak = needed.peak;
-        summary.by_category = needed.by_category;
-        summary.modules = needed.modules;
-        summary.operators = needed.operators;
-        summary.phases = needed.phases;
-        summary.timeline = needed.timeline;
-        summary.steps = needed.steps;
-        summary.peak_phase = needed.peak_phase;
-        summary.peak_step = needed.peak_step;
-        summary.gpu.usable_bytes = needed.gpu.usable_bytes;
-        for assumption in needed.assumptions {
-            if !summary
-                .assumptions
-                .iter()
-                .any(|known| known.what == assumption.what && known.location == assumption.location)
-            {
-                summary.assumptions.push(assumption);
-            }
-        }
+        summary.measured_without_limit(needed, &all);
         Ok(())
     }
 
@@ -464,34 +444,9 @@ impl Args {
     }
 }
 
-/// The script and its arguments as plan files state them, with the script's digest.
-pub(super) fn this_job(words: &[OsString]) -> oomph_plan::Job {
-    let mut words = words.iter().map(|word| word.to_string_lossy());
-    let mut script = words.next().unwrap_or_default().into_owned();
-    if script == "-m"
-        && let Some(module) = words.next()
-    {
-        script = format!("-m {module}");
-    }
-    oomph_plan::Job {
-        // A module's file is not known before Python finds it.
-        sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
-        script,
-        arguments: words.map(std::borrow::Cow::into_owned).collect(),
-    }
-}
-
-fn digest(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in Sha256::digest(bytes) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
 /// The GPU as plan files state it; empty for the machine's own.
-fn this_gpu(job: &Job) -> oomph_plan::Gpu {
-    oomph_plan::Gpu {
+fn this_gpu(job: &Job) -> oomph_plan::PlanGpu {
+    oomph_plan::PlanGpu {
         id: job
             .gpu
             .as_ref()
@@ -517,14 +472,14 @@ fn has_real_gpu() -> bool {
 }
 
 fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
-    // The message knows what the trace does not: what this process holds besides PyTorch's memory.
+    // Only the message says what this process holds besides PyTorch's memory.
     let message = record.outcome.message.as_deref().unwrap_or_default();
     let (messages, _) = oomph_trace::text::read_from(message.as_bytes()).unwrap_or_default();
     let options = oomph_explain::Options {
         torch_version: summary
             .versions
             .get("torch")
-            .and_then(|version| super::replay::parse_version(version).ok()),
+            .and_then(|version| TorchVersion::parse(version)),
         device_total: Some(summary.gpu.memory_bytes),
         messages: if summary.verdict == Verdict::OutOfMemory {
             messages

@@ -4,6 +4,7 @@ use oomph_trace::Bytes;
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
+use crate::lever;
 
 /// Scores below this share of what was needed are not why memory ran out.
 const DECISIVE: f64 = 0.35;
@@ -39,14 +40,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
-                "sdpa_flash",
+            Fix::lever(
+                lever::ATTENTION,
                 "scaled_dot_product_attention (attn_implementation=\"sdpa\"), which keeps no scores",
                 scores / 10 * 9,
                 Basis::Estimated,
                 "exact to rounding",
             ),
-            Fix::new(
+            Fix::advice(
                 "shorter_sequences",
                 "half the length needs a quarter of the scores",
                 scores / 4 * 3,

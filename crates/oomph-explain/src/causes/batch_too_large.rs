@@ -1,4 +1,4 @@
-//! `batch_too_large`: the job simply needs more; nothing is wrong with it.
+//! `batch_too_large`: the job simply needs more memory; nothing is wrong with it.
 
 use oomph_trace::{Bytes, Category, Phase};
 
@@ -58,7 +58,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         confidence: if grows {
             0.15
         } else {
-            // It is what remains; the more activations dominate, the likelier.
+            // The remaining explanation; the more activations dominate, the likelier it is.
             0.45 + share * 0.3
         },
         verdict: format!(

@@ -1,9 +1,10 @@
-//! `cast_on_gpu`: a model went to the GPU in fp32 and was cast to 16 bits there.
+//! `cast_on_gpu`: a model was moved to the GPU in fp32 and cast to 16 bits there.
 
 use oomph_trace::{Bytes, Category};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence, user_line};
 use crate::facts::Facts;
+use crate::lever;
 
 /// Weights below this share of what was needed are not why memory ran out.
 const DECISIVE: f64 = 0.5;
@@ -49,14 +50,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         id: "cast_on_gpu",
         confidence: 0.92,
         verdict: format!(
-            "the model went to the GPU in fp32, {}, and was cast to 16 bits there{place}",
+            "the model was moved to the GPU in fp32, {}, and cast to 16 bits there{place}",
             Bytes(wide)
         ),
         evidence,
         fixes: vec![
-            Fix::new(
-                "load_on_cpu",
-                "cast the model before it goes to the GPU",
+            Fix::lever(
+                lever::LOAD_ON_CPU,
+                "cast the model before moving it to the GPU",
                 wide / 2,
                 Basis::Counted,
                 "exact",

@@ -4,6 +4,7 @@ use oomph_trace::{Bytes, Category};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
+use crate::lever;
 
 /// A checkpoint below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.2;
@@ -41,8 +42,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
-                "map_location",
+            Fix::lever(
+                lever::LOAD_ON_CPU,
                 "load to the CPU and delete the dictionary after load_state_dict",
                 loaded,
                 Basis::Counted,

@@ -1,6 +1,6 @@
 //! `fragmentation`: enough memory is reserved, but no hole is large enough.
 //!
-//! Proved by replay: a setting is only named if the simulated allocator, with the recorded
+//! Verified by replay: a setting is named only if the simulated allocator, with the recorded
 //! requests and the same memory, serves the request that failed.
 
 use oomph_allocator::{Device, search};
@@ -9,11 +9,12 @@ use oomph_trace::Bytes;
 use super::graph_retained::DECISIVE;
 use super::{Basis, Cause, Evidence, Fix};
 use crate::facts::Facts;
+use crate::lever;
 
 /// Below this share of the memory, fragmentation is the ordinary loss of rounding and caching:
 /// the failed jobs that have another cause lose 1 to 5 %.
 const ORDINARY: f64 = 0.12;
-/// A request of at least this part of all free memory fails for the holes alone.
+/// A request of at least this share of all free memory fails because of the holes alone.
 const LARGE_REQUEST: f64 = 0.25;
 /// Below this, it is a handful of half-used segments of 20 MiB, as every job has.
 const A_FEW_SEGMENTS: u64 = 8 * (20 << 20);
@@ -44,12 +45,12 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         Evidence::of(
             facts.segment,
-            "asked for in one piece, more than any free block".to_owned(),
+            "requested in one piece, more than any free block".to_owned(),
         )
         .at(facts, failure.stack),
         Evidence::of(
             facts.needed(),
-            "alive, with the request: it would fit without holes".to_owned(),
+            "alive, including the request: it would fit without holes".to_owned(),
         ),
     ];
     let grows = facts.share(facts.growth.bytes) >= DECISIVE
@@ -68,8 +69,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         let would_need = search::smallest(&facts.program, &facts.config)
             .unwrap_or(facts.needed().saturating_add(unused));
         fixes.push(
-            Fix::new(
-                "alloc_conf",
+            Fix::lever(
+                lever::ALLOCATOR,
                 format!("set {} before the first use of CUDA", trial.conf),
                 facts
                     .reserved
@@ -82,7 +83,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             .apply(format!("PYTORCH_CUDA_ALLOC_CONF={}", trial.conf)),
         );
     }
-    fixes.push(Fix::new(
+    fixes.push(Fix::advice(
         "steady_sizes",
         "make sizes repeat (pad to a few lengths, allocate growing buffers once)",
         unused,

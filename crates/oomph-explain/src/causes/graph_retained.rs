@@ -1,4 +1,4 @@
-//! `graph_retained`: activations of old steps stay alive, since something refers to their graph
+//! `graph_retained`: activations of old steps stay alive because something refers to their graph
 //! (`total += loss`, hidden state that is not detached, `retain_graph=True`).
 
 use oomph_trace::Bytes;
@@ -62,7 +62,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence: growth_evidence(facts),
         fixes: vec![
-            Fix::new(
+            Fix::advice(
                 "detach",
                 "keep numbers, not tensors with a graph: `total += loss.item()`, \
                  `hidden = hidden.detach()`; drop `retain_graph=True`",

@@ -1,5 +1,5 @@
-//! `huge_request`: one request is larger than the whole GPU, which no setting and no batch explains
-//! as well as a shape that was not meant.
+//! `huge_request`: one request is larger than the whole GPU; an unintended shape is the best
+//! explanation.
 
 use oomph_trace::Bytes;
 
@@ -49,7 +49,7 @@ pub(crate) fn cause(
         id: "huge_request",
         confidence: if request / ABSURD >= whole { 0.9 } else { 0.6 },
         verdict: format!(
-            "one request{at} asks for {}, more than {}: probably a shape that was not meant",
+            "one request{at} asks for {}, more than {}: probably an unintended shape",
             Bytes(request),
             if known {
                 format!("the whole GPU's {}", Bytes(whole))
@@ -58,9 +58,9 @@ pub(crate) fn cause(
             }
         ),
         evidence: vec![asked],
-        fixes: vec![Fix::new(
+        fixes: vec![Fix::advice(
             "shape",
-            "check the shapes that meet there (n×1 with n broadcasts to n×n); if they are meant, \
+            "check the shapes there (n×1 with n broadcasts to n×n); if they are intended, \
              compute in pieces",
             request,
             Basis::Counted,

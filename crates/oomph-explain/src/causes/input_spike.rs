@@ -4,6 +4,7 @@ use oomph_trace::{Bytes, Category, StackId};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
+use crate::lever;
 use crate::steps::step_of;
 
 /// Complete steps that must have gone well before.
@@ -29,7 +30,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     if (now as f64) < highest as f64 * FAR_ABOVE {
         return None;
     }
-    // The same lines of code must have asked for more than ever before.
+    // The same lines of code must have requested more than ever before.
     let ratio = size_ratio(facts, current)?;
     if ratio < FAR_ABOVE {
         return None;
@@ -46,7 +47,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
         ),
         Evidence::new(format!(
-            "the same lines ask for {ratio:.1} times what they asked for before"
+            "the same lines request {ratio:.1} times as much as before"
         )),
     ];
     evidence.extend(stack_evidence(facts, |block| {
@@ -64,15 +65,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
+            Fix::advice(
                 "cap_input",
                 "cap or split the largest inputs, or batch by size; run the largest batch first",
                 now.saturating_sub(highest),
                 Basis::Counted,
                 "other batches",
             ),
-            Fix::new(
-                "checkpoint",
+            Fix::lever(
+                lever::CHECKPOINT,
                 "recompute activations in backward (torch.utils.checkpoint)",
                 facts.bytes_of(Category::Activation) / 10 * 6,
                 Basis::Estimated,
@@ -82,7 +83,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     })
 }
 
-/// How much more the failing step's lines ask for than they did at most before: the median over
+/// How much more the failing step's lines request than their earlier maximum: the median over
 /// the stacks that matter.
 fn size_ratio(facts: &Facts, current: usize) -> Option<f64> {
     const MIN_SIZE: u64 = 64 << 10;

@@ -4,6 +4,7 @@ use oomph_trace::Bytes;
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
+use crate::lever;
 
 /// A cache below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.3;
@@ -29,19 +30,19 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         id: "kv_cache",
         confidence: 0.6 + share / 3.0,
         verdict: format!(
-            "the cache of keys and values holds {} and grows with every token",
+            "the KV cache holds {} and grows with every token",
             Bytes(cached)
         ),
         evidence,
         fixes: vec![
-            Fix::new(
-                "kv_cache_quantized",
-                "keep the cache in 8 bits (cache_implementation=\"quantized\")",
+            Fix::lever(
+                lever::KV_CACHE,
+                "store the cache in 8 bits (cache_implementation=\"quantized\")",
                 cached / 2,
                 Basis::Estimated,
                 "numerics change",
             ),
-            Fix::new(
+            Fix::advice(
                 "smaller_batch",
                 "generate for half as many sequences at once",
                 cached / 2,

@@ -4,6 +4,7 @@ use oomph_trace::Bytes;
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
+use crate::lever;
 
 /// The copies below this share of what was needed are not why memory ran out.
 const DECISIVE: f64 = 0.35;
@@ -66,15 +67,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
-                "fused_cross_entropy",
+            Fix::lever(
+                lever::CHUNKED_CROSS_ENTROPY,
                 "a fused or chunked cross-entropy, which never holds all logits",
                 copies / 10 * 9,
                 Basis::Estimated,
                 "exact to rounding",
             ),
-            Fix::new(
-                "micro_batch",
+            Fix::lever(
+                lever::MICRO_BATCH,
                 "half as many tokens at once, with accumulation",
                 copies / 2,
                 Basis::Estimated,

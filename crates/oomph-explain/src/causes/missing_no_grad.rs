@@ -27,9 +27,9 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence: growth_evidence(facts),
         fixes: vec![
-            Fix::new(
+            Fix::advice(
                 "no_grad",
-                "put the loop under torch.inference_mode() (or torch.no_grad())",
+                "run the loop under torch.inference_mode() (or torch.no_grad())",
                 // The outputs that are collected stay.
                 growth.bytes,
                 Basis::Counted,

@@ -67,7 +67,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         confidence: 0.85,
         verdict,
         evidence,
-        fixes: vec![Fix::new(
+        fixes: vec![Fix::advice(
             "checkpoint_each_block",
             "checkpoint each repeated block by itself, and keep nothing made inside (outputs stored \
              on the module, hooks, hidden states) unless detached",

@@ -1,8 +1,8 @@
 //! The causes, one file each. A file holds one function that looks at the facts and returns the
 //! cause with its confidence, evidence and fixes, or nothing.
 //!
-//! Confidence ranks causes against each other: above 0.8 the evidence decides; around 0.5 it is
-//! what remains when nothing else explains the failure; below 0.3 it only contributes.
+//! Confidence ranks causes against each other: above 0.8 the evidence is decisive; around 0.5 nothing
+//! else explains the failure; below 0.3 the cause only contributes.
 
 mod attention_scores;
 mod batch_too_large;
@@ -28,9 +28,10 @@ use oomph_trace::{Category, StackId};
 use serde::Serialize;
 
 use crate::facts::Facts;
+use crate::lever::{self, Lever};
 use crate::stacks::frame_text;
 
-/// Blocks of a stack that are worth a line of evidence.
+/// The most stacks to list as evidence.
 const SHOWN_STACKS: usize = 3;
 
 /// Why a job ran out of memory.
@@ -42,13 +43,13 @@ pub struct Cause {
     pub confidence: f64,
     /// One sentence.
     pub verdict: String,
-    /// What it rests on.
+    /// The evidence.
     pub evidence: Vec<Evidence>,
     /// What helps.
     pub fixes: Vec<Fix>,
 }
 
-/// A fact that speaks for a cause.
+/// A fact that supports a cause.
 #[derive(Debug, Clone, Serialize)]
 pub struct Evidence {
     /// The fact in words.
@@ -93,17 +94,28 @@ impl Evidence {
 pub enum Basis {
     /// The simulator ran the history with it.
     Replayed,
-    /// It is the sum of the blocks that would not be there.
+    /// The sum of the blocks that would not exist.
     Counted,
     /// A share of the blocks that it acts on.
     Estimated,
 }
 
+/// What a fix is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Remedy {
+    /// A lever of `oomph fit` makes the change.
+    Lever(Lever),
+    /// The user makes it; a word for what it is about.
+    Advice(&'static str),
+}
+
 /// Something that helps.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fix {
-    /// The lever's name.
-    pub lever: &'static str,
+    /// What it is: `lever` or `advice`.
+    #[serde(flatten)]
+    pub remedy: Remedy,
     /// What to do.
     pub what: String,
     /// What it saves at the peak.
@@ -118,17 +130,50 @@ pub struct Fix {
 }
 
 impl Fix {
-    /// A fix.
-    pub fn new(
-        lever: &'static str,
+    /// A lever.
+    pub(crate) fn lever(
+        lever: Lever,
         what: impl Into<String>,
         saves_bytes: u64,
         basis: Basis,
         same_result: &'static str,
     ) -> Self {
+        Self::new(
+            Remedy::Lever(lever),
+            what.into(),
+            saves_bytes,
+            basis,
+            same_result,
+        )
+    }
+
+    /// What the user does.
+    pub(crate) fn advice(
+        about: &'static str,
+        what: impl Into<String>,
+        saves_bytes: u64,
+        basis: Basis,
+        same_result: &'static str,
+    ) -> Self {
+        Self::new(
+            Remedy::Advice(about),
+            what.into(),
+            saves_bytes,
+            basis,
+            same_result,
+        )
+    }
+
+    const fn new(
+        remedy: Remedy,
+        what: String,
+        saves_bytes: u64,
+        basis: Basis,
+        same_result: &'static str,
+    ) -> Self {
         Self {
-            lever,
-            what: what.into(),
+            remedy,
+            what,
             saves_bytes,
             basis,
             same_result,
@@ -207,17 +252,17 @@ pub(crate) fn stack_evidence(
 pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
     let activations =
         facts.bytes_of(Category::Activation) + facts.bytes_of(Category::Temporary) + facts.request;
-    let autocast = Fix::new(
-        "autocast",
+    let autocast = Fix::lever(
+        lever::MIXED_PRECISION,
         "bf16 autocast, if the job runs in fp32",
         activations / 2,
         Basis::Estimated,
         "numerics change",
     );
-    // Several passes and no backward: there are no gradients to accumulate, and nothing is kept
-    // that could be recomputed.
+    // Several passes and no backward: there are no gradients to accumulate, and no saved activations
+    // to recompute.
     if facts.infers() {
-        let smaller = Fix::new(
+        let smaller = Fix::advice(
             "smaller_batch",
             "run half as much at once",
             activations / 2,
@@ -227,8 +272,8 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
         return vec![smaller, autocast];
     }
     let mut fixes = vec![
-        Fix::new(
-            "micro_batch",
+        Fix::lever(
+            lever::MICRO_BATCH,
             "halve the batch and accumulate two of them",
             activations / 2,
             Basis::Estimated,
@@ -241,8 +286,8 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
         .iter()
         .any(|block| facts.stacks.get(block.stack).in_checkpoint());
     if !checkpointed {
-        fixes.push(Fix::new(
-            "checkpoint",
+        fixes.push(Fix::lever(
+            lever::CHECKPOINT,
             "recompute activations in backward (torch.utils.checkpoint on the repeated blocks)",
             activations / 10 * 6,
             Basis::Estimated,

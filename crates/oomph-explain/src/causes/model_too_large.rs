@@ -4,6 +4,7 @@ use oomph_trace::{Bytes, Category, Phase};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
+use crate::lever;
 
 /// From this share on, what stays between steps is the reason.
 const DOMINANT: f64 = 0.8;
@@ -50,22 +51,22 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         },
         evidence,
         fixes: vec![
-            Fix::new(
+            Fix::advice(
                 "lower_precision",
                 "parameters in bf16",
                 parameters / 2,
                 Basis::Estimated,
                 "numerics change",
             ),
-            Fix::new(
-                "optimizer_8bit",
+            Fix::lever(
+                lever::OPTIMIZER_8BIT,
                 "8-bit or offloaded optimizer state",
                 facts.bytes_of(Category::OptimizerState) / 4 * 3,
                 Basis::Estimated,
                 "close",
             ),
-            Fix::new(
-                "shard",
+            Fix::lever(
+                lever::SHARD,
                 "shard over two GPUs (fully_shard)",
                 persistent / 2,
                 Basis::Estimated,

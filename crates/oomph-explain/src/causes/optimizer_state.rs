@@ -1,9 +1,10 @@
-//! `optimizer_state`: the optimizer's state appears at the first `step()`.
+//! `optimizer_state`: the first `step()` allocates the optimizer's state.
 
 use oomph_trace::{Bytes, Category, Phase};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence, user_line};
 use crate::facts::Facts;
+use crate::lever;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
@@ -15,7 +16,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let parameters = facts.bytes_of(Category::Parameter);
     let place = user_line(facts, failure.stack).map_or_else(String::new, |l| format!(" ({l})"));
     let mut evidence = vec![
-        Evidence::of(facts.request, "asked for inside optimizer.step".to_owned())
+        Evidence::of(facts.request, "requested inside optimizer.step".to_owned())
             .at(facts, failure.stack),
         Evidence::of(
             state,
@@ -41,29 +42,29 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
-                "optimizer_8bit",
+            Fix::lever(
+                lever::OPTIMIZER_8BIT,
                 "an optimizer that keeps its state in 8 bits (torchao, bitsandbytes)",
                 whole / 4 * 3,
                 Basis::Estimated,
                 "close",
             ),
-            Fix::new(
-                "optimizer_cpu",
+            Fix::lever(
+                lever::OPTIMIZER_ON_CPU,
                 "keep the state in host memory",
                 whole,
                 Basis::Estimated,
                 "exact",
             ),
-            Fix::new(
-                "optimizer_fused",
-                "fused=True or foreach=False: no temporary of the size of the parameters",
+            Fix::lever(
+                lever::OPTIMIZER_STEP,
+                "fused=True or foreach=False: no temporaries as large as the parameters",
                 parameters,
                 Basis::Estimated,
                 "exact to rounding",
             ),
-            Fix::new(
-                "step_in_backward",
+            Fix::lever(
+                lever::STEP_IN_BACKWARD,
                 "step inside backward, so that gradients are never all alive",
                 facts.bytes_of(Category::Gradient) / 10 * 9,
                 Basis::Estimated,

@@ -1,4 +1,4 @@
-//! `other_process`: somebody else holds the GPU.
+//! `other_process`: another process holds the GPU.
 
 use oomph_trace::Bytes;
 
@@ -23,7 +23,7 @@ pub(super) fn foreign(facts: &Facts) -> Option<(u64, bool)> {
     if !room.by_device {
         return None;
     }
-    // What this process holds outside of the allocator is nobody else's, where it was measured.
+    // Memory that this process is known to hold outside the allocator belongs to no other process.
     let accounted = facts
         .reserved
         .saturating_add(room.device_free)
@@ -64,7 +64,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let mut evidence = vec![
         Evidence::of(
             room.device_free,
-            "free on the device at the failure: the device was full, no limit of the process"
+            "free on the device at the failure: the device was full; the process was not at its limit"
                 .to_owned(),
         ),
         Evidence::of(
@@ -80,7 +80,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     }
     Some(Cause {
         id: "other_process",
-        // A full device with little of it PyTorch's explains the failure whatever the job did.
+        // If the device is full and PyTorch holds little of it, that explains the failure whatever the job did.
         confidence: if known { 0.98 } else { 0.96 },
         verdict: format!(
             "the GPU is full although PyTorch holds only {}: {amount} are held by another process, \
@@ -89,15 +89,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::new(
+            Fix::advice(
                 "free_the_gpu",
-                "find who holds it and end it (a notebook, a zombie, ranks that all use GPU 0)",
+                "find the process that holds it and end it (a notebook, a zombie, ranks that all use GPU 0)",
                 bytes,
                 Basis::Counted,
                 "exact",
             )
             .apply("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv"),
-            Fix::new(
+            Fix::advice(
                 "other_device",
                 "choose another GPU before the first use of CUDA",
                 bytes,

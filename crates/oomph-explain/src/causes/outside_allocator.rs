@@ -1,4 +1,4 @@
-//! `outside_allocator`: this process itself holds much memory outside of PyTorch's allocator.
+//! `outside_allocator`: this process itself holds much memory outside PyTorch's allocator.
 
 use oomph_trace::Bytes;
 
@@ -12,8 +12,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         return None;
     }
     let (bytes, confidence) = match (facts.outside(), foreign(facts)) {
-        // Somebody measured it, and it is more than context and kernels. As much as PyTorch itself
-        // holds explains the failure; a part of it adds to another cause.
+        // It was measured, and exceeds context and kernels. As much as PyTorch itself
+        // holds explains the failure; less contributes to another cause.
         (Some(outside), _) if outside > 2 * CONTEXT => {
             let decides = outside >= facts.reserved;
             (outside, if decides { 0.9 } else { 0.6 })
@@ -26,7 +26,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         id: "outside_allocator",
         confidence,
         verdict: format!(
-            "{} of the GPU are held outside of PyTorch's allocator by {} of this process",
+            "{} of the GPU are held outside PyTorch's allocator by {} of this process",
             Bytes(bytes),
             if confidence < 0.5 {
                 "other processes, or other libraries"
@@ -41,7 +41,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
             Evidence::of(facts.reserved, "held by PyTorch's allocator".to_owned()),
         ],
-        fixes: vec![Fix::new(
+        fixes: vec![Fix::advice(
             "fewer_communicators",
             "fewer NCCL communicators and smaller buffers; keep other frameworks from taking the \
              GPU (XLA_PYTHON_CLIENT_PREALLOCATE=false, TF_FORCE_GPU_ALLOW_GROWTH=true)",

@@ -16,7 +16,7 @@ const MIN_BLOCKS: usize = 8;
 const MIN_SIZE: u64 = 64 << 10;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
-    // In the order of their making, parameters of a second model repeat the sizes of the first.
+    // In allocation order, parameters of a second model repeat the sizes of the first.
     let mut parameters: Vec<(u32, u64)> = facts
         .live
         .iter()
@@ -57,7 +57,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Bytes(one)
         ),
         evidence,
-        fixes: vec![Fix::new(
+        fixes: vec![Fix::advice(
             "drop_references",
             "delete what refers to the earlier model, its optimizer and its outputs (also \
              exceptions and notebook outputs), then torch.cuda.empty_cache()",

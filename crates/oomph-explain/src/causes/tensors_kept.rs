@@ -37,9 +37,9 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence: growth_evidence(facts),
         fixes: vec![
-            Fix::new(
+            Fix::advice(
                 "to_cpu",
-                "move what is collected off the GPU, or reduce it to the number that is needed",
+                "move what you collect to the CPU, or reduce it to the number that you need",
                 growth.bytes,
                 Basis::Counted,
                 "exact",

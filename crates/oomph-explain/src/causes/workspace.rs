@@ -1,13 +1,14 @@
-//! `workspace`: cuDNN or another library asked for a very large scratch space.
+//! `workspace`: cuDNN or another library requested a very large workspace.
 
 use oomph_trace::{Bytes, Category};
 
 use super::{Basis, Cause, Evidence, Fix};
 use crate::facts::Facts;
+use crate::lever;
 
-/// Scratch space below this share of what was needed is ordinary.
+/// Workspaces below this share of what was needed are ordinary.
 const DECISIVE: f64 = 0.2;
-/// Scratch space of up to some hundred MiB is what convolutions usually take.
+/// Convolutions usually take workspaces of up to some hundred MiB.
 const USUAL: u64 = 512 << 20;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
@@ -33,16 +34,16 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         id: "workspace",
         confidence: if stack.is_workspace { 0.85 } else { 0.5 },
         verdict: format!(
-            "{whose} asked for {} of scratch space{trying}",
+            "{whose} requested {} of workspace{trying}",
             Bytes(held + asked)
         ),
         evidence: vec![
-            Evidence::of(asked, "asked for as scratch space".to_owned()).at(facts, failure.stack),
-            Evidence::of(held, "held as scratch space".to_owned()),
+            Evidence::of(asked, "requested as workspace".to_owned()).at(facts, failure.stack),
+            Evidence::of(held, "held as workspace".to_owned()),
         ],
         fixes: vec![if stack.is_convolution_workspace() {
-            Fix::new(
-                "cudnn_benchmark_off",
+            Fix::lever(
+                lever::CUDNN_BENCHMARK,
                 "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \
                  workspaces",
                 held + asked,
@@ -51,7 +52,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             )
             .apply("torch.backends.cudnn.benchmark = False")
         } else {
-            Fix::new(
+            Fix::advice(
                 "blas_workspace",
                 "multiply matrices on fewer streams, or give each a smaller workspace (cuBLAS takes \
                  one for each stream, 32 MiB on Hopper)",

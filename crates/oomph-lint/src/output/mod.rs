@@ -1,10 +1,12 @@
 //! How findings are written. One file per form.
 
+mod counts;
 mod github;
 mod json;
 mod sarif;
 mod text;
 
+pub use counts::{rules, statistics, summary};
 pub use github::github;
 pub use json::json;
 pub use sarif::sarif;

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 
+use oomph_bytes::format_bytes;
+
 use super::{FileReport, location};
 use crate::{Applicability, Finding, Source};
 
@@ -94,7 +96,11 @@ fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> 
         .max(last);
     let lines = code.get(from..to).unwrap_or_default();
     let label = match finding.held_bytes {
-        Some(bytes) => format!("{} held by this {}", human(bytes), finding.scope.name()),
+        Some(bytes) => format!(
+            "{} held by this {}",
+            format_bytes(bytes),
+            finding.scope.name()
+        ),
         None => String::new(),
     };
     let mut annotation =
@@ -126,7 +132,11 @@ fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> 
 
 fn held(finding: &Finding) -> String {
     finding.held_bytes.map_or_else(String::new, |bytes| {
-        format!(" ({} held by this {})", human(bytes), finding.scope.name())
+        format!(
+            " ({} held by this {})",
+            format_bytes(bytes),
+            finding.scope.name()
+        )
     })
 }
 
@@ -135,20 +145,4 @@ fn file_in_cell(path: &str, cell: Option<usize>) -> String {
         Some(cell) => format!("{path}:cell {cell}"),
         None => path.to_string(),
     }
-}
-
-/// Bytes in binary units.
-fn human(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if value < 1024.0 {
-            return if unit == "B" {
-                format!("{bytes} B")
-            } else {
-                format!("{value:.1} {unit}")
-            };
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.1} TiB")
 }

@@ -41,7 +41,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the variable is meant for child processes.
+    /// When the variable is for child processes.
     ///
     /// ## Fix safety
     ///

@@ -109,7 +109,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
                     == Some(looped.ctx)
         });
         let Some(first) = first else { continue };
-        // A method of a published module: whoever calls it, in another file, decides.
+        // A method of a published module: its callers, in other files, decide.
         let callers_decide = model.func_of(looped.ctx).is_some_and(|id| {
             let func = model.func(id);
             !func.called

@@ -8,7 +8,7 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.no_grad()` or `torch.inference_mode()` on a line of its own.
+    /// Looks for `torch.no_grad()` or `torch.inference_mode()` as a statement.
     ///
     /// ## Why it costs memory
     ///
@@ -56,7 +56,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 out.push(
                     Report::new(
                         call.node,
-                        format!("`{}` on a line of its own does nothing: gradients stay on", model.text(call.node)),
+                        format!("`{}` as a statement does nothing: gradients stay on", model.text(call.node)),
                     )
                     .help("use it as `with torch.no_grad():` or as a decorator; `torch.set_grad_enabled(False)` works as a statement"),
                 );

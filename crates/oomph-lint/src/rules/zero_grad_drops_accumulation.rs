@@ -14,7 +14,7 @@ declare_rule! {
     ///
     /// ## Why it costs memory
     ///
-    /// Accumulation is there to fit a large batch into little memory. With `zero_grad()` outside the
+    /// Accumulation fits a large batch into little memory. With `zero_grad()` outside the
     /// test, all micro-batches but the last are thrown away: the job pays for the large batch and
     /// trains with the small one.
     ///

@@ -12,8 +12,8 @@ declare_rule! {
     ///
     /// ## Why it costs memory
     ///
-    /// The gradients stay allocated through the forward pass, one copy of the parameters, at the
-    /// very time when activations pile up. Freed, that memory serves the activations. `True` has
+    /// The gradients, as large as the parameters, stay allocated through the forward pass, just
+    /// when activations pile up. Freed, that memory serves the activations. `True` has
     /// been the default since PyTorch 2.0.
     ///
     /// ## Example

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use oomph_bytes::format_bytes;
 use oomph_explain::stacks::is_plumbing;
 use oomph_trace::{Category, FrameId};
 
@@ -9,7 +10,6 @@ use super::picture::{Anchor, Colour, Picture, fit, width_of};
 use crate::html::Page;
 use crate::html::history::Digest;
 use crate::html::redact::Redactor;
-use crate::terminal::bytes;
 
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 76.0;
@@ -17,7 +17,7 @@ const RIGHT: f64 = 18.0;
 const PLOT_TOP: f64 = 96.0;
 const PLOT_HEIGHT: f64 = 300.0;
 const ROW: f64 = 18.0;
-/// Levels of the flame graph; deeper ones are told by its own export.
+/// Levels of the flame graph; the `firefox` export has deeper ones.
 const LEVELS: usize = 26;
 /// The palette of the page, for the categories in their order.
 const COLOURS: [Colour; 8] = [
@@ -54,7 +54,7 @@ pub(super) fn draw(digest: &Digest, page: &Page, redact: &mut Redactor) -> Pictu
         LEFT,
         flame_top - 12.0,
         INK,
-        &format!("alive at the peak: {}", bytes(digest.peak.1)),
+        &format!("alive at the peak: {}", format_bytes(digest.peak.1)),
     );
     flame.draw(&mut picture, flame_top, levels);
     picture
@@ -62,17 +62,20 @@ pub(super) fn draw(digest: &Digest, page: &Page, redact: &mut Redactor) -> Pictu
 
 fn headline(digest: &Digest) -> String {
     let mut parts = vec![
-        format!("peak {} in use", bytes(digest.peak.1)),
+        format!("peak {} in use", format_bytes(digest.peak.1)),
         format!(
             "{} reserved",
-            bytes(digest.facts.program.recorded_peak_reserved)
+            format_bytes(digest.facts.program.recorded_peak_reserved)
         ),
     ];
     if let Some(total) = digest.capacity() {
-        parts.push(format!("capacity {}", bytes(total)));
+        parts.push(format!("capacity {}", format_bytes(total)));
     }
     if let Some(failure) = digest.failures.last() {
-        parts.push(format!("out of memory asking for {}", bytes(failure.bytes)));
+        parts.push(format!(
+            "out of memory asking for {}",
+            format_bytes(failure.bytes)
+        ));
     }
     parts.join(" · ")
 }
@@ -95,7 +98,7 @@ fn timeline(picture: &mut Picture, digest: &Digest) {
         let label = if amount == 0 {
             "0".to_owned()
         } else {
-            bytes(amount)
+            format_bytes(amount)
         };
         picture.text(
             LEFT - 8.0,
@@ -149,7 +152,7 @@ fn timeline(picture: &mut Picture, digest: &Digest) {
             at - 5.0,
             Anchor::End,
             BAD,
-            &format!("capacity {}", bytes(capacity)),
+            &format!("capacity {}", format_bytes(capacity)),
         );
     }
     for failure in digest.failures.iter().rev().take(1) {
@@ -309,7 +312,7 @@ impl Flame {
             let y = top + node.depth as f64 * ROW;
             picture.rect(x, y, (wide - 0.75).max(0.4), ROW - 1.0, colour);
             let text = fit(
-                &format!("{}  {}", node.name, bytes(node.bytes)),
+                &format!("{}  {}", node.name, format_bytes(node.bytes)),
                 wide - 10.0,
             );
             if !text.is_empty() {

@@ -207,7 +207,7 @@ fn escape(text: &str) -> String {
 static GLYPHS: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut glyphs = Vec::new();
     let packed: &[u8] = include_bytes!("glyphs.bin");
-    // Without letters a picture has no words; the tests see to it that they unpack.
+    // A test checks that the letters unpack.
     let _ = ZlibDecoder::new(packed).read_to_end(&mut glyphs);
     glyphs
 });
@@ -238,7 +238,7 @@ pub(super) fn width_of(text: &str) -> f64 {
     pixels as f64 / SCALE as f64
 }
 
-/// `text` cut at its end to fit `width` units; empty where nothing would remain.
+/// `text` cut at its end to fit `width` units; empty if nothing would remain.
 pub(super) fn fit(text: &str, width: f64) -> String {
     if width_of(text) <= width {
         return text.to_owned();

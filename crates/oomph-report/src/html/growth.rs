@@ -30,7 +30,7 @@ pub(crate) struct StepLeft {
     /// Bytes alive at its end.
     pub end: u64,
     /// Bytes made in it that were still alive at the end of the step after it (at the end of the
-    /// history, for the last step but one), by category. `None` for the last step: nobody knows.
+    /// history, for the last step but one), by category. `None` for the last step: unknown.
     pub left: Option<Vec<u64>>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct KindLeft {
     pub steps: u32,
 }
 
-/// Sums up what the steps leave behind. `changes` are the bytes alive at first and all changes in
+/// Summarizes what the steps leave behind. `changes` are the bytes alive at first and all changes in
 /// the order of moments, of which `moments` is the last.
 pub(crate) fn growth(
     blocks: &[Block],

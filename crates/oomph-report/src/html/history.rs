@@ -1,4 +1,4 @@
-//! One memory history as the page needs it: every block with its life, what it is and where it lay.
+//! One memory history as the page needs it: every block with its lifetime, kind and address.
 //!
 //! The page counts in *moments*: moment 0 is before the first event, moment `n` after the `n`-th
 //! event that matters (blocks made and freed, segments, failures). All columns speak of moments, so
@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_allocator::TorchVersion;
 use oomph_allocator::program::{Allocation, NO_ROW, Op};
 use oomph_explain::facts::Facts;
-use oomph_explain::stacks::{is_plumbing, is_users_own};
+use oomph_explain::stacks::is_plumbing;
 use oomph_explain::{Options, steps};
+use oomph_trace::is_users_own;
 use oomph_trace::{Action, Category, FrameId, Phase, StackId, StringId, Trace};
 use serde_json::{Value, json};
 
@@ -38,7 +39,7 @@ pub struct History<'a> {
     pub name: String,
     /// The history itself.
     pub trace: &'a Trace,
-    /// What is known beside it.
+    /// What else is known.
     pub options: Options,
 }
 
@@ -148,7 +149,7 @@ pub(crate) struct Block {
     pub kind: u32,
     /// The first moment at which it is there.
     pub start: u32,
-    /// The first moment at which it is gone again; past the last moment if it stays.
+    /// The first moment after it is freed; past the last moment if it stays.
     pub end: u32,
     /// Number of its allocation.
     allocation: u32,
@@ -159,7 +160,7 @@ pub(crate) struct Block {
 /// A step in moments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Step {
-    /// Its number as people count it.
+    /// Its number, counted from 1.
     pub number: u32,
     /// Its first moment.
     pub start: u32,
@@ -167,7 +168,7 @@ pub(crate) struct Step {
     pub end: u32,
 }
 
-/// A history worked out: what the page and the exports are made from.
+/// A processed history: the source of the page and the exports.
 pub(crate) struct Digest<'a> {
     pub history: &'a History<'a>,
     pub facts: Facts<'a>,
@@ -207,12 +208,12 @@ pub(crate) struct Failure {
     kind: u32,
 }
 
-/// Works out a history.
+/// Processes a history.
 pub(crate) fn digest<'a>(history: &'a History<'a>) -> Digest<'a> {
     digest_with(history, MAX_BLOCKS)
 }
 
-/// Works out a history of which no more than `most_blocks` blocks are kept one by one.
+/// Processes a history, keeping at most `most_blocks` blocks individually.
 pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> Digest<'a> {
     let trace = history.trace;
     let options = &history.options;
@@ -471,7 +472,7 @@ impl Digest<'_> {
         self.kinds.len()
     }
 
-    /// The capacity that the history is held against.
+    /// The capacity to compare the history with.
     pub fn capacity(&self) -> Option<u64> {
         let known = self.history.trace.context.device_total.map(|bytes| bytes.0);
         self.history.options.device_total.or(known)
@@ -869,7 +870,7 @@ fn dictionary(blocks: impl Iterator<Item = (u64, u64)>) -> (Vec<[u64; 2]>, Vec<u
     (sizes, numbers)
 }
 
-/// Modules (or lines, where nobody labelled modules) that have a colour of their own.
+/// Modules (or lines, if there are no modules) with their own colour.
 struct Grouping {
     by: &'static str,
     names: Vec<String>,

@@ -1,4 +1,4 @@
-//! The report: one HTML file that needs nothing beside itself.
+//! The report: one self-contained HTML file.
 //!
 //! The page itself is built from `web/` and committed as `web/dist/report.html`; here it gets its
 //! data, as [`payload`]s in base64 that only its own script unpacks. So no byte of what was
@@ -34,7 +34,7 @@ const MARKER: &str = "<!--oomph:data-->";
 pub enum Kind {
     /// A recorded run.
     Run,
-    /// A snapshot or a trace somebody had.
+    /// A snapshot or a trace.
     Explain,
     /// Two of them.
     Diff,
@@ -44,7 +44,7 @@ pub enum Kind {
 
 /// A way to make a job fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct PlanRow {
     /// The levers, as text: `micro-batch 8 × 2`.
     pub levers: String,
     /// The peak that was planned, in bytes.
@@ -61,7 +61,7 @@ pub struct Plan {
     pub chosen: bool,
 }
 
-/// Everything that a report shows. What is missing is not shown.
+/// Everything that a report shows; missing parts are omitted.
 #[derive(Debug)]
 pub struct Page<'a> {
     /// What it is about.
@@ -77,7 +77,7 @@ pub struct Page<'a> {
     /// What `oomph diff --json` writes.
     pub diff: Option<Value>,
     /// Plans that were tried.
-    pub plans: Vec<Plan>,
+    pub plans: Vec<PlanRow>,
     /// Other allocator settings.
     pub what_if: Vec<WhatIf>,
     /// Whether names and paths are replaced.

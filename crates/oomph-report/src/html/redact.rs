@@ -1,17 +1,17 @@
-//! Replaces names and paths, so that a report can be given to strangers.
+//! Replaces names and paths, so that a report can be shared.
 //!
-//! The same name becomes the same stand-in throughout a report, so that it can still be read:
+//! The same name becomes the same placeholder throughout a report, so that it stays readable:
 //! `/home/me/secret/train.py` is `file1.py`, `Secret.encoder.3.mlp` is `module1.module2.3.module3`.
 //! PyTorch's own files, functions and operators are public and stay, without the path to them.
-//! Free text is kept where oomph wrote it, with each name in it replaced; what the script itself
-//! printed or raised is left out.
+//! Text that oomph wrote is kept, with each name in it replaced; what the script itself
+//! printed or raised is removed.
 
 use std::collections::HashMap;
 
-use oomph_explain::stacks::is_users_own;
+use oomph_trace::is_users_own;
 use serde_json::{Map, Value};
 
-/// Packages whose insides are public.
+/// Public packages.
 const PUBLIC: [&str; 8] = [
     "torch",
     "torchvision",
@@ -25,7 +25,7 @@ const PUBLIC: [&str; 8] = [
 /// Keys of the JSON that hold what the script's author wrote.
 const PRIVATE_KEYS: [&str; 3] = ["failure", "text", "apply"];
 
-/// Names and their stand-ins.
+/// Names and their placeholders.
 #[derive(Debug, Default)]
 pub struct Redactor {
     active: bool,
@@ -35,7 +35,7 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// One that redacts, or one that leaves everything as it is.
+    /// One that redacts, or one that changes nothing.
     pub fn new(active: bool) -> Self {
         Self {
             active,
@@ -48,7 +48,7 @@ impl Redactor {
         if !self.active || path.is_empty() {
             return path.to_owned();
         }
-        // One file is known by its path here and by its name there.
+        // A file appears by its path here and by its name there.
         let name = path.rsplit(['/', '\\']).next().unwrap_or(path).to_owned();
         let number = self.files.len() + 1;
         self.files

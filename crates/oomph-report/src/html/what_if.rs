@@ -24,14 +24,14 @@ pub struct WhatIf {
     pub fits: Option<bool>,
     /// The most reserved.
     pub peak_reserved: u64,
-    /// The smallest memory that would do, where it was searched.
+    /// The smallest memory that would be enough, if it was searched.
     pub needs: Option<u64>,
-    /// Times that everything cached was given back to serve a request.
+    /// How often the cache was emptied to serve a request.
     pub retries: u64,
 }
 
-/// Replays other settings, as many as the time allows; none for a history that is too long, or
-/// without segments to compare with.
+/// Replays as many other settings as the time allows; none if a history is too long or
+/// has no segments to compare with.
 pub fn what_if(
     trace: &Trace,
     device: u32,
@@ -46,7 +46,7 @@ pub fn what_if(
     if program.events == 0 || program.driver_events.is_empty() && program.initial.is_empty() {
         return Vec::new();
     }
-    // A failure says more exactly what there was than the device's size does.
+    // A failure gives the available memory more exactly than the device's size.
     let room = program.room(&config).map(|room| room.at_least).or(capacity);
     let under = room.map_or(Device::UNLIMITED, |room| Device {
         limit: Some(room),

@@ -1,4 +1,4 @@
-"""Autocast as it was, around what is computed again or later."""
+"""Restores autocast's state around recomputed or deferred code."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _NOTHING = contextlib.nullcontext()
 
 
 class Autocast:
-    """Whether and in what type operators compute, as it was said when this was made."""
+    """Autocast's state at the time of creation."""
 
     def __init__(self, *devices: str) -> None:
-        """What is said now for types of devices ("cuda", "cpu")."""
+        """The current state for device types ("cuda", "cpu")."""
         self._then = [(device, _said(device)) for device in devices]
         self._caches = torch.is_autocast_cache_enabled()
 
@@ -24,10 +24,10 @@ class Autocast:
         return dtype if enabled else None
 
     def again(self, caches: bool | None = None) -> contextlib.AbstractContextManager:
-        """A context in which the same is said again.
+        """A context with that state.
 
-        `caches`: whether casts of weights are kept until the outermost autocast ends, as they were if it is
-        None. Without gradients none may be: a later forward pass would take them for its own.
+        `caches`: whether casts of weights are cached until the outermost autocast ends; None restores the saved setting.
+        Without gradients they must not be: a later forward pass would reuse them.
         """
         if caches is None:
             caches = self._caches
@@ -45,7 +45,7 @@ class Autocast:
 
 
 class _Said:
-    """What `torch.autocast` does, without its checks: they take longer than a small operator."""
+    """`torch.autocast` without its checks, which take longer than a small operator."""
 
     def __init__(self, device: str, said: tuple[bool, torch.dtype], caches: bool) -> None:
         self._device, self._said, self._caches = device, said, caches

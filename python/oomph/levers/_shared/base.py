@@ -2,80 +2,109 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import functools
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from oomph.levers._shared.forward import Handle
-from oomph.levers._shared.job import Job
+from oomph import _oomph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oomph.levers._shared.forward import Handle
+    from oomph.levers._shared.job import Job
 
 
 class CannotApply(SystemExit):
-    """The lever cannot be applied to this script; the message says why and the manual way.
+    """The lever cannot be applied to this script; the message says why.
 
     It ends the script: what it computed from here on would not be what was asked for. No
-    `except Exception` of the script swallows it. `oomph run` prints it and exits with status 2.
+    `except Exception` of the script swallows it. `oomph run` prints it, with the manual way, and exits
+    with status 2.
     """
 
-    last: ClassVar[CannotApply | None] = None
-    """The newest: a process that Python itself runs does not tell how its script ended."""
+    def __init__(self, lever: str, why: str, blame: dict[str, Any]) -> None:
+        """`blame` as in `record.json`."""
+        self.message = f"the lever {lever} cannot be applied to this script: {why}"
+        super().__init__(self.message)
+        self.lever = lever
+        self.modules: list[str] = blame["modules"]
+        self.oomph_blame = blame
 
-    def __init__(self, message: str) -> None:
-        """`message` without the lever's name is for `Lever.refuse`, which adds it."""
-        super().__init__(message)
-        self.oomph_refusal = message
-        CannotApply.last = self
+
+def failure(lever: str, why: str, *modules: str) -> RuntimeError:
+    """The error to raise when a lever fails in the midst of what the script does."""
+    error = RuntimeError(f"{why} (oomph {lever})")
+    error.oomph_blame = _blame(lever, why, modules)  # type: ignore[attr-defined]
+    return error
+
+
+def _blame(lever: str, why: str, modules: Sequence[str]) -> dict[str, Any]:
+    return dict(lever=lever, modules=list(modules), why=why)
+
+
+@functools.cache
+def _order() -> dict[str, int]:
+    return {name: place for place, name in enumerate(_oomph.lever_order())}
 
 
 class Lever:
     """One change that saves memory.
 
     A subclass's docstring says what it needs, what it changes, whether results stay the same and
-    its limits. Its parameters are keyword arguments, as in the plan file.
+    its limits. Its parameters are keyword arguments, as in the plan file. What else there is to say of
+    a lever, its file in `crates/oomph-plan/src/levers/` says.
     """
 
     name: ClassVar[str]
     """As in the plan file."""
-    order: ClassVar[int] = 50
-    """Levers step in from the lowest to the highest, whatever the plan's order: the lower, the
-    further outside. Micro-batching (10) decides whether a step is made at all, gradient scaling
-    (20) what it gets, and the rest (50) how it is made."""
 
     def __init__(self) -> None:
-        """Nothing is changed before `install`."""
+        """Changes nothing before `install`."""
         self.applied = 0
         """How often it took effect: blocks wrapped, batches split, …; 0 means that it was inert."""
         self.note: str | None = None
         """Why it was inert, or what the user should know."""
         self.left_alone: list[str] = []
-        """Modules of the plan that it left as they are; by hand they must not be changed either."""
+        """Modules of the plan that it skipped; they must not be changed by hand either."""
         self.handles: list[Handle] = []
-        """What it put about the forward of modules."""
+        """Its wrappers around modules' forward."""
+        self.refusal: CannotApply | None = None
+        """The error that it last made of being refused."""
+
+    @property
+    def order(self) -> int:
+        """Levers step in from the lowest to the highest, whatever the plan's order: the lower, the
+        further outside."""
+        return _order()[self.name]
 
     def install(self, job: Job) -> None:
-        """Change what the script will meet; `job` tells of models, optimizers and batches."""
+        """Install the change; `job` reports models, optimizers and batches."""
         raise NotImplementedError
 
     def remove(self) -> None:
-        """Leave the modules as they were; for levers that only step in around their forward."""
+        """Restore the modules; for levers that only wrap their forward."""
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
 
     def finish(self) -> None:
-        """The script has ended: settle `applied` and `note`."""
-
-    @classmethod
-    def by_hand(cls, **parameters: Any) -> str:
-        """The same change as lines of the user's own code, for these parameters of the plan file."""
-        raise NotImplementedError
+        """The script has ended: set `applied` and `note`."""
 
     def add_note(self, text: str) -> None:
-        """One more thing that the user should know, once."""
+        """Add a note for the user, once."""
         if self.note is None:
             self.note = text
         elif text not in self.note:
             self.note = f"{self.note}; {text}"
 
-    def refuse(self, why: str, by_hand: str = "") -> CannotApply:
-        """The error to raise when the lever cannot be applied. `by_hand` shows the manual way."""
-        message = f"the lever {self.name} cannot be applied to this script: {why}"
-        return CannotApply(f"{message}\nby hand:\n{by_hand}" if by_hand else message)
+    def refuse(
+        self, why: str, *, manually: bool = False, instead: str = "", modules: Sequence[str] = ()
+    ) -> CannotApply:
+        """The error to raise when the lever cannot be applied.
+
+        `modules` of the plan are those that it is about, if not all. `manually` tells that a user can
+        make the same change by hand, which `oomph` then shows; `instead` is what else to do.
+        """
+        blame = _blame(self.name, why, modules) | dict(manually=manually, instead=instead or None)
+        self.refusal = CannotApply(self.name, why, blame)
+        return self.refusal

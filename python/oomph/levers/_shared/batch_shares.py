@@ -1,17 +1,17 @@
-"""What each rank takes of a batch, and what its loss counts for.
+"""Each rank's part of a batch, and the weight of its loss.
 
-Every rank walks the same batches in the same order, as one process would, and takes its part of
-each: of a dataset with an index only those samples are loaded, as with a `DistributedSampler`; what
-a stream yields is cut after it was collated. So the global batch is the script's, whatever its
-sampler, and a mean over the ranks of weighted gradients is the gradient of the whole batch.
+Every rank iterates over the same batches in the same order, as one process would, and takes its part of
+each: from an indexed dataset it loads only those samples, as with a `DistributedSampler`; batches of
+a stream are split after collating. So the global batch is the script's, whatever its
+sampler, and the mean over ranks of weighted gradients is the gradient of the whole batch.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,9 +21,6 @@ from torch.utils.data.dataloader import _DatasetKind
 from oomph.levers._shared import rank_zero
 from oomph.levers._shared.loss_terms import PARAMETERS, SAMPLES, Inseparable, Term, terms
 from oomph.levers._shared.splitting import CannotSplit, layout
-
-if TYPE_CHECKING:
-    from oomph.levers.shard import Shard
 
 
 @dataclass
@@ -35,11 +32,38 @@ class Share:
     whole: int
     """Samples of all ranks."""
     empty: bool = False
-    """Whether there was nothing left for this rank: it computes a sample that counts for nothing, as
+    """Whether no sample was left for this rank: it computes one that counts for nothing, because
     the others wait for it."""
     constant: Any = None
     divided: tuple[float, ...] = ()
     """As `losses.terms` reads them."""
+
+
+class SharingLever(Protocol):
+    """A lever that divides the script's batches among ranks."""
+
+    world: int
+    """Ranks."""
+    rank: int
+    """This process's."""
+    job: Any
+    """The `Job` that the lever is installed in."""
+    share: Share | None
+    """This rank's part of the batch in progress."""
+    micro_batch: Any
+    """The lever that splits each part further, if the plan has it."""
+    refuse: Callable[..., BaseException]
+    how: Callable[[], str]
+    add_note: Callable[[str], None]
+
+    def trains(self) -> bool:
+        """Whether batches are divided: those of evaluation are not."""
+
+    def take(self, share: Share | None) -> None:
+        """The script has got its part of a batch."""
+
+    def check_batch(self, share: Share) -> None:
+        """Refuse what cannot be divided."""
 
 
 def bounds(count: int, ranks: int, rank: int) -> tuple[int, int]:
@@ -52,7 +76,7 @@ def bounds(count: int, ranks: int, rank: int) -> tuple[int, int]:
 class ShareSampler:
     """A batch sampler that yields this rank's part of each batch of another one."""
 
-    def __init__(self, lever: Shard, inner: Any) -> None:
+    def __init__(self, lever: SharingLever, inner: Any) -> None:
         """`inner` yields lists of indices."""
         self._lever, self._inner = lever, inner
         self.shares: deque[Share | None] = deque()
@@ -63,7 +87,7 @@ class ShareSampler:
         self.shares.clear()
         shares = self._lever.trains()
         if shares:
-            # Ranks of unlike parts may have drawn unlike amounts since the last epoch.
+            # Ranks with different parts may have drawn different amounts since the last epoch.
             rank_zero.draw_alike()
         for batch in self._inner:
             if not shares:
@@ -82,8 +106,8 @@ class ShareSampler:
         return len(self._inner)
 
 
-def install(lever: Shard) -> None:
-    """Step in where a DataLoader asks which samples come next."""
+def install(lever: SharingLever) -> None:
+    """Intervene where a DataLoader asks which samples come next."""
     original = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
 
     def index_sampler(loader: Any) -> Any:
@@ -100,7 +124,7 @@ def install(lever: Shard) -> None:
 class _Iterator:
     """The iterator that the script gets: tells the lever which part it has."""
 
-    def __init__(self, lever: Shard, iterator: Any) -> None:
+    def __init__(self, lever: SharingLever, iterator: Any) -> None:
         self._lever, self._iterator = lever, iterator
         sampler = getattr(iterator, "_index_sampler", None)
         self._sampler = sampler if isinstance(sampler, ShareSampler) else None
@@ -122,7 +146,7 @@ class _Iterator:
                 self._layout = layout(batch)
             pieces = self._layout.split(batch, self._lever.world)
         except CannotSplit as error:
-            raise self._lever.refuse(str(error), self._lever.how()) from None
+            raise self._lever.refuse(str(error), manually=True) from None
         whole = sum(size for _, size in pieces)
         empty = self._lever.rank >= len(pieces)
         piece, size = pieces[0 if empty else self._lever.rank]
@@ -138,8 +162,10 @@ class _Iterator:
         return getattr(self._iterator, name)
 
 
-def weigh(lever: Shard, loss: torch.Tensor, share: Share, outputs: list[Any]) -> torch.Tensor:
-    """Weigh the terms of `loss` so that a mean over ranks is that of the whole batch.
+def weigh(
+    lever: SharingLever, loss: torch.Tensor, share: Share, outputs: list[Any]
+) -> torch.Tensor:
+    """Weight the terms of `loss` so that the mean over ranks is that of the whole batch.
 
     Returns the factor of the loss itself, a tensor without dimensions; 1, and says so, if its terms
     have several.
@@ -159,9 +185,9 @@ def weigh(lever: Shard, loss: torch.Tensor, share: Share, outputs: list[Any]) ->
             count = part.size
         if isinstance(count, torch.Tensor) and micro is not None and micro.batch is not None:
             raise Inseparable(
-                "its loss is a mean over targets that are not ignored, whose number in the whole batch "
-                "is known after the last micro-batch only; leave out micro_batch, or give every "
-                "sample as many targets"
+                "its loss is a mean over targets that are not ignored, and their number in the whole batch "
+                "is known only after the last micro-batch; leave out micro_batch, or give every "
+                "sample the same number of targets"
             )
         counted.append((term, count))
     ranks, device = float(lever.world), loss.device
@@ -192,8 +218,8 @@ def weigh(lever: Shard, loss: torch.Tensor, share: Share, outputs: list[Any]) ->
     summed = any(term.count is None for term in found)
     if summed or any(map(_is_tensor, counts)) or (counts and share.whole % lever.world):
         lever.add_note(
-            "the loss has terms that count differently: what the script reads of it after backward is the "
-            "mean of the ranks' own"
+            "the loss has terms with different counts: after backward the script reads the "
+            "mean of the ranks' own losses"
         )
     return one
 

@@ -1,4 +1,4 @@
-"""What a layer of many outputs gives, not made before somebody looks."""
+"""The output of a layer with many outputs, computed lazily."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ METADATA = frozenset(
 
 
 class LazyRows(torch.Tensor):
-    """Rows of many entries, of which only what they are made from exists.
+    """Wide rows that are not computed yet; only their inputs exist.
 
-    Views that keep the last dimension whole, and casts, are lazy too; anything else makes the rows.
+    Views that keep the last dimension whole, and casts, are lazy too; anything else computes the rows.
     """
 
     FEWEST: ClassVar[int] = 2

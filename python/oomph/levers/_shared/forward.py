@@ -1,7 +1,7 @@
-"""Steps in around the forward of chosen modules, and of no others.
+"""Wraps the forward of chosen modules only.
 
-The class's `forward` is replaced once and asks whether this module was chosen. An attribute of the
-module would travel into its copies (`deepcopy`, EMA, `torch.save`) and call the original's forward.
+Replaces the class's `forward` once, which checks whether this module was chosen. An attribute of the
+module would be copied with it (`deepcopy`, EMA, `torch.save`) and call the original's forward.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ Around = Callable[[torch.nn.Module, Callable[..., Any], tuple, dict], Any]
 """`around(module, forward, args, kwargs)` calls `forward(*args, **kwargs)` and returns its output."""
 
 _chosen: dict[int, list[tuple[int, Around]]] = {}
-"""By the `id` of the module, which leaves when the module ends: asking a `WeakKeyDictionary` takes ten times
-as long, and all modules of a class ask in each call."""
+"""By the `id` of the module, removed when the module is freed: a `WeakKeyDictionary` takes ten times
+as long, and every module of the class looks it up in each call."""
 _inside: set[int] = set()
 """Modules whose own forward is running: what it calls of its base class is the same call."""
 
 
 class Handle:
-    """What `around_forward` put about a module's forward."""
+    """The wrapper that `around_forward` put around a module's forward."""
 
     def __init__(self, module: torch.nn.Module, entry: tuple[int, Around]) -> None:
         """Keeps neither of them alive longer than the module."""
         self._module, self._entry = weakref.ref(module), entry
 
     def remove(self) -> None:
-        """Take it off again. The class's forward goes on asking, which costs a look-up a call."""
+        """Remove it. The class's forward still looks it up in each call."""
         module = self._module()
         functions = _chosen.get(id(module)) if module is not None else None
         if functions is not None and self._entry in functions:
@@ -40,7 +40,7 @@ class Handle:
 
 
 def around_forward(module: torch.nn.Module, around: Around, order: int) -> Handle:
-    """Put `around` about the forward of `module`; of several, the lowest `order` is the outermost."""
+    """Wrap `around` around the forward of `module`; of several, the lowest `order` is the outermost."""
     functions = _chosen.get(id(module))
     if functions is None:
         functions = _chosen[id(module)] = []
@@ -54,7 +54,7 @@ def around_forward(module: torch.nn.Module, around: Around, order: int) -> Handl
         if "_oomph_watched" not in vars(kind.forward):
             kind.forward = _watched(kind.forward)
     elif "_oomph_watched" not in vars(getattr(own, "__func__", own)):
-        # Somebody (accelerate, a script) gave this one module a forward of its own.
+        # accelerate or the script gave this module its own forward.
         def forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             return own(*args, **kwargs)
 
@@ -63,7 +63,7 @@ def around_forward(module: torch.nn.Module, around: Around, order: int) -> Handl
 
 
 def arounds(module: torch.nn.Module) -> list[Around]:
-    """What is about the forward of `module`, the outermost first."""
+    """The wrappers around the forward of `module`, the outermost first."""
     return [around for _, around in _chosen.get(id(module), [])]
 
 
@@ -113,7 +113,7 @@ class Places:
         return dict(found.values())
 
     def problem(self) -> str | None:
-        """What to say of names that no model of the script had."""
+        """The note about names that no model of the script has."""
         if not self.missing:
             return None
         first = ", ".join(self.missing[:3]) + (", …" if len(self.missing) > 3 else "")

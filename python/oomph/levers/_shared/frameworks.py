@@ -1,24 +1,48 @@
-"""Training loops of frameworks, where a batch is split inside one of their steps.
+"""Splits batches inside the steps of frameworks' training loops.
 
-Their own counting (steps, schedules, logs, accumulation over batches) goes on as if nothing had
-happened, because they never see the parts.
+Their own counting (steps, schedules, logs, accumulation over batches) does not change,
+because they never see the parts.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 
-from oomph.levers._shared.job import on_import
+from oomph._import_hooks import on_import
 from oomph.levers._shared.splitting import CannotSplit, layout
 
-if TYPE_CHECKING:
-    from oomph.levers.micro_batch import MicroBatch
+
+class SplittingLever(Protocol):
+    """A lever that gives the script a batch in parts, as a framework's training asks it."""
+
+    parts: int
+    """Parts of a batch."""
+    batch: Any
+    """The batch in progress, else None."""
+    job: Any
+    """The `Job` that the lever is installed in."""
+    refuse: Callable[..., BaseException]
+    by_hand: Callable[..., str]
+
+    def external(self) -> AbstractContextManager[None]:
+        """Within it, DataLoaders yield whole batches: a framework splits them."""
+
+    def batch_of(self, samples: int, parts: int) -> Any:
+        """A batch of so many samples, which a framework's step computes in parts."""
+
+    def begin(self, batch: Any) -> None:
+        """The next part of `batch` is computed."""
+
+    def complete(self, batch: Any) -> None:
+        """All parts of `batch` are computed."""
 
 
-def install(lever: MicroBatch) -> None:
+def install(lever: SplittingLever) -> None:
     """Wait for the frameworks to be imported."""
     on_import("transformers.trainer", functools.partial(_trainer, lever))
     on_import("accelerate.accelerator", functools.partial(_accelerate, lever))
@@ -30,7 +54,7 @@ def install(lever: MicroBatch) -> None:
         on_import(f"{package}.trainer.trainer", functools.partial(_within, lever, "fit"))
 
 
-def _within(lever: MicroBatch, method: str, module: Any) -> None:
+def _within(lever: SplittingLever, method: str, module: Any) -> None:
     """While `Trainer.fit` or `Trainer.train` runs, DataLoaders yield whole batches."""
     original = getattr(module.Trainer, method)
 
@@ -42,14 +66,14 @@ def _within(lever: MicroBatch, method: str, module: Any) -> None:
     setattr(module.Trainer, method, run)
 
 
-def _pieces(lever: MicroBatch, batch: Any) -> list[tuple[Any, int]]:
+def _pieces(lever: SplittingLever, batch: Any) -> list[tuple[Any, int]]:
     try:
         return layout(batch).split(batch, lever.parts)
     except CannotSplit as error:
-        raise lever.refuse(str(error), lever.by_hand(parts=lever.parts)) from None
+        raise lever.refuse(str(error), manually=True) from None
 
 
-def _trainer(lever: MicroBatch, module: Any) -> None:
+def _trainer(lever: SplittingLever, module: Any) -> None:
     """Hugging Face: `Trainer.training_step` makes the forward and backward pass of one batch."""
     _within(lever, "train", module)
     original = module.Trainer.training_step
@@ -78,7 +102,7 @@ def _trainer(lever: MicroBatch, module: Any) -> None:
     module.Trainer.training_step = training_step
 
 
-def _lightning(lever: MicroBatch, module: Any) -> None:
+def _lightning(lever: SplittingLever, module: Any) -> None:
     """Lightning: a closure makes the forward and backward pass of one batch."""
     original = module._AutomaticOptimization._make_closure
 
@@ -112,7 +136,7 @@ def _lightning(lever: MicroBatch, module: Any) -> None:
     module._AutomaticOptimization._make_closure = make_closure
 
 
-def _accelerate(lever: MicroBatch, module: Any) -> None:
+def _accelerate(lever: SplittingLever, module: Any) -> None:
     """accelerate divides each loss by the number of batches that it accumulates, which may be one."""
     original = module.Accelerator.backward
 
@@ -131,8 +155,8 @@ def _accelerate(lever: MicroBatch, module: Any) -> None:
     module.Accelerator.backward = backward
 
 
-def _logged(lever: MicroBatch, module: Any) -> None:
-    """Lightning's `self.log`: what a step logs in each part becomes what it would log of the batch."""
+def _logged(lever: SplittingLever, module: Any) -> None:
+    """Lightning's `self.log`: combines what each part logs into what the whole batch would log."""
     original = module._ResultMetric.update
 
     @functools.wraps(original)
@@ -159,20 +183,20 @@ def _logged(lever: MicroBatch, module: Any) -> None:
     module._ResultMetric.update = update
 
 
-def _manual(lever: MicroBatch, module: Any) -> None:
+def _manual(lever: SplittingLever, module: Any) -> None:
     """Lightning's manual optimization leaves backward and step to the user's training_step."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         raise lever.refuse(
             "it uses Lightning's manual optimization, whose training_step makes the updates itself",
-            lever.by_hand(parts=lever.parts),
+            manually=True,
         )
 
     module._ManualOptimization.run = run
 
 
 def _parts(
-    lever: MicroBatch,
+    lever: SplittingLever,
     inputs: Any,
     run: Any,
     constant: Any = None,
@@ -182,13 +206,11 @@ def _parts(
 ) -> Any:
     """Run a step on each part of `inputs`; returns the loss of the whole.
 
-    `constant` is a divisor that counts the whole; `sums` says that losses were divided by it;
-    `cleared` that the step clears the gradients itself; `divided` is what it divides any loss by.
+    `constant` is a divisor for the whole batch; `sums`: whether losses were divided by it;
+    `cleared`: whether the step clears the gradients itself; `divided`: the framework's own divisor of losses.
     """
-    from oomph.levers.micro_batch import Batch
-
     pieces = _pieces(lever, inputs)
-    batch = Batch(sum(size for _, size in pieces), len(pieces), external=True)
+    batch = lever.batch_of(sum(size for _, size in pieces), len(pieces))
     batch.constant, batch.divided = constant, divided
     batch.had_gradients = not cleared and any(
         p.grad is not None
@@ -207,5 +229,5 @@ def _parts(
         if loss is not None:
             loss = loss if sums else loss * (size / batch.whole)
             total = loss if total is None else total + loss
-    lever._complete(batch)
+    lever.complete(batch)
     return total

@@ -1,17 +1,14 @@
-"""What a script does that levers want to know, and the places where they can step in.
+"""Observes the script for levers, and gives them places to intervene.
 
-`Job` patches PyTorch once; levers put functions into its lists. A list named `on_…` is called in
-order and cannot change what happens, unless said so. A list named `around_…` nests: each function
-gets `proceed`, which does what the script asked for (the first in the list is the outermost), and
-may call it, put it off or leave it out.
+`Job` patches PyTorch once; levers add functions to its lists. Functions in a list named `on_…` are called in
+order and cannot change what happens, unless stated. A list named `around_…` nests: each function
+gets `proceed`, which does what the script requested (the first in the list is the outermost), and
+may call, defer or skip it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,14 +17,16 @@ import torch
 from torch.optim import optimizer as optim
 from torch.utils.data import DataLoader
 
+from oomph._import_hooks import on_import
+
 Proceed = Callable[[], Any]
 
 
 class Backward:
-    """A call of `backward`: what it starts from, and with what gradients, which levers may replace."""
+    """A call of `backward`: its tensors and their gradients, which levers may replace."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> None:
-        """`gradients` has one entry a tensor; None stands for one."""
+        """`gradients` has one entry per tensor; None means a gradient of 1."""
         self.tensors = list(tensors)
         self.gradients: list[torch.Tensor | None] = list(gradients)
 
@@ -40,7 +39,7 @@ class Backward:
 
 
 class Job:
-    """Calls levers back; nothing is watched before `watch`."""
+    """Calls levers back; observes nothing before `watch`."""
 
     def __init__(self) -> None:
         """All lists are empty."""
@@ -81,16 +80,16 @@ class Job:
         self.around_loader: list[Callable[[DataLoader, Any], Any]] = []
         """Given a DataLoader and a fresh iterator over it, returns the iterator that the script gets."""
         self.levers: list[Any] = []
-        """The levers of the plan, for those that must know of each other."""
-        # Weak: whoever watches must not keep alive.
+        """The levers of the plan, for those that depend on each other."""
+        # Weak: an observer must not keep objects alive.
         self.models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """The outermost modules that were called."""
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        """All that were made."""
+        """All optimizers."""
         self.closure: Any = None
         """The closure of the `optimizer.step(closure)` in progress, else None."""
         self.clip_limit: Any = None
-        """The norm or value that the clipping in progress allows; infinity only asks for the norm."""
+        """The limit of the clipping in progress; infinity only computes the norm."""
         self._inside = False
         self._moving = False
         self._stepping: set[int] = set()
@@ -119,7 +118,7 @@ class Job:
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            # In a backward pass, checkpointing calls parts of a model again: they are no models.
+            # In a backward pass, checkpointing calls parts of a model again; these are not models.
             if job._inside or torch._C._current_graph_task_id() != -1:
                 return original(module, *args, **kwargs)
             job._inside = True
@@ -356,7 +355,7 @@ class Job:
         own = vars(DataLoader).get("__init_subclass__")
 
         def defined(cls: type, **kwargs: Any) -> None:
-            # What is inherited is a method of C from Python 3.12 on, which has no `__func__`.
+            # From Python 3.12 on, an inherited method is a C method without `__func__`.
             if own is not None:
                 own.__func__(cls, **kwargs)
             else:
@@ -403,39 +402,3 @@ def names(root: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """The modules of `root` by the names that plans use: `Title`, `Title.path`."""
     title = type(root).__name__
     return {f"{title}.{name}" if name else title: m for name, m in root.named_modules()}
-
-
-def on_import(name: str, then: Callable[[Any], None]) -> None:
-    """Call `then` with module `name` when the script has imported it; at once if it has."""
-    if name in sys.modules:
-        then(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _Importer(name, then))
-
-
-class _Importer:
-    """Waits for one module on `sys.meta_path`."""
-
-    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
-        self._name, self._then, self._asking = name, then, False
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self._name or self._asking:
-            return None
-        self._asking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._asking = False
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            with contextlib.suppress(ValueError):
-                sys.meta_path.remove(self)
-            execute(module)
-            self._then(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

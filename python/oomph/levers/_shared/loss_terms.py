@@ -1,11 +1,11 @@
 """How a loss reduces over its samples, read from the end of the autograd graph.
 
-A loss of a batch is a sum of terms, each a mean or a sum over samples, tokens or elements. A mean
-over a micro-batch counts for as much of the whole mean as it has of the whole's samples (or tokens,
-where targets are ignored): its *count* is what it divided by. The graph states it all: which
+A loss of a batch is a sum of terms, each a mean or a sum over samples, tokens or elements. The weight
+of a micro-batch's mean is its share of the batch's samples (or tokens,
+if targets are ignored): its *count* is what it divided by. The graph has all of this: which
 reduction ran, over how many elements, and which targets a cross-entropy left out.
 
-A custom `autograd.Function` may state it too: set `ctx.loss_reduction` to "mean" or "sum", and for a
+A custom `autograd.Function` can declare it too: set `ctx.loss_reduction` to "mean" or "sum", and for a
 mean `ctx.loss_count` to the number or 0-dim tensor it divided by.
 """
 
@@ -97,7 +97,7 @@ NONLINEAR = frozenset(
 
 
 class Inseparable(ValueError):
-    """The loss of a batch does not follow from its micro-batches; the message says why."""
+    """The loss of a batch cannot be computed from its micro-batches; the message says why."""
 
 
 @dataclass
@@ -128,8 +128,8 @@ def terms(
     """The terms of a scalar `loss` over `batch.size` of `batch.whole` samples.
 
     `batch.constant` is a divisor that counts all of them, if one is known. `outputs` are the graph
-    nodes of the model's outputs, which tell data from parameters; `assume` is called with what had
-    to be assumed. `batch.divided` are numbers by which a framework divides any loss, the last first.
+    nodes of the model's outputs, which distinguish data from parameters; `assume` is called with
+    each assumption. `batch.divided` are numbers by which a framework divides any loss, the last first.
     Raises `Inseparable`.
     """
     node = loss.grad_fn
@@ -208,7 +208,7 @@ class _Reader:
                 )
             else:
                 self.assume(
-                    f"how {node.name()} reduces over samples is not known: taken as a mean over them"
+                    f"how {node.name()} reduces over samples is unknown: assumed to be a mean over them"
                 )
                 self._add(top or node, self.part, None, 0)
 
@@ -231,7 +231,7 @@ class _Reader:
         """A loss with a learned weight; two losses multiplied are no sum."""
         data = [child for child in children if below or not self._of_parameters(child)]
         if len(data) > 1:
-            raise Inseparable("it multiplies two parts of the loss with each other")
+            raise Inseparable("it multiplies two parts of the loss")
         waiting += [(child, divisor, below, top or node) for child in data or children[:1]]
 
     def _reduction(self, node: Any, name: str, divisor: Any, top: Any) -> None:
@@ -442,13 +442,13 @@ def check_start(lever: Lever, tensor: torch.Tensor, gradient: Any) -> None:
     """Refuse a backward pass from `tensor` with a `gradient` of the script's own for several elements."""
     if gradient is not None and tensor.numel() != 1:
         raise lever.refuse(
-            "backward starts from a tensor with gradients of the script's own, whose share in "
-            "the batch is not known"
+            "backward starts from a tensor with the script's own gradients, whose share in "
+            "the batch is unknown"
         )
 
 
 def coupled(loss: torch.Tensor, part: int) -> str | None:
-    """What in the graph of `loss` mixes the samples of a batch, if anything does."""
+    """What in the graph of `loss` mixes the samples of a batch, if anything."""
     if loss.grad_fn is None or part < 2:
         return None
     queue, seen = [loss.grad_fn], {loss.grad_fn}

@@ -1,7 +1,7 @@
-"""A script written for one process, run by several: only the first rank prints, logs and saves.
+"""Runs a single-process script on several ranks: only the first rank prints, logs and saves.
 
-What is saved is whole: parts of tensors that ranks hold are gathered, as the file of a run on one GPU
-has it, and what such a file holds is dealt out where it is loaded.
+Saving gathers sharded tensors, so files are like those of a run on one GPU;
+loading such a file shards them again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from oomph.levers._shared.job import on_import
+from oomph._import_hooks import on_import
 
 
 def install(rank: int, seed: int) -> None:
-    """All ranks draw what the first one draws; the others are silent."""
+    """All ranks use the first one's random numbers; the others are silent."""
     torch.manual_seed(seed)
     random.seed(seed)
     on_import("numpy", lambda numpy: numpy.random.seed(seed % (1 << 32)))
@@ -31,7 +31,7 @@ def install(rank: int, seed: int) -> None:
     _loading()
     if rank == 0:
         return
-    # Errors go on to stderr. Progress bars are there for one terminal.
+    # Errors still go to stderr. Only one rank shows progress bars.
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (it stays open)
     logging.disable(logging.INFO)
     os.environ.update(TQDM_DISABLE="1", WANDB_MODE="disabled")
@@ -40,7 +40,7 @@ def install(rank: int, seed: int) -> None:
 
 
 def draw_alike() -> None:
-    """The random numbers of the CPU go on as the first rank's. A collective, on the CPU."""
+    """Synchronize the CPU's random state with the first rank. A collective, on the CPU."""
     numpy = sys.modules.get("numpy")
     states = [torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()]
     dist.broadcast_object_list(states, device=torch.device("cpu"))
@@ -70,12 +70,12 @@ def _without_events(module: Any) -> None:
 
 
 def whole(value: Any) -> Any:
-    """`value` with the whole of each tensor that ranks hold parts of. Every rank must call it."""
+    """`value` with each sharded tensor gathered. Every rank must call it."""
     if isinstance(value, DTensor):
         gathered = value.detach().full_tensor()
         return gathered.cpu() if dist.get_rank() == 0 else None
     if isinstance(value, Mapping):
-        # First in order: collectives must come alike on all ranks.
+        # In a fixed order: all ranks must call the same collectives.
         items = {key: whole(item) for key, item in value.items()}
         if not isinstance(value, OrderedDict):
             return items
@@ -130,7 +130,7 @@ def _pretrained(rank: int, module: Any) -> None:
 
 
 def deal(value: Any, like: Any) -> Any:
-    """This rank's part of a whole tensor `value`, as `like` is dealt out."""
+    """This rank's shard of a whole tensor `value`, sharded as `like`."""
     parts = isinstance(like, DTensor) and not isinstance(value, DTensor)
     if not parts or not isinstance(value, torch.Tensor) or value.shape != like.shape:
         return value
@@ -160,7 +160,7 @@ def _loading() -> None:
 
 
 def deal_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give each rank its part of the state that a file had whole."""
+    """Give each rank its shard of the whole state from a file."""
     for p, state in optimizer.state.items():
         if isinstance(p, DTensor):
             for name, value in list(state.items()):

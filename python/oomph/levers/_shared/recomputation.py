@@ -1,8 +1,8 @@
-"""Computes a forward pass again when the backward pass needs what it saved.
+"""Recomputes a forward pass when the backward pass needs what it saved.
 
-The idea of `torch.utils.checkpoint` without reentrance, with less of the host's time: a number stands for
-what was saved, and no object. Training at small batches waits for the host, and what levers add to it is
-their price there.
+Like non-reentrant `torch.utils.checkpoint`, but with less work on the host: a number, not an object, stands
+for each saved tensor. Training with small batches is bound by the host, so the host's work is the price of
+a lever there.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def computed_again(
     first: contextlib.AbstractContextManager,
     again: contextlib.AbstractContextManager,
 ) -> Any:
-    """Call `forward`, keeping nothing of what it saves; its arguments are kept.
+    """Call `forward` without keeping its saved tensors; its arguments are kept.
 
-    The backward pass calls it again, as far as it saves, when it needs the first of what was saved: once
-    for each backward pass. `first` is around the first call, `again` around the others; autocast is in
-    them as in the first. `name` is the module's, for errors.
+    Each backward pass calls it again, up to its last saved tensor, when it needs the first
+    of them. `first` wraps the first call, `again` the others; all run under the autocast
+    of the first. `name` is the module's, for errors.
 
     Raises:
         RuntimeError: in the backward pass, if the second call saves other tensors than the first.
     """
     if _is_watched():
-        # Arguments that others store away, and modes that are the first call's: PyTorch's way knows them.
+        # PyTorch's own implementation handles hooks on saved tensors and active modes.
         return checkpoint(
             forward,
             *args,
@@ -50,7 +50,7 @@ def computed_again(
 
 
 def _is_watched() -> bool:
-    """Whether saved tensors go through somebody's hooks, or operators through somebody's mode."""
+    """Whether there are hooks on saved tensors, or an active mode for operators."""
     return (
         torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
         or torch._C._len_torch_function_stack() > 0
@@ -59,14 +59,14 @@ def _is_watched() -> bool:
 
 
 class _Done(BaseException):
-    """Everything that was saved is there: the rest of the forward pass is not needed.
+    """All saved tensors are recomputed: the rest of the forward pass is not needed.
 
-    No `except Exception` of a module swallows it.
+    Not an `Exception`, so that a module's `except Exception` does not catch it.
     """
 
 
 class _Call:
-    """One call: what it saved is a number until the backward pass asks for it."""
+    """One call: its saved tensors are numbers until the backward pass needs them."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class _Call:
         return len(kinds) - 1
 
     def unpack(self, number: int) -> torch.Tensor:
-        """What the second call saved; it is let go, as a backward pass asks once."""
+        """What the second call saved; released at once, since a backward pass asks once."""
         backward, saved = torch._C._current_graph_task_id(), self.saved
         if backward != self.backward or number >= len(saved) or saved[number] is None:
             saved = self.saved = self._compute()
@@ -105,7 +105,7 @@ class _Call:
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             number = len(saved)
-            if number == len(kinds):  # it swallowed what ends it
+            if number == len(kinds):  # it caught the exception that ends it
                 raise self._unlike(f"it saves more than {number} tensors")
             if kinds[number] != (tensor.shape, tensor.dtype):
                 raise self._unlike(
@@ -113,14 +113,14 @@ class _Call:
                     f"{_kind((tensor.shape, tensor.dtype))}"
                 )
             if tensor.requires_grad:
-                # Its node would hold it, and it its node.
+                # Avoids a reference cycle with its node.
                 tensor = tensor.detach()
             saved.append(tensor)
             if len(saved) == len(kinds):
                 raise _Done
             return tensor
 
-        # What an earlier backward pass left goes before there is more.
+        # Free what an earlier backward pass left.
         self.saved = []
         try:
             with (
@@ -138,7 +138,7 @@ class _Call:
 
     def _unlike(self, what: str) -> RuntimeError:
         return RuntimeError(
-            f"{self.name} did something else when it was computed again than in the forward pass: {what}. "
+            f"{self.name} behaved differently when it was recomputed: {what}. "
             "Leave it out of the plan (oomph checkpoint)"
         )
 

@@ -1,4 +1,4 @@
-"""Global settings of PyTorch that a plan holds against the script."""
+"""Global settings of PyTorch that a plan keeps even if the script changes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pin(
     getter: str = "",
     changed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Set a setting through `torch._C.<setter>`, and leave out later calls of it.
+    """Set a setting through `torch._C.<setter>`, and ignore later calls of the setter.
 
     `owner.attribute` is the property that holds the functions, if one does; `changed` is called when
     the script tried to set another value.

@@ -1,4 +1,4 @@
-"""A batch as micro-batches: any nesting of tensors, lists, tuples and mappings along its samples."""
+"""Splits a batch along its samples: any nesting of tensors, lists, tuples and mappings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 
 
 class CannotSplit(ValueError):
-    """The batch has no dimension of samples that could be told; the message says what was found."""
+    """The batch has no recognizable sample dimension; the message says what was found."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the samples of a batch lie."""
+    """Where the samples of a batch are."""
 
     kind: str
     """`tensors`: along the first dimension of all tensors; `elements`: a list of samples; `columns`:
@@ -55,7 +55,7 @@ class Layout:
 
 
 def layout(batch: Any, expected: int | None = None) -> Layout:
-    """Where the samples of a DataLoader's first batch lie.
+    """Where the samples of a DataLoader's first batch are.
 
     `expected` is how many it must have, if that is known. Raises `CannotSplit` if no layout agrees.
     """
@@ -75,7 +75,7 @@ def layout(batch: Any, expected: int | None = None) -> Layout:
     if len(sizes) == 1:
         raise CannotSplit(
             f"the first dimension of the DataLoader's tensors is {sizes.pop()}, but its batch size is "
-            f"{expected}: the samples do not lie along the first dimension"
+            f"{expected}: the first dimension is not the samples"
         )
     raise _differing(sizes, batch)
 
@@ -87,7 +87,7 @@ def _differing(sizes: set[int], batch: Any) -> CannotSplit:
         )
     return CannotSplit(
         f"the tensors that the DataLoader yields differ in their first dimension ({', '.join(map(str, sorted(sizes)))}), "
-        "so that it is not that of the samples"
+        "so it is not the samples"
     )
 
 

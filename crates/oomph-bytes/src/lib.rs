@@ -1,0 +1,224 @@
+//! Numbers of bytes: as people write them ([`parse_bytes`]), and as oomph prints them
+//! ([`format_bytes`], [`format_gib`]).
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Sub, SubAssign};
+
+use serde::{Deserialize, Serialize};
+
+/// A number of bytes.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// Zero bytes.
+    pub const ZERO: Self = Self(0);
+
+    /// `n` MiB.
+    pub const fn mib(n: u64) -> Self {
+        Self(n << 20)
+    }
+
+    /// `n` GiB.
+    pub const fn gib(n: u64) -> Self {
+        Self(n << 30)
+    }
+
+    /// The difference, or zero where it would be negative.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add for Bytes {
+    type Output = Self;
+    // Sizes come from files that may lie; the sum must not wrap into a small, believable number.
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Bytes {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        self.saturating_sub(other)
+    }
+}
+
+impl SubAssign for Bytes {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// As [`format_bytes`] writes it, padded as the format asks.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format_bytes(self.0))
+    }
+}
+
+/// Writes a size in binary units as PyTorch does, with one decimal: `27.3 GiB`, `512 B`.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.95 would print as "1024.0 KiB".
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Writes a size in GiB with two decimals, for sizes that are compared with each other: `9.65 GiB`.
+pub fn format_gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+/// Reads a size: `10GiB`, `10GB`, `10g`, `10240MiB`, `1.5 TiB`, `1073741824`.
+///
+/// `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024; `KB`, `MB`, `GB`, `TB` powers of 1000, as
+/// written on a box. A single letter (`10g`) means the power of 1024, as in most tools. A bare
+/// number is bytes.
+pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
+    let error = |reason| ParseBytesError {
+        text: text.to_owned(),
+        reason,
+    };
+    let trimmed = text.trim();
+    let split = trimmed
+        .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
+        .unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(split);
+    let number = number.replace('_', "");
+    if number.is_empty() {
+        return Err(error("it does not start with a number"));
+    }
+    let unit = unit.trim().to_ascii_lowercase();
+    let scale: u64 = match unit.as_str() {
+        "" | "b" | "byte" | "bytes" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(error("its unit is unknown")),
+    };
+    let too_large = || error("it is larger than 2^64 - 1 bytes");
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(scale).ok_or_else(too_large);
+    }
+    if number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(too_large());
+    }
+    let fraction: f64 = number
+        .parse()
+        .map_err(|_| error("its number is not a decimal number"))?;
+    if scale == 1 {
+        return Err(error("bytes cannot have a fraction"));
+    }
+    let bytes = fraction * scale as f64;
+    // 2^64 as a float; everything below it converts without saturating.
+    if bytes >= 18_446_744_073_709_551_616.0 {
+        return Err(too_large());
+    }
+    Ok(bytes.round() as u64)
+}
+
+/// A text that is not a size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not a size: {reason}; expected a number and a unit, such as 10GiB, 10240MiB, 10GB (10^9) or 10g (GiB)"
+)]
+#[non_exhaustive]
+pub struct ParseBytesError {
+    /// What was given.
+    pub text: String,
+    reason: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        for (text, bytes) in [
+            ("10GiB", 10 << 30),
+            ("10GB", 10_000_000_000),
+            ("10g", 10 << 30),
+            ("10 G", 10 << 30),
+            ("10240MiB", 10 << 30),
+            ("1.5GiB", 3 << 29),
+            ("0.5tib", 1 << 39),
+            ("512k", 512 << 10),
+            ("1_000", 1000),
+            ("17", 17),
+            ("17 bytes", 17),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused_with_a_reason() {
+        for (text, reason) in [
+            ("", "does not start"),
+            ("GiB", "does not start"),
+            ("-1GiB", "does not start"),
+            ("ten", "does not start"),
+            ("10 parsecs", "unit is unknown"),
+            ("1.2.3GiB", "not a decimal"),
+            (".", "not a decimal"),
+            ("1.5", "fraction"),
+            ("18446744073709551616", "larger than"),
+            ("99999999TiB", "larger than"),
+            ("99999999.5TiB", "larger than"),
+        ] {
+            let message = parse_bytes(text).expect_err(text).to_string();
+            assert!(message.contains(reason), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_in_binary_units() {
+        assert_eq!(format_bytes(0), "0 B");
+        assert_eq!(format_bytes(1023), "1023 B");
+        assert_eq!(format_bytes(1536), "1.5 KiB");
+        assert_eq!(format_bytes((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(format_bytes(150_109_880_320), "139.8 GiB");
+        assert_eq!(format_bytes(5 << 40), "5.0 TiB");
+        assert_eq!(format_gib(150_109_880_320), "139.80 GiB");
+    }
+
+    #[test]
+    fn a_number_of_bytes_is_padded_as_asked() {
+        assert_eq!(Bytes::gib(27).to_string(), "27.0 GiB");
+        assert_eq!(format!("{:>10}", Bytes::gib(27)), "  27.0 GiB");
+    }
+}

@@ -1,0 +1,258 @@
+//! Finding, reading, linting and fixing files.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use ignore::WalkBuilder;
+use oomph_lint::output::FileReport;
+use oomph_lint::{Applicability, Problem, Selection, Source};
+use rayon::prelude::*;
+
+use crate::lint_settings::{Choices, Settings, matches};
+
+/// Folders of third-party code, skipped even without a `.gitignore`.
+const FOREIGN_FOLDERS: &[&str] = &[
+    ".git",
+    ".venv",
+    "venv",
+    ".tox",
+    ".nox",
+    ".eggs",
+    "__pycache__",
+    "node_modules",
+    "site-packages",
+    ".ipynb_checkpoints",
+];
+
+/// Name of standard input without `--stdin-filename`.
+const STDIN_NAME: &str = "<stdin>";
+
+/// Lints files.
+#[derive(Debug)]
+pub struct Linter {
+    /// What the command line says of the rules.
+    pub choices: Choices,
+    /// The least trusted fixes to apply; `None` applies none.
+    pub least: Option<Applicability>,
+    /// The name that standard input goes by.
+    pub stdin_name: Option<PathBuf>,
+}
+
+/// The result for a file.
+pub struct LintedFile {
+    /// The findings.
+    pub report: FileReport,
+    /// How many were fixed.
+    pub fixed: usize,
+    /// The fixed text of standard input.
+    pub text: Option<String>,
+}
+
+/// A file to lint.
+struct Target<'s> {
+    path: PathBuf,
+    settings: &'s Settings,
+}
+
+impl Linter {
+    /// Lints files, folders and, for `-`, standard input.
+    pub fn lint(&self, paths: &[PathBuf]) -> anyhow::Result<Vec<LintedFile>> {
+        let mut all_settings: Vec<Settings> = Vec::new();
+        let mut by_config: HashMap<Option<PathBuf>, usize> = HashMap::new();
+        let mut of_path = Vec::with_capacity(paths.len());
+        for path in paths {
+            let named = match &self.stdin_name {
+                Some(name) if path.as_os_str() == "-" => name,
+                _ => path,
+            };
+            let file = self.choices.config_for(named)?;
+            let index = if let Some(index) = by_config.get(&file) {
+                *index
+            } else {
+                all_settings.push(self.choices.settings(file.as_deref())?);
+                by_config.insert(file, all_settings.len() - 1);
+                all_settings.len() - 1
+            };
+            of_path.push(index);
+        }
+
+        let mut targets = Vec::new();
+        let mut linted = Vec::new();
+        for (path, index) in paths.iter().zip(of_path) {
+            let settings = &all_settings[index];
+            if path.as_os_str() == "-" {
+                linted.push(self.stdin(settings)?);
+            } else {
+                collect(path, settings, &mut targets, &mut linted);
+            }
+        }
+        targets.sort_by(|a, b| a.path.cmp(&b.path));
+        targets.dedup_by(|a, b| a.path == b.path);
+        // `collect` keeps the order of the files.
+        let of_targets: Vec<LintedFile> =
+            targets.par_iter().map(|target| self.file(target)).collect();
+        linted.extend(of_targets);
+        Ok(linted)
+    }
+
+    fn stdin(&self, settings: &Settings) -> anyhow::Result<LintedFile> {
+        let mut bytes = Vec::new();
+        std::io::stdin()
+            .read_to_end(&mut bytes)
+            .context("cannot read standard input")?;
+        let name = self
+            .stdin_name
+            .as_ref()
+            .map_or_else(|| STDIN_NAME.to_string(), |path| path.display().to_string());
+        let selection = settings.for_file(Path::new(&name));
+        let mut file = self.text(&name, bytes.clone(), &selection);
+        if self.least.is_some() && file.text.is_none() {
+            // Nothing was fixed or could be read: return the input.
+            file.text = Some(String::from_utf8_lossy(&bytes).into_owned());
+        }
+        Ok(file)
+    }
+
+    fn file(&self, target: &Target<'_>) -> LintedFile {
+        let name = target.path.display().to_string();
+        let bytes = match fs::read(&target.path) {
+            Ok(bytes) => bytes,
+            Err(error) => return failed(name, &format!("cannot read the file: {error}")),
+        };
+        let selection = target.settings.for_file(&target.path);
+        let mut file = self.text(&name, bytes, &selection);
+        if let Some(text) = file.text.take()
+            && let Err(error) = replace(&target.path, &text)
+        {
+            file.report.problems.push(Problem::new(
+                1,
+                1,
+                format!("cannot write the fixes: {error}"),
+            ));
+            file.fixed = 0;
+        }
+        file
+    }
+
+    /// Lints one text. Its fixed form, if fixes were asked for and there were any, is in `text`.
+    fn text(&self, name: &str, bytes: Vec<u8>, selection: &Selection) -> LintedFile {
+        let source = match Source::from_bytes(name, bytes) {
+            Ok(source) => source,
+            Err(problem) => {
+                let mut file = failed(name.to_string(), "");
+                file.report.problems = vec![problem];
+                return file;
+            }
+        };
+        if let Some(least) = self.least
+            && let Some(fixed) = oomph_lint::fix(&source, selection, least)
+        {
+            return LintedFile {
+                report: FileReport {
+                    path: name.to_string(),
+                    source: Some(fixed.source),
+                    findings: fixed.linted.findings,
+                    problems: fixed.linted.problems,
+                },
+                fixed: fixed.applied,
+                text: Some(fixed.text),
+            };
+        }
+        let linted = oomph_lint::lint(&source, selection);
+        // Most files have no findings: drop their texts now.
+        let source = (!linted.findings.is_empty()).then_some(source);
+        LintedFile {
+            report: FileReport {
+                path: name.to_string(),
+                source,
+                findings: linted.findings,
+                problems: linted.problems,
+            },
+            fixed: 0,
+            text: None,
+        }
+    }
+}
+
+/// Finds the Python files and notebooks under a path. A file that is named is always linted.
+fn collect<'s>(
+    path: &Path,
+    settings: &'s Settings,
+    targets: &mut Vec<Target<'s>>,
+    unreadable: &mut Vec<LintedFile>,
+) {
+    if !path.is_dir() {
+        targets.push(Target {
+            path: path.to_path_buf(),
+            settings,
+        });
+        return;
+    }
+    let walk = WalkBuilder::new(path)
+        .hidden(false)
+        .require_git(false)
+        .filter_entry(|entry| {
+            let name = entry.file_name().to_string_lossy();
+            entry.depth() == 0 || !FOREIGN_FOLDERS.contains(&name.as_ref())
+        })
+        .build();
+    for entry in walk {
+        match entry {
+            Ok(entry) => {
+                let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
+                let is_python = entry
+                    .path()
+                    .extension()
+                    .is_some_and(|extension| extension == "py" || extension == "ipynb");
+                if !is_file || !is_python {
+                    continue;
+                }
+                let absolute = std::path::absolute(entry.path())
+                    .unwrap_or_else(|_| entry.path().to_path_buf());
+                if !matches(&settings.exclude, &absolute, false) {
+                    targets.push(Target {
+                        path: entry.into_path(),
+                        settings,
+                    });
+                }
+            }
+            Err(error) => unreadable.push(failed(
+                path.display().to_string(),
+                &format!("cannot read the file: {error}"),
+            )),
+        }
+    }
+}
+
+fn failed(path: String, message: &str) -> LintedFile {
+    LintedFile {
+        report: FileReport {
+            path,
+            source: None,
+            findings: Vec::new(),
+            problems: vec![Problem::new(1, 1, message)],
+        },
+        fixed: 0,
+        text: None,
+    }
+}
+
+/// Replaces a file as a whole: a reader, or a crash, sees the old text or the new one.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let path = fs::canonicalize(path)?;
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".oomph-{}", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let written = (|| {
+        fs::write(&temporary, text)?;
+        fs::set_permissions(&temporary, fs::metadata(&path)?.permissions())?;
+        fs::rename(&temporary, &path)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}

@@ -1,0 +1,147 @@
+//! A run of the job as the search asks for it, and what came of it.
+
+use std::path::PathBuf;
+
+use oomph_job::RunDirectory;
+use oomph_job::settings::Resize;
+use oomph_plan::Lever;
+use oomph_plan::draft::{Load, Pace};
+use oomph_plan::search::HostTime;
+use oomph_plan::sharding::USUAL_HOST;
+use oomph_run::Record;
+use oomph_run::summary::Summary;
+use oomph_trace::Trace;
+
+/// Runs the job that is planned for.
+pub trait Attempts {
+    /// Runs it once. An error ends the search.
+    fn run(&mut self, request: &Request) -> anyhow::Result<Ended>;
+}
+
+/// What is asked of a run.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// The name of the directory that keeps its record.
+    pub name: String,
+    /// What it is for, as a terminal shows it.
+    pub purpose: String,
+    /// What is changed in the script.
+    pub levers: &'a [Lever],
+    /// How the job is made smaller or larger.
+    pub resize: Resize,
+    /// The bytes that are enforced as the GPU's memory; `None` for no limit.
+    pub limit: Option<u64>,
+    /// Optimizer steps, or passes of a job that infers.
+    pub steps: u32,
+    /// Which ranks are run, where a lever shares the job.
+    pub ranks: Ranks,
+    /// GPUs that the script sees, where no lever shares the job.
+    pub gpus: u32,
+}
+
+/// Which ranks of a shared job are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ranks {
+    /// All of them, or some that stand for the others where there are too many.
+    All,
+    /// The first, as for a prediction.
+    First,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// It completed.
+    Through(Box<Measurement>),
+    /// It ran out of memory.
+    OutOfMemory(Box<Measurement>),
+    /// A lever cannot be applied to this script.
+    Refused {
+        /// Its name.
+        lever: Option<String>,
+        /// Why, and how to make the change by hand.
+        why: String,
+    },
+    /// The script failed.
+    Failed {
+        /// The lever that failed, if one did.
+        lever: Option<String>,
+        /// The error, in a line.
+        why: String,
+        /// What the script printed.
+        log: PathBuf,
+    },
+}
+
+/// What a run measured.
+#[derive(Debug, Clone)]
+pub struct Measurement {
+    /// Its record.
+    pub record: Record,
+    /// Its memory history.
+    pub trace: Option<Trace>,
+    /// What both come to.
+    pub summary: Summary,
+    /// Where they lie.
+    pub directory: RunDirectory,
+    /// Each rank and what it used at its peak, in bytes, where there were several.
+    pub ranks: Vec<(u32, u64)>,
+    /// Whether those ranks were named ones of more, the others being absent.
+    pub rehearsed: bool,
+}
+
+/// Nanoseconds that emptying the cache and reallocating takes: on an H200 a step of GPT-2 took this
+/// much longer under a limit that made it do so once (`bench/gpu/results/h200_fit.jsonl`).
+const RETRY_NS: f64 = 8e6;
+
+impl Measurement {
+    /// Bytes that the process used at its peak.
+    pub fn used_bytes(&self) -> u64 {
+        self.summary.peak.used_bytes
+    }
+
+    /// How often a step has to empty the cache to continue.
+    pub fn retries_a_step(&self) -> f64 {
+        let retries: u64 = self
+            .record
+            .devices
+            .iter()
+            .map(|device| device.retries)
+            .sum();
+        retries as f64 / f64::from(self.record.steps.max(1))
+    }
+
+    /// Nanoseconds of the last step, from the virtual clock, the host's pace and other work of the
+    /// host.
+    pub fn step_time(&self, pace: &Pace, host: HostTime) -> Option<f64> {
+        let ([.., before, last], [.., calls_before, calls]) = (
+            self.record.clock.as_slice(),
+            self.record.clock_calls.as_slice(),
+        ) else {
+            return None;
+        };
+        let load = Load {
+            busy: last.1.saturating_sub(before.1) as f64,
+            launches: last.2.saturating_sub(before.2) as f64,
+            calls: calls.saturating_sub(*calls_before) as f64,
+            lever: host.beside_ns,
+        };
+        Some(load.time(pace) + host.alone_ns + self.retries_a_step() * RETRY_NS)
+    }
+
+    /// A lever that had no effect, and why.
+    pub fn idle_lever(&self) -> Option<(String, String)> {
+        let mut levers = self.record.levers.iter();
+        let idle = levers.find(|lever| lever.applied == 0)?;
+        let why = idle.note.clone();
+        Some((
+            idle.name.clone(),
+            why.unwrap_or_else(|| "it had no effect on this script".to_owned()),
+        ))
+    }
+}
+
+/// GPUs of a host where `gpus` were named: as many, as far as a host has so many.
+pub(crate) fn per_host(gpus: u32) -> u32 {
+    gpus.clamp(1, USUAL_HOST)
+}

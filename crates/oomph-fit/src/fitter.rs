@@ -1,0 +1,344 @@
+//! The search with its runs: the order of the phases, and what they share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::bail;
+use oomph_job::RunFile;
+use oomph_plan::draft::Pace;
+use oomph_plan::model::{Model, ModelError};
+use oomph_plan::search::{self, Base, HostTime, Options};
+use oomph_plan::{Dtype, Lever, sharding};
+
+use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
+use crate::found::{self, Found};
+use crate::wanted::Wanted;
+use crate::{largest, sharded, smaller};
+use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected};
+
+/// How a search ended.
+#[derive(Debug)]
+pub enum Ending {
+    /// It says whether the job fits, and how.
+    Found(Box<Found>),
+    /// The script fails as it is.
+    ScriptFailed {
+        /// The error, in a line.
+        why: String,
+        /// What the script printed.
+        log: PathBuf,
+        /// Whether it is a rank of a distributed job, which a launcher must start.
+        is_rank: bool,
+    },
+}
+
+/// Looks for the plan that is wanted.
+pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending> {
+    let mut fitter = Fitter::new(attempts, wanted);
+    let plain = match fitter.run_plain()? {
+        Ended::Through(run) => *run,
+        Ended::OutOfMemory(run) => bail!(
+            "the script itself raised an out-of-memory error, although memory was unlimited; see {}",
+            run.directory.file(RunFile::Log).display()
+        ),
+        Ended::Refused { why, .. } => bail!("{why}"),
+        Ended::Failed { why, log, .. } => {
+            return Ok(Ending::ScriptFailed {
+                is_rank: is_a_rank(&why),
+                why,
+                log,
+            });
+        }
+    };
+    if fitter.wanted.inference && plain.record.facts.backwards > 0 {
+        bail!("the script calls backward: plan it without --inference");
+    }
+    let mut fit = found::of_plain(&fitter.wanted, &plain);
+    fitter.find(&plain, &mut fit)?;
+    fit.rejected = fitter.rejected;
+    fit.runs = fitter.runs;
+    fit.run_seconds = fitter.run_seconds;
+    fit.planning_seconds = fitter.planning_seconds;
+    Ok(Ending::Found(Box::new(Found {
+        fit,
+        plain,
+        left_alone: fitter.left_alone,
+    })))
+}
+
+/// Whether a script failed because it needs a launcher.
+fn is_a_rank(why: &str) -> bool {
+    why.contains("environment variable RANK")
+}
+
+/// The search with its runs.
+pub(crate) struct Fitter<'a> {
+    attempts: &'a mut dyn Attempts,
+    pub(crate) wanted: Wanted,
+    /// What plans are searched by; grows by what runs teach.
+    pub(crate) options: Options,
+    /// Whether to share a single-GPU job among several GPUs.
+    pub(crate) shares: bool,
+    pub(crate) rejected: Vec<Rejected>,
+    /// Nanoseconds of the plain job's step.
+    pub(crate) plain_time: f64,
+    /// Nanoseconds that the plain job takes to load a batch.
+    loading_ns: Option<u64>,
+    /// How often the script was run.
+    pub(crate) runs: u32,
+    run_seconds: f64,
+    pub(crate) planning_seconds: f64,
+    pub(crate) verifications: u32,
+    /// Plans that completed.
+    pub(crate) tried: Vec<search::Plan>,
+    /// What held the memory at the peak of the last plan that went through: bytes by category.
+    pub(crate) held: BTreeMap<String, u64>,
+    /// Plans that ran out of memory, as measured without a limit, and what held their memory.
+    pub(crate) missed: Vec<(PlanResult, BTreeMap<String, u64>)>,
+    /// Modules that levers skipped, with the levers' names.
+    pub(crate) left_alone: BTreeSet<(String, String)>,
+    /// The job on one GPU, if plans are for several.
+    pub(crate) plain: Option<Base>,
+}
+
+impl<'a> Fitter<'a> {
+    fn new(attempts: &'a mut dyn Attempts, wanted: Wanted) -> Self {
+        let gpu = wanted.gpu.found.gpu;
+        Self {
+            options: Options {
+                budget: wanted.total_bytes - wanted.margin_bytes,
+                keep_results: wanted.keep_results,
+                allow: wanted.allow.clone(),
+                forbid: wanted.forbid.clone(),
+                dtype: if gpu.rates.bf16.is_some() {
+                    Dtype::Bf16
+                } else {
+                    Dtype::Fp16
+                },
+                tf32: gpu.rates.tf32.is_some(),
+                config: wanted.allocator.clone(),
+                pace: Pace::new(gpu),
+                lessons: Vec::new(),
+                failed: Vec::new(),
+                cluster: None,
+            },
+            shares: wanted.gpu.count > 1 && !wanted.inference,
+            attempts,
+            wanted,
+            rejected: Vec::new(),
+            plain_time: 0.0,
+            loading_ns: None,
+            runs: 0,
+            run_seconds: 0.0,
+            planning_seconds: 0.0,
+            verifications: 0,
+            tried: Vec::new(),
+            held: BTreeMap::new(),
+            missed: Vec::new(),
+            left_alone: BTreeSet::new(),
+            plain: None,
+        }
+    }
+
+    /// What is asked of a run that is not said otherwise: the job as it is, without a limit.
+    pub(crate) fn request<'r>(
+        &self,
+        name: impl Into<String>,
+        purpose: impl Into<String>,
+        levers: &'r [Lever],
+    ) -> Request<'r> {
+        Request {
+            name: name.into(),
+            purpose: purpose.into(),
+            levers,
+            resize: oomph_job::settings::Resize::default(),
+            limit: None,
+            steps: self.wanted.steps,
+            ranks: Ranks::All,
+            gpus: if self.shares {
+                1
+            } else {
+                self.wanted.gpu.count
+            },
+        }
+    }
+
+    /// Runs the job.
+    pub(crate) fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
+        let started = Instant::now();
+        let ended = self.attempts.run(request);
+        self.runs += 1;
+        self.run_seconds += started.elapsed().as_secs_f64();
+        ended
+    }
+
+    /// The job as it is. Where several GPUs were named, it should run on one of them.
+    fn run_plain(&mut self) -> anyhow::Result<Ended> {
+        let fails = |plain: &Ended| matches!(plain, Ended::Failed { why, .. } if !is_a_rank(why));
+        let mut plain = self.run_plain_with(&[])?;
+        if self.shares && fails(&plain) {
+            // A DataParallel with explicit GPUs does not run on one.
+            plain = self.run_plain_with(&[sharding::data_parallel(1)])?;
+        }
+        if self.shares && fails(&plain) {
+            // Nor does a script that uses several GPUs by itself.
+            self.shares = false;
+            plain = self.run_plain_with(&[])?;
+            if matches!(plain, Ended::Through(_)) {
+                let sharing = sharding::data_parallel(1);
+                self.note(sharing.name(), "the script uses several GPUs by itself");
+            }
+        }
+        Ok(plain)
+    }
+
+    fn run_plain_with(&mut self, levers: &[Lever]) -> anyhow::Result<Ended> {
+        let purpose = "running the unchanged job without a limit";
+        self.run(&self.request("plain", purpose, levers))
+    }
+
+    /// Everything after the plain run.
+    fn find(&mut self, plain: &Measurement, fit: &mut Fit) -> anyhow::Result<()> {
+        let fits = plain.used_bytes() <= self.options.budget;
+        let several = self.shares && plain.record.steps > 0;
+        let (sizes, compile) = (self.wanted.sizes.clone(), self.wanted.compile);
+        if fits && sizes.is_empty() && !compile && !several {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let base = match self.base(plain, Vec::new()) {
+            Ok(base) => base,
+            Err(error) if fits => {
+                fit.assumptions.push(error.to_string());
+                return Ok(());
+            }
+            Err(error) => bail!("the job does not fit, and oomph cannot plan for it: {error}"),
+        };
+        self.planning_seconds += started.elapsed().as_secs_f64();
+        let plain_time = plain.step_time(&self.options.pace, HostTime::plain(&base.model));
+        self.plain_time = plain_time.unwrap_or_default();
+        self.loading_ns = Some(base.model.facts.loading_ns);
+        self.say_what_is_left_out(&base.model);
+        fit.inference = !base.model.trains;
+        let mut bases = vec![base];
+        if fit.inference && (!sizes.is_empty() || !fits) {
+            bases.extend(self.probe_inference(&bases[0])?);
+        }
+        for size in sizes {
+            fit.largest.push(largest::largest(self, &bases, size)?);
+        }
+        if several {
+            let shared = sharded::plan(self, &bases[0], fit)?;
+            if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get(index)) {
+                fit.outcome = Outcome::Fits;
+                fit.why = self.wanted.goal.why(plan);
+                return Ok(());
+            }
+            if !shared.is_empty() {
+                fit.outcome = Outcome::NothingFits;
+                return smaller::advise(self, &shared, fit);
+            }
+            // It cannot be shared: continue with one GPU.
+            self.plain = None;
+            self.missed.clear();
+        }
+        let compiles = compile && fit.inference;
+        if fits {
+            if compiles {
+                fit.plans.extend(self.compiled(&bases[0], &[])?);
+            }
+            return Ok(());
+        }
+        if !fit.inference {
+            let settings = self.probe_settings(&bases[0])?;
+            bases.extend(settings);
+        }
+        if let Some(probed) = self.probe_precision(&bases)? {
+            bases.push(probed);
+        }
+        (fit.plans, fit.chosen) = self.plans(&bases)?;
+        if compiles {
+            if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get(index)) {
+                let levers = plan.levers.clone();
+                fit.plans.extend(self.compiled(&bases[0], &levers)?);
+            } else {
+                // The fused kernel may be what makes the job fit.
+                fit.plans = self.compiled_on_any(&bases)?;
+                fit.chosen = (!fit.plans.is_empty()).then_some(0);
+            }
+        }
+        if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get(index)) {
+            fit.outcome = Outcome::Fits;
+            fit.why = self.wanted.goal.why(plan);
+            Ok(())
+        } else {
+            fit.outcome = Outcome::NothingFits;
+            smaller::advise(self, &bases, fit)
+        }
+    }
+
+    /// A run as plans start from it, with the levers that it had.
+    pub(crate) fn base(&self, run: &Measurement, applied: Vec<Lever>) -> Result<Base, ModelError> {
+        let trace = run.trace.as_ref().ok_or(ModelError::NoStep)?;
+        let mut model = Model::new(trace, &run.record)?;
+        // The host runs other work too, so only the difference is the plan's effect.
+        if let Some(loading) = self.loading_ns
+            && !applied.iter().any(|lever| lever.sharing().is_some())
+        {
+            model.facts.loading_ns = loading;
+        }
+        Ok(Base::new(
+            model,
+            applied,
+            run.summary.peak.reserved_bytes,
+            &self.options.config,
+        ))
+    }
+
+    /// Searches among plans that start from `bases`.
+    pub(crate) fn search(&mut self, bases: &[Base]) -> search::Found {
+        let started = Instant::now();
+        let found = match &self.plain {
+            Some(plain) => search::search_among(plain, bases, &self.options),
+            None => search::search(bases, &self.options),
+        };
+        self.planning_seconds += started.elapsed().as_secs_f64();
+        found
+    }
+
+    /// Records why one way fails, without giving up similar ones.
+    pub(crate) fn note(&mut self, what: &str, why: &str) {
+        let found = Rejected {
+            lever: what.to_owned(),
+            why: why.to_owned(),
+        };
+        if !self.rejected.contains(&found) {
+            self.rejected.push(found);
+        }
+    }
+
+    /// Leaves a lever out.
+    pub(crate) fn reject(&mut self, lever: &str, why: &str) {
+        self.note(lever, why);
+        if !self.options.forbid.iter().any(|name| name == lever) {
+            self.options.forbid.push(lever.to_owned());
+        }
+    }
+
+    /// The levers that the script itself rules out, with the reason.
+    fn say_what_is_left_out(&mut self, model: &Model) {
+        for (lever, why) in search::excluded(model) {
+            // Levers that are not allowed need no reason.
+            if self.options.wants(lever) {
+                self.reject(lever, &why);
+            }
+        }
+    }
+}
+
+/// Levers in words.
+pub(crate) fn listed(levers: &[Lever], between: &str) -> String {
+    let words: Vec<String> = levers.iter().map(ToString::to_string).collect();
+    words.join(between)
+}

@@ -1,0 +1,204 @@
+//! Runs without a limit that measure what no model tells: settings, types, compiled models.
+
+use oomph_plan::parameters::Compile;
+use oomph_plan::search::{self, Base};
+use oomph_plan::{Lever, Results, Stage};
+
+use crate::attempts::{Ended, Ranks, Request};
+use crate::fitter::{Fitter, listed};
+use oomph_plan::result::PlanResult;
+
+/// Why a probe tells nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ProbeFailure {
+    /// The name of the lever that is to blame.
+    pub(crate) lever: String,
+    /// Whether it says itself that it cannot be applied.
+    pub(crate) refused: bool,
+    /// What it said, or the script.
+    pub(crate) why: String,
+}
+
+impl Fitter<'_> {
+    /// A training job, run with settings whose effect the model cannot predict.
+    pub(crate) fn probe_settings(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
+        let mut bases = Vec::new();
+        bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
+        for lever in search::settings(&plain.model, &self.options) {
+            let on = bases.first().map_or(&[][..], |base: &Base| &base.applied);
+            let levers: Vec<Lever> = on.iter().cloned().chain([lever]).collect();
+            bases.extend(self.probe_or_reject(&levers)?);
+        }
+        Ok(bases)
+    }
+
+    /// The job in 16 bits, run once on top of the settings that cost nothing: measuring the types of
+    /// results is more reliable than predicting them by rules.
+    pub(crate) fn probe_precision(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
+        let plain = bases.first();
+        let Some(lever) = plain.and_then(|base| search::precision(&base.model, &self.options))
+        else {
+            return Ok(None);
+        };
+        // The settings that cost nothing come first among what was probed.
+        let free = bases.get(1).map_or(&[][..], |base| &base.applied);
+        let is_free = |lever: &&Lever| lever.stage() == Stage::Free;
+        let mut levers: Vec<Lever> = free.iter().filter(is_free).cloned().collect();
+        levers.push(lever);
+        self.probe_or_reject(&levers)
+    }
+
+    /// An inference job, run with its levers, each run on top of the one before.
+    pub(crate) fn probe_inference(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
+        let mut bases = Vec::new();
+        bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
+        let mut on: Vec<Lever> = bases
+            .iter()
+            .flat_map(|base: &Base| base.applied.iter().cloned())
+            .collect();
+        // Levers that cost nothing and keep results need no alternative.
+        let enough = bases.iter().any(|base: &Base| {
+            search::predict(base, plain, &[], &self.options).used <= self.options.budget
+        });
+        if enough {
+            return Ok(bases);
+        }
+        for step in search::ladder(&plain.model, &self.options) {
+            let mut taken = None;
+            let mut failed = None;
+            for lever in step {
+                let levers: Vec<Lever> = on.iter().cloned().chain([lever]).collect();
+                match self.probe(&levers)? {
+                    Ok(base) => {
+                        bases.push(base);
+                        taken.get_or_insert(levers);
+                    }
+                    Err(why) => failed = Some(why),
+                }
+            }
+            match (taken, failed) {
+                (Some(levers), _) => on = levers,
+                (None, Some(failure)) => self.reject(&failure.lever, &failure.why),
+                (None, None) => {}
+            }
+        }
+        Ok(bases)
+    }
+
+    /// The job with levers that cost nothing; drops one that fails or has no effect.
+    pub(crate) fn probe_free(&mut self, mut on: Vec<Lever>) -> anyhow::Result<Option<Base>> {
+        while !on.is_empty() {
+            match self.probe(&on)? {
+                Ok(base) => return Ok(Some(base)),
+                Err(failure) => {
+                    self.reject(&failure.lever, &failure.why);
+                    let before = on.len();
+                    on.retain(|lever| lever.name() != failure.lever);
+                    if on.len() == before {
+                        on.clear();
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The job with `levers`; a lever that fails is left out.
+    fn probe_or_reject(&mut self, levers: &[Lever]) -> anyhow::Result<Option<Base>> {
+        Ok(match self.probe(levers)? {
+            Ok(base) => Some(base),
+            Err(failure) => {
+                self.reject(&failure.lever, &failure.why);
+                None
+            }
+        })
+    }
+
+    /// The job with `levers` and without a limit.
+    fn probe(&mut self, levers: &[Lever]) -> anyhow::Result<Result<Base, ProbeFailure>> {
+        self.probe_ranks(levers, Ranks::All)
+    }
+
+    /// The same with some of the ranks of a shared job.
+    pub(crate) fn probe_ranks(
+        &mut self,
+        levers: &[Lever],
+        ranks: Ranks,
+    ) -> anyhow::Result<Result<Base, ProbeFailure>> {
+        let name = format!("probe-{}", self.runs);
+        let purpose = format!("running it with {}, without a limit", listed(levers, ", "));
+        let ended = self.run(&Request {
+            ranks,
+            ..self.request(name, purpose, levers)
+        })?;
+        let last = levers.last().map(Lever::name).unwrap_or_default();
+        let blame = |lever: Option<String>, why: String| {
+            Err(ProbeFailure {
+                lever: lever.unwrap_or_else(|| last.to_owned()),
+                refused: false,
+                why,
+            })
+        };
+        Ok(match ended {
+            Ended::Through(run) => match run.idle_lever() {
+                Some((lever, why)) => blame(Some(lever), why),
+                None => self
+                    .base(&run, levers.to_vec())
+                    .or_else(|error| blame(None, error.to_string())),
+            },
+            Ended::OutOfMemory(_) => blame(None, "it ran out of memory with it".to_owned()),
+            Ended::Refused { lever, why } => blame(lever, why).map_err(|failure| ProbeFailure {
+                refused: true,
+                ..failure
+            }),
+            Ended::Failed { lever, why, .. } => blame(lever, why),
+        })
+    }
+
+    /// The job with `levers` and compiled models, measured by a run.
+    pub(crate) fn compiled(
+        &mut self,
+        base: &Base,
+        levers: &[Lever],
+    ) -> anyhow::Result<Option<PlanResult>> {
+        let compile = Lever::from(Compile {});
+        if !self.options.permits(&compile) || base.model.facts.compiled {
+            return Ok(None);
+        }
+        let mut plan = search::predict(base, base, &[], &self.options);
+        plan.levers = levers.iter().cloned().chain([compile]).collect();
+        plan.results = plan
+            .levers
+            .iter()
+            .map(Lever::results)
+            .max()
+            .unwrap_or(plan.results);
+        let mut found = self.verify(&plan, true)?;
+        if let Some(plan) = &mut found {
+            // Its predictions are the plain job's, and compiled code hides the steps.
+            plan.predicted = plan.peak;
+            plan.notes
+                .push("the time of compiled models is not estimated".to_owned());
+        }
+        Ok(found)
+    }
+
+    /// Compiled models with levers that keep results or, if that does not fit, with all that were run.
+    pub(crate) fn compiled_on_any(&mut self, bases: &[Base]) -> anyhow::Result<Vec<PlanResult>> {
+        let keeps = |base: &&Base| {
+            let results = base.applied.iter().map(Lever::results).max();
+            results.unwrap_or(Results::Exact) <= Results::Rounding
+        };
+        let mut tried: Vec<&[Lever]> = Vec::new();
+        for base in [bases.iter().rev().find(keeps), bases.last()] {
+            let Some(base) = base.filter(|base| !tried.contains(&&base.applied[..])) else {
+                continue;
+            };
+            tried.push(&base.applied);
+            if let Some(plan) = self.compiled(&bases[0], &base.applied)? {
+                return Ok(vec![plan]);
+            }
+        }
+        Ok(Vec::new())
+    }
+}

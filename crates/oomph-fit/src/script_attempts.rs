@@ -1,0 +1,227 @@
+//! Attempts in earnest: the script, run on a virtual GPU.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use oomph_gpus::GpuSpec;
+use oomph_job::settings::Recording;
+use oomph_job::{Attempt, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks};
+use oomph_plan::{Lever, by_hand, sharding};
+use oomph_run::ranks::RankSummary;
+use oomph_run::summary::{Verdict, summarize};
+
+use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request, per_host};
+
+/// The most ranks to start for a plan; of larger jobs only some ranks run, by themselves.
+const MOST_RANKS: u32 = 8;
+/// How long a rank may do nothing while others wait for it: several share this machine's processors.
+const RANK_TIMEOUT: Duration = Duration::from_mins(1);
+/// So many times as long as the plain job a run may take: levers that compile take longer.
+const LONGER: u32 = 6;
+/// So long any run may take.
+const LEAST: Duration = Duration::from_mins(2);
+
+/// Runs a script, each attempt in a directory of its own.
+#[derive(Debug)]
+pub struct ScriptAttempts {
+    /// The script with its arguments, as it was given.
+    pub script: Vec<OsString>,
+    /// The GPU, and how many of it.
+    pub gpu: GpuSpec,
+    /// Its memory in bytes.
+    pub total_bytes: u64,
+    /// What comparisons of unknown values give.
+    pub unknown: String,
+    /// Whether versions of torch are taken that the virtual GPU is not known to play for.
+    pub unsupported: bool,
+    /// Whether to treat the script as inference.
+    pub inference: bool,
+    /// Where runs write their records.
+    pub directory: RunDirectory,
+    /// How long a run may take: the first one tells.
+    pub timeout: Option<Duration>,
+}
+
+/// Which processes there are.
+enum Processes {
+    /// One.
+    Script,
+    /// All ranks, started by PyTorch's launcher.
+    Launched(u32),
+    /// Some of so many ranks, one after the other, the rest being absent.
+    Rehearsed(u32, Vec<u32>),
+}
+
+impl Processes {
+    fn new(levers: &[Lever], ranks: Ranks) -> Self {
+        match (sharding::gpus(levers), ranks) {
+            (None, _) => Self::Script,
+            (Some(gpus), Ranks::First) => Self::Rehearsed(gpus, vec![0]),
+            (Some(gpus), Ranks::All) if gpus <= MOST_RANKS => Self::Launched(gpus),
+            (Some(gpus), Ranks::All) => Self::Rehearsed(gpus, vec![0, gpus - 1]),
+        }
+    }
+}
+
+impl Attempts for ScriptAttempts {
+    fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
+        let directory = RunDirectory::prepare(self.directory.path().join(&request.name))?;
+        let processes = Processes::new(request.levers, request.ranks);
+        let job = self.job(request, &processes)?;
+        let log = directory.file(RunFile::Log);
+        let started = Instant::now();
+        let attempt = attempt(&job, &processes, &directory, request, &log);
+        let late = self
+            .timeout
+            .is_some_and(|timeout| started.elapsed() > timeout);
+        self.timeout
+            .get_or_insert_with(|| (started.elapsed() * LONGER).max(LEAST));
+        let (attempt, all) = attempt?;
+        if let Some(reason) = directory.refusal() {
+            bail!("{reason}");
+        }
+        let Some(record) = attempt.record else {
+            let why = late
+                .then(|| "it took more than six times as long as the plain job".to_owned())
+                .or_else(|| last_line(&log))
+                .unwrap_or_else(|| format!("it ended ({}) without a record", attempt.status));
+            return Ok(Ended::Failed {
+                lever: None,
+                why,
+                log,
+            });
+        };
+        let mut summary = summarize(&record, attempt.trace.as_ref(), Some(self.total_bytes));
+        let used = all
+            .iter()
+            .map(|rank| (rank.rank, rank.peak.used_bytes))
+            .collect();
+        let mut blame = record.outcome.blame.clone();
+        if let Some(refused) = all.iter().find(|rank| rank.verdict == Verdict::Refused) {
+            summary.verdict = Verdict::Refused;
+            summary.failure.clone_from(&refused.failure);
+            blame.clone_from(&refused.blame);
+        } else if !all.is_empty() {
+            ranks::join(&mut summary, all, attempt.failure, attempt.status);
+        }
+        if summary.verdict == Verdict::Refused {
+            let message = summary.failure.unwrap_or_default();
+            return Ok(Ended::Refused {
+                why: by_hand::refusal(&message, blame.as_ref(), request.levers),
+                lever: blame.map(|blame| blame.lever),
+            });
+        }
+        let failed = record.outcome.status != 0 || summary.verdict == Verdict::ScriptFailed;
+        let out_of_memory = record.out_of_memory() || summary.verdict == Verdict::OutOfMemory;
+        if failed && !out_of_memory {
+            let why = summary
+                .failure
+                .as_deref()
+                .and_then(|why| why.lines().next());
+            let why = why.unwrap_or_default().to_owned();
+            return Ok(Ended::Failed {
+                lever: blame.map(|blame| blame.lever),
+                why,
+                log,
+            });
+        }
+        let measured = Box::new(Measurement {
+            record,
+            trace: attempt.trace,
+            summary,
+            directory,
+            ranks: used,
+            rehearsed: matches!(processes, Processes::Rehearsed(..)),
+        });
+        Ok(if out_of_memory {
+            Ended::OutOfMemory(measured)
+        } else {
+            Ended::Through(measured)
+        })
+    }
+}
+
+impl ScriptAttempts {
+    fn job(&self, request: &Request, processes: &Processes) -> anyhow::Result<Job> {
+        let host = host::get()?;
+        let mut gpu = self.gpu.clone();
+        gpu.count = match processes {
+            Processes::Script => request.gpus,
+            Processes::Launched(gpus) => *gpus,
+            Processes::Rehearsed(gpus, _) => (*gpus).min(per_host(self.gpu.count)),
+        };
+        let program = match processes {
+            Processes::Launched(gpus) => Program::torchrun(host, *gpus, &self.script),
+            _ => Program::Script(self.script.clone()),
+        };
+        Ok(Job {
+            gpu: Some(VirtualGpu {
+                total_bytes: self.total_bytes,
+                rank_timeout: RANK_TIMEOUT,
+                ..VirtualGpu::new(gpu)
+            }),
+            recording: Recording {
+                steps: Some(request.steps),
+                levers: request.levers.to_vec(),
+                resize: request.resize,
+                unknown: self.unknown.clone(),
+                unsupported: self.unsupported,
+                inference: self.inference,
+                ..Recording::default()
+            },
+            watch: Watch {
+                timeout: self.timeout,
+                ..Watch::default()
+            },
+            ..Job::new(host, program)
+        })
+    }
+}
+
+/// Runs the job with its ranks, and returns the outcome of each if there are several.
+fn attempt(
+    job: &Job,
+    processes: &Processes,
+    directory: &RunDirectory,
+    request: &Request,
+    log: &Path,
+) -> anyhow::Result<(Attempt, Vec<RankSummary>)> {
+    let (limit, log, doing) = (request.limit, Some(log), request.purpose.as_str());
+    let rehearsed = match processes {
+        Processes::Script => {
+            return Ok((job.attempt(directory, limit, log, doing)?, Vec::new()));
+        }
+        Processes::Launched(_) => None,
+        Processes::Rehearsed(world_size, chosen) => Some((*world_size, &chosen[..])),
+    };
+    ranks::attempt(job, rehearsed, directory, limit, log, doing)
+}
+
+fn last_line(log: &Path) -> Option<String> {
+    let text = fs::read_to_string(log).ok()?;
+    text.lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_ranks_are_stood_for_by_the_first_and_the_last() {
+        let chosen = |gpus, ranks| match Processes::new(&[sharding::data_parallel(gpus)], ranks) {
+            Processes::Rehearsed(world_size, chosen) => (world_size, chosen),
+            Processes::Launched(world_size) => (world_size, (0..world_size).collect()),
+            Processes::Script => (1, vec![0]),
+        };
+        assert_eq!(chosen(2, Ranks::All), (2, vec![0, 1]));
+        assert_eq!(chosen(2, Ranks::First), (2, vec![0]));
+        assert_eq!(chosen(64, Ranks::All), (64, vec![0, 63]));
+        assert!(matches!(Processes::new(&[], Ranks::All), Processes::Script));
+    }
+}

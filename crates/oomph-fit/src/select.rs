@@ -1,0 +1,203 @@
+//! Which plans are worth a run, which of them is chosen, and how long it is run.
+
+use oomph_plan::search::{Base, Found};
+use oomph_plan::{Lever, sharding};
+
+use crate::attempts::{Ended, Request};
+use crate::fitter::{Fitter, listed};
+use crate::goal::Goal;
+use crate::verify::predicted;
+use oomph_plan::result::PlanResult;
+
+/// The most runs of plans; a search that has not succeeded by then will not.
+const MOST_VERIFICATIONS: u32 = 12;
+/// After this many plans that ran out of memory, try the one of least memory to see whether any can fit.
+pub(crate) const MOST_MISSES: u32 = 4;
+/// Steps for which the chosen plan runs. In the first ones the allocator may reserve a few percent less than
+/// later, when it has split its segments differently. After this many it hardly changes.
+pub(crate) const LONGER: u32 = 16;
+/// The most plans to run for that long before accepting one.
+const MOST_LONGER: usize = 4;
+
+impl Fitter<'_> {
+    /// The plans to show, and which of them is chosen.
+    pub(crate) fn plans(
+        &mut self,
+        bases: &[Base],
+    ) -> anyhow::Result<(Vec<PlanResult>, Option<usize>)> {
+        let mut verified: Vec<PlanResult> = Vec::new();
+        let mut found = self.search(bases);
+        let trains = bases.first().is_some_and(|base| base.model.trains);
+        let mut longer: Vec<Vec<Lever>> = Vec::new();
+        let choice = loop {
+            found = self.verify_best(bases, &mut verified, found)?;
+            let choice = self.wanted.goal.choose(&verified).cloned();
+            // Scripts that ended earlier have no more steps, and several ranks take too long.
+            let Some(plan) = choice.as_ref().filter(|plan| {
+                trains
+                    && plan.steps < LONGER
+                    && plan.steps >= self.wanted.steps
+                    && sharding::gpus(&plan.levers).is_none()
+                    && !longer.contains(&plan.levers)
+                    && longer.len() < MOST_LONGER
+            }) else {
+                break choice;
+            };
+            longer.push(plan.levers.clone());
+            let held = self.run_longer(plan)?;
+            verified.retain(|other| other.levers != plan.levers);
+            match held {
+                Some(plan) => verified.push(plan),
+                None => self.options.failed.push(plan.levers.clone()),
+            }
+            found = self.search(bases);
+        };
+        Ok(shown(verified, choice.as_ref(), &found))
+    }
+
+    /// Verifies the best plans found, for each goal.
+    fn verify_best(
+        &mut self,
+        bases: &[Base],
+        verified: &mut Vec<PlanResult>,
+        mut found: Found,
+    ) -> anyhow::Result<Found> {
+        // Plans that keep results first: their measurements improve the other predictions.
+        let mut goals = vec![Goal::SameResults, Goal::Fastest];
+        if !goals.contains(&self.wanted.goal) {
+            goals.push(self.wanted.goal);
+        }
+        let mut misses = 0;
+        'goals: for goal in goals {
+            loop {
+                let best = found
+                    .plans
+                    .iter()
+                    .filter(|plan| plan.results <= goal.results())
+                    .min_by(|a, b| {
+                        goal.of(a.cost(), a.used)
+                            .total_cmp(&goal.of(b.cost(), b.used))
+                    })
+                    .cloned();
+                let Some(best) = best else { break };
+                if goal.of(best.cost(), best.used) > goal.worth(goal.least(verified))
+                    || self.verifications >= MOST_VERIFICATIONS
+                {
+                    break;
+                }
+                let left_out = self.rejected.len();
+                self.attempt(&best, verified)?;
+                found = self.search(bases);
+                if !verified.is_empty() || self.rejected.len() > left_out {
+                    continue;
+                }
+                misses += 1;
+                if misses == MOST_MISSES {
+                    self.attempt_least(&found, verified)?;
+                    found = self.search(bases);
+                    if verified.is_empty() {
+                        break 'goals;
+                    }
+                }
+            }
+        }
+        // Corrections from measured plans may wrongly rule out similar ones, so try the plan of least
+        // memory on this GPU before giving up.
+        if verified.is_empty() {
+            self.attempt_least(&found, verified)?;
+            found = self.search(bases);
+        }
+        Ok(found)
+    }
+
+    /// Verifies the plan of least memory, unless that is the job as it is or was tried before.
+    fn attempt_least(
+        &mut self,
+        found: &Found,
+        verified: &mut Vec<PlanResult>,
+    ) -> anyhow::Result<()> {
+        match &found.least {
+            Some(least)
+                if !least.levers.is_empty() && !self.options.failed.contains(&least.levers) =>
+            {
+                self.attempt(least, verified)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs a verified plan for more steps. `None` if it runs out of memory.
+    fn run_longer(&mut self, plan: &PlanResult) -> anyhow::Result<Option<PlanResult>> {
+        let tried = self.tried.iter().find(|tried| tried.levers == plan.levers);
+        let Some(tried) = tried.cloned() else {
+            return Ok(Some(plan.clone()));
+        };
+        let name = format!("plan-{}-longer", self.verifications);
+        let purpose = format!("running for {LONGER} steps: {}", listed(&plan.levers, ", "));
+        let ended = self.run(&Request {
+            limit: Some(self.options.budget),
+            steps: LONGER,
+            ..self.request(name, purpose, &plan.levers)
+        })?;
+        let (held, used) = match ended {
+            Ended::Through(run) => {
+                let measured = self.measured(&tried, &run, true);
+                let used = measured.peak.used_bytes;
+                let held = (used <= self.options.budget).then_some(measured);
+                (held, Some(used))
+            }
+            Ended::OutOfMemory(_) => (None, Some(self.options.budget + 1)),
+            // It took too long, or the script has no more steps.
+            Ended::Refused { .. } | Ended::Failed { .. } => {
+                let mut plan = plan.clone();
+                plan.notes
+                    .push(format!("its memory was measured for {} steps", plan.steps));
+                (Some(plan), None)
+            }
+        };
+        if let Some(used) = used {
+            let time = held
+                .as_ref()
+                .map_or(plan.time_ratio, |held| held.time_ratio);
+            let more = |now: f64, before: f64| if before > 0.0 { now / before } else { 1.0 };
+            self.options.correct(
+                &plan.levers,
+                more(used as f64, plan.peak.used_bytes as f64),
+                more(time, plan.time_ratio),
+            );
+        }
+        Ok(held)
+    }
+}
+
+/// The verified plans and those that were `found` beside them, the fastest first, and the place of
+/// the `choice`. What another plan beats in everything is no choice.
+fn shown(
+    mut verified: Vec<PlanResult>,
+    choice: Option<&PlanResult>,
+    found: &Found,
+) -> (Vec<PlanResult>, Option<usize>) {
+    verified.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
+    let beaten = |plan: &PlanResult, by: &PlanResult| {
+        by.levers != plan.levers
+            && by.time_ratio <= plan.time_ratio
+            && by.same_results <= plan.same_results
+            && by.peak.used_bytes <= plan.peak.used_bytes
+    };
+    let is_choice = |plan: &PlanResult| choice.is_some_and(|choice| choice.levers == plan.levers);
+    let mut plans = verified.clone();
+    plans.retain(|plan| is_choice(plan) || !verified.iter().any(|by| beaten(plan, by)));
+    if !plans.is_empty() {
+        for other in found.plans.iter().map(predicted) {
+            let is_shown = plans.iter().any(|plan| plan.levers == other.levers);
+            if !is_shown && !plans.iter().any(|by| beaten(&other, by)) {
+                plans.push(other);
+            }
+        }
+    }
+    plans.sort_by(|a, b| a.time_ratio.total_cmp(&b.time_ratio));
+    let chosen = plans
+        .iter()
+        .position(|plan| plan.verified && is_choice(plan));
+    (plans, chosen)
+}

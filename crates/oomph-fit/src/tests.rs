@@ -1,0 +1,414 @@
+//! The search's decisions, with attempts that are played: `fixtures/plan/tiny_gpt` stands for every run,
+//! and each test says how those end that it is about.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use oomph_allocator::Config;
+use oomph_job::{RunDirectory, RunFile};
+use oomph_plan::{Lever, Results, sharding};
+use oomph_run::record::LeverReport;
+use oomph_run::summary::summarize;
+
+use crate::select::{LONGER, MOST_MISSES};
+use crate::{Attempts, Ended, Ending, Found, Goal, Measurement, Ranks, Request, Wanted, fit};
+use oomph_plan::result::Outcome;
+
+const LEVERS: [&str; 5] = [
+    "checkpoint",
+    "offload_activations",
+    "optimizer_on_cpu",
+    "set_to_none",
+    "shard",
+];
+
+static PLAIN: LazyLock<Measurement> = LazyLock::new(|| {
+    let place = RunDirectory::at(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt"),
+    );
+    let record = place.record().unwrap().unwrap();
+    let trace = place.trace().unwrap().unwrap();
+    Measurement {
+        summary: summarize(&record, Some(&trace), None),
+        record,
+        trace: Some(trace),
+        directory: place,
+        ranks: Vec::new(),
+        rehearsed: false,
+    }
+});
+
+/// A request as it was made.
+#[derive(Debug, Clone, PartialEq)]
+struct Made {
+    name: String,
+    levers: Vec<Lever>,
+    limit: Option<u64>,
+    steps: u32,
+    gpus: u32,
+    ranks: Ranks,
+}
+
+impl Made {
+    fn has(&self, lever: &str) -> bool {
+        self.levers.iter().any(|other| other.name() == lever)
+    }
+}
+
+/// Attempts as a test plays them; where it has nothing to say, they go through as asked.
+struct Played<F> {
+    made: Vec<Made>,
+    ending: F,
+}
+
+impl<F: FnMut(&Made) -> Option<Ended>> Attempts for Played<F> {
+    fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
+        let made = Made {
+            name: request.name.clone(),
+            levers: request.levers.to_vec(),
+            limit: request.limit,
+            steps: request.steps,
+            gpus: request.gpus,
+            ranks: request.ranks,
+        };
+        let ended = (self.ending)(&made);
+        self.made.push(made.clone());
+        Ok(ended.unwrap_or_else(|| through(&made, made.limit.map(|limit| limit / 10 * 9))))
+    }
+}
+
+/// The run goes through and uses so many bytes; as many as the recorded one if that is not said.
+fn through(made: &Made, used: Option<u64>) -> Ended {
+    let mut run = PLAIN.clone();
+    run.record.steps = made.steps;
+    run.record.levers = made
+        .levers
+        .iter()
+        .map(|lever| LeverReport {
+            name: lever.name().to_owned(),
+            applied: 1,
+            note: None,
+            left: Vec::new(),
+        })
+        .collect();
+    if let Some(used) = used {
+        run.summary.peak.used_bytes = used;
+    }
+    Ended::Through(Box::new(run))
+}
+
+fn out_of_memory() -> Ended {
+    Ended::OutOfMemory(Box::new(PLAIN.clone()))
+}
+
+fn failed(why: &str) -> Ended {
+    Ended::Failed {
+        lever: None,
+        why: why.to_owned(),
+        log: PathBuf::from(RunFile::Log.name()),
+    }
+}
+
+/// Three quarters of what the job needs.
+fn budget() -> u64 {
+    PLAIN.used_bytes() / 4 * 3
+}
+
+fn wanted() -> Wanted {
+    Wanted {
+        script: vec!["train.py".to_owned()],
+        gpu: oomph_gpus::parse_spec("rtx-3060").unwrap(),
+        total_bytes: budget(),
+        margin_bytes: 0,
+        steps: 3,
+        goal: Goal::SameResults,
+        keep_results: true,
+        // Few levers make a short search.
+        allow: Some(LEVERS.map(str::to_owned).into()),
+        forbid: Vec::new(),
+        inference: false,
+        compile: false,
+        sizes: Vec::new(),
+        allocator: Config::default(),
+    }
+}
+
+/// What a search finds where attempts end as `ending` says, and the attempts that it made.
+fn search(wanted: Wanted, ending: impl FnMut(&Made) -> Option<Ended>) -> (Ending, Vec<Made>) {
+    let mut played = Played {
+        made: Vec::new(),
+        ending,
+    };
+    (fit(&mut played, wanted).unwrap(), played.made)
+}
+
+/// The same where the script runs.
+fn found(wanted: Wanted, ending: impl FnMut(&Made) -> Option<Ended>) -> (Found, Vec<Made>) {
+    match search(wanted, ending) {
+        (Ending::Found(found), made) => (*found, made),
+        (Ending::ScriptFailed { why, .. }, _) => panic!("{why}"),
+    }
+}
+
+fn chosen(found: &Found) -> &oomph_plan::result::PlanResult {
+    &found.fit.plans[found.fit.chosen.unwrap()]
+}
+
+/// Runs of plans at the capacity, those for more steps apart.
+fn verifications(made: &[Made]) -> Vec<&Made> {
+    made.iter()
+        .filter(|made| made.limit.is_some() && !made.name.ends_with("-longer"))
+        .collect()
+}
+
+#[test]
+fn a_job_that_fits_is_run_once() {
+    let wanted = Wanted {
+        total_bytes: PLAIN.used_bytes(),
+        ..wanted()
+    };
+    let (found, made) = found(wanted, |_| None);
+    assert_eq!(found.fit.outcome, Outcome::AlreadyFits);
+    assert_eq!(made.len(), 1);
+    assert_eq!(found.fit.runs, 1);
+    assert!(found.plan_file(oomph_plan::PlanJob::default()).is_none());
+}
+
+#[test]
+fn a_plan_is_verified_and_then_run_longer() {
+    let (found, made) = found(wanted(), |_| None);
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    let chosen = chosen(&found);
+    assert!(chosen.verified && chosen.same_results <= Results::Rounding);
+    assert_eq!(chosen.steps, LONGER);
+    let last = made.last().unwrap();
+    assert_eq!(last.levers, chosen.levers);
+    assert_eq!((last.steps, last.limit), (LONGER, Some(budget())));
+    let file = found.plan_file(oomph_plan::PlanJob::default()).unwrap();
+    assert_eq!(file.levers, chosen.levers);
+    assert!(file.planned.unwrap().verified);
+}
+
+#[test]
+fn a_plan_that_runs_out_of_memory_later_is_given_up() {
+    let mut first = None;
+    let (found, made) = found(wanted(), |made| {
+        if !made.name.ends_with("-longer") {
+            return None;
+        }
+        let first = first.get_or_insert_with(|| made.levers.clone());
+        (*first == made.levers).then(out_of_memory)
+    });
+    assert_ne!(chosen(&found).levers, first.unwrap());
+    assert_eq!(chosen(&found).steps, LONGER);
+    let longer = made.iter().filter(|made| made.steps == LONGER);
+    assert!(longer.count() >= 2);
+}
+
+#[test]
+fn a_script_with_nothing_more_to_do_keeps_its_plan() {
+    let (found, made) = found(wanted(), |made| {
+        (made.steps == LONGER).then(|| failed("it ended without a record"))
+    });
+    let chosen = chosen(&found);
+    assert_eq!(chosen.steps, 3);
+    assert!(
+        chosen.notes.iter().any(|note| note.contains("for 3 steps")),
+        "{:?}",
+        chosen.notes
+    );
+    assert_eq!(made.iter().filter(|made| made.steps == LONGER).count(), 1);
+}
+
+/// The lever that the first verified plan of an undisturbed search ends with.
+fn last_lever() -> String {
+    let (_, made) = found(wanted(), |_| None);
+    let lever = verifications(&made)[0].levers.last().unwrap();
+    lever.name().to_owned()
+}
+
+/// A run that a lever ended.
+fn refusal(lever: &str, why: &str) -> Ended {
+    Ended::Refused {
+        lever: Some(lever.to_owned()),
+        why: why.to_owned(),
+    }
+}
+
+/// Two levers of one plan, and the one's reason has the other's name in it.
+#[test]
+fn the_lever_that_refuses_is_left_out_and_not_one_that_it_speaks_of() {
+    let why = "the lever recompute cannot be applied to this script: Net.0 changes its buffers. Leave it out of the plan, or checkpoint it";
+    let both = Wanted {
+        total_bytes: PLAIN.used_bytes() / 10 * 3,
+        goal: Goal::LeastMemory,
+        allow: Some(["checkpoint", "recompute"].map(str::to_owned).into()),
+        ..wanted()
+    };
+    let together = |made: &Made| made.has("recompute") && made.has("checkpoint");
+    let (found, made) = found(both, |made| {
+        together(made).then(|| refusal("recompute", why))
+    });
+    let first = made.iter().position(together).unwrap();
+    let later = &made[first + 1..];
+    assert!(later.iter().all(|made| !made.has("recompute")));
+    assert!(later.iter().any(|made| made.has("checkpoint")));
+    let rejected: Vec<&str> = found.fit.rejected.iter().map(|row| &*row.lever).collect();
+    assert!(rejected.contains(&"recompute") && !rejected.contains(&"checkpoint"));
+}
+
+#[test]
+fn a_refused_lever_is_left_out() {
+    let refused = last_lever();
+    let why = format!("the lever {refused} cannot be applied: no module of that name");
+    let (found, made) = found(wanted(), |made| {
+        (made.limit.is_some() && made.has(&refused)).then(|| refusal(&refused, &why))
+    });
+    let verified = verifications(&made);
+    assert!(verified[0].has(&refused));
+    assert!(verified[1..].iter().all(|made| !made.has(&refused)));
+    let rejected = found.fit.rejected.iter().find(|row| row.lever == refused);
+    assert_eq!(rejected.unwrap().why, why);
+}
+
+#[test]
+fn a_lever_without_effect_is_left_out() {
+    let idle = last_lever();
+    let (found, made) = found(wanted(), |made| {
+        let Ended::Through(mut run) = through(made, Some(budget() / 2)) else {
+            unreachable!("it goes through");
+        };
+        let plain = made.levers.is_empty();
+        let levers = &mut run.record.levers;
+        let report = levers.iter_mut().find(|report| report.name == idle)?;
+        report.applied = 0;
+        (!plain).then_some(Ended::Through(run))
+    });
+    let with = made.iter().filter(|made| made.has(&idle)).count();
+    assert_eq!(with, 1, "{made:?}");
+    let rejected = found.fit.rejected.iter().find(|row| row.lever == idle);
+    assert!(rejected.unwrap().why.contains("no effect"));
+}
+
+#[test]
+fn a_lever_that_no_plan_has_worked_with_is_blamed_for_a_failure() {
+    let broken = last_lever();
+    let (found, made) = found(wanted(), |made| {
+        (made.limit.is_some() && made.has(&broken)).then(|| failed("RuntimeError: boom"))
+    });
+    let with = verifications(&made);
+    assert_eq!(with.iter().filter(|made| made.has(&broken)).count(), 1);
+    let rejected = found.fit.rejected.iter().find(|row| row.lever == broken);
+    let expected = "the script failed with it: RuntimeError: boom";
+    assert_eq!(rejected.unwrap().why, expected);
+}
+
+#[test]
+fn a_plan_that_runs_out_of_memory_is_measured_and_not_made_again() {
+    let mut missed = None;
+    let (found, made) = found(wanted(), |made| {
+        if made.name == "plan-1" {
+            missed = Some(made.levers.clone());
+            return Some(out_of_memory());
+        }
+        (made.name == "plan-1-unlimited").then(|| through(made, Some(budget() * 2)))
+    });
+    let missed = missed.unwrap();
+    let with: Vec<&str> = made
+        .iter()
+        .filter(|made| made.levers == missed)
+        .map(|made| made.name.as_str())
+        .collect();
+    assert_eq!(with, ["plan-1", "plan-1-unlimited"]);
+    // The lesson: plans with the same levers are seen to need more than they were first predicted to.
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert_ne!(chosen(&found).levers, missed);
+    let names = |levers: &[Lever]| levers.iter().map(Lever::name).collect::<Vec<_>>();
+    let next = verifications(&made)[1];
+    assert_ne!(
+        names(&next.levers),
+        names(&missed),
+        "twice as much is no small miss"
+    );
+}
+
+#[test]
+fn where_nothing_holds_a_few_misses_end_the_search() {
+    let (found, made) = found(wanted(), |made| {
+        if made.limit.is_some() {
+            return Some(out_of_memory());
+        }
+        (!made.levers.is_empty()).then(|| through(made, Some(budget() / 10 * 11)))
+    });
+    assert_eq!(found.fit.outcome, Outcome::NothingFits);
+    assert!(found.fit.plans.is_empty() && found.fit.chosen.is_none());
+    // After the misses the plan of least memory is tried, and the one that is it by then.
+    let tried = verifications(&made).len() as u32;
+    assert!((1..=MOST_MISSES + 2).contains(&tried), "{tried}");
+    let least = found.fit.least.as_ref().unwrap();
+    assert!(least.verified);
+    assert_eq!(least.peak.used_bytes, budget() / 10 * 11);
+    assert!(!found.fit.gpus.is_empty());
+}
+
+#[test]
+fn a_script_that_fails_ends_the_search() {
+    let (ending, made) = search(wanted(), |_| Some(failed("NameError: x")));
+    let Ending::ScriptFailed { why, is_rank, .. } = ending else {
+        panic!("it was found to fit");
+    };
+    assert_eq!((why.as_str(), is_rank), ("NameError: x", false));
+    assert_eq!(made.len(), 1);
+}
+
+#[test]
+fn a_script_that_uses_several_gpus_by_itself_is_not_shared() {
+    let wanted = Wanted {
+        gpu: oomph_gpus::parse_spec("rtx-3060:2").unwrap(),
+        ..wanted()
+    };
+    let (found, made) = found(wanted, |made| {
+        (made.gpus == 1).then(|| failed("RuntimeError: invalid device ordinal"))
+    });
+    let plain: Vec<(u32, &[Lever])> = made
+        .iter()
+        .filter(|made| made.name == "plain")
+        .map(|made| (made.gpus, &made.levers[..]))
+        .collect();
+    let one = [sharding::data_parallel(1)];
+    assert_eq!(plain, [(1, &[][..]), (1, &one[..]), (2, &[][..])]);
+    assert!(found.fit.rejected.iter().any(|row| row.lever == "shard"));
+    assert!(
+        made.iter()
+            .all(|made| made.name == "plain" || !made.has("shard"))
+    );
+}
+
+#[test]
+fn a_rank_without_its_launcher_is_recognised() {
+    let wanted = Wanted {
+        gpu: oomph_gpus::parse_spec("rtx-3060:2").unwrap(),
+        ..wanted()
+    };
+    let why = "ValueError: environment variable RANK expected, but not set";
+    let (ending, made) = search(wanted, |_| Some(failed(why)));
+    assert!(matches!(ending, Ending::ScriptFailed { is_rank: true, .. }));
+    assert_eq!(made.len(), 1);
+}
+
+#[test]
+fn ways_to_share_are_tried_as_one_rank_and_verified_by_all() {
+    let wanted = Wanted {
+        gpu: oomph_gpus::parse_spec("rtx-3060:2").unwrap(),
+        ..wanted()
+    };
+    let (found, made) = found(wanted, |_| None);
+    let of = |limited: bool| {
+        let made = made.iter().filter(move |made| made.has("shard"));
+        made.filter(move |made| made.limit.is_some() == limited)
+    };
+    assert!(of(false).all(|made| made.ranks == Ranks::First));
+    assert!(of(true).count() > 0 && of(true).all(|made| made.ranks == Ranks::All));
+    assert_eq!(sharding::gpus(&chosen(&found).levers), Some(2));
+    assert!(found.fit.smallest.is_some());
+}

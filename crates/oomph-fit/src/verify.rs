@@ -1,0 +1,215 @@
+//! A run of a plan at the capacity less the margin, and what it teaches.
+
+use oomph_bytes::format_gib;
+use oomph_plan::search;
+use oomph_run::summary::Peak;
+
+use crate::attempts::{Ended, Measurement, Request};
+use crate::fitter::{Fitter, listed};
+use oomph_plan::result::PlanResult;
+
+/// From this many cache flushes per step on, the note says so.
+const OFTEN: f64 = 0.5;
+
+impl Fitter<'_> {
+    /// Verifies a plan: it ends up in `verified`, or is not tried again.
+    pub(crate) fn attempt(
+        &mut self,
+        plan: &search::Plan,
+        verified: &mut Vec<PlanResult>,
+    ) -> anyhow::Result<()> {
+        match self.verify(plan, true)? {
+            Some(plan) => verified.push(plan),
+            None => self.options.failed.push(plan.levers.clone()),
+        }
+        Ok(())
+    }
+
+    /// Runs a plan, at the capacity minus the margin if `limited`. `None` if it does not fit; the
+    /// run's measurements are kept.
+    pub(crate) fn verify(
+        &mut self,
+        plan: &search::Plan,
+        limited: bool,
+    ) -> anyhow::Result<Option<PlanResult>> {
+        self.verifications += 1;
+        let name = format!("plan-{}", self.verifications);
+        let purpose = format!("verifying: {}", listed(&plan.levers, ", "));
+        let ended = self.run(&Request {
+            limit: limited.then_some(self.options.budget),
+            ..self.request(name.clone(), purpose, &plan.levers)
+        })?;
+        let run = match ended {
+            Ended::Through(run) => run,
+            Ended::OutOfMemory(_) => {
+                self.measure_miss(plan, &name)?;
+                return Ok(None);
+            }
+            Ended::Refused {
+                lever: Some(lever),
+                why,
+            } => {
+                self.reject(&lever, &why);
+                return Ok(None);
+            }
+            Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
+                self.reject_failed(plan, lever, &why);
+                return Ok(None);
+            }
+        };
+        if let Some((lever, why)) = run.idle_lever() {
+            self.reject(&lever, &why);
+            return Ok(None);
+        }
+        let time_ratio = self.time_ratio(&run, plan);
+        self.options.learn(plan, run.used_bytes(), time_ratio);
+        if run.used_bytes() > self.options.budget && limited {
+            return Ok(None);
+        }
+        self.tried.push(plan.clone());
+        Ok(Some(self.measured(plan, &run, limited)))
+    }
+
+    /// Runs a plan that ran out of memory without a limit, and learns what it needs.
+    fn measure_miss(&mut self, plan: &search::Plan, name: &str) -> anyhow::Result<()> {
+        let ended = self.run(&self.request(
+            format!("{name}-unlimited"),
+            "it ran out of memory: measuring what it needs",
+            &plan.levers,
+        ))?;
+        match ended {
+            // A plan may fail for lack of one large piece even if its peak would fit.
+            Ended::Through(run) => {
+                let used = run.used_bytes().max(self.options.budget + 1);
+                let time = self.time_ratio(&run, plan);
+                self.options.learn(plan, used, time);
+                if used == run.used_bytes() {
+                    let missed = self.measured(plan, &run, true);
+                    self.missed.push((missed, std::mem::take(&mut self.held)));
+                }
+            }
+            Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
+                self.reject_failed(plan, lever, &why);
+            }
+            Ended::OutOfMemory(_) => self.note(
+                &listed(&plan.levers, " + "),
+                "the script itself raised an out-of-memory error, although memory was unlimited",
+            ),
+        }
+        Ok(())
+    }
+
+    /// The time of a run's step relative to the plain job's.
+    fn time_ratio(&self, run: &Measurement, plan: &search::Plan) -> Option<f64> {
+        let time = run.step_time(&self.options.pace, plan.host)? + plan.waits;
+        (self.plain_time > 0.0).then(|| time / self.plain_time)
+    }
+
+    /// A plan with the measurements of its run.
+    pub(crate) fn measured(
+        &mut self,
+        plan: &search::Plan,
+        run: &Measurement,
+        limited: bool,
+    ) -> PlanResult {
+        for lever in &run.record.levers {
+            let left = lever
+                .left
+                .iter()
+                .map(|module| (lever.name.clone(), module.clone()));
+            self.left_alone.extend(left);
+        }
+        self.held = run
+            .summary
+            .by_category
+            .iter()
+            .map(|(name, held)| ((*name).to_owned(), *held))
+            .collect();
+        let mut measured = predicted(plan);
+        measured.peak = run.summary.peak;
+        measured.verified = limited;
+        measured.steps = run.record.steps;
+        if let Some(ratio) = self.time_ratio(run, plan) {
+            measured.time_ratio = ratio;
+        }
+        if run.retries_a_step() >= OFTEN {
+            measured.notes.push(
+                "it fits so tightly that the allocator empties its cache in most steps, which takes time; a smaller batch or a larger --margin avoids this".to_owned(),
+            );
+        }
+        measured.notes.extend(ranks_note(run));
+        measured
+            .notes
+            .extend(run.record.levers.iter().filter_map(|lever| {
+                let note = lever.note.as_ref()?;
+                Some(format!("{}: {note}", lever.name))
+            }));
+        measured
+    }
+
+    /// The script fails under a plan: the `blamed` lever is left out, else the one that no plan has
+    /// worked with; where there is no such lever, this plan alone.
+    fn reject_failed(&mut self, plan: &search::Plan, blamed: Option<String>, why: &str) {
+        let proved: Vec<&str> = self
+            .options
+            .lessons
+            .iter()
+            .flat_map(|lesson| lesson.levers.iter().copied())
+            .collect();
+        let suspect = plan
+            .levers
+            .iter()
+            .rev()
+            // The way to share the job already ran by itself.
+            .find(|lever| lever.sharing().is_none() && !proved.contains(&lever.name()))
+            .map(|lever| lever.name().to_owned());
+        let why = format!("the script failed with it: {why}");
+        if let Some(name) = blamed.or(suspect) {
+            self.reject(&name, &why);
+        } else {
+            self.note(&listed(&plan.levers, " + "), &why);
+        }
+    }
+}
+
+/// The outcome of the ranks of a run, and which ranks ran.
+fn ranks_note(run: &Measurement) -> Option<String> {
+    let least = run.ranks.iter().map(|rank| rank.1).min()?;
+    let most = run.ranks.iter().map(|rank| rank.1).max()?;
+    let peaks = if least == most {
+        format_gib(most)
+    } else {
+        format!("{} to {}", format_gib(least), format_gib(most))
+    };
+    Some(if run.rehearsed {
+        let names: Vec<String> = run.ranks.iter().map(|rank| rank.0.to_string()).collect();
+        format!(
+            "only ranks {} ran and used {peaks}; the others are assumed to be like them",
+            names.join(", ")
+        )
+    } else {
+        format!("all {} ranks ran and used {peaks}", run.ranks.len())
+    })
+}
+
+/// A plan that no run has confirmed.
+pub(crate) fn predicted(plan: &search::Plan) -> PlanResult {
+    let peak = Peak {
+        allocated_bytes: plan.allocated,
+        reserved_bytes: plan.reserved,
+        used_bytes: plan.used,
+        lower_bound: false,
+    };
+    PlanResult {
+        levers: plan.levers.clone(),
+        what: listed(&plan.levers, " + "),
+        peak,
+        predicted: peak,
+        time_ratio: plan.time_ratio,
+        predicted_time_ratio: plan.time_ratio,
+        same_results: plan.results,
+        verified: false,
+        steps: 0,
+        notes: plan.assumptions.clone(),
+    }
+}

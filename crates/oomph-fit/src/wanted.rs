@@ -1,0 +1,48 @@
+//! What is wanted of a search.
+
+use oomph_allocator::Config;
+use oomph_gpus::GpuSpec;
+
+use crate::goal::Goal;
+
+/// What is wanted of a search.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The script and its arguments.
+    pub script: Vec<String>,
+    /// The GPU, and how many of it.
+    pub gpu: GpuSpec,
+    /// Its memory in bytes.
+    pub total_bytes: u64,
+    /// Bytes of it to leave free.
+    pub margin_bytes: u64,
+    /// Optimizer steps of each run, or passes of a job that infers.
+    pub steps: u32,
+    /// Which of the plans that fit to choose.
+    pub goal: Goal,
+    /// Only levers that keep results, exactly or to rounding.
+    pub keep_results: bool,
+    /// Names of the only levers that may be used; `None` for all.
+    pub allow: Option<Vec<String>>,
+    /// Names of levers that may not be used.
+    pub forbid: Vec<String>,
+    /// Whether to treat the script as inference.
+    pub inference: bool,
+    /// For a job that infers: also with compiled models.
+    pub compile: bool,
+    /// Sizes of which the largest is asked for.
+    pub sizes: Vec<Size>,
+    /// The allocator as the job has it.
+    pub allocator: Config,
+}
+
+/// Something that the script could have more of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// Samples in a batch.
+    Batch,
+    /// Length of sequences.
+    Length,
+    /// Rows of images.
+    Resolution,
+}

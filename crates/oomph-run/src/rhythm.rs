@@ -1,0 +1,234 @@
+//! Whether a run saw the job's rhythm, and what grows from step to step.
+//!
+//! A run that ended after the steps that were asked for speaks for the job only if its steps had become
+//! alike, and only as long as nothing is left behind by each of them.
+
+use std::collections::HashMap;
+
+use oomph_trace::{Action, Phase, StackId, StringId, Trace};
+use serde::Serialize;
+
+use crate::record::Record;
+
+/// Steps may differ in so large a part of their allocations and still be alike: libraries take work
+/// spaces when they are first used, and data decides a few.
+const DIFFERENT: f64 = 0.05;
+/// Peaks of alike steps that differ by more are said to vary.
+const VARIED: f64 = 0.005;
+/// Steps that must end before anything is said of growth: the first two make gradients and state.
+const GROWTH_STEPS: usize = 5;
+/// The newest steps that are compared for growth.
+const GROWTH_WINDOW: usize = 8;
+/// The least growth a step that is said, as a part of the GPU's memory.
+const GROWTH_PART: f64 = 0.001;
+
+/// PyTorch's allocator rounds every request up to this.
+const ROUNDING: u64 = 512;
+
+/// What a run's steps have in common.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Rhythm {
+    /// Whether two steps in a row did the same.
+    pub alike: bool,
+    /// The lowest and the highest peak of the alike steps, if they vary.
+    pub peaks: Option<(u64, u64)>,
+    /// What each step leaves behind.
+    pub growth: Option<Growth>,
+}
+
+/// Memory that each step leaves behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Growth {
+    /// How much a step.
+    pub bytes_per_step: u64,
+    /// The user's line that allocates most of it, `file:line`, where known.
+    pub place: Option<String>,
+    /// The step, counted from 1, in which memory runs out if it goes on like this.
+    pub full_at_step: u64,
+}
+
+/// What a step allocates: by phase, module and operator, how often.
+type Work = HashMap<(Phase, StringId, StringId), u32>;
+
+#[derive(Debug, Default)]
+struct Step {
+    work: Work,
+    allocations: u32,
+    peak: u64,
+    live_at_end: u64,
+    /// Bytes alive at the end by the stack that allocated them; for the newest steps only.
+    live_by_stack: HashMap<StackId, u64>,
+}
+
+/// Compares the steps that were completed on `device`.
+pub fn rhythm(trace: &Trace, record: &Record, device: u32) -> Rhythm {
+    let steps = completed(trace, record, device);
+    let pair = steps
+        .windows(2)
+        .rev()
+        .find(|pair| matches!(pair, [before, after] if alike(before, after)));
+    let last = pair.and_then(<[Step]>::last);
+    let peaks = last.and_then(|last| {
+        let like = steps.iter().filter(|step| alike(step, last));
+        let (low, high) = like.fold((u64::MAX, 0), |(low, high), step| {
+            (low.min(step.peak), high.max(step.peak))
+        });
+        (low < high && (high - low) as f64 > high as f64 * VARIED).then_some((low, high))
+    });
+    Rhythm {
+        alike: last.is_some(),
+        peaks,
+        growth: growth(trace, record, device, &steps),
+    }
+}
+
+/// Whether two steps did the same, whatever the sizes.
+fn alike(before: &Step, after: &Step) -> bool {
+    let count = |step: &Step, key| step.work.get(key).copied().unwrap_or(0);
+    let mut different: u32 = after
+        .work
+        .iter()
+        .map(|(key, &number)| number.abs_diff(count(before, key)))
+        .sum();
+    different += before
+        .work
+        .iter()
+        .filter(|(key, _)| !after.work.contains_key(key))
+        .map(|(_, &number)| number)
+        .sum::<u32>();
+    f64::from(different) <= f64::from(before.allocations.max(after.allocations)) * DIFFERENT
+}
+
+/// The completed steps of a job that trains, or its passes, in their order.
+fn completed(trace: &Trace, record: &Record, device: u32) -> Vec<Step> {
+    let trains = record.steps > 0;
+    let count = if trains {
+        record.steps
+    } else {
+        record.inferences
+    } as usize;
+    let ends: Vec<i64> = record
+        .boundaries
+        .iter()
+        .filter(|(_, what, _)| what == "inference")
+        .map(|(time, _, _)| *time)
+        .collect();
+    let labels = trace.labels.clone().unwrap_or_default();
+    let mut steps: Vec<Step> = Vec::with_capacity(count.min(ends.len().max(count)));
+    let mut current = Step::default();
+    let mut open: HashMap<u64, (StackId, u64)> = HashMap::new();
+    let mut live = 0_u64;
+    let mut by_stack: HashMap<StackId, u64> = HashMap::new();
+    for row in trace.rows_of(device) {
+        let label = labels.get(row);
+        let action = trace.events.action(row);
+        // Steps count from 1; before the first is the first's, which is never compared alone.
+        let at = if trains {
+            if action == Action::Alloc {
+                (label.step as usize).saturating_sub(1)
+            } else {
+                steps.len()
+            }
+        } else {
+            let time = trace.events.time(row).0;
+            ends.partition_point(|end| *end < time)
+        };
+        while steps.len() < at.min(count) {
+            let mut done = std::mem::take(&mut current);
+            done.live_at_end = live;
+            if steps.len() + GROWTH_WINDOW >= count {
+                done.live_by_stack.clone_from(&by_stack);
+            }
+            current.peak = live;
+            steps.push(done);
+        }
+        match action {
+            Action::Alloc => {
+                let bytes = trace.events.size(row).0.max(1).div_ceil(ROUNDING) * ROUNDING;
+                let stack = trace.events.stack(row);
+                open.insert(trace.events.addr(row).0, (stack, bytes));
+                *by_stack.entry(stack).or_default() += bytes;
+                live += bytes;
+                current.peak = current.peak.max(live);
+                if matches!(
+                    label.phase,
+                    Phase::Forward | Phase::Backward | Phase::Inference
+                ) {
+                    *current
+                        .work
+                        .entry((label.phase, label.module, label.op))
+                        .or_default() += 1;
+                    current.allocations += 1;
+                }
+            }
+            Action::FreeRequested => {
+                if let Some((stack, bytes)) = open.remove(&trace.events.addr(row).0) {
+                    live -= bytes;
+                    if let Some(held) = by_stack.get_mut(&stack) {
+                        *held -= bytes;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if steps.len() < count {
+        current.live_at_end = live;
+        current.live_by_stack = by_stack;
+        steps.push(current);
+    }
+    steps
+}
+
+/// Growth that every one of the newest steps shows.
+fn growth(trace: &Trace, record: &Record, device: u32, steps: &[Step]) -> Option<Growth> {
+    if steps.len() < GROWTH_STEPS {
+        return None;
+    }
+    let device = record.devices.iter().find(|other| other.index == device)?;
+    let least = device.total_bytes as f64 * GROWTH_PART;
+    // The first two steps make gradients and the optimizer's state.
+    let newest = &steps[(steps.len().saturating_sub(GROWTH_WINDOW)).max(2) - 1..];
+    let mut gains = differences(newest.iter().map(|step| step.live_at_end))?;
+    if gains.iter().any(|&gain| (gain as f64) < least) {
+        return None;
+    }
+    gains.sort_unstable();
+    let bytes_per_step = *gains.get(gains.len() / 2)?;
+    let mut places: HashMap<Option<String>, u64> = HashMap::new();
+    for &stack in newest.last()?.live_by_stack.keys() {
+        let held = newest
+            .iter()
+            .map(|step| step.live_by_stack.get(&stack).copied().unwrap_or(0));
+        if let Some(gains) = differences(held) {
+            *places.entry(trace.users_line(stack)).or_default() += gains.iter().sum::<u64>();
+        }
+    }
+    let (place, _) = places
+        .into_iter()
+        .max_by(|a, b| a.1.cmp(&b.1).then_with(|| b.0.cmp(&a.0)))?;
+    let capacity = if device.limit_bytes == 0 {
+        device.total_bytes
+    } else {
+        device.limit_bytes.min(device.total_bytes)
+    };
+    let left = capacity.saturating_sub(device.peak_used_bytes);
+    Some(Growth {
+        bytes_per_step,
+        place,
+        full_at_step: steps.len() as u64 + left / bytes_per_step + 1,
+    })
+}
+
+/// By how much each value is larger than the one before; `None` if one is not.
+fn differences(values: impl Iterator<Item = u64>) -> Option<Vec<u64>> {
+    let mut gains = Vec::new();
+    let mut before: Option<u64> = None;
+    for value in values {
+        if let Some(before) = before {
+            gains.push(value.checked_sub(before).filter(|&gain| gain > 0)?);
+        }
+        before = Some(value);
+    }
+    Some(gains)
+}

@@ -1,0 +1,61 @@
+"""Steps in when the script imports a module."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def on_import(name: str, then: Callable[[Any], None]) -> None:
+    """Call `then` with module `name` when the script has imported it; at once if it has."""
+    if name in sys.modules:
+        then(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, after=then))
+
+
+def before_import(name: str, first: Callable[[], None]) -> None:
+    """Call `first` when the script imports module `name`, before the module's own code runs."""
+    sys.meta_path.insert(0, _Finder(name, before=first))
+
+
+class _Finder:
+    """Waits for one module on `sys.meta_path`, and goes when it is imported.
+
+    Libraries ask whether a module is there (`importlib.util.find_spec`) without importing it: each
+    answer is watched, and only one that is executed counts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[Any], None] = lambda module: None,
+    ) -> None:
+        self._name, self._before, self._after = name, before, after
+        self._asking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._name or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
+            self._before()
+            execute(module)
+            self._after(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

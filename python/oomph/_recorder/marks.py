@@ -1,0 +1,100 @@
+"""Which memory holds parameters, gradients, optimizer state and inputs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from oomph._recorder.addresses import cuda_tensors, memory_of
+from oomph._recorder.progress import now
+
+_PARAMETER, _GRADIENT, _STATE, _INPUT, _BUFFER = (
+    "parameter",
+    "gradient",
+    "optimizer_state",
+    "input",
+    "parameter",
+)
+
+
+class Marks:
+    """Notes the addresses of what models and optimizers hold, and which module owns it."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.marks: list[tuple[str, int, int, str]] = []
+        """Kind, time in microseconds, address, name of the module that owns it."""
+        # Weak: an observer must not keep objects alive.
+        self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._models: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def add_model(self, root: torch.nn.Module) -> None:
+        """Mark the parameters and buffers of `root`."""
+        self._models.add(root)
+        self._model(root)
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """`optimizer` holds state, and its parameters' gradients count."""
+        self._optimizers.add(optimizer)
+
+    def inputs(self, args: Any) -> None:
+        """Mark what a model was given."""
+        self._mark(_INPUT, ((t, "") for t in cuda_tensors(args) if not t.requires_grad))
+
+    def models(self) -> None:
+        """Mark all models again, which may have changed or moved their parameters."""
+        for root in self._models:
+            self._model(root)
+
+    def sharded_parameters(self) -> None:
+        """Parameters that were sharded since their model was named are different objects now."""
+        for root in self._models:
+            if any(hasattr(p, "_local_tensor") for p in root.parameters()):
+                self._model(root)
+
+    def gradients(self) -> None:
+        """Mark the gradients that are there."""
+        pairs = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    owner = self._parameters.get(id(p), (None, ""))[1]
+                    if p.grad is not None:
+                        pairs.append((p.grad, owner))
+        for reference, owner in self._parameters.values():
+            p = reference()
+            if p is not None and p.grad is not None:
+                pairs.append((p.grad, owner))
+        self._mark(_GRADIENT, pairs)
+
+    def optimizer_state(self) -> None:
+        """Mark the state that optimizers hold."""
+        for optimizer in self._optimizers:
+            for p, state in optimizer.state.items():
+                owner = self._parameters.get(id(p), (None, ""))[1]
+                if isinstance(state, dict):
+                    self._mark(
+                        _STATE, ((t, owner) for t in state.values() if isinstance(t, torch.Tensor))
+                    )
+
+    def _model(self, root: torch.nn.Module) -> None:
+        title = type(root).__name__
+        for kind, tensors in (
+            (_PARAMETER, root.named_parameters()),
+            (_BUFFER, root.named_buffers()),
+        ):
+            named = [(t, f"{title}.{name.rpartition('.')[0]}".rstrip(".")) for name, t in tensors]
+            for t, owner in named:
+                self._parameters[id(t)] = (weakref.ref(t), owner)
+            self._mark(kind, named)
+
+    def _mark(self, kind: str, tensors: Iterable[tuple[torch.Tensor, str]]) -> None:
+        """Note that the memory of `tensors` (pairs of tensor and owner) holds `kind` from now on."""
+        time = now()
+        for t, owner in tensors:
+            t = getattr(t, "_local_tensor", t)  # of a DTensor, what this rank holds
+            self.marks += ((kind, time, address, owner) for address in memory_of(t))

@@ -1,0 +1,127 @@
+"""Which modules are running, and what each call of the first steps was given and gave."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
+
+from oomph._recorder.addresses import addresses
+from oomph._recorder.facts import Facts
+from oomph._recorder.marks import Marks
+from oomph._recorder.passes import Passes
+from oomph._recorder.progress import MARKED_STEPS, Progress
+
+
+class ModuleCalls:
+    """Watches all calls of modules in the thread that runs the script."""
+
+    def __init__(self, progress: Progress, passes: Passes, facts: Facts, marks: Marks) -> None:
+        """Nothing is watched before `watch`."""
+        self._progress, self._passes = progress, passes
+        self._facts, self._marks = facts, marks
+        self.calls: list[list[Any]] = [["", 0, [], []]]
+        """Of each call: the module's name, the call around it, addresses of arguments and of results.
+
+        A call's number is its place; the first is none.
+        """
+        self._names: dict[int, str] = {}
+        self._hooks: list[Any] = []
+        self._counts = True
+        """Whether the outermost call that is running is a pass of the script."""
+        self._lazy: torch.nn.Module | None = None
+        """The model that is running, if it learns the shapes of its parameters meanwhile."""
+        self._thread = threading.get_ident()
+
+    def watch(self) -> None:
+        """Begin to watch."""
+        self._hooks = [
+            nn_module.register_module_forward_pre_hook(self._enter),
+            nn_module.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
+        ]
+
+    def stop(self) -> bool:
+        """Remove the hooks; whether they were there."""
+        watched = bool(self._hooks)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._progress.running.clear()
+        return watched
+
+    def _enter(self, module: torch.nn.Module, args: tuple) -> None:
+        progress = self._progress
+        running = progress.running
+        progress.module_calls += 1
+        if not running and threading.get_ident() != self._thread:
+            return
+        name = self._names.get(id(module))
+        if name is None:
+            name = f"{running[-1][0]}.{type(module).__name__}" if running else self._learn(module)
+            self._names[id(module)] = name
+        if not running:
+            self._counts = self._lazy is None and not _is_construction(module)
+            if self._counts:
+                self._passes.begin(module, args)
+        call = 0
+        if progress.step < MARKED_STEPS:
+            call = len(self.calls)
+            parent = running[-1][1] if running else 0
+            self.calls.append([name, parent, addresses(args), []])
+        running.append((name, call))
+
+    def _leave(self, module: torch.nn.Module, args: tuple, *rest: Any) -> None:
+        # PyTorch leaves the keyword arguments out where the module raised.
+        kwargs, output = rest if len(rest) == 2 else ({}, *rest)
+        running = self._progress.running
+        if not running:
+            return
+        _, call = running.pop()
+        if call and output is not None:
+            self.calls[call][3] = addresses(output)
+        if running:
+            return
+        if self._lazy is not None and output is not None:
+            self._describe(self._lazy)
+            self._lazy = None
+        if self._counts:
+            self._passes.end(args, kwargs, output)
+
+    def _learn(self, root: torch.nn.Module) -> str:
+        """Name a model's modules and mark its parameters; returns the model's own name."""
+        title = type(root).__name__
+        for name, module in root.named_modules():
+            self._names.setdefault(id(module), f"{title}.{name}" if name else title)
+        if any(map(is_lazy, (*root.parameters(), *root.buffers()))):
+            self._lazy = root
+        else:
+            self._describe(root)
+        return title
+
+    def _describe(self, root: torch.nn.Module) -> None:
+        self._facts.model(root)
+        self._marks.add_model(root)
+
+
+def _is_construction(module: torch.nn.Module) -> bool:
+    """Whether an outermost call of `module` only builds or prepares a model.
+
+    A parametrized weight (`weight_norm`) is computed by a module whenever it is read, and some models
+    call their parts while they are made.
+    """
+    if isinstance(module, ParametrizationList):
+        return True
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__init__" and code.co_argcount:
+            owner = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(owner, torch.nn.Module):
+                return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

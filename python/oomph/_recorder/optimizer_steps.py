@@ -1,0 +1,91 @@
+"""Steps of the script's optimizers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.optim import optimizer as optim
+
+from oomph._recorder.marks import Marks
+from oomph._recorder.progress import MARKED_STEPS, OPTIMIZER, Progress
+from oomph._recorder.scopes import Scopes
+
+
+class OptimizerSteps:
+    """Sees optimizers step, and counts the steps of the one that steps first."""
+
+    def __init__(self, progress: Progress, scopes: Scopes, marks: Marks) -> None:
+        """No optimizer is known yet."""
+        self._progress, self._scopes, self._marks = progress, scopes, marks
+        self._main: int | None = None
+
+    def watch_construction(self, inference: bool) -> None:
+        """A script that makes an optimizer trains: passes without gradients are not its steps.
+
+        With `inference` it only infers all the same.
+        """
+        original = optim.Optimizer.__init__
+
+        @functools.wraps(original)
+        def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            self._progress.trains = not inference
+            original(optimizer, *args, **kwargs)
+
+        optim.Optimizer.__init__ = initialize  # type: ignore[method-assign]
+
+    def watch(self) -> None:
+        """Begin to watch steps."""
+        optim.register_optimizer_step_pre_hook(self._before)
+        optim.register_optimizer_step_post_hook(self._after)
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> Any:
+        self._progress.in_optimizer += 1
+        self._marks.add_optimizer(optimizer)
+        if not any(map(callable, (*args[1:], *kwargs.values()))):
+            self._begin()
+            return None
+        # A closure makes the forward and the backward pass, which are no part of the step.
+        return (
+            tuple(map(self._outside_step, args)),
+            {name: self._outside_step(value) for name, value in kwargs.items()},
+        )
+
+    def _outside_step(self, closure: Any) -> Any:
+        """`closure` as it would run before the optimizer's step; what else a step is given stays."""
+        if not callable(closure):
+            return closure
+        progress = self._progress
+
+        @functools.wraps(closure)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            within, progress.in_optimizer = progress.in_optimizer, 0
+            try:
+                result = closure(*args, **kwargs)
+            finally:
+                progress.in_optimizer = within
+            self._begin()
+            return result
+
+        return run
+
+    def _begin(self) -> None:
+        """Gradients are complete, and the optimizer begins to use them."""
+        progress = self._progress
+        progress.say(OPTIMIZER)
+        if progress.step < MARKED_STEPS:
+            self._marks.sharded_parameters()
+            self._marks.gradients()
+        progress.boundary("optimizer", progress.step)
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        progress = self._progress
+        progress.in_optimizer = max(0, progress.in_optimizer - 1)
+        if progress.step < MARKED_STEPS:
+            self._marks.optimizer_state()
+        if self._main is None:
+            self._main = id(optimizer)
+        if self._main == id(optimizer):
+            self._scopes.forget_graph()
+            progress.end_step()

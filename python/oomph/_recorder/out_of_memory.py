@@ -1,0 +1,131 @@
+"""Where the script ran out of memory."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from typing import Any
+
+import torch
+
+from oomph._protocol import File, RunDirectory
+from oomph._recorder.marks import Marks
+from oomph._recorder.progress import INFERENCE, Progress, now
+from oomph._recorder.scopes import Scopes
+from oomph._user_code import user_line
+from oomph._virtual_gpu import library
+from oomph._virtual_gpu.values import ValueLayer
+
+
+class OutOfMemory:
+    """Sees the allocator give up, and tells whether that ended the script."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        virtual: bool,
+        progress: Progress,
+        scopes: Scopes,
+        marks: Marks,
+        layer: ValueLayer,
+    ) -> None:
+        """It has not given up so far."""
+        self._layer = layer
+        self._directory, self._virtual = directory, virtual
+        self._progress, self._scopes, self._marks = progress, scopes, marks
+        self.last: dict[str, Any] | None = None
+        """The last time that the allocator gave up, as the record has it."""
+        self._count = 0
+        self._raised_outside: BaseException | None = None
+        self._next_capture = 0.0
+        self._thread = threading.get_ident()
+
+    def watch(self) -> None:
+        """Begin to watch PyTorch's allocator; CUDA is in use."""
+        torch._C._cuda_attach_out_of_memory_observer(self._allocator_gave_up)
+
+    def _allocator_gave_up(self, device: int, requested: int, total: int, free: int) -> None:
+        """The exception may still be caught."""
+        phase, module, _ = self._scopes.place()
+        # In autograd's own thread: the line that called backward.
+        location = user_line() or user_line(self._thread)
+        self._note(
+            device=device, requested_bytes=requested, free_bytes=free, phase=phase, module=module,
+            location=location,
+        )  # fmt: skip
+        self._marks.gradients()
+        self._marks.optimizer_state()
+        if not self._virtual:
+            self._capture()
+        self._watch_next_operator()
+
+    def _watch_next_operator(self) -> None:
+        """PyTorch catches some of these errors itself, and tries an algorithm that needs less.
+
+        Then the same call of a module, or the same backward pass, goes on.
+        """
+        last, progress = self.last, self._progress
+        running = list(progress.running)
+        in_backward = torch._C._current_autograd_node() is not None
+        label = self._scopes.label
+
+        def next_operator(operator: str) -> Any:
+            self._layer.before = label
+            if in_backward:
+                goes_on = torch._C._current_autograd_node() is not None
+            else:
+                goes_on = bool(running) and progress.running[: len(running)] == running
+            if last is not None and goes_on:
+                last["handled"] = True
+            return label(operator)
+
+        if self._layer.before is not None:
+            self._layer.before = next_operator
+
+    def outside_allocator(self, error: BaseException, requested: int) -> None:
+        """Something outside PyTorch's allocator ran out of memory, and raises `error`."""
+        self._raised_outside = error
+        used = library.usage(0) if self._virtual else None
+        self._note(
+            device=0, requested_bytes=requested, phase=INFERENCE, module="",
+            free_bytes=used.total - used.allocated - used.context if used else 0,
+            location=user_line(),
+        )  # fmt: skip
+
+    def _note(self, **what: Any) -> None:
+        self._count += 1
+        progress = self._progress
+        self.last = dict(what, step=progress.step, time=now(), forwards=progress.forwards)
+
+    def _capture(self) -> None:
+        """Save the history now: a real job may not survive to write its record.
+
+        Scripts that cause many of these errors on purpose (to search for a batch size) slow down by at
+        most a tenth.
+        """
+        began = time.monotonic()
+        if began < self._next_capture:
+            return
+        with self._directory.writing(File.FAILURE_SNAPSHOT) as file:
+            pickle.dump(torch.cuda.memory._snapshot(), file, protocol=4)
+        ended = time.monotonic()
+        self._next_capture = ended + 9 * (ended - began)
+
+    def failed_with(self, error: BaseException) -> None:
+        """The script ended with `error`."""
+        is_full = isinstance(error, torch.OutOfMemoryError) or error is self._raised_outside
+        if is_full and self.last is not None:
+            self.last["raised"] = True
+
+    def finish(self) -> None:
+        """The script has ended. It may have caught the error, but did nothing after it."""
+        last, progress = self.last, self._progress
+        if last is None or last.get("handled"):
+            return
+        if (last["step"], last["forwards"]) == (progress.step, progress.forwards):
+            last["raised"] = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record's part of it."""
+        return dict(oom=self.last, oom_count=self._count)

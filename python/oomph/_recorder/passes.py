@@ -1,0 +1,81 @@
+"""Passes of a script: calls of its models, generations, calls of what is no module of PyTorch's."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from oomph._recorder.facts import Facts
+from oomph._recorder.marks import Marks
+from oomph._recorder.progress import BACKWARD, FORWARD, INFERENCE, Progress
+
+
+class Passes:
+    """Sees passes begin and end, and counts those of a job that infers."""
+
+    def __init__(self, progress: Progress, facts: Facts, marks: Marks) -> None:
+        """Nothing has run yet."""
+        self._progress, self._facts, self._marks = progress, facts, marks
+        self._with_graph = False
+        """Whether a pass with a graph has ended, of which a backward pass may yet come."""
+        self._generating = 0
+
+    def begin(self, model: torch.nn.Module, args: tuple) -> None:
+        """An outermost module is called."""
+        progress = self._progress
+        progress.seen_forward = True
+        if self._with_graph:
+            # Another pass, and none went back: it was one without an optimizer.
+            self._with_graph = False
+            if not self._facts.backwards:
+                progress.end_pass()
+        self._facts.forward(model)
+        progress.say(FORWARD)
+        self._marks.inputs(args)
+
+    def end(self, args: tuple, kwargs: dict, output: Any) -> None:
+        """An outermost module returns; `output` is None where it raised."""
+        self._facts.called(args, kwargs)
+        if output is None:
+            return
+        progress = self._progress
+        progress.forwards += 1
+        if progress.trains and torch.is_grad_enabled():
+            progress.say(BACKWARD)
+        if progress.trains or self._generating:
+            return
+        if not torch.is_grad_enabled():
+            progress.end_pass()
+        elif not self._facts.backwards:
+            self._facts.graph += 1
+            self._with_graph = True
+
+    def end_outside(self) -> None:
+        """A pass of something other than a PyTorch module is over."""
+        if not self._progress.running and not self._progress.trains:
+            self._progress.say(INFERENCE)
+            self._progress.end_pass()
+
+    def finish(self) -> None:
+        """The script has ended: no backward pass comes any more."""
+        if self._with_graph and not self._facts.backwards:
+            self._progress.inferences += 1
+
+    def watch_generation(self, module: Any) -> None:
+        """The tokens of one generation (of `transformers.generation.utils`) are one pass."""
+        original = module.GenerationMixin.generate
+
+        @functools.wraps(original)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            self._generating += 1
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._generating -= 1
+            if not self._generating and not self._progress.trains:
+                self._progress.end_pass()
+            return result
+
+        module.GenerationMixin.generate = generate

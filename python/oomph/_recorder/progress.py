@@ -1,0 +1,121 @@
+"""How far a script has come: its optimizer steps, the passes of a job that infers, its status line."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from oomph._protocol import RunDirectory, Status
+
+SETUP, LOAD, FORWARD, BACKWARD, OPTIMIZER, INFERENCE = (
+    "setup",
+    "load",
+    "forward",
+    "backward",
+    "optimizer",
+    "inference",
+)
+"""Phases of a script."""
+
+MARKED_STEPS = 6
+"""Calls of modules, gradients and optimizer state are noted in so many steps; the stacks of later
+allocations tell what they are."""
+
+
+class StepsDone(SystemExit):
+    """Ends the script after the requested number of steps, as `sys.exit(0)` would, so that it cleans up."""
+
+    def __init__(self) -> None:
+        """Exit status 0."""
+        super().__init__(0)
+
+
+def now() -> int:
+    """Microseconds since the epoch, the clock of PyTorch's memory history."""
+    return time.time_ns() // 1000
+
+
+class Progress:
+    """What the script is doing, as the recorder's other parts note it here and read it."""
+
+    __slots__ = (
+        "_boundaries", "_busy", "_clock", "_clock_calls", "_horizon", "_reserved", "_status",
+        "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "running",
+        "seen_forward", "step", "stopped", "trains",
+    )  # fmt: skip
+
+    def __init__(
+        self, directory: RunDirectory, last_step: int | None, horizon: Any, busy: Any
+    ) -> None:
+        """`horizon` and `busy` are the virtual GPU's clocks, None on a real one."""
+        self.last_step = last_step
+        """The script ends after so many steps, or passes; None: it ends by itself."""
+        self.step = 0
+        """Steps of the optimizer that have ended."""
+        self.inferences = 0
+        """Passes that have ended of a job that infers."""
+        self.forwards = 0
+        """Calls of outermost modules that have returned."""
+        self.running: list[tuple[str, int]] = []
+        """The modules that are running, the outermost first: the name and call of each (0: none)."""
+        self.module_calls = 0
+        """Calls of all modules, begun."""
+        self.seen_forward = False
+        """Whether a model has been called."""
+        self.stopped = False
+        """Whether the script was ended after the steps that were asked for."""
+        self.trains = False
+        """Whether the script made an optimizer, so that its steps are the optimizer's."""
+        self.in_optimizer = 0
+        """How many steps of optimizers are in progress, one inside the other."""
+        self.loading = 0
+        """How many functions that load weights are in progress, one inside the other."""
+        self._horizon, self._busy = horizon, busy
+        self._clock: list[tuple[int, int, int]] = []
+        self._clock_calls: list[int] = []
+        self._boundaries: list[tuple[int, str, int]] = []
+        self._reserved = ""
+        self._status = Status(directory)
+
+    def end_step(self) -> None:
+        """The main optimizer has stepped. Raise `StepsDone` after the last step that was asked for."""
+        self.step += 1
+        self._end("step", self.step)
+
+    def end_pass(self) -> None:
+        """A pass of a job that infers is over: a forward pass, or a generation. Raise `StepsDone`."""
+        self.inferences += 1
+        self._end("inference", self.inferences)
+
+    def _end(self, what: str, number: int) -> None:
+        self.boundary(what, number)
+        self._reserved = f" · {torch.cuda.memory_reserved() / 2**30:.1f} GiB reserved"
+        if self._horizon is not None:
+            self._clock.append((number, self._horizon(0), self._busy[2]))
+            self._clock_calls.append(self.module_calls)
+        if self.last_step and number >= self.last_step:
+            self.stopped = True
+            raise StepsDone
+
+    def boundary(self, what: str, number: int) -> None:
+        """Note the time at which `what` of step or pass `number` begins or ends."""
+        self._boundaries.append((now(), what, number))
+
+    def say(self, phase: str) -> None:
+        """Show the step and its phase on the command's status line."""
+        counted = self.step if self.trains else self.inferences
+        what = phase if self.trains else "pass"
+        self._status.say(f"step {counted + 1}, {what}{self._reserved}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record's part of it."""
+        return dict(
+            steps=self.step,
+            inferences=self.inferences,
+            stopped=self.stopped,
+            clock=self._clock,
+            clock_calls=self._clock_calls,
+            boundaries=self._boundaries,
+        )

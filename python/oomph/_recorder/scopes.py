@@ -1,0 +1,140 @@
+"""Labels of allocations: the phase, module, operator, step and call in which each was made.
+
+Each such combination has a number, a scope. PyTorch keeps it beside every allocation of its memory
+history.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from typing import Any
+
+import torch
+
+from oomph._recorder.progress import (
+    BACKWARD,
+    FORWARD,
+    INFERENCE,
+    LOAD,
+    OPTIMIZER,
+    SETUP,
+    Progress,
+)
+
+_FRAME = "oomph_scope_"
+"""Begins the names of frames that carry a scope's number."""
+
+_NOWHERE = ("", 0)
+"""No module, no call."""
+
+_current_node = torch._C._current_autograd_node
+_grad_enabled = torch.is_grad_enabled
+
+
+class Scopes:
+    """Labels what operators allocate, and adds up the GPU time of what has one label."""
+
+    def __init__(self, progress: Progress, busy: Any) -> None:
+        """`busy` is the virtual GPU's counters of work, None on a real one."""
+        self._progress = progress
+        self._busy = busy
+        self._numbers: dict[tuple[str, str, str, int, int], int] = {}
+        self._times: list[list[int]] = []
+        self._timed = 0
+        self._last = (0, 0, 0)
+        # Where each node of the graph was made, by its sequence number.
+        self._nodes: dict[int, tuple[str, int]] = {}
+        self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
+        self._local = threading.local()
+        # Torch before 2.10 stores no metadata with an allocation; there the stack carries the scope.
+        self._set_metadata = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+        self._frames: dict[int, Any] = {}
+        self.in_stacks = self._set_metadata is None
+        """Whether the stack of an allocation carries its scope."""
+
+    def place(self) -> tuple[str, str, int]:
+        """What is running in this thread: the phase, the module's name ("": none), its call (0: none)."""
+        node, progress = _current_node(), self._progress
+        running = progress.running
+        if node is not None:
+            if running:
+                module, call = running[-1]
+            else:
+                module, call = self._nodes.get(node._sequence_nr(), _NOWHERE)
+            return BACKWARD, module, call
+        if progress.in_optimizer:
+            return OPTIMIZER, "", 0
+        module, call = running[-1] if running else _NOWHERE
+        if progress.loading and not running:
+            return LOAD, module, call
+        if not progress.seen_forward:
+            return SETUP, module, call
+        return FORWARD if _grad_enabled() else INFERENCE, module, call
+
+    def label(self, operator: str) -> Any:
+        """Label what `operator`, the next to run, allocates.
+
+        Returns the function to call it through, where its frame carries the label.
+        """
+        phase, module, call = self.place()
+        if phase is FORWARD and self._next_sequence is not None:
+            # The operator's node was made before it came here.
+            self._nodes[self._next_sequence() - 1] = (module, call)
+        key = (phase, module, operator, self._progress.step, call)
+        scope = self._numbers.get(key)
+        if scope is None:
+            scope = self._numbers[key] = len(self._numbers)
+            self._times.append([0, 0, 0])
+        if self._busy is not None and scope != self._timed:
+            self._spent(scope)
+        if self._set_metadata is None:
+            frame = self._frames.get(scope)
+            if frame is None:
+                frame = self._frames[scope] = _frame_named(f"{_FRAME}{scope}")
+            return frame
+        if getattr(self._local, "scope", -1) != scope:
+            self._local.scope = scope
+            self._set_metadata(str(scope))
+        return None
+
+    def _spent(self, scope: int) -> None:
+        """The GPU's work since the last operator was that operator's; the next is `scope`'s."""
+        busy = self._busy
+        now = (busy[0], busy[1], busy[2])
+        last = self._last
+        times = self._times[self._timed]
+        times[0] += now[0] - last[0]
+        times[1] += now[1] - last[1]
+        times[2] += now[2] - last[2]
+        self._last, self._timed = now, scope
+
+    def forget_graph(self) -> None:
+        """A step is over, and its graph is gone."""
+        self._nodes.clear()
+
+    def finish(self) -> None:
+        """The script has ended: what the GPU did last was the last operator's."""
+        if self._busy is not None and self._times:
+            self._spent(self._timed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record's part of it."""
+        return dict(
+            scopes=[list(key[:4]) for key in self._numbers],
+            scope_calls=[key[4] for key in self._numbers],
+            scope_times=self._times,
+            has_scopes=not self.in_stacks,
+        )
+
+
+def _frame_named(name: str) -> Any:
+    """A function that calls what it is given, and whose frame in a stack has this name."""
+
+    def call(function, *arguments):
+        return function(*arguments)
+
+    names = dict(co_name=name)
+    if hasattr(call.__code__, "co_qualname"):  # Python 3.11
+        names["co_qualname"] = name
+    return types.FunctionType(call.__code__.replace(**names), {})

@@ -1,0 +1,129 @@
+"""A process under the recorder: it wakes up when the script imports torch."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from typing import Any
+
+from oomph import levers
+from oomph._import_hooks import before_import, on_import
+from oomph._protocol import Refused, RunDirectory, Settings
+from oomph._recorder.process_groups import end_process_groups
+from oomph._recorder.torch_versions import check_torch, is_supported
+from oomph._virtual_gpu.library import Unusable, library
+
+
+class Session:
+    """This process under the recorder, which starts when the script imports torch."""
+
+    def __init__(self, settings: Settings, directory: RunDirectory) -> None:
+        """The recorder's files go into `directory`. Nothing is touched before `begin`."""
+        self.settings = settings
+        self.directory = directory
+        self.recorder: Any = None
+        self._torch: tuple[str, str | None] = ("", None)
+        self.hard_exit = os._exit
+        # One thread must finish writing the record before another ends the process.
+        self._writing = threading.RLock()
+
+    def begin(self) -> None:
+        """Wait for the import of torch. Raise `Refused` if the virtual GPU does not support the installed version."""
+        settings = self.settings
+        levers.prepare(settings.levers)
+        self._torch = check_torch(settings.virtual, settings.unsupported)
+        cuda = self._torch[1]
+        if settings.virtual and cuda is not None:
+            try:
+                library()
+            except Unusable as error:
+                raise Refused(str(error)) from None
+            major, minor = cuda.split(".")[:2]
+            self.directory.add_cuda_version(int(major), int(minor))
+        on_import("torch", lambda module: self._torch_imported())
+        # It works without torch, of which all that watches is made.
+        before_import("onnxruntime", lambda: importlib.import_module("torch"))
+        os._exit = self._exit_at_once  # type: ignore[assignment]
+
+    def _measures_drift(self) -> None:
+        from oomph._recorder.drift import Drift
+
+        self.recorder = Drift(self.settings, self.directory)
+        self.recorder.start()
+        if self.settings.levers:
+            self.recorder.levers = levers.Levers(self.settings.levers)
+            self.recorder.levers.install()
+        self.recorder.watch()
+
+    def _torch_imported(self) -> None:
+        if self.settings.drift is not None:
+            return self._measures_drift()
+        from oomph._recorder.recorder import Recorder
+
+        settings, resize = self.settings, None
+        if any(size is not None for size in settings.resize.values()):
+            from oomph._recorder.resize import Resize
+
+            # Before the recorder, which must see the changed job.
+            resize = Resize(**settings.resize)
+            resize.install()
+        recorder = Recorder(settings, self.directory)
+        recorder.resize = resize
+        if settings.virtual and not is_supported(*self._torch):
+            version, cuda = self._torch
+            recorder.assumptions.add(
+                "version",
+                f"torch {version} with CUDA {cuda} behaves like the versions that the virtual GPU was "
+                "proved with",
+                "",
+            )
+        recorder.start()
+        self.recorder = recorder
+        # Before levers, which may make a process group.
+        if settings.rehearsal:
+            from oomph._recorder import rehearsal
+
+            rehearsal.install(recorder)
+        if settings.several:
+            from oomph._recorder.process_groups import watch_ranks
+
+            watch_ranks(recorder)
+        if settings.levers:
+            recorder.levers = levers.Levers(settings.levers)
+            recorder.levers.install()
+
+    def _exit_at_once(self, status: int) -> None:
+        if self.recorder and os.getpid() == self.recorder.process:
+            with self._writing:
+                outcome = dict(kind="finished" if status == 0 else "exit", status=status)
+                self.recorder.finish(outcome)
+        self.hard_exit(status)
+
+    def failed_with(self, error: BaseException) -> dict[str, Any]:
+        """The outcome of a script that ended with `error`."""
+        if self.recorder:
+            self.recorder.failed_with(error)
+        return dict(
+            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000],
+            blame=getattr(error, "oomph_blame", None),
+        )  # fmt: skip
+
+    def finish(self, outcome: dict[str, Any]) -> None:
+        """Write the record; once."""
+        with self._writing:
+            if self.recorder:
+                self.recorder.finish(outcome)
+        os._exit = self.hard_exit
+        if outcome["status"] == 0:
+            end_process_groups()
+
+
+def outcome_of(stop: SystemExit) -> dict[str, Any]:
+    """The outcome of a script that calls `sys.exit`."""
+    blame = getattr(stop, "oomph_blame", None)
+    if blame is not None:
+        # A lever cannot be applied; `oomph run` says why.
+        return dict(kind="refused", status=2, type="CannotApply", message=str(stop), blame=blame)
+    status = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
+    return dict(kind="finished" if status == 0 else "exit", status=status)

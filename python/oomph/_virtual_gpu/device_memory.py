@@ -1,0 +1,26 @@
+"""The bytes that stand for device memory, as tensors of the CPU."""
+
+from __future__ import annotations
+
+import torch
+
+_CPU = torch.device("cpu")
+_make_storage = torch._C._construct_storage_from_data_pointer
+
+
+def base_pointer(t: torch.Tensor) -> int:
+    """Where the memory of `t` and its views begins.
+
+    Not asked of `untyped_storage()`: the Python object for a storage counts as one more owner, and
+    autograd accumulates in place only into memory with a single owner.
+    """
+    return t.data_ptr() - int(t.storage_offset()) * t.element_size()
+
+
+def cpu_alias(t: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor over the bytes that stand for the device memory of `t`: same shape and strides."""
+    if t.numel() == 0:
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    aliased = _make_storage(t.data_ptr(), _CPU, (last + 1) * t.element_size())
+    return torch.empty(0, dtype=t.dtype).set_(aliased, 0, t.shape, t.stride())

@@ -1,0 +1,101 @@
+"""What the value layer knows of PyTorch's operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from oomph._virtual_gpu.dispatch import is_composite, is_view
+
+# Their result has no contents yet, or is only another description of the same bytes.
+_NO_DATA = {
+    "aten::empty",
+    "aten::empty_like",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+    "aten::detach",
+    "aten::alias",
+    "aten::resize_",
+    "aten::set_",
+    "aten::record_stream",
+    "aten::is_pinned",
+    "aten::_pin_memory",
+    "aten::_has_compatible_shallow_copy_type",
+}
+COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
+# Operators by which values leave the device.
+_READS = {"aten::_local_scalar_dense", "aten::_to_copy", "aten::copy_", "aten::equal"}
+
+# Matrix products and convolutions, and which argument says how long each of their sums is.
+PRODUCTS = {
+    "aten::mm": 1, "aten::bmm": 1, "aten::addmm": 2, "aten::baddbmm": 2, "aten::_addmm_activation": 2,
+    "aten::convolution": 1, "aten::convolution_backward": 2,
+}  # fmt: skip
+
+# How an integral result that depends on unknown floats is filled.
+ROUND_ROBIN, PERMUTATION, COMPARISON = "round robin", "permutation", "comparison"
+_FILLS = {
+    **dict.fromkeys(
+        ("argmax", "argmin", "topk", "max", "min", "multinomial", "mode", "median"), ROUND_ROBIN
+    ),
+    **dict.fromkeys(("sort", "argsort", "kthvalue", "randperm"), PERMUTATION),
+    **dict.fromkeys(
+        ("gt", "ge", "lt", "le", "eq", "ne", "bernoulli", "logical_not", "isnan", "isinf"),
+        COMPARISON,
+    ),
+}
+
+# They only fill memory: nothing follows from it that its unknown contents would not give.
+CONSTANTS = {
+    "aten::zeros", "aten::ones", "aten::full", "aten::zeros_like", "aten::ones_like", "aten::full_like",
+    "aten::zero_", "aten::fill_", "aten::new_zeros", "aten::new_ones", "aten::new_full",
+}  # fmt: skip
+# They write all of what they change, whatever it was before.
+OVERWRITES = {
+    "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_",
+    "aten::bernoulli_", "aten::exponential_", "aten::set_", "aten::_foreach_copy_", "aten::_foreach_zero_",
+}  # fmt: skip
+DROPOUT = "aten::native_dropout"
+"""Its mask is for its backward pass alone: where the result is too large to be computed, it is not written
+either, which would take the time and the memory of one byte for each element."""
+
+# What they read back is a status, and zero means success.
+CHECKS = {
+    "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex", "aten::linalg_lu_factor_ex",
+    "aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_qr",
+}  # fmt: skip
+
+
+class Operator:
+    """Properties of one operator, computed once."""
+
+    __slots__ = ("composite", "fill", "mutated", "name", "random", "reads", "special", "view")
+
+    def __init__(self, func: Any, special: Any) -> None:
+        """`special` runs it where the usual way would not do, else None."""
+        schema = func._schema
+        self.name = schema.name
+        writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+        self.mutated = [
+            (index, argument.name, argument.kwarg_only)
+            for index, (argument, written) in enumerate(zip(schema.arguments, writes, strict=True))
+            if written
+        ]
+        self.view = self.name in _NO_DATA or is_view(schema)
+        self.random = torch.Tag.nondeterministic_seeded in func.tags
+        self.reads = self.name in _READS
+        self.special = special
+        self.composite = is_composite(func.name())
+        self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))
+
+
+def tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """All tensors in nested lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            tensors(item, found)
+    return found
