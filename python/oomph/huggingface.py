@@ -21,11 +21,11 @@ import torch
 from transformers import TrainerCallback
 
 from oomph._training import nested
-from oomph._training.batch_shrinker import Shrinker
+from oomph._training.batch_shrinker import BatchShrinker
 from oomph._training.errors import Refused
 from oomph._training.ladder import Ladder, Rung
 from oomph._training.loss_weights import samples, tokens
-from oomph._training.memory_model import Gauge
+from oomph._training.memory_model import GpuMemory
 from oomph._training.step_state import StepState
 
 
@@ -54,7 +54,7 @@ class MemoryCallback(TrainerCallback):
                 "a loop of your own, or find a batch size first: oomph.find_batch_size."
             )
         self._trainer = trainer
-        self._shrinker = Shrinker(rungs, coupled, "per_device_train_batch_size")
+        self._shrinker = BatchShrinker(rungs, coupled, "per_device_train_batch_size")
         self._protect = protect
         self._scale: float | None = None
         self._window: list[tuple[Any, Any]] = []
@@ -72,8 +72,8 @@ class MemoryCallback(TrainerCallback):
         device = next(model.parameters()).device
         self._model = model
         self._state = StepState(model, [device])
-        self._gauge = Gauge(device)
-        self._shrinker.bind(model, self._gauge)
+        self._gpu_memory = GpuMemory(device)
+        self._shrinker.bind(model, self._gpu_memory)
         self._training_step, self._compute_loss = trainer.training_step, trainer.compute_loss
         trainer.training_step, trainer.compute_loss = self._step, self._scaled_loss
 
@@ -109,10 +109,10 @@ class MemoryCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add memory to the logs, for the reporters that run after this callback."""
-        if logs is not None and self._gauge.measures:
-            logs["memory/allocated"] = self._gauge.allocated()
-            logs["memory/reserved"] = self._gauge.reserved()
-            logs["memory/peak"] = self._gauge.peak()
+        if logs is not None and self._gpu_memory.measures:
+            logs["memory/allocated"] = self._gpu_memory.allocated()
+            logs["memory/reserved"] = self._gpu_memory.reserved()
+            logs["memory/peak"] = self._gpu_memory.peak()
 
     # ---- a step ----
 

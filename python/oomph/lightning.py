@@ -18,11 +18,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from oomph._training import nested
-from oomph._training.batch_shrinker import Shrinker
+from oomph._training.batch_shrinker import BatchShrinker
 from oomph._training.errors import Refused
 from oomph._training.ladder import Ladder, Rung
-from oomph._training.loss_weights import Weight, weight_function
-from oomph._training.memory_model import Gauge
+from oomph._training.loss_weights import WeightFunction, weight_function
+from oomph._training.memory_model import GpuMemory
 from oomph._training.step_state import StepState
 
 
@@ -36,7 +36,7 @@ class MemoryCallback(Callback):
     def __init__(
         self,
         *,
-        weight: str | Weight = "samples",
+        weight: str | WeightFunction = "samples",
         rungs: Ladder | Sequence[Rung] | None = None,
         coupled: str = "refuse",
         protect: str = "auto",
@@ -44,7 +44,7 @@ class MemoryCallback(Callback):
     ) -> None:
         """`weight`, `rungs`, `coupled` and `protect` are those of `TrainStep`."""
         self._weight = weight_function(weight)
-        self._shrinker = Shrinker(rungs, coupled, "batch")
+        self._shrinker = BatchShrinker(rungs, coupled, "batch")
         self._protect = protect
         self._log_memory = log_memory
         self._rest: list[tuple[Any, float]] = []
@@ -66,8 +66,8 @@ class MemoryCallback(Callback):
             )
         self._trainer, self._module = trainer, pl_module
         self._state = StepState(pl_module, [pl_module.device])
-        self._gauge = Gauge(pl_module.device)
-        self._shrinker.bind(pl_module, self._gauge)
+        self._gpu_memory = GpuMemory(pl_module.device)
+        self._shrinker.bind(pl_module, self._gpu_memory)
         self._own = (pl_module.training_step, pl_module.backward, pl_module.optimizer_step)
         pl_module.training_step = self._training_step
         pl_module.backward = self._backward
@@ -80,9 +80,9 @@ class MemoryCallback(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         """Log memory as the module logs its losses."""
-        if self._log_memory and self._gauge.measures:
-            pl_module.log("memory/allocated", float(self._gauge.allocated()))
-            pl_module.log("memory/peak", float(self._gauge.peak()))
+        if self._log_memory and self._gpu_memory.measures:
+            pl_module.log("memory/allocated", float(self._gpu_memory.allocated()))
+            pl_module.log("memory/peak", float(self._gpu_memory.peak()))
 
     def _training_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """The loss of the first part; the others run in backward, which frees memory as it goes."""

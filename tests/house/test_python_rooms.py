@@ -11,15 +11,17 @@ PACKAGE = pathlib.Path(ROOT, "python", "oomph")
 
 # Each room may import from itself and from these; what is a file in the package itself is a room.
 MAY_IMPORT = {
+    "_containers": set(),
     "_import_hooks": set(),
     "_oomph": set(),
     "_protocol": set(),
     "_random_states": set(),
     "_user_code": set(),
     "_virtual_gpu": {"_user_code"},
-    "levers._shared": {"_import_hooks"},
-    "levers": {"_import_hooks", "_random_states", "_virtual_gpu", "levers._shared"},
+    "levers._shared": {"_containers", "_import_hooks", "_oomph"},
+    "levers": {"_import_hooks", "_oomph", "_random_states", "_virtual_gpu", "levers._shared"},
     "_training": {
+        "_containers",
         "_oomph",
         "_protocol",
         "_random_states",
@@ -28,7 +30,7 @@ MAY_IMPORT = {
         "levers",
     },
     "_recorder": {"_import_hooks", "_protocol", "_user_code", "_virtual_gpu", "levers"},
-    "_ranks": {"_protocol", "_recorder", "_virtual_gpu"},
+    "_ranks": {"_protocol", "_recorder", "_virtual_gpu", "levers"},
     "_hook": {"_protocol", "_ranks"},
     "launch": {"_protocol", "_ranks", "_recorder"},
     "huggingface": {"_training"},

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oomph.levers._shared.splitting import CannotSplit, layout
+from oomph.levers._shared.splitting import CannotSplit, sample_layout
 
 Pair = collections.namedtuple("Pair", "x y")
 
@@ -58,7 +58,7 @@ def flat(value):
 @given(n=st.integers(1, 9), parts=st.integers(1, 12))
 def test_parts_are_the_whole(n, parts):
     for batch in batches(n):
-        where = layout(batch, n)
+        where = sample_layout(batch, n)
         pieces = where.split(batch, parts)
         sizes = [size for _, size in pieces]
         assert sum(sizes) == n and len(pieces) == min(parts, n)
@@ -68,7 +68,7 @@ def test_parts_are_the_whole(n, parts):
         whole = sorted(float(t.double().sum()) for t in flat(batch))
         total = sum(float(t.double().sum()) for piece, _ in pieces for t in flat(piece))
         assert total == pytest.approx(sum(whole))
-    piece = layout(Encoding({"x": torch.zeros(n, 1)}, "kept")).split(
+    piece = sample_layout(Encoding({"x": torch.zeros(n, 1)}, "kept")).split(
         Encoding({"x": torch.zeros(n, 1)}, "kept"), parts
     )
     assert piece[0][0].extra == "kept"
@@ -85,10 +85,10 @@ def test_parts_are_the_whole(n, parts):
 )
 def test_what_has_no_samples_is_refused(batch, expected, words):
     with pytest.raises(CannotSplit) as found:
-        layout(batch, expected)
+        sample_layout(batch, expected)
     assert words in str(found.value)
 
 
 def test_tensors_are_views():
     x = torch.zeros(8, 2)
-    assert all(piece._base is x for piece, _ in layout(x).split(x, 3))
+    assert all(piece._base is x for piece, _ in sample_layout(x).split(x, 3))

@@ -222,7 +222,7 @@ def test_lightning_single_samples_pull_a_rung():
 
 
 def test_wrong_words_for_coupled():
-    from oomph._training.batch_shrinker import Shrinker
+    from oomph._training.batch_shrinker import BatchShrinker
 
     with pytest.raises(ValueError, match='"refuse" or "warn"'):
-        Shrinker(None, "allow", "batch")
+        BatchShrinker(None, "allow", "batch")

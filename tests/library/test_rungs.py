@@ -11,9 +11,9 @@ import oomph
 import pytest
 import torch
 from faults import allocates
-from oomph._training.block_survey import Survey
-from oomph._training.ladder import Ladder, Unsuitable, places
-from oomph._training.memory_model import Gauge
+from oomph._training.block_survey import BlockSurvey
+from oomph._training.ladder import Ladder, ModuleLever, Unsuitable
+from oomph._training.memory_model import GpuMemory
 from oomph.levers._shared.blocks import repeated
 from oomph.levers.checkpoint import is_checkpointed
 from torch import nn
@@ -168,13 +168,13 @@ def test_the_survey_counts_what_only_a_block_needs():
 
     model = Net()
     named = {name: model.get_submodule(name.partition(".")[2]) for name in repeated(model)}
-    with Survey(model, named, Gauge(torch.device("cpu"))) as survey:
+    with BlockSurvey(model, named, GpuMemory(torch.device("cpu"))) as survey:
         model(torch.randn(5, 8)).backward()
     # Linear saves its input, GELU its own, the second Linear GELU's result.
     assert list(survey.inside.values()) == [2 * 5 * 32 * 4] * 3
     assert list(survey.inputs.values()) == [5 * 8 * 4] * 3
     assert survey.outside == 5 * 8 * 4 and survey.root_called
-    with Survey(model, named, Gauge(torch.device("cpu"))) as parts:
+    with BlockSurvey(model, named, GpuMemory(torch.device("cpu"))) as parts:
         for _ in range(3):
             parts.begin_pass()
             model(torch.randn(5, 8)).backward()
@@ -191,7 +191,7 @@ def test_the_survey_keeps_nothing_alive():
     gc.collect()
     gc.disable()
     try:
-        with Survey(net, blocks, Gauge(torch.device("cpu"))):
+        with BlockSurvey(net, blocks, GpuMemory(torch.device("cpu"))):
             net(torch.randn(2, 4))
         assert results[0]() is None
     finally:
@@ -252,10 +252,13 @@ def test_repeated_blocks():
     assert repeated(models.Residual()) == [f"Residual.blocks.{i}" for i in range(3)]
 
 
-def test_names_of_rungs():
-    assert places(["GPT.blocks.2"]) == "GPT.blocks.2"
-    assert places(["GPT.blocks.2", "GPT.blocks.3"]) == "GPT.blocks[2:4]"
-    assert places(["GPT.blocks.2", "GPT.blocks.4"]) == "GPT.blocks.2 and 1 more"
+def test_rungs_are_named_by_their_modules():
+    def name(*blocks):
+        return ModuleLever("checkpoint", [f"GPT.blocks.{block}" for block in blocks]).name
+
+    assert name(2) == "checkpoint GPT.blocks.2"
+    assert name(2, 3) == "checkpoint GPT.blocks[2:4]"
+    assert name(2, 4) == "checkpoint GPT.blocks.2 and 1 more"
 
 
 def test_records_that_are_none(tmp_path):

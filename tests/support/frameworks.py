@@ -171,6 +171,12 @@ LIGHTNING = (
 """
 )
 
+# What takes longer to import than the job takes to run.
+PRELUDES = {
+    "plain": "import transformers; transformers.GPT2LMHeadModel",
+    "trainer": "import safetensors.torch, transformers; transformers.GPT2LMHeadModel, transformers.Trainer",
+    "lightning": "import lightning, transformers; transformers.GPT2LMHeadModel",
+}
 FRAMEWORKS = {"plain": PLAIN, "trainer": TRAINER, "lightning": LIGHTNING}
 
 
@@ -179,6 +185,6 @@ def job(tmp_path, framework, *levers, **setting):
         pytest.importorskip(package)
     names = dict(dropout=0.0, accumulate=1, clip=0, bf16=False, adam=True, ignored=True)
     names |= setting | {"directory": str(tmp_path)}
-    result = run(tmp_path, FRAMEWORKS[framework], *levers, **names)
+    result = run(tmp_path, FRAMEWORKS[framework], *levers, prelude=PRELUDES[framework], **names)
     assert result.refusal is None, result.refusal
     return result

@@ -1,5 +1,7 @@
 """Runs a script with levers and without them, on the CPU, in processes of their own."""
 
+import functools
+import multiprocessing
 import os
 import textwrap
 import traceback
@@ -20,30 +22,64 @@ class Result:
         self.levers = {lever["name"]: lever for lever in levers}
 
 
-def run(tmp_path, code, *levers, **names):
+def run(tmp_path, code, *levers, prelude=None, **names):
     """Run `code` with `levers` (`("micro_batch", dict(parts=2))`); its `out` is what is compared.
 
-    The process is forked: torch is imported once.
+    The process is forked: torch is imported once. So is what `prelude` imports, a line of Python. The
+    levers then find it in place; in a script they are there first, so not every test of a framework may
+    have one.
     """
     path = str(tmp_path / f"result-{os.urandom(4).hex()}")
-    child = os.fork()
-    if child == 0:
-        # PyTorch makes its thread pool anew at the first call after a fork, which must not be two.
-        torch.set_num_threads(1)
-        status = 1
-        try:
-            _save(_run(textwrap.dedent(code), levers, names), path)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
+    job = path, textwrap.dedent(code), levers, names
+    status = _with_prelude(prelude)(job) if prelude else _fork(job)
     assert os.waitstatus_to_exitcode(status) == 0, "the harness failed; see its traceback"
     result = Result(*torch.load(path, weights_only=False))
     if result.error:
         raise AssertionError(result.error)
     return result
+
+
+def _fork(job):
+    """Run `job` in a child; the status with which it ended."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    # PyTorch makes its thread pool anew at the first call after a fork, which must not be two.
+    torch.set_num_threads(1)
+    status = 1
+    try:
+        path, *what = job
+        _save(_run(*what), path)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+@functools.cache
+def _with_prelude(prelude):
+    """A process that has run `prelude` and forks for each job; a function that gives it one."""
+    mine, its = multiprocessing.Pipe()
+    if os.fork() == 0:
+        try:
+            mine.close()
+            exec(prelude, {})
+            while True:
+                its.send(_fork(its.recv()))
+        except EOFError:
+            pass  # the tests have ended
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    its.close()
+
+    def ask(job):
+        mine.send(job)
+        return mine.recv()
+
+    return ask
 
 
 def _run(code, levers, names):
@@ -87,7 +123,7 @@ def same(a, b):
 
 
 def unlike(a, b, tolerance=0.0, place=""):
-    """Places in two nestings that differ by more than `tolerance` (relative L2; 0: bitwise)."""
+    """NamedModules in two nestings that differ by more than `tolerance` (relative L2; 0: bitwise)."""
     if isinstance(a, dict) and isinstance(b, dict):
         if a.keys() != b.keys():
             return [f"{place}: {a.keys() ^ b.keys()}"]

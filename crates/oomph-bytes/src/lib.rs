@@ -1,4 +1,4 @@
-//! Numbers of bytes: as people write them ([`parse_bytes`]), and as oomph prints them
+//! Numbers of bytes: as people write them ([`parse_bytes`], [`parse_capacity`]), and as oomph prints them
 //! ([`format_bytes`], [`format_gib`]).
 
 use std::fmt;
@@ -149,6 +149,17 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     Ok(bytes.round() as u64)
 }
 
+/// Reads a size as [`parse_bytes`] does, but not zero: the memory of a device.
+pub fn parse_capacity(text: &str) -> Result<u64, ParseBytesError> {
+    match parse_bytes(text)? {
+        0 => Err(ParseBytesError {
+            text: text.to_owned(),
+            reason: "no device has that little memory",
+        }),
+        bytes => Ok(bytes),
+    }
+}
+
 /// A text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -203,6 +214,14 @@ mod tests {
             let message = parse_bytes(text).expect_err(text).to_string();
             assert!(message.contains(reason), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn no_capacity_is_zero() {
+        assert_eq!(parse_capacity("24GB"), Ok(24_000_000_000));
+        assert!(parse_capacity("ten").is_err());
+        let message = parse_capacity("0 GiB").expect_err("zero").to_string();
+        assert!(message.contains("little memory"), "{message}");
     }
 
     #[test]

@@ -51,11 +51,11 @@ impl Script {
 }
 
 /// The script and its arguments as plan files state them, with the script's digest.
-pub(crate) fn plan_job(words: &[OsString]) -> PlanJob {
-    let mut words = words.iter().map(|word| word.to_string_lossy());
-    let mut script = words.next().unwrap_or_default().into_owned();
+pub(crate) fn plan_job(argv: &[OsString]) -> PlanJob {
+    let mut argv = argv.iter().map(|word| word.to_string_lossy());
+    let mut script = argv.next().unwrap_or_default().into_owned();
     if script == "-m"
-        && let Some(module) = words.next()
+        && let Some(module) = argv.next()
     {
         script = format!("-m {module}");
     }
@@ -63,7 +63,7 @@ pub(crate) fn plan_job(words: &[OsString]) -> PlanJob {
         // A module's file is not known before Python finds it.
         sha256: fs::read(&script).map_or_else(|_| String::new(), |text| digest(&text)),
         script,
-        arguments: words.map(Cow::into_owned).collect(),
+        arguments: argv.map(Cow::into_owned).collect(),
     }
 }
 

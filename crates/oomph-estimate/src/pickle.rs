@@ -82,7 +82,7 @@ enum Slot {
     Mark,
 }
 
-struct Run<'a, R> {
+struct Execution<'a, R> {
     machine: &'a mut Machine,
     input: &'a mut Input<R>,
     stack: Vec<Slot>,
@@ -106,7 +106,7 @@ impl Machine {
         &mut self,
         input: &mut Input<R>,
     ) -> Result<Id, EstimateError> {
-        Run {
+        Execution {
             machine: self,
             input,
             stack: Vec::new(),
@@ -308,7 +308,7 @@ impl Machine {
     }
 }
 
-impl<R: Read + Seek> Run<'_, R> {
+impl<R: Read + Seek> Execution<'_, R> {
     fn run(mut self) -> Result<Id, EstimateError> {
         loop {
             let offset = self.input.position();

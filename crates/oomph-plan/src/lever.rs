@@ -317,7 +317,8 @@ pub(crate) fn on(enabled: bool) -> &'static str {
 }
 
 /// `GPT.blocks[0:6]` for consecutive numbers, else the first name and how many more.
-pub(crate) fn places(modules: &[String]) -> String {
+#[must_use]
+pub fn places(modules: &[String]) -> String {
     let split: Option<Vec<(&str, u32)>> = modules
         .iter()
         .map(|name| {

@@ -20,5 +20,5 @@ pub mod sharding;
 pub mod units;
 
 pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions};
-pub use lever::{Dtype, Group, Results, Stage};
+pub use lever::{Dtype, Group, Results, Stage, places};
 pub use levers::{Lever, NAMES, parameters};

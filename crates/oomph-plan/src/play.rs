@@ -13,9 +13,9 @@ const STEPS: usize = 2;
 /// them, and one that finds what that one left. The others are like it.
 const PARTS: u32 = 3;
 
-/// The greatest amounts of a job.
+/// What playing a job came to: the greatest amounts in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Peak {
+pub struct Played {
     /// In tensors.
     pub allocated: u64,
     /// Held by the allocator.
@@ -36,7 +36,7 @@ pub fn length(template: &Template) -> usize {
 }
 
 /// Plays `template` with the allocator's settings `config` on `device`.
-pub fn play(template: &Template, config: &Config, device: Device) -> Peak {
+pub fn play(template: &Template, config: &Config, device: Device) -> Played {
     let driver = AddressModel::new(device.capacity).with_limit(device.limit);
     let mut player = Player {
         template,
@@ -50,7 +50,7 @@ pub fn play(template: &Template, config: &Config, device: Device) -> Peak {
     };
     player.run();
     let stats = player.simulator.stats();
-    Peak {
+    Played {
         allocated: stats.allocated_peak,
         reserved: stats.reserved_peak,
         fits: player.fits,

@@ -12,7 +12,7 @@ use crate::draft::{Draft, Pace};
 use crate::lever::{Dtype, Group, Results, Stage};
 use crate::levers::{KINDS, Kind, Lever};
 use crate::model::Model;
-use crate::play::{self, Peak, play};
+use crate::play::{self, Played, play};
 use crate::sharding::{self, Fabric, Passes, Volume};
 use crate::units::Sequence;
 
@@ -58,7 +58,7 @@ struct Memory {
     config: Config,
     pace: Pace,
     timed: HashMap<Vec<Lever>, Timed>,
-    played: HashMap<Vec<Lever>, Peak>,
+    played: HashMap<Vec<Lever>, Played>,
 }
 
 impl Base {
@@ -765,7 +765,7 @@ impl<'a> Searcher<'a> {
     }
 
     /// What levers do to the memory of a base.
-    fn played(&self, base: &Base, levers: &[Lever]) -> Peak {
+    fn played(&self, base: &Base, levers: &[Lever]) -> Played {
         self.remembered(
             base,
             levers,

@@ -119,6 +119,14 @@ fn lever_environment(
     Ok(oomph_plan::levers::environment(&levers, &get))
 }
 
+/// The modules in a few words: `GPT.blocks[0:6]` for consecutive numbers, else the first name and how
+/// many more.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "a Python list is converted")]
+fn describe_modules(modules: Vec<String>) -> String {
+    oomph_plan::places(&modules)
+}
+
 #[pymodule]
 fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -127,5 +135,6 @@ fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(next_levers, module)?)?;
     module.add_function(wrap_pyfunction!(lever_order, module)?)?;
     module.add_function(wrap_pyfunction!(lever_environment, module)?)?;
-    module.add_function(wrap_pyfunction!(by_hand, module)?)
+    module.add_function(wrap_pyfunction!(by_hand, module)?)?;
+    module.add_function(wrap_pyfunction!(describe_modules, module)?)
 }

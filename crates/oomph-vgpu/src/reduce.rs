@@ -7,7 +7,7 @@ use crate::driver;
 pub struct Kind(pub u8);
 
 /// Elements of the largest floating result that is carried between ranks: as many as the value
-/// layer computes (`FLOAT_LIMIT` of `values.py`).
+/// layer computes (`FLOAT_LIMIT` of `limits.py`).
 const FLOATS: u64 = 1 << 18;
 /// Bytes of the largest integral result that is carried: token ids, counts, pickled objects.
 const INTEGRAL: u64 = 4 << 20;

@@ -57,13 +57,13 @@ class _OnCpu(TorchFunctionMode):
         return func(*args, **{key: cpu_for(value) for key, value in kwargs.items()})
 
 
-class Nothing:
+class IdleStream:
     """A stream or an event without a GPU: all work is already complete."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """As `torch.cuda.Stream` and `torch.cuda.Event` are made."""
 
-    def __enter__(self) -> Nothing:
+    def __enter__(self) -> IdleStream:
         """Nothing changes inside."""
         return self
 
@@ -78,7 +78,7 @@ class Nothing:
         """Milliseconds: none."""
         return 0.0
 
-    def _nothing(self, *args: Any, **kwargs: Any) -> Nothing:
+    def _nothing(self, *args: Any, **kwargs: Any) -> IdleStream:
         return self
 
     record = synchronize = wait = wait_event = wait_stream = record_event = _nothing
@@ -91,9 +91,9 @@ def install() -> None:
     cuda = torch.cuda
     for name in SILENT:
         setattr(cuda, name, lambda *args, **kwargs: None)
-    cuda.Stream = cuda.Event = Nothing  # type: ignore[misc,assignment]
+    cuda.Stream = cuda.Event = IdleStream  # type: ignore[misc,assignment]
     cuda.stream = lambda stream: contextlib.nullcontext()  # type: ignore[return-value]
-    cuda.current_stream = cuda.default_stream = lambda device=None: Nothing()  # type: ignore[return-value]
+    cuda.current_stream = cuda.default_stream = lambda device=None: IdleStream()  # type: ignore[return-value]
     _default_device()
     _autocast()
     _generators()

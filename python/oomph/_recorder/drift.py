@@ -36,7 +36,7 @@ VOCABULARY = 256
 """The smallest last dimension that counts as a vocabulary."""
 
 
-class Enough(SystemExit):
+class CallsDone(SystemExit):
     """Ends the script after the requested number of calls, as `sys.exit(0)` would."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Drift:
         self.process = os.getpid()
         self.levers: Any = None
         self.calls = 0
-        self.outputs: dict[str, Output] = {}
+        self.outputs: dict[str, OutputDrift] = {}
         self.layers: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
         self.diverged: int | None = None
@@ -99,7 +99,7 @@ class Drift:
                 self._note(given, output)
             self.calls += 1
             if self.calls >= self.settings.calls:
-                raise Enough
+                raise CallsDone
             return output
 
         torch.nn.Module.__call__ = call  # type: ignore[method-assign]
@@ -126,7 +126,7 @@ class Drift:
 
     def _note(self, given: list[torch.Tensor], output: Any) -> None:
         tokens = next((t for t in given if t.dim() == 2), None)
-        values = {name: Values.of(t, tokens) for name, t in _named("", output)}
+        values = {name: KeptValues.of(t, tokens) for name, t in _named("", output)}
         path = self.directory.call(self.calls)
         if not self.planned:
             layers = self.seen if self.calls == 0 else {}
@@ -144,12 +144,12 @@ class Drift:
             self.diverged = self.calls
             return
         for name, value in kept["values"].items():
-            before = Values(**value)
+            before = KeptValues(**value)
             after = values.get(name)
             if after is None or after.shape != before.shape:
                 self._say(f"{name or 'the output'} has a different shape or is missing")
                 continue
-            self.outputs.setdefault(name, Output(name)).compare(before, after)
+            self.outputs.setdefault(name, OutputDrift(name)).compare(before, after)
         if self.calls == 0:
             self._compare_layers(kept["layers"])
 
@@ -204,7 +204,7 @@ class Drift:
 
 
 @dataclasses.dataclass
-class Values:
+class KeptValues:
     """What is kept of one output of one call."""
 
     shape: tuple[int, ...]
@@ -218,7 +218,7 @@ class Values:
     """The sum of the negative log-likelihoods of the tokens that come next, and their number."""
 
     @classmethod
-    def of(cls, t: torch.Tensor, tokens: torch.Tensor | None) -> Values:
+    def of(cls, t: torch.Tensor, tokens: torch.Tensor | None) -> KeptValues:
         """`tokens` (samples, length) are the model's input tokens, if any."""
         t = t.detach()
         self = cls(tuple(t.shape), t.numel() > WHOLE)
@@ -236,7 +236,7 @@ class Values:
         return self
 
 
-class Output:
+class OutputDrift:
     """An output's differences over all calls."""
 
     def __init__(self, name: str) -> None:
@@ -250,7 +250,7 @@ class Output:
         self.tokens = 0
         self.sampled = False
 
-    def compare(self, plain: Values, planned: Values) -> None:
+    def compare(self, plain: KeptValues, planned: KeptValues) -> None:
         """One call more."""
         self.calls += 1
         self.sampled = self.sampled or plain.sampled

@@ -12,7 +12,7 @@ from torch import nn
 from oomph._training.coupled_samples import coupled_layers
 from oomph._training.errors import CannotFit, Refused, is_out_of_memory
 from oomph._training.ladder import Ladder, Rung
-from oomph._training.memory_model import Gauge
+from oomph._training.memory_model import GpuMemory
 from oomph._training.optimizer_guard import OptimizerGuard, first_line
 from oomph._training.release import clear_error, release_caches
 from oomph.levers._shared.base import CannotApply
@@ -20,7 +20,7 @@ from oomph.levers._shared.base import CannotApply
 log = logging.getLogger("oomph")
 
 
-class Shrinker:
+class BatchShrinker:
     """How many samples of a batch go through a model at once."""
 
     def __init__(self, rungs: Ladder | Sequence[Rung] | None, coupled: str, option: str) -> None:
@@ -36,17 +36,19 @@ class Shrinker:
         """The first lines of the errors that were survived."""
         self._coupled, self._option = coupled, option
 
-    def bind(self, model: nn.Module, gauge: Gauge) -> None:
+    def bind(self, model: nn.Module, gpu_memory: GpuMemory) -> None:
         """Use this model."""
-        self._model, self._gauge = model, gauge
+        self._model, self._gpu_memory = model, gpu_memory
         self._guards: dict[int, OptimizerGuard] = {}
-        self.ladder.bind(model, gauge, self._guards)
+        self.ladder.bind(model, gpu_memory, self._guards)
 
     def guard(self, optimizer: Any, protect: str) -> OptimizerGuard:
         """The guard that makes an optimizer's step atomic."""
         guard = self._guards.get(id(optimizer))
         if guard is None:
-            guard = self._guards[id(optimizer)] = OptimizerGuard(optimizer, self._gauge, protect)
+            guard = self._guards[id(optimizer)] = OptimizerGuard(
+                optimizer, self._gpu_memory, protect
+            )
             guard.rescue = self.ladder.rescue
         return guard
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from oomph._random_states import RandomStates
 from oomph._training.errors import CannotFit, is_out_of_memory
-from oomph._training.memory_model import MARGIN, Gauge, MemoryModel
+from oomph._training.memory_model import MARGIN, GpuMemory, MemoryModel
 from oomph._training.optimizer_guard import first_line
-from oomph._training.release import clear_error, readable, release_caches
+from oomph._training.release import clear_error, format_bytes, release_caches
 
 STEPS = 3
 """Whole steps per trial: the optimizer's state exists only from the second on, and the allocator has
@@ -69,12 +69,12 @@ class BatchSizes:
         """A summary in one line."""
         return (
             f"largest {self.largest}, recommended {self.recommended}, fastest {self.fastest}: "
-            f"{readable(self.base)} and {readable(self.per_sample)} a sample, "
+            f"{format_bytes(self.base)} and {format_bytes(self.per_sample)} a sample, "
             f"{len(self.probes)} probes"
         )
 
 
-class Prober:
+class BatchTrials:
     """Tries batches, and restores everything: parameters, buffers, optimizer, random states."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Prober:
         self._model, self._optimizer = model, optimizer
         self._others = [thing for thing in (scaler, scheduler) if thing is not None]
         device = next(model.parameters()).device if model is not None else _current_device()
-        self.gauge = Gauge(device)
+        self.gpu_memory = GpuMemory(device)
         self._random = RandomStates([device])
         self._saved_model = _on_cpu(model.state_dict()) if model is not None else None
         self._saved_optimizer = _on_cpu(optimizer.state_dict()) if optimizer is not None else None
@@ -108,9 +108,9 @@ class Prober:
         if self._optimizer is not None and not self._had_state:
             self._optimizer.state.clear()
         release_caches()
-        self.gauge.begin()
+        self.gpu_memory.begin()
         error, seconds = self._attempt(make)
-        peak, reserved = self.gauge.peak(), self.gauge.peak_reserved()
+        peak, reserved = self.gpu_memory.peak(), self.gpu_memory.peak_reserved()
         self._clear_gradients()
         release_caches()
         return Probe(size, not error, peak, reserved, seconds, error)
@@ -120,10 +120,10 @@ class Prober:
         try:
             for _ in range(STEPS):
                 batch = make()
-                self.gauge.synchronize()
+                self.gpu_memory.synchronize()
                 began = time.perf_counter()
                 self._step(batch)
-                self.gauge.synchronize()
+                self.gpu_memory.synchronize()
                 seconds = time.perf_counter() - began
                 del batch
         except CannotFit as error:
@@ -205,20 +205,20 @@ def find_batch_size(
         raise ValueError("start and multiple_of: expected at least 1")
     if maximum is not None and maximum < start:
         raise ValueError(f"maximum: {maximum} is below start, {start}")
-    prober = Prober(step, model, optimizer, scaler, scheduler)
-    if not prober.gauge.measures and maximum is None:
+    trials = BatchTrials(step, model, optimizer, scaler, scheduler)
+    if not trials.gpu_memory.measures and maximum is None:
         raise ValueError(
-            f"memory cannot be measured on {prober.gauge.device}: pass maximum=, or run on a GPU "
+            f"memory cannot be measured on {trials.gpu_memory.device}: pass maximum=, or run on a GPU "
             "(a virtual one: `oomph run --gpu NAME script.py`)"
         )
     top = (maximum or 1 << 40) // multiple_of
     search = _Search(max(1, -(-start // multiple_of)), top, tolerance)
     probes: list[Probe] = []
     try:
-        capacity = prober.gauge.usable()
+        capacity = trials.gpu_memory.usable()
         for units in search.sizes(capacity):
             size = units * multiple_of
-            probe = prober.run(functools.partial(make_batch, size), size)
+            probe = trials.run(functools.partial(make_batch, size), size)
             probes.append(probe)
             search.saw(units, probe)
             if not search.good and units == search.start:
@@ -228,20 +228,20 @@ def find_batch_size(
                     probe.error,
                 )
         largest = search.good * multiple_of
-        limit = prober.gauge.usable() * (1 - margin)
+        limit = trials.gpu_memory.usable() * (1 - margin)
         recommended = largest
-        if prober.gauge.measures:
+        if trials.gpu_memory.measures:
             room = int(search.held.largest(limit)) if len(search.held) > 1 else search.good
             fitting = [p.size for p in probes if p.fits and p.reserved <= limit]
             recommended = max([min(search.good, room) * multiple_of, *fitting, multiple_of])
         tried = {p.size for p in probes}
         for size in _for_speed(recommended, multiple_of):
-            if size not in tried and prober.gauge.measures:
-                probes.append(prober.run(functools.partial(make_batch, size), size))
+            if size not in tried and trials.gpu_memory.measures:
+                probes.append(trials.run(functools.partial(make_batch, size), size))
         able = [p for p in probes if p.fits and p.size <= recommended]
         fastest = max(able, key=lambda p: p.per_second).size if able else recommended
     finally:
-        prober.restore()
+        trials.restore()
     return BatchSizes(
         largest, recommended, fastest, search.needed.base, search.needed.slope / multiple_of, probes
     )

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from oomph._training.memory_model import Gauge
-from oomph.levers._shared.forward import Handle, around_forward
+from oomph._training.memory_model import GpuMemory
+from oomph.levers._shared.forward import ForwardHandle, around_forward
 
 ORDER = 40
 """Outside the levers that offload and checkpoint: what they keep off the GPU does not count."""
@@ -19,17 +19,19 @@ _Saved = tuple[torch.Tensor, int]
 """What autograd keeps of a tensor, and its version."""
 
 
-class Survey:
+class BlockSurvey:
     """Bytes and seconds of each block's forward, as far as a pass gets.
 
     A context manager around one attempt of a step; the attempt may fail. Counts storages that
     autograd saves, each once, without parameters and buffers. Synchronizes after each block.
     """
 
-    def __init__(self, model: nn.Module, blocks: dict[str, nn.Module], gauge: Gauge) -> None:
+    def __init__(
+        self, model: nn.Module, blocks: dict[str, nn.Module], gpu_memory: GpuMemory
+    ) -> None:
         """`blocks`: modules by name, none inside of another."""
-        self._model, self._blocks, self._gauge = model, blocks, gauge
-        self._handles: list[Handle] = []
+        self._model, self._blocks, self._gpu_memory = model, blocks, gpu_memory
+        self._handles: list[ForwardHandle] = []
         self._boundaries: set[int] = set()
         self.reached: set[str] = set()
         """Blocks whose forward came to its end in the latest pass."""
@@ -49,7 +51,7 @@ class Survey:
         self.reached.clear()
         self._boundaries.clear()
 
-    def __enter__(self) -> Survey:
+    def __enter__(self) -> BlockSurvey:
         """Begin to count."""
         self._fixed = {_address(t) for t in (*self._model.parameters(), *self._model.buffers())}
         self._handles = [around_forward(self._model, self._root, ORDER - 1)]
@@ -87,11 +89,11 @@ class Survey:
             def pack(tensor: torch.Tensor) -> _Saved:
                 return self._save(tensor, seen)
 
-            self._gauge.synchronize()
+            self._gpu_memory.synchronize()
             began = time.perf_counter()
             with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
                 output = forward(*args, **kwargs)
-            self._gauge.synchronize()
+            self._gpu_memory.synchronize()
             seconds = time.perf_counter() - began
             given = _addresses((args, kwargs))
             self._boundaries |= given

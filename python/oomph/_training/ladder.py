@@ -22,11 +22,11 @@ from torch import nn
 
 from oomph import _oomph
 from oomph._protocol import File, RunDirectory
-from oomph._training.block_survey import Survey
+from oomph._training.block_survey import BlockSurvey
 from oomph._training.errors import is_out_of_memory
-from oomph._training.memory_model import MARGIN, Gauge
+from oomph._training.memory_model import MARGIN, GpuMemory
 from oomph._training.optimizer_guard import STATE_LEVER, OptimizerGuard
-from oomph._training.release import clear_error, readable, release_caches
+from oomph._training.release import clear_error, format_bytes, release_caches
 from oomph.levers._shared.base import CannotApply, Lever
 from oomph.levers._shared.blocks import repeated
 from oomph.levers._shared.job import Job, names
@@ -70,7 +70,7 @@ class ModuleLever:
     def __init__(self, name: str, modules: Sequence[str]) -> None:
         """`modules` as in plan files: the model's class, then the path (`GPT.blocks.0`)."""
         self.lever_name, self.modules = name, list(modules)
-        self.name = f"{name} {places(self.modules)}"
+        self.name = f"{name} {_oomph.describe_modules(self.modules)}"
         self.job = Job()
         self._lever: Lever | None = None
 
@@ -186,8 +186,8 @@ class Ladder:
         self._levers: Levers = {}
         self._forbidden: set[str] = set()
         self._inside: dict[str, int] = {}
-        self._survey: Survey | None = None
-        self._measuring: Survey | None = None
+        self._survey: BlockSurvey | None = None
+        self._measuring: BlockSurvey | None = None
         self._peak = 0
         self._margin = MARGIN
 
@@ -199,12 +199,17 @@ class Ladder:
     def bind(
         self,
         model: nn.Module,
-        gauge: Gauge,
+        gpu_memory: GpuMemory,
         guards: Mapping[int, OptimizerGuard],
         margin: float = MARGIN,
     ) -> None:
         """Use this model. `guards` are those of its optimizers, which may come later."""
-        self._model, self._gauge, self._guards, self._margin = model, gauge, guards, margin
+        self._model, self._gpu_memory, self._guards, self._margin = (
+            model,
+            gpu_memory,
+            guards,
+            margin,
+        )
 
     # ---- around what is tried ----
 
@@ -216,14 +221,14 @@ class Ladder:
             return
         named = names(self._model)
         blocks = {name: named[name] for name in repeated(self._model)}
-        self._gauge.begin()
-        with Survey(self._model, blocks, self._gauge) as survey:
+        self._gpu_memory.begin()
+        with BlockSurvey(self._model, blocks, self._gpu_memory) as survey:
             self._measuring = survey
             try:
                 yield
             finally:
                 self._measuring = None
-                self._survey, self._peak = survey, self._gauge.peak()
+                self._survey, self._peak = survey, self._gpu_memory.peak()
                 checkpointed = self._levers.get("checkpoint", ())
                 for name, size in survey.inside.items():
                     if name not in checkpointed:
@@ -262,7 +267,7 @@ class Ladder:
                 log.info("%s", problem)
                 self._become(before)
                 continue
-            saves = f"saves {readable(chosen.saves)}" if chosen.saves else "saving not measured"
+            saves = f"saves {format_bytes(chosen.saves)}" if chosen.saves else "saving not measured"
             return f"{', '.join(changed)} ({saves}; {chosen.cost})"
         return ""
 
@@ -294,7 +299,7 @@ class Ladder:
         """The optimizer's step does not fit in any way: offload its state to the CPU."""
         if self._own is not None or STATE_LEVER in {*self._levers, *self._forbidden}:
             return False
-        if self._gauge.device.type != "cuda":
+        if self._gpu_memory.device.type != "cuda":
             return False
         size = self._state_bytes()
         try:
@@ -306,18 +311,18 @@ class Ladder:
             "out of memory in the optimizer's step (%s): continuing with %s (saves %s; %s)",
             failure,
             STATE_LEVER,
-            readable(size),
+            format_bytes(size),
             _over_link(size),
         )
         return True
 
     def _missing(self, where: str, text: str) -> int | None:
         """Bytes that the failed attempt lacked, at least."""
-        if not self._gauge.measures or self._survey is None:
+        if not self._gpu_memory.measures or self._survey is None:
             return None
         found = ASKED.search(text)
         asked = float(found[1]) * UNITS[found[2]] if found else 0.0
-        room = self._gauge.usable() * (1 - self._margin)
+        room = self._gpu_memory.usable() * (1 - self._margin)
         rest = 0
         if where == "forward":
             checkpointed = self._levers.get("checkpoint", ())
@@ -417,7 +422,7 @@ class Ladder:
     def _offloading(self, missing: int | None) -> _Next | None:
         name = "offload_activations"
         survey = self._survey
-        if name in {*self._forbidden, *self._levers} or self._gauge.device.type != "cuda":
+        if name in {*self._forbidden, *self._levers} or self._gpu_memory.device.type != "cuda":
             return None
         if survey is None:
             return None
@@ -434,7 +439,7 @@ class Ladder:
 
     def _optimizer_state(self) -> _Next | None:
         name = STATE_LEVER
-        if name in {*self._forbidden, *self._levers} or self._gauge.device.type != "cuda":
+        if name in {*self._forbidden, *self._levers} or self._gpu_memory.device.type != "cuda":
             return None
         size = self._state_bytes()
         if not size:
@@ -525,14 +530,3 @@ def _as_plan(levers: Levers) -> list[dict[str, Any]]:
 def _over_link(size: int) -> str:
     """What moving `size` bytes to the host and back costs, at most: other work may hide it."""
     return f"at most {2e3 * size / LINK:.0f} ms per step at {LINK / 1e9:.0f} GB/s"
-
-
-def places(modules: Sequence[str]) -> str:
-    """`GPT.blocks[0:6]` for consecutive numbers, else the first name and how many more."""
-    stems = {name.rpartition(".")[0] for name in modules}
-    numbers = [name.rpartition(".")[2] for name in modules]
-    if len(modules) > 1 and len(stems) == 1 and all(n.isdecimal() for n in numbers):
-        first = int(numbers[0])
-        if [int(n) for n in numbers] == list(range(first, first + len(numbers))):
-            return f"{stems.pop()}[{first}:{first + len(numbers)}]"
-    return modules[0] if len(modules) == 1 else f"{modules[0]} and {len(modules) - 1} more"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-Weight = Callable[[Any], "float | torch.Tensor"]
+WeightFunction = Callable[[Any], "float | torch.Tensor"]
 """The weight of a micro-batch: the number of units its loss averages over."""
 
 
@@ -18,7 +18,7 @@ def samples(batch: Any) -> float:
     return float(batch_size(batch))
 
 
-def tokens(key: str = "labels", ignore: int = -100, shift: bool = True) -> Weight:
+def tokens(key: str = "labels", ignore: int = -100, shift: bool = True) -> WeightFunction:
     """The loss is a mean over tokens: those of `batch[key]` that are not `ignore`.
 
     `shift`: the first token of each row predicts nothing, as in causal language models of
@@ -44,7 +44,7 @@ def tokens(key: str = "labels", ignore: int = -100, shift: bool = True) -> Weigh
     return count
 
 
-def weight_function(weight: str | Weight) -> Weight:
+def weight_function(weight: str | WeightFunction) -> WeightFunction:
     """`weight` as a function; it may be "samples", "tokens" or a function of a micro-batch."""
     if weight == "samples":
         return samples

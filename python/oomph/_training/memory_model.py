@@ -78,7 +78,7 @@ class MemoryModel:
         return list(self._seen.items())
 
 
-class Gauge:
+class GpuMemory:
     """Reads the allocator of one GPU. On other devices there is nothing to read: see `measures`."""
 
     def __init__(self, device: torch.device) -> None:

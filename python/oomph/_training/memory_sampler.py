@@ -264,21 +264,21 @@ def measure_sample_cost(
     optimizer step. It tries lengths up to `longest` with three steps each, and restores `model` and
     `optimizer`. The budget leaves the usual margin.
     """
-    from oomph._training.batch_size_finder import Prober
+    from oomph._training.batch_size_finder import BatchTrials
     from oomph._training.memory_model import MARGIN
 
-    prober = Prober(step, model, optimizer)
+    trials = BatchTrials(step, model, optimizer)
 
     def measure(count: int, length: int) -> float:
         """Bytes at the peak, 0 if it does not fit."""
-        probe = prober.run(lambda: make_batch(count, length))
+        probe = trials.run(lambda: make_batch(count, length))
         # Reserved memory, since holes count too.
         return float(probe.reserved) if probe.fits else 0.0
 
     half, quarter = max(1, longest // 2), max(1, longest // 4)
     try:
-        if not prober.gauge.measures:
-            raise ValueError(f"memory cannot be measured on {prober.gauge.device}")
+        if not trials.gpu_memory.measures:
+            raise ValueError(f"memory cannot be measured on {trials.gpu_memory.device}")
         # Memory that does not depend on the batch, such as the optimizer's step, may hide the batch's: increase
         # the batch until it determines the peak.
         floor = measure(1, quarter)
@@ -299,7 +299,7 @@ def measure_sample_cost(
         points = [point for point in points if point[2]]
         telling = [point for point in points if point[2] > 1.2 * floor]
         cost = _fit(telling if len(telling) > 2 else points)
-        budget = prober.gauge.usable() * (1 - MARGIN)
+        budget = trials.gpu_memory.usable() * (1 - MARGIN)
         # The allocator's holes are not linear, so promise only the largest batch that was tried.
         for _ in range(VERIFICATIONS):
             number = int((budget - cost.base) / (cost.batch(1, longest) - cost.base))
@@ -310,7 +310,7 @@ def measure_sample_cost(
                 break
             budget *= 1 - MARGIN
     finally:
-        prober.restore()
+        trials.restore()
     return cost, budget
 
 

@@ -7,93 +7,33 @@ lists: fields (`[inputs, targets]`, what a DataLoader yields) and samples of dif
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from oomph._containers import children, is_array, is_namedtuple, rebuild, tensors
 
 
 class BatchError(TypeError):
     """The structure of a batch could not be understood; the message says where."""
 
 
-def _is_namedtuple(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
-def _is_array(value: Any) -> bool:
-    """A tensor, or an array of NumPy's, without importing it."""
-    return isinstance(value, torch.Tensor) or type(value).__module__ == "numpy"
-
-
-def _is_record(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _children(value: Any) -> Iterator[tuple[str, Any]] | None:
-    """The parts of a container with the text that names each, or None for a leaf."""
-    if isinstance(value, Mapping):
-        return ((f"[{key!r}]", item) for key, item in value.items())
-    if _is_record(value):
-        return ((f".{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value))
-    if isinstance(value, (list, tuple)):
-        return ((f"[{index}]", item) for index, item in enumerate(value))
-    return None
-
-
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in `value`."""
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
-    children = _children(value)
-    if children is not None:
-        for _, child in children:
-            yield from tensors(child)
-
-
-def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """`value` with each tensor replaced by `function(tensor)`; containers keep their type."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    return _rebuild(value, lambda item: map_tensors(function, item))
-
-
-def _rebuild(value: Any, each: Callable[[Any], Any]) -> Any:
-    if isinstance(value, Mapping):
-        items = {key: each(item) for key, item in value.items()}
-        if type(value) is dict:
-            return items
-        try:
-            return type(value)(items)  # type: ignore[call-arg]
-        except TypeError:
-            return items
-    if _is_record(value):
-        fields = {f.name: each(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-        return dataclasses.replace(value, **fields)
-    if _is_namedtuple(value):
-        return type(value)(*(each(item) for item in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(each(item) for item in value)
-    return value
-
-
 def _sizes(value: Any, top: bool) -> set[int] | None:
     """Possible numbers of samples of `value`; None if it says nothing about them."""
-    if _is_array(value):
+    if is_array(value):
         if isinstance(value, torch.Tensor) and value.is_nested:
             raise BatchError(
                 "nested tensors cannot be cut along the batch; pass a list of tensors instead"
             )
         # One row is shared by all samples, like position ids.
         return None if value.ndim == 0 else {int(value.shape[0])}
-    children = _children(value)
-    if children is None:
+    parts = children(value)
+    if parts is None:
         return None
     found: set[int] | None = None
     consistent = True
-    for _, child in children:
+    for _, child in parts:
         sizes = _sizes(child, top=False)
         if sizes is None:
             continue
@@ -154,11 +94,10 @@ def _look_alike(items: list[Any]) -> bool:
 
 def _top_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Tensors that are fields: not inside a list below the first level."""
-    if _is_array(value):
+    if is_array(value):
         yield value
         return
-    children = _children(value)
-    for _, child in children or ():
+    for _, child in children(value) or ():
         if not isinstance(child, list):
             yield from _top_tensors(child)
 
@@ -172,7 +111,7 @@ def part(batch: Any, start: int, stop: int, size: int | None = None) -> Any:
 
 
 def _part(value: Any, start: int, stop: int, size: int, where: str, top: bool) -> Any:
-    if _is_array(value):
+    if is_array(value):
         if value.ndim == 0 or (value.shape[0] == 1 and size > 1):
             return value
         if value.shape[0] != size:
@@ -183,24 +122,13 @@ def _part(value: Any, start: int, stop: int, size: int, where: str, top: bool) -
         return value[start:stop]
     if isinstance(value, list) and len(value) == size and (not top or _is_samples(value, size)):
         return value[start:stop]
-    plain_tuple = isinstance(value, tuple) and not _is_namedtuple(value) and not top
+    plain_tuple = isinstance(value, tuple) and not is_namedtuple(value) and not top
     if plain_tuple and len(value) == size and _is_samples(value, size):
         return value[start:stop]
-    if isinstance(value, Mapping):
-        items = {
-            key: _part(item, start, stop, size, f"{where}[{key!r}]", False)
-            for key, item in value.items()
-        }
-        if type(value) is dict:
-            return items
-        try:
-            return type(value)(items)  # type: ignore[call-arg]
-        except TypeError:
-            return items
-    if _children(value) is None:
+    if children(value) is None:
         return value
-    names = iter([name for name, _ in _children(value) or ()])
-    return _rebuild(value, lambda item: _part(item, start, stop, size, where + next(names), False))
+    names = iter([name for name, _ in children(value) or ()])
+    return rebuild(value, lambda item: _part(item, start, stop, size, where + next(names), False))
 
 
 def _is_samples(value: Any, size: int) -> bool:
@@ -224,7 +152,7 @@ def sample_elements(batch: Any, size: int) -> list[int] | None:
 
     def visit(value: Any, top: bool) -> None:
         nonlocal ragged
-        if _is_array(value):
+        if is_array(value):
             return
         if isinstance(value, list) and len(value) == size and (not top or _is_samples(value, size)):
             counts = [elements(item) for item in value]
@@ -232,7 +160,7 @@ def sample_elements(batch: Any, size: int) -> list[int] | None:
             for index, count in enumerate(counts):
                 each[index] += count
             return
-        for _, child in _children(value) or ():
+        for _, child in children(value) or ():
             visit(child, False)
 
     visit(batch, True)
@@ -243,12 +171,12 @@ def sample_elements(batch: Any, size: int) -> list[int] | None:
 
 
 def _describe(value: Any, depth: int = 0) -> str:
-    if _is_array(value):
+    if is_array(value):
         return f"{type(value).__name__}{tuple(value.shape)}"
-    children = _children(value)
-    if children is None:
+    parts = children(value)
+    if parts is None:
         return type(value).__name__
     if depth > 1:
         return f"{type(value).__name__}(…)"
-    shown = [f"{name} {_describe(child, depth + 1)}" for name, child in children]
+    shown = [f"{name} {_describe(child, depth + 1)}" for name, child in parts]
     return f"{type(value).__name__}({', '.join(shown[:6])}{', …' if len(shown) > 6 else ''})"

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from oomph._training.errors import CannotFit, StateLost, is_out_of_memory
-from oomph._training.memory_model import Gauge
+from oomph._training.memory_model import GpuMemory
 from oomph._training.release import clear_error, release_caches
 from oomph.levers.optimizer_on_cpu import OptimizerOnCpu, bytes_on_gpu
 
@@ -44,7 +44,9 @@ class OptimizerGuard:
     and state to the CPU per step; "never" only steps.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, gauge: Gauge, protect: str) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, gpu_memory: GpuMemory, protect: str
+    ) -> None:
         """Measures nothing yet."""
         if protect not in ("auto", "always", "never"):
             raise ValueError(f'protect: expected "auto", "always" or "never"; found {protect!r}')
@@ -54,7 +56,7 @@ class OptimizerGuard:
                 "use an optimizer whose step() takes no closure"
             )
         self.optimizer = optimizer
-        self._gauge = gauge
+        self._gpu_memory = gpu_memory
         self._protect = protect
         # Other optimizers may count steps for all parameters together.
         self._divisible = type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
@@ -73,7 +75,7 @@ class OptimizerGuard:
         stepped, and `StateLost` if an error occurred although memory had been reserved.
         """
         how = self._streamed or how
-        if self._protect == "never" or (self._protect == "auto" and not self._gauge.measures):
+        if self._protect == "never" or (self._protect == "auto" and not self._gpu_memory.measures):
             failure = self._attempt(how, self._chunks)
             if failure:
                 raise StateLost(
@@ -84,11 +86,11 @@ class OptimizerGuard:
             return
         if self._protect == "auto" and self._is_reserved():
             if not self._settled:
-                self._gauge.begin()
+                self._gpu_memory.begin()
             failure = self._attempt(how, self._chunks)
             if not failure and not self._settled:
                 # The step that created the state needed that much more than those that follow.
-                self._need, self._settled = self._gauge.peaks_above_start(), True
+                self._need, self._settled = self._gpu_memory.peaks_above_start(), True
             if failure:
                 raise StateLost(
                     "memory ran out inside optimizer.step although its memory had been reserved: "
@@ -130,13 +132,13 @@ class OptimizerGuard:
 
     def _is_reserved(self) -> bool:
         """Whether the next step finds its memory in the allocator's cache."""
-        if self._need is None or not self._gauge.caches:
+        if self._need is None or not self._gpu_memory.caches:
             return False
         large, small = (int(size * RESERVE_MARGIN) for size in self._need)
-        if self._gauge.reserve(large, small):
+        if self._gpu_memory.reserve(large, small):
             return True
         release_caches()
-        return self._gauge.reserve(large, small)
+        return self._gpu_memory.reserve(large, small)
 
     def _journaled(self, how: Callable[[], Any]) -> None:
         journal = self._write_journal()
@@ -158,11 +160,11 @@ class OptimizerGuard:
         failure = ""
         for chunks in self._sizes():
             had_state = len(self.optimizer.state)
-            self._gauge.begin()
+            self._gpu_memory.begin()
             failure = self._attempt(how, chunks)
             if not failure:
                 self._chunks = chunks
-                self._need = self._gauge.peaks_above_start()
+                self._need = self._gpu_memory.peaks_above_start()
                 self._settled = len(self.optimizer.state) == had_state
                 return ""
             journal.restore()

@@ -28,12 +28,12 @@ class Freed:
     def __str__(self) -> str:
         """A summary in one line."""
         return (
-            f"freed {readable(self.tensors)} of tensors; {readable(self.cache)} returned to the "
-            f"GPU; {readable(self.still_allocated)} are still in use"
+            f"freed {format_bytes(self.tensors)} of tensors; {format_bytes(self.cache)} returned to the "
+            f"GPU; {format_bytes(self.still_allocated)} are still in use"
         )
 
 
-def readable(size: float) -> str:
+def format_bytes(size: float) -> str:
     """`size` bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024 or unit == "GiB":

@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from oomph._containers import map_tensors, tensors
 from oomph._training import nested
 from oomph._training.coupled_samples import coupled_layers, loss_is_mean
 from oomph._training.errors import CannotFit, MemoryNotRecovered, Refused, is_out_of_memory
 from oomph._training.ladder import Ladder, Rung
-from oomph._training.loss_weights import Weight, weight_function
-from oomph._training.memory_model import MARGIN, Gauge, MemoryModel, devices_of
+from oomph._training.loss_weights import WeightFunction, weight_function
+from oomph._training.memory_model import MARGIN, GpuMemory, MemoryModel, devices_of
 from oomph._training.optimizer_guard import OptimizerGuard, first_line
 from oomph._training.rank_agreement import FAILED, FINE, Ranks, check_parallelism
-from oomph._training.release import clear_error, readable, release_caches
+from oomph._training.release import clear_error, format_bytes, release_caches
 from oomph._training.step_state import StepState
 from oomph.levers._shared.base import CannotApply
 
@@ -124,7 +125,7 @@ class TrainStep:
         optimizer: torch.optim.Optimizer,
         loss_fn: LossFunction | None = None,
         *,
-        weight: str | Weight = "samples",
+        weight: str | WeightFunction = "samples",
         micro_batch: int | None = None,
         max_norm: float | None = None,
         scaler: Any = None,
@@ -179,10 +180,10 @@ class TrainStep:
         self._samples = samples or nested.batch_size
         self._own_part = part
         self._on_failure = on_failure
-        self._gauge = Gauge(self._device)
-        self._guard = OptimizerGuard(optimizer, self._gauge, protect)
+        self._gpu_memory = GpuMemory(self._device)
+        self._guard = OptimizerGuard(optimizer, self._gpu_memory, protect)
         self._guard.rescue = self._ladder.rescue
-        self._ladder.bind(self.model, self._gauge, {id(optimizer): self._guard}, margin)
+        self._ladder.bind(self.model, self._gpu_memory, {id(optimizer): self._guard}, margin)
         self._state = StepState(self.model, self._devices, self._scaler, generators)
         self._model_of_memory = MemoryModel()
         self._micro_batch = micro_batch
@@ -223,12 +224,12 @@ class TrainStep:
         if size < 1:
             raise ValueError("the batch is empty")
         units = self._units(batch, size)
-        versions = [(t, t._version) for t in nested.tensors(batch) if not t.is_inference()]
+        versions = [(t, t._version) for t in tensors(batch) if not t.is_inference()]
         self._clear_gradients()
         self._ranks.share_buffers()
         self._save()
-        baseline = self._gauge.allocated()
-        retries = self._gauge.retries()
+        baseline = self._gpu_memory.allocated()
+        retries = self._gpu_memory.retries()
         parts = self._choose(batch, size, units, baseline)
         errors: list[str] = []
         same_again = True
@@ -259,7 +260,7 @@ class TrainStep:
                 # fragmentation, or another process.
                 if not (same_again and (worked or smallest)):
                     most = max(most, self._more(batch, size, parts, units, baseline, failure))
-                    baseline = self._gauge.allocated()
+                    baseline = self._gpu_memory.allocated()
                 same_again = False
             _, most = self._ranks.agree(FAILED, max(most, parts))
             parts = min(size, most)
@@ -311,10 +312,10 @@ class TrainStep:
         self, batch: Any, size: int, parts: int, units: list[int], baseline: int
     ) -> tuple[StepReport | None, _Failure | None]:
         """Gradients of the whole batch, or what failed. Retries happen outside the handler."""
-        measured = self._gauge.measures and _largest(units, size, parts) != self._worked
+        measured = self._gpu_memory.measures and _largest(units, size, parts) != self._worked
         try:
             if measured:
-                self._gauge.begin()
+                self._gpu_memory.begin()
             report = self._accumulate(batch, size, parts)
             self._ranks.complete_gradients()
         except CannotApply as refusal:
@@ -359,7 +360,7 @@ class TrainStep:
                 self._phase = "backward"
                 (self._scaler.scale(loss) if self._scaler is not None else loss).backward()
                 loss_sum = loss.detach() if loss_sum is None else loss_sum + loss.detach()
-                collected.append(nested.map_tensors(torch.Tensor.detach, aux))
+                collected.append(map_tensors(torch.Tensor.detach, aux))
                 del part, loss, aux
         assert loss_sum is not None
         largest = max(b - a for a, b in bounds)
@@ -469,7 +470,7 @@ class TrainStep:
         if largest >= self._worked:
             self._worked, self._worked_baseline = largest, baseline
         self._calm += 1
-        if self._gauge.measures and self._gauge.retries() > retries:
+        if self._gpu_memory.measures and self._gpu_memory.retries() > retries:
             # The first time may be the allocator settling down.
             self._thrashed += 1
             self._calm = 0
@@ -507,7 +508,7 @@ class TrainStep:
         """Into how many parts to cut the batch."""
         wish = -(-size // self._micro_batch) if self._micro_batch else 1
         if (
-            self._gauge.measures
+            self._gpu_memory.measures
             and not self._micro_batch
             and size > 1
             and not len(self._model_of_memory)
@@ -520,7 +521,7 @@ class TrainStep:
             and baseline <= self._worked_baseline * 1.01 + LEAKED
         )
         if (
-            self._gauge.measures
+            self._gpu_memory.measures
             and not known
             and len(self._model_of_memory)
             and not self._micro_batch
@@ -539,11 +540,11 @@ class TrainStep:
 
     def _room(self, baseline: int) -> float:
         """The most units that the measured memory allows."""
-        capacity = self._gauge.usable() * (1 - self._margin) - baseline - self._guard.coming()
+        capacity = self._gpu_memory.usable() * (1 - self._margin) - baseline - self._guard.coming()
         return self._model_of_memory.largest(max(0.0, capacity))
 
     def _predicted_to_fit(self, units: float, baseline: int) -> bool:
-        if not self._gauge.measures or not len(self._model_of_memory):
+        if not self._gpu_memory.measures or not len(self._model_of_memory):
             return True
         return units <= self._room(baseline)
 
@@ -561,14 +562,14 @@ class TrainStep:
             with self._ranks.without_collectives():
                 for number, count in enumerate((1, 1, *_probe_sizes(size))):
                     start = min(longest, size - count)
-                    self._gauge.begin()
+                    self._gpu_memory.begin()
                     part = self._to_device(self._part(batch, start, start + count, size))
                     loss, _ = self._loss(part)
                     (self._scaler.scale(loss) if self._scaler is not None else loss).backward()
                     del part, loss, _
                     if not number:
                         continue  # it made gradients and work spaces
-                    peak = self._gauge.peak() - baseline
+                    peak = self._gpu_memory.peak() - baseline
                     self._model_of_memory.observe(sum(units[start : start + count]), peak)
                     first = first or peak
                     if peak > first * PROBE_GROWTH:
@@ -585,7 +586,7 @@ class TrainStep:
         release_caches()
 
     def _learn(self, units: float, parts: int, baseline: int) -> None:
-        peak = self._gauge.peak() - baseline
+        peak = self._gpu_memory.peak() - baseline
         if parts == 1:
             # A later part finds the gradients there.
             peak += sum(p.numel() * p.element_size() for p in self._parameters if p.requires_grad)
@@ -595,11 +596,11 @@ class TrainStep:
         self, batch: Any, size: int, parts: int, units: list[int], baseline: int, failure: _Failure
     ) -> int:
         """The number of parts to try next; applies a rung if single samples do not fit."""
-        leaked = self._gauge.allocated() - baseline
+        leaked = self._gpu_memory.allocated() - baseline
         failed_units = _largest(units, size, parts)
         if parts < size and self._split_or_pull(batch, size, parts, failure):
             limit = failed_units / 2
-            if self._gauge.measures and len(self._model_of_memory) > 1:
+            if self._gpu_memory.measures and len(self._model_of_memory) > 1:
                 limit = max(limit, min(self._room(baseline), failed_units * 0.9))
             more = max(parts + 1, _fewest(units, size, limit, 1))
             self._limit = min(self._limit, _largest(units, size, more))
@@ -609,16 +610,16 @@ class TrainStep:
                 failure.where, more, parts,
             )  # fmt: skip
             return more
-        if self._gauge.measures and leaked > LEAKED:
+        if self._gpu_memory.measures and leaked > LEAKED:
             raise MemoryNotRecovered(
-                f"memory ran out in {failure.where}, and {readable(leaked)} stay allocated that "
+                f"memory ran out in {failure.where}, and {format_bytes(leaked)} stay allocated that "
                 "nothing can free in this process. The state is as before the step: save a "
                 "checkpoint, with this step's state_dict(), and continue in a new process.",
                 failure.text,
             )
         if parts < size or self._pull(failure, size, parts):
             # Larger parts may fit now. Where nothing is measured they are found by growing.
-            self._limit = float("inf") if self._gauge.measures else float(failed_units)
+            self._limit = float("inf") if self._gpu_memory.measures else float(failed_units)
             return parts
         raise CannotFit(
             f"a single sample does not fit: {failure.text} In {failure.where}; levers applied: "
@@ -708,7 +709,7 @@ class TrainStep:
         return nested.part(batch, start, stop, size)
 
     def _to_device(self, part: Any) -> Any:
-        return nested.map_tensors(lambda t: t.to(self._device, non_blocking=True), part)
+        return map_tensors(lambda t: t.to(self._device, non_blocking=True), part)
 
     # ---- what a checkpoint keeps ----
 

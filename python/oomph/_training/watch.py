@@ -23,8 +23,8 @@ from torch.optim.optimizer import (
 )
 
 from oomph._training.errors import is_out_of_memory
-from oomph._training.memory_model import Gauge
-from oomph._training.release import readable
+from oomph._training.memory_model import GpuMemory
+from oomph._training.release import format_bytes
 
 log = logging.getLogger("oomph")
 
@@ -86,13 +86,13 @@ def memory_line(device: torch.device | int | str | None = None) -> str:
     where = _device(device)
     if where.type != "cuda":
         return "no GPU in use"
-    gauge = Gauge(where)
+    gpu_memory = GpuMemory(where)
     free, total = torch.cuda.mem_get_info(where)
-    reserved = gauge.reserved()
+    reserved = gpu_memory.reserved()
     return (
-        f"allocated {readable(gauge.allocated())}, reserved {readable(reserved)}, peak "
-        f"{readable(gauge.peak())}, outside the allocator "
-        f"{readable(max(0, total - free - reserved))}, free {readable(free)} of {readable(total)}"
+        f"allocated {format_bytes(gpu_memory.allocated())}, reserved {format_bytes(reserved)}, peak "
+        f"{format_bytes(gpu_memory.peak())}, outside the allocator "
+        f"{format_bytes(max(0, total - free - reserved))}, free {format_bytes(free)} of {format_bytes(total)}"
     )
 
 
@@ -141,12 +141,12 @@ class Watch:
 
     def __enter__(self) -> Watch:
         """Begin."""
-        self._gauge = Gauge(_device(self._device_asked, self._model))
+        self._gpu_memory = GpuMemory(_device(self._device_asked, self._model))
         if self._jsonl_path is not None:
             self._file = open(self._jsonl_path, "a")
-        if self._gauge.measures:
+        if self._gpu_memory.measures:
             self._own_history = self._history and _start_history(1_000_000)
-            self._gauge.begin()
+            self._gpu_memory.begin()
         self._phase = "forward" if self._model is not None else "step"
         self._began = time.perf_counter()
         self._last = (0, self._began)
@@ -163,7 +163,7 @@ class Watch:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        if self._gauge.measures:
+        if self._gpu_memory.measures:
             self._note_peak(self._phase)
         if error is not None and is_out_of_memory(error):
             self._explain(error)
@@ -200,13 +200,13 @@ class Watch:
             self._enter(outer)
 
     def _enter(self, name: str) -> None:
-        if self._gauge.measures:
+        if self._gpu_memory.measures:
             self._note_peak(self._phase)
-            torch.cuda.reset_peak_memory_stats(self._gauge.device)
+            torch.cuda.reset_peak_memory_stats(self._gpu_memory.device)
         self._phase = name
 
     def _note_peak(self, phase: str) -> None:
-        peak = self._gauge.peak()
+        peak = self._gpu_memory.peak()
         self.peak = max(self.peak, peak)
         self.phases[phase] = max(self.phases.get(phase, 0), peak)
 
@@ -235,7 +235,7 @@ class Watch:
     def step(self) -> None:
         """Mark the end of a step. Called automatically after optimizer steps; loops without an optimizer call it."""
         self.steps += 1
-        if self._gauge.measures:
+        if self._gpu_memory.measures:
             self._look_for_growth()
         if self.steps % self._every == 0:
             self._write()
@@ -250,14 +250,14 @@ class Watch:
             return
         if self.steps <= WARM_UP:
             return
-        per_step = self._growth.saw(self._gauge.allocated())
+        per_step = self._growth.saw(self._gpu_memory.allocated())
         if per_step and not self.growing:
-            left = max(0, self._gauge.usable() - max(self.peak, self._gauge.peak()))
+            left = max(0, self._gpu_memory.usable() - max(self.peak, self._gpu_memory.peak()))
             self.growing = (
-                f"grows by {readable(per_step)} per step: it will run out at about step "
+                f"grows by {format_bytes(per_step)} per step: it will run out at about step "
                 f"{self.steps + int(left / per_step)}"
             )
-            self._tracing = _Tracing(self._gauge.device)
+            self._tracing = _Tracing(self._gpu_memory.device)
 
     def _gradients(self) -> set[int]:
         """Where gradients are."""
@@ -274,18 +274,18 @@ class Watch:
         steps, then = self._last
         if self.steps > steps:
             facts["seconds_per_step"] = (now - then) / (self.steps - steps)
-        if not self._gauge.measures:
+        if not self._gpu_memory.measures:
             return facts
-        device = self._gauge.device
+        device = self._gpu_memory.device
         free, total = torch.cuda.mem_get_info(device)
-        allocated, reserved = self._gauge.allocated(), self._gauge.reserved()
+        allocated, reserved = self._gpu_memory.allocated(), self._gpu_memory.reserved()
         facts.update(
             allocated=allocated,
             reserved=reserved,
-            peak=max(self.peak, self._gauge.peak()),
+            peak=max(self.peak, self._gpu_memory.peak()),
             outside=max(0, total - free - reserved),
             free=free,
-            retries=self._gauge.retries(),
+            retries=self._gpu_memory.retries(),
         )
         categories = self._categories()
         for name, size in categories.items():
@@ -301,18 +301,18 @@ class Watch:
         if "allocated" not in facts:
             return f"step {self.steps}: no GPU in use"
         parts = [
-            f"{name} {readable(facts[name])}"
+            f"{name} {format_bytes(facts[name])}"
             for name in ("allocated", "reserved", "peak", "outside", "free")
         ]
         shown = [
-            f"{name.partition('/')[2]} {readable(size)}"
+            f"{name.partition('/')[2]} {format_bytes(size)}"
             for name, size in facts.items()
             if name.startswith("category/") and size
         ]
         return f"step {self.steps}: {', '.join(parts)} ({', '.join(shown)})"
 
     def _categories(self) -> dict[str, int]:
-        device = self._gauge.device
+        device = self._gpu_memory.device
         seen: set[int] = set()
 
         def size(tensors: Any) -> int:
@@ -359,7 +359,7 @@ class Watch:
     # ---- out of memory ----
 
     def _explain(self, error: BaseException) -> None:
-        if self._snapshot_path is None or not self._gauge.measures:
+        if self._snapshot_path is None or not self._gpu_memory.measures:
             return
         path = os.fspath(self._snapshot_path)
         rank = os.environ.get("RANK")
@@ -428,7 +428,7 @@ class _Tracing:
         if not kept:
             return ""
         where, size = kept.most_common(1)[0]
-        return f"{where} ({readable(size / TRACED_STEPS)} per step)"
+        return f"{where} ({format_bytes(size / TRACED_STEPS)} per step)"
 
     def _blocks(self) -> Iterator[dict[str, Any]]:
         for segment in torch.cuda.memory_snapshot():

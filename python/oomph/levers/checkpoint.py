@@ -11,7 +11,7 @@ import torch
 from oomph._random_states import RandomStates
 from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
-from oomph.levers._shared.forward import Places, around_forward, arounds
+from oomph.levers._shared.forward import NamedModules, around_forward, arounds
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.recomputation import computed_again
 
@@ -40,7 +40,7 @@ class Checkpoint(Lever):
         if not modules:
             raise self.refuse("it names no modules")
         self.modules = modules
-        self.places = Places(modules)
+        self.places = NamedModules(modules)
         self.blocks: list[_Block] = []
         self.backwards = 0
 

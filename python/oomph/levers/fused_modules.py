@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.compiled import refuse_compiled
-from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
 
 Function = Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]
@@ -40,7 +40,7 @@ class FusedModules(Lever):
         super().__init__()
         if not modules:
             raise self.refuse("it names no modules")
-        self.places = Places(modules)
+        self.places = NamedModules(modules)
         self.kept: dict[str, list[str]] = {}
         self.used: set[str] = set()
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.forward import Places
+from oomph.levers._shared.forward import NamedModules
 from oomph.levers._shared.job import Job
 
 BY_RESULT = (
@@ -44,7 +44,7 @@ class InplaceActivations(Lever):
         super().__init__()
         if not modules:
             raise self.refuse("it names no modules")
-        self.places = Places(modules)
+        self.places = NamedModules(modules)
         self.waiting: dict[torch.nn.Module, dict[str, torch.nn.Module]] = {}
         self.kept: dict[str, list[str]] = {}
         self.called = False

@@ -24,7 +24,7 @@ from oomph.levers._shared.loss_terms import (
     nodes,
     terms,
 )
-from oomph.levers._shared.splitting import CannotSplit, Layout, layout
+from oomph.levers._shared.splitting import CannotSplit, SampleLayout, sample_layout
 
 BATCH_NORMS = (torch.nn.modules.batchnorm._BatchNorm,)
 HERE = os.path.dirname(__file__)
@@ -491,7 +491,7 @@ class Parts:
         self._lever, self._loader, self._iterator = lever, loader, iterator
         self._waiting: list[tuple[Any, int]] = []
         self._batch: Batch | None = None
-        self._layout: Layout | None = None
+        self._layout: SampleLayout | None = None
         self._calls = -1
         self._ahead = False
 
@@ -529,7 +529,7 @@ class Parts:
                 # With several ranks, each has its share of the DataLoader's batch.
                 shares = [one.share for one in lever.job.levers if one.share is not None]
                 expected = max(1, shares[0].size) if shares else _first_size(self._loader)
-                self._layout = layout(batch, expected)
+                self._layout = sample_layout(batch, expected)
             return self._layout.split(batch, lever.parts)
         except CannotSplit as error:
             raise lever.refuse(str(error), manually=True) from None

@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
-from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
 
 SMALLEST = 256 << 10
@@ -45,7 +45,7 @@ class OffloadActivations(Lever):
         super().__init__()
         if not modules:
             raise self.refuse("it names no modules")
-        self.places = Places(modules)
+        self.places = NamedModules(modules)
         self.used: set[str] = set()
         self.called: set[str] = set()
         self.transfers: dict[torch.device, Transfers] = {}

@@ -15,7 +15,7 @@ from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
-from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
 
 Node = Any
@@ -154,7 +154,7 @@ class Recompute(Lever):
         if not modules:
             raise self.refuse("it names no modules")
         self.modules = modules
-        self.places = Places(modules)
+        self.places = NamedModules(modules)
         self.graph: _Graph | None = None
         self.ways: _Ways = {}
         self.called: set[str] = set()

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from oomph._import_hooks import on_import
 from oomph.levers._shared import batch_shares, rank_zero
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.half import DTYPES
 from oomph.levers._shared.job import Backward, Job, Proceed, names
 from oomph.levers._shared.loss_terms import Inseparable, check_start, coupled, nodes
@@ -72,7 +72,7 @@ class Shard(Lever):
         self.dtype = DTYPES[dtype] if dtype else None
         self.offload, self.unused = offload, unused
         self.rank = 0
-        self.share: batch_shares.Share | None = None
+        self.share: batch_shares.BatchShare | None = None
         """This rank's part of the current batch; None for all of it."""
         self.taken = 0
         """Batches that were split among ranks."""
@@ -328,7 +328,7 @@ class Shard(Lever):
         )
 
         self._check_model(module)
-        places = Places(self.modules)
+        places = NamedModules(self.modules)
         blocks = places.take(named)
         before = dict(module.named_parameters(remove_duplicate=False))
         _check_alike(self, before)
@@ -459,7 +459,7 @@ class Shard(Lever):
         models = [m for m in self.job.models if any(id(p) in trained for p in m.parameters())]
         return not models or any(m.training for m in models)
 
-    def take(self, share: batch_shares.Share | None) -> None:
+    def take(self, share: batch_shares.BatchShare | None) -> None:
         """The script gets its part of the next batch."""
         self._count_idle()
         self.share = share
@@ -474,7 +474,7 @@ class Shard(Lever):
         self.idle += self.is_used and not self.is_trained_on
         self.is_used = self.is_trained_on = False
 
-    def check_batch(self, share: batch_shares.Share) -> None:
+    def check_batch(self, share: batch_shares.BatchShare) -> None:
         """Note unequal parts; refuse batches that would always leave ranks without work."""
         if share.whole < self.world and not self.taken:
             raise self.refuse(

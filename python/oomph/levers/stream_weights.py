@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.forward import Places, around_forward
+from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Backward, Job, names
 from oomph.levers._shared.quantized_linear import QuantizedLinear
 
@@ -49,7 +49,7 @@ class StreamWeights(Lever):
         super().__init__()
         if not modules:
             raise self.refuse("it names no modules")
-        self.places = Places(modules)
+        self.places = NamedModules(modules)
         self.modules = modules
         self.blocks: weakref.WeakKeyDictionary[torch.nn.Module, Block] = weakref.WeakKeyDictionary()
         """By the module that runs."""

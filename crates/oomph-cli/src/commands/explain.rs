@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
-use oomph_bytes::parse_bytes;
+use oomph_bytes::parse_capacity;
 use oomph_explain::{Explanation, Options};
 use oomph_report::explanation::explanation;
 use oomph_report::finding::{HeldFinding, findings};
@@ -33,7 +33,7 @@ pub struct Args {
     device: Option<u32>,
 
     /// The device's memory, such as 24GiB, if neither snapshot nor log states it
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
     memory: Option<u64>,
 
     /// The torch version that made the snapshot, such as 2.11

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::Config;
-use oomph_bytes::parse_bytes;
+use oomph_bytes::{parse_bytes, parse_capacity};
 use oomph_fit::{Attempts, Ended, Ending, Found, Goal, Request, ScriptAttempts, Size, Wanted};
 use oomph_job::{Program, RunDirectory, RunFile};
 use oomph_plan::NAMES;
@@ -203,7 +203,7 @@ impl Args {
         };
         let gpu = oomph_gpus::parse_spec(name)?;
         let total_bytes = match &self.memory {
-            Some(text) => parse_bytes(text)?,
+            Some(text) => parse_capacity(text)?,
             None => gpu.found.gpu.memory.total_bytes,
         };
         let sizes = [

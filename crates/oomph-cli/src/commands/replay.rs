@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{anyhow, bail};
 use oomph_allocator::TorchVersion;
 use oomph_allocator::study::{Question, Study, StudyError};
-use oomph_bytes::parse_bytes;
+use oomph_bytes::parse_capacity;
 use oomph_report::replay::{ReplayReport, replay_text};
 use oomph_report::terminal::width;
 use oomph_trace::Content;
@@ -28,7 +28,7 @@ pub struct Args {
 
     /// Memory that PyTorch's allocator may reserve, such as 10GiB; the CUDA context and other
     /// libraries come on top [default: as much as the recorded job had]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
     memory: Option<u64>,
 
     /// Try the settings that are known to help, and report the best

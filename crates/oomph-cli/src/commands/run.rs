@@ -8,7 +8,7 @@ use std::time::Duration;
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
-use oomph_bytes::parse_bytes;
+use oomph_bytes::parse_capacity;
 use oomph_explain::Explanation;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
@@ -222,7 +222,7 @@ impl Args {
             .as_deref()
             .map(oomph_gpus::parse_spec)
             .transpose()?;
-        let memory = self.memory.as_deref().map(parse_bytes).transpose()?;
+        let memory = self.memory.as_deref().map(parse_capacity).transpose()?;
         if gpu.is_none() && memory.is_some() {
             bail!(
                 "--memory is the capacity of a virtual GPU: name one with --gpu, such as --gpu rtx-4090"

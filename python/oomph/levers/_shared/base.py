@@ -10,7 +10,7 @@ from oomph import _oomph
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oomph.levers._shared.forward import Handle
+    from oomph.levers._shared.forward import ForwardHandle
     from oomph.levers._shared.job import Job
 
 
@@ -70,7 +70,7 @@ class Lever:
         """Why it was inert, or what the user should know."""
         self.left_alone: list[str] = []
         """Modules of the plan that it skipped; they must not be changed by hand either."""
-        self.handles: list[Handle] = []
+        self.handles: list[ForwardHandle] = []
         """Its wrappers around modules' forward."""
         self.refusal: CannotApply | None = None
         """The error that it last made of being refused."""

@@ -20,11 +20,11 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from oomph.levers._shared import rank_zero
 from oomph.levers._shared.loss_terms import PARAMETERS, SAMPLES, Inseparable, Term, terms
-from oomph.levers._shared.splitting import CannotSplit, layout
+from oomph.levers._shared.splitting import CannotSplit, sample_layout
 
 
 @dataclass
-class Share:
+class BatchShare:
     """A rank's part of a batch."""
 
     size: int
@@ -48,7 +48,7 @@ class SharingLever(Protocol):
     """This process's."""
     job: Any
     """The `Job` that the lever is installed in."""
-    share: Share | None
+    share: BatchShare | None
     """This rank's part of the batch in progress."""
     micro_batch: Any
     """The lever that splits each part further, if the plan has it."""
@@ -59,10 +59,10 @@ class SharingLever(Protocol):
     def trains(self) -> bool:
         """Whether batches are divided: those of evaluation are not."""
 
-    def take(self, share: Share | None) -> None:
+    def take(self, share: BatchShare | None) -> None:
         """The script has got its part of a batch."""
 
-    def check_batch(self, share: Share) -> None:
+    def check_batch(self, share: BatchShare) -> None:
         """Refuse what cannot be divided."""
 
 
@@ -79,7 +79,7 @@ class ShareSampler:
     def __init__(self, lever: SharingLever, inner: Any) -> None:
         """`inner` yields lists of indices."""
         self._lever, self._inner = lever, inner
-        self.shares: deque[Share | None] = deque()
+        self.shares: deque[BatchShare | None] = deque()
         """What was yielded, in the order in which the batches will come."""
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -96,7 +96,7 @@ class ShareSampler:
                 continue
             indices = list(batch)
             begin, end = bounds(len(indices), self._lever.world, self._lever.rank)
-            share = Share(end - begin, len(indices), empty=begin == end)
+            share = BatchShare(end - begin, len(indices), empty=begin == end)
             self._lever.check_batch(share)
             self.shares.append(share)
             yield indices[begin:end] or indices[:1]
@@ -143,14 +143,14 @@ class _Iterator:
             return batch
         try:
             if self._layout is None:
-                self._layout = layout(batch)
+                self._layout = sample_layout(batch)
             pieces = self._layout.split(batch, self._lever.world)
         except CannotSplit as error:
             raise self._lever.refuse(str(error), manually=True) from None
         whole = sum(size for _, size in pieces)
         empty = self._lever.rank >= len(pieces)
         piece, size = pieces[0 if empty else self._lever.rank]
-        share = Share(0 if empty else size, whole, empty)
+        share = BatchShare(0 if empty else size, whole, empty)
         self._lever.check_batch(share)
         self._lever.take(share)
         return piece
@@ -163,7 +163,7 @@ class _Iterator:
 
 
 def weigh(
-    lever: SharingLever, loss: torch.Tensor, share: Share, outputs: list[Any]
+    lever: SharingLever, loss: torch.Tensor, share: BatchShare, outputs: list[Any]
 ) -> torch.Tensor:
     """Weight the terms of `loss` so that the mean over ranks is that of the whole batch.
 
@@ -172,7 +172,7 @@ def weigh(
     A collective: every rank comes here with a loss of the same terms.
     """
     micro = lever.micro_batch
-    part = Share(max(1, share.size), share.whole, share.empty)
+    part = BatchShare(max(1, share.size), share.whole, share.empty)
     if micro is not None and micro.batch is not None:
         part.size = micro.batch.size
     found = terms(loss, part, outputs, lever.add_note)

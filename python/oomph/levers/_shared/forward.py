@@ -24,7 +24,7 @@ _inside: set[int] = set()
 """Modules whose own forward is running: what it calls of its base class is the same call."""
 
 
-class Handle:
+class ForwardHandle:
     """The wrapper that `around_forward` put around a module's forward."""
 
     def __init__(self, module: torch.nn.Module, entry: tuple[int, Around]) -> None:
@@ -39,7 +39,7 @@ class Handle:
             functions.remove(self._entry)
 
 
-def around_forward(module: torch.nn.Module, around: Around, order: int) -> Handle:
+def around_forward(module: torch.nn.Module, around: Around, order: int) -> ForwardHandle:
     """Wrap `around` around the forward of `module`; of several, the lowest `order` is the outermost."""
     functions = _chosen.get(id(module))
     if functions is None:
@@ -59,7 +59,7 @@ def around_forward(module: torch.nn.Module, around: Around, order: int) -> Handl
             return own(*args, **kwargs)
 
         module.forward = types.MethodType(_watched(functools.wraps(own)(forward)), module)
-    return Handle(module, entry)
+    return ForwardHandle(module, entry)
 
 
 def arounds(module: torch.nn.Module) -> list[Around]:
@@ -94,7 +94,7 @@ def _step_in(around: Around, module: torch.nn.Module, call: Any, *args: Any, **k
     return around(module, call, args, kwargs)
 
 
-class Places:
+class NamedModules:
     """The modules that a plan names, and which of them the script has."""
 
     def __init__(self, names: list[str]) -> None:

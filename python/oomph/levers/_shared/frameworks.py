@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from oomph._import_hooks import on_import
-from oomph.levers._shared.splitting import CannotSplit, layout
+from oomph.levers._shared.splitting import CannotSplit, sample_layout
 
 
 class SplittingLever(Protocol):
@@ -68,7 +68,7 @@ def _within(lever: SplittingLever, method: str, module: Any) -> None:
 
 def _pieces(lever: SplittingLever, batch: Any) -> list[tuple[Any, int]]:
     try:
-        return layout(batch).split(batch, lever.parts)
+        return sample_layout(batch).split(batch, lever.parts)
     except CannotSplit as error:
         raise lever.refuse(str(error), manually=True) from None
 

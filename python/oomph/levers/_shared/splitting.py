@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from oomph._containers import arrays, children, is_array, is_namedtuple, rebuild
 
 
 class CannotSplit(ValueError):
@@ -15,7 +14,7 @@ class CannotSplit(ValueError):
 
 
 @dataclass(frozen=True)
-class Layout:
+class SampleLayout:
     """Where the samples of a batch are."""
 
     kind: str
@@ -28,7 +27,7 @@ class Layout:
             return len(batch)
         if self.kind == "columns":
             return len(batch[0])
-        sizes = _tensor_sizes(batch)
+        sizes = _first_dimensions(batch)
         if len(sizes) != 1:
             raise _differing(sizes, batch)
         return sizes.pop()
@@ -54,21 +53,21 @@ class Layout:
         return pieces
 
 
-def layout(batch: Any, expected: int | None = None) -> Layout:
+def sample_layout(batch: Any, expected: int | None = None) -> SampleLayout:
     """Where the samples of a DataLoader's first batch are.
 
     `expected` is how many it must have, if that is known. Raises `CannotSplit` if no layout agrees.
     """
-    sizes = _tensor_sizes(batch)
-    candidates: list[Layout] = []
+    sizes = _first_dimensions(batch)
+    candidates: list[SampleLayout] = []
     if len(sizes) == 1:
-        candidates.append(Layout("tensors"))
-    if isinstance(batch, (list, tuple)) and not _is_named(batch) and batch:
+        candidates.append(SampleLayout("tensors"))
+    if isinstance(batch, (list, tuple)) and not is_namedtuple(batch) and batch:
         nested = all(isinstance(column, (list, tuple)) for column in batch)
         if nested and len({len(column) for column in batch}) == 1 and batch[0]:
-            candidates.append(Layout("columns"))
+            candidates.append(SampleLayout("columns"))
         if isinstance(batch, list):
-            candidates.append(Layout("elements"))
+            candidates.append(SampleLayout("elements"))
     for candidate in candidates:
         if candidate.total(batch) > 0 and expected in (None, candidate.total(batch)):
             return candidate
@@ -92,70 +91,24 @@ def _differing(sizes: set[int], batch: Any) -> CannotSplit:
 
 
 def _slice(value: Any, total: int, begin: int, end: int) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value[begin:end] if value.dim() and value.shape[0] == total else value
-    if _is_array(value):
+    if is_array(value):
         return value[begin:end] if value.ndim and value.shape[0] == total else value
-    if isinstance(value, MutableMapping) and not isinstance(value, dict):
-        piece = copy.copy(value)  # BatchEncoding and other UserDicts keep what else they hold
-        if hasattr(value, "data") and isinstance(value.data, dict):
-            piece.data = {k: _slice(v, total, begin, end) for k, v in value.data.items()}
-            return piece
-        for key in list(value):
-            piece[key] = _slice(value[key], total, begin, end)
-        return piece
-    if isinstance(value, Mapping):
-        pieces = {key: _slice(item, total, begin, end) for key, item in value.items()}
-        try:
-            return type(value)(pieces)  # type: ignore[call-arg]
-        except TypeError:
-            return pieces
-    if _is_named(value):
-        return type(value)(*(_slice(item, total, begin, end) for item in value))
-    if isinstance(value, (list, tuple)):
-        kind = list if isinstance(value, list) else tuple
-        # A column of samples, unless it holds columns itself.
-        if len(value) == total and _tensor_sizes(value) != {total}:
-            return kind(value[begin:end])
-        return kind(_slice(item, total, begin, end) for item in value)
+    plain = isinstance(value, (list, tuple)) and not is_namedtuple(value)
+    # A column of samples, unless it holds columns itself.
+    if plain and len(value) == total and _first_dimensions(value) != {total}:
+        return value[begin:end]
+    if children(value) is not None:
+        return rebuild(value, lambda item: _slice(item, total, begin, end))
     if value is None or isinstance(value, (str, bytes, int, float, bool)):
         return value
-    if hasattr(value, "__dataclass_fields__"):
-        piece = copy.copy(value)
-        for name in value.__dataclass_fields__:
-            object.__setattr__(piece, name, _slice(getattr(value, name), total, begin, end))
-        return piece
     raise CannotSplit(
         f"the DataLoader yields a {type(value).__module__}.{type(value).__qualname__}, which cannot be split"
     )
 
 
-def _tensor_sizes(value: Any) -> set[int]:
-    """First dimensions of all tensors inside."""
-    if isinstance(value, torch.Tensor):
-        return {value.shape[0]} if value.dim() else set()
-    if _is_array(value):
-        return {value.shape[0]} if value.ndim else set()
-    if isinstance(value, Mapping):
-        items: Any = value.values()
-    elif isinstance(value, (list, tuple)):
-        items = value
-    elif hasattr(value, "__dataclass_fields__"):
-        items = [getattr(value, name) for name in value.__dataclass_fields__]
-    else:
-        return set()
-    sizes: set[int] = set()
-    for item in items:
-        sizes |= _tensor_sizes(item)
-    return sizes
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
-def _is_array(value: Any) -> bool:
-    return type(value).__module__ == "numpy" and hasattr(value, "ndim")
+def _first_dimensions(value: Any) -> set[int]:
+    """Of all tensors inside."""
+    return {array.shape[0] for array in arrays(value) if array.ndim}
 
 
 def _describe(value: Any) -> str:
