@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.blocks import ALL, BLOCKS
-from tests.support.jobs import TRAIN
+from tests.support.blocks import ALL, BLOCKS, TRAIN
 from tests.support.levers import run, same
 
 
