@@ -1,6 +1,7 @@
 """`oomph run --plan`: levers on the virtual GPU, what is reported, what is refused."""
 
 import hashlib
+import json
 
 import pytest
 
@@ -170,3 +171,38 @@ def test_the_recorder_does_not_look_at_logits_that_wait(oomph, tmp_path):
     assert run.status == 0, run.err
     assert run.json["levers"] == [{"name": "chunked_cross_entropy", "applied": 2, "note": None}]
     assert peak(run) < 400 << 20
+
+
+def test_a_refusal_says_which_lever_and_which_modules(oomph, tmp_path):
+    """Its reason may name another lever of the plan; nobody has to read it to tell them apart."""
+    counting = """
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+        def forward(self, x):
+            self.calls += 1
+            return torch.tanh(x) * self.calls
+    model ="""
+    code = TRAIN.replace("nn.Identity()", "Counting()").replace("\n    model =", counting)
+    levers = [
+        ("checkpoint", {"modules": ["Sequential.0"]}),
+        ("recompute", {"modules": ["Sequential.2"]}),
+    ]
+    run = oomph(code, "--plan", plan(tmp_path, *levers))
+    assert run.status == 2 and "or checkpoint it" in run.err, run.err
+    outcome = json.loads((tmp_path / "run" / "record.json").read_text())["outcome"]
+    blame = outcome["blame"]
+    assert (blame["lever"], blame["modules"]) == ("recompute", ["Sequential.2"])
+    assert (
+        outcome["message"]
+        == f"the lever recompute cannot be applied to this script: {blame['why']}"
+    )
+    assert "by hand" not in run.err
+
+
+def test_a_refusal_shows_the_change_by_hand(oomph, tmp_path):
+    run = oomph(TRAIN, "--plan", plan(tmp_path, ("step_in_backward", {})))
+    assert run.status == 2 and "it clips gradients" in run.err
+    assert "\nby hand:\n" in run.err and "p.register_post_accumulate_grad_hook" in run.err
+    assert run.json["failure"].count("by hand:") == 1

@@ -1,7 +1,11 @@
 """The small levers, on the CPU: what they change, when they are inert, what they refuse."""
 
+import importlib
+from pathlib import Path
+
 import pytest
 import torch
+from oomph import _oomph, levers
 
 from tests.support.levers import distance, run
 
@@ -276,3 +280,14 @@ def test_mixed_precision_with_micro_batches(tmp_path):
         other = run(tmp_path, code + END, *levers)
         assert other.refusal is None and distance(other.out, plain.out) < 2e-2
         assert all(lever["applied"] for lever in other.levers.values())
+
+
+def test_the_order_of_levers_is_the_planners_alone():
+    order = _oomph.lever_order()
+    files = {path.stem for path in Path(levers.__file__).parent.glob("[a-z]*.py")}
+    assert set(order) == files and len(order) == len(files)
+    for place, name in enumerate(order):
+        kind = importlib.import_module(f"oomph.levers.{name}").LEVER
+        assert kind.name == name and "order" not in vars(kind)
+        lever = kind.__new__(kind)
+        assert lever.order == place
