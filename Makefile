@@ -54,6 +54,7 @@ check-rust:
 	$(CARGO) fmt --check
 	$(PYTHON) web/build.py --check
 	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
+	$(CARGO) test -q -p oomph-plan --lib levers::tests  # what documents say of levers, and where those stand
 
 check-python: $(VENV)/.packages
 	$(BIN)/ruff check bench examples fixtures python tests web

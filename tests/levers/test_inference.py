@@ -238,7 +238,7 @@ def test_what_is_written_to_rounded_weights_counts(tmp_path):
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_dynamic_int8_multiplies_integers(rows):
-    from oomph.levers.int8_linear import QuantizedLinear
+    from oomph.levers._shared.quantized_linear import QuantizedLinear
 
     torch.manual_seed(0)
     linear = nn.Linear(512, 384)

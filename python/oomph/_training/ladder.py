@@ -25,13 +25,12 @@ from oomph._protocol import File, RunDirectory
 from oomph._training.block_survey import BlockSurvey
 from oomph._training.errors import is_out_of_memory
 from oomph._training.memory_model import MARGIN, GpuMemory
-from oomph._training.optimizer_guard import OptimizerGuard
+from oomph._training.optimizer_guard import STATE_LEVER, OptimizerGuard
 from oomph._training.release import clear_error, format_bytes, release_caches
 from oomph.levers._shared.base import CannotApply, Lever
 from oomph.levers._shared.blocks import repeated
 from oomph.levers._shared.job import Job, names
 from oomph.levers.checkpoint import is_checkpointed
-from oomph.levers.optimizer_on_cpu import bytes_on_gpu
 
 log = logging.getLogger("oomph")
 
@@ -298,19 +297,20 @@ class Ladder:
 
     def rescue(self, failure: str) -> bool:
         """The optimizer's step does not fit in any way: offload its state to the CPU."""
-        if self._own is not None or "optimizer_on_cpu" in {*self._levers, *self._forbidden}:
+        if self._own is not None or STATE_LEVER in {*self._levers, *self._forbidden}:
             return False
         if self._gpu_memory.device.type != "cuda":
             return False
         size = self._state_bytes()
         try:
-            self._become({**self._levers, "optimizer_on_cpu": []})
+            self._become({**self._levers, STATE_LEVER: []})
         except Unsuitable as problem:
             log.info("%s", problem)
             return False
         log.warning(
-            "out of memory in the optimizer's step (%s): continuing with optimizer_on_cpu (saves %s; %s)",
+            "out of memory in the optimizer's step (%s): continuing with %s (saves %s; %s)",
             failure,
+            STATE_LEVER,
             format_bytes(size),
             _over_link(size),
         )
@@ -438,7 +438,7 @@ class Ladder:
         return _Next({**self._levers, name: modules}, size, _over_link(size))
 
     def _optimizer_state(self) -> _Next | None:
-        name = "optimizer_on_cpu"
+        name = STATE_LEVER
         if name in {*self._forbidden, *self._levers} or self._gpu_memory.device.type != "cuda":
             return None
         size = self._state_bytes()
@@ -447,9 +447,7 @@ class Ladder:
         return _Next({**self._levers, name: []}, size, _over_link(size))
 
     def _state_bytes(self) -> int:
-        return sum(
-            bytes_on_gpu(guard.optimizer) or int(guard.coming()) for guard in self._guards.values()
-        )
+        return sum(guard.state_bytes() for guard in self._guards.values())
 
     # ---- applying ----
 
@@ -466,7 +464,7 @@ class Ladder:
             if name in self._levers:
                 continue
             try:
-                if name == "optimizer_on_cpu":
+                if name == STATE_LEVER:
                     self._offload_state()
                     changed.append(name)
                 else:
@@ -493,7 +491,8 @@ class Ladder:
             if not is_out_of_memory(error):
                 raise
             clear_error(error)
-            raise Unsuitable("optimizer_on_cpu: no host memory for the optimizer's state") from None
+            why = f"{STATE_LEVER}: no host memory for the optimizer's state"
+            raise Unsuitable(why) from None
         release_caches()
 
     # ---- what a checkpoint keeps ----

@@ -25,7 +25,10 @@ import torch
 from oomph._training.errors import CannotFit, StateLost, is_out_of_memory
 from oomph._training.memory_model import GpuMemory
 from oomph._training.release import clear_error, release_caches
-from oomph.levers.optimizer_on_cpu import OptimizerOnCpu
+from oomph.levers.optimizer_on_cpu import OptimizerOnCpu, bytes_on_gpu
+
+STATE_LEVER = OptimizerOnCpu.name
+"""The lever that a guard can apply between two steps."""
 
 CHUNKS = (1, 4, 16, 64, 256)
 """Numbers of parameter groups to try in turn, before each parameter steps alone."""
@@ -109,6 +112,10 @@ class OptimizerGuard:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         count: int = sum(p.numel() for p in parameters if p.requires_grad)
         return state_bytes_per_element(self.optimizer) * count
+
+    def state_bytes(self) -> int:
+        """Bytes of state that `offload` would keep off the GPU."""
+        return bytes_on_gpu(self.optimizer) or int(self.coming())
 
     def offload(self) -> None:
         """Keep the optimizer's state in host memory from now on, except during its step.

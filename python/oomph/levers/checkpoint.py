@@ -10,6 +10,7 @@ import torch
 
 from oomph._random_states import RandomStates
 from oomph.levers._shared.base import Lever, failure
+from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward, arounds
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.recomputation import computed_again
@@ -75,31 +76,6 @@ class Checkpoint(Lever):
                 f"{len(lost)} of the modules were never recomputed, because no backward pass needed "
                 f"what they save: {', '.join(lost[:3])}"
             )
-
-
-def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) -> None:
-    """Raise if module `name` is compiled as part of a whole."""
-    for other, module in named.items():
-        compiled = (
-            type(module).__name__ == "OptimizedModule"
-            or getattr(module, "_compiled_call_impl", None) is not None
-        )
-        if compiled and (name == other or name.startswith(other + ".")):
-            raise lever.refuse(
-                f"{name} is compiled by torch.compile, which itself decides what is kept and what is "
-                "computed again",
-                instead="set torch._functorch.config.activation_memory_budget to a share below 1 before "
-                "torch.compile",
-                modules=[name],
-            )
-
-
-@torch._disable_dynamo  # what is compiled cannot raise this
-def refuse_in_compiled(lever: Lever, name: str) -> None:
-    """Raise: module `name` is called by a compiled function."""
-    raise lever.refuse(
-        f"{name} is called inside a function that is compiled by torch.compile", modules=[name]
-    )
 
 
 def is_checkpointed(module: torch.nn.Module) -> bool:

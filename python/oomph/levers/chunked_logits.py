@@ -14,7 +14,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.deferred_rows import LazyRows, whole
 from oomph.levers._shared.forward import around_forward
 from oomph.levers._shared.job import Backward, Job
-from oomph.levers.int8_linear import QuantizedLinear
+from oomph.levers._shared.quantized_linear import QuantizedLinear
 from oomph.levers.stream_weights import STREAMED
 
 VOCABULARY = 4096

@@ -11,9 +11,9 @@ import torch
 from torch.nn import functional
 
 from oomph.levers._shared.base import Lever
+from oomph.levers._shared.compiled import refuse_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
-from oomph.levers.checkpoint import refuse_compiled
 
 Function = Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]
 """`function(module, x)` is what the module does to `x`."""

@@ -9,9 +9,9 @@ import torch
 from torch.nn.modules import module as nn_module
 
 from oomph.levers._shared.base import Lever
+from oomph.levers._shared.half import DTYPES, HALF, full
 from oomph.levers._shared.job import Backward, Job
-from oomph.levers.int8_linear import QuantizedLinear
-from oomph.levers.mixed_precision import DTYPES, HALF, full
+from oomph.levers._shared.quantized_linear import QuantizedLinear
 
 WIDE = (torch.float32, torch.float64)
 

@@ -10,9 +10,9 @@ import torch
 
 from oomph._import_hooks import on_import
 from oomph.levers._shared.base import Lever
+from oomph.levers._shared.half import DTYPES
 from oomph.levers._shared.job import Job
 from oomph.levers.half_weights import cast
-from oomph.levers.mixed_precision import DTYPES
 
 
 class LoadOnCpu(Lever):

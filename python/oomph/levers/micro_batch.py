@@ -46,6 +46,7 @@ class MicroBatch(Lever):
     """
 
     name = "micro_batch"
+    cuts_batches = True
 
     def __init__(self, parts: int) -> None:
         """`parts`: micro-batches per batch."""
@@ -526,11 +527,8 @@ class Parts:
         try:
             if self._layout is None:
                 # With several ranks, each has its share of the DataLoader's batch.
-                shared = next((one for one in lever.job.levers if one.name == "shard"), None)
-                if shared is None or shared.share is None:
-                    expected = _first_size(self._loader)
-                else:
-                    expected = max(1, shared.share.size)
+                shares = [one.share for one in lever.job.levers if one.share is not None]
+                expected = max(1, shares[0].size) if shares else _first_size(self._loader)
                 self._layout = sample_layout(batch, expected)
             return self._layout.split(batch, lever.parts)
         except CannotSplit as error:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from typing import Any
 
 import torch
 
 from oomph.levers._shared.base import Lever
+from oomph.levers._shared.half import DTYPES, HALF, full
 from oomph.levers._shared.job import Backward, Job, Proceed
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-HALF = (torch.bfloat16, torch.float16)
 
 
 class MixedPrecision(Lever):
@@ -164,20 +161,6 @@ class MixedPrecision(Lever):
         """Report whose scaler was used."""
         if self.own_scaler and self.applied:
             self.add_note("gradients are scaled by the script's own GradScaler")
-
-
-def full(value: Any) -> Any:
-    """`value` with its tensors of 16 bits in fp32."""
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in HALF else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(full(item) for item in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(full(item) for item in value)
-    if isinstance(value, MutableMapping):
-        for key, item in list(value.items()):
-            value[key] = full(item)
-    return value
 
 
 LEVER = MixedPrecision

@@ -11,9 +11,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph.levers._shared.base import Lever, failure
+from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
-from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
 
 SMALLEST = 256 << 10
 """Bytes below which a copy costs more than it saves."""

@@ -13,7 +13,7 @@ from torch.optim import optimizer as optim
 
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
-from oomph.levers.step_in_backward import only_per_parameter, step_only
+from oomph.levers._shared.parameter_steps import only_per_parameter, step_only
 
 AT_ONCE = 64 << 20
 """Bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that

@@ -14,9 +14,9 @@ from oomph._random_states import RandomStates
 from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever, failure
+from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
-from oomph.levers.checkpoint import refuse_compiled, refuse_in_compiled
 
 Node = Any
 """A node of the autograd graph (`torch.autograd.graph.Node`)."""

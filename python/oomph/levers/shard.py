@@ -17,10 +17,10 @@ from oomph._import_hooks import on_import
 from oomph.levers._shared import batch_shares, rank_zero
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import NamedModules, around_forward
+from oomph.levers._shared.half import DTYPES
 from oomph.levers._shared.job import Backward, Job, Proceed, names
 from oomph.levers._shared.loss_terms import Inseparable, check_start, coupled, nodes
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
 
 
@@ -110,7 +110,7 @@ class Shard(Lever):
         self._replace_data_parallel()
         if self.world == 1:
             return
-        self.micro_batch = next((one for one in job.levers if one.name == "micro_batch"), None)
+        self.micro_batch = next((one for one in job.levers if one.cuts_batches), None)
         self._start()
         batch_shares.install(self)
         job.on_move.append(self._move)

@@ -13,7 +13,7 @@ import torch
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Backward, Job, names
-from oomph.levers.int8_linear import QuantizedLinear
+from oomph.levers._shared.quantized_linear import QuantizedLinear
 
 ALIGNMENT = 512
 """Alignment of tensors in a module's buffer, as in PyTorch's allocator."""

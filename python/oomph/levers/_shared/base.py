@@ -57,6 +57,10 @@ class Lever:
 
     name: ClassVar[str]
     """As in the plan file."""
+    cuts_batches: ClassVar[bool] = False
+    """Whether the script gets each training batch in parts; `batch` is then the one in progress."""
+    share: Any = None
+    """Where ranks share each batch: what this one has of the batch in progress."""
 
     def __init__(self) -> None:
         """Changes nothing before `install`."""
