@@ -2,9 +2,8 @@
 
 use oomph_trace::{Category, Phase};
 
-use crate::lever::Lever;
-use crate::levers;
-use crate::model::{Inside, Model, Template};
+use crate::levers::Lever;
+use crate::model::{Event, Inside, Model, Template};
 
 /// What the planner knows of the GPU's and its host's pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -197,7 +196,45 @@ impl<'a> Draft<'a> {
 
     /// Applies a lever.
     pub fn apply(&mut self, lever: &Lever) {
-        levers::apply(self, lever);
+        lever.facets().apply(self);
+    }
+
+    /// The optimizer's step without temporaries, or with each of them gone before the next one.
+    pub(crate) fn without_step_temporaries(&mut self, one_at_a_time: bool) {
+        let template = &mut self.template;
+        let temporary: Vec<bool> = template
+            .tensors
+            .iter()
+            .map(|tensor| {
+                tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary
+            })
+            .collect();
+        let is = |number: &u32| temporary.get(*number as usize).copied().unwrap_or(false);
+        for events in [&mut template.first_tail, &mut template.tail] {
+            let mut changed = Vec::with_capacity(events.len());
+            for &event in events.iter() {
+                match event {
+                    Event::Alloc(number) if is(&number) => {
+                        if one_at_a_time {
+                            changed.extend([event, Event::Free(number)]);
+                        }
+                    }
+                    Event::Free(number) | Event::FreePrevious(number) if is(&number) => {}
+                    _ => changed.push(event),
+                }
+            }
+            *events = changed;
+        }
+    }
+
+    /// The optimizer's step, one parameter after the other.
+    pub(crate) fn step_by_parameter(&mut self) {
+        /// Kernels that a step of one parameter launches.
+        const EACH: f64 = 12.0;
+        self.without_step_temporaries(true);
+        let parameters: usize = self.model.parameter_sizes.values().map(Vec::len).sum();
+        self.tail.launches += parameters as f64 * EACH;
+        self.tail.busy += parameters as f64 * EACH * self.pace.launch_ns;
     }
 
     /// Nanoseconds that levers take of the host in a step.

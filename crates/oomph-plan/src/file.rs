@@ -32,7 +32,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::lever::{Lever, Results};
+use crate::lever::Results;
+use crate::levers::Lever;
 
 /// The version of the file. Fields may be added; a change of meaning is a new number.
 pub const FORMAT: &str = "oomph.plan/1";
@@ -210,6 +211,7 @@ fn gib(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::lever::Dtype;
+    use crate::parameters::{MicroBatch, MixedPrecision, Optimizer8bit, SetToNone};
 
     #[test]
     fn a_plan_comes_back() -> Result<(), PlanError> {
@@ -232,10 +234,10 @@ mod tests {
                 assumptions: vec!["x".to_owned()],
             }),
             levers: vec![
-                Lever::SetToNone {},
-                Lever::MicroBatch { parts: 4 },
-                Lever::MixedPrecision { dtype: Dtype::Bf16 },
-                Lever::Optimizer8bit {},
+                SetToNone {}.into(),
+                MicroBatch { parts: 4 }.into(),
+                MixedPrecision { dtype: Dtype::Bf16 }.into(),
+                Optimizer8bit {}.into(),
             ],
         };
         assert_eq!(PlanFile::parse(&plan.to_toml())?, plan);

@@ -1,17 +1,17 @@
 //! Levers, the cost model, and the search for the cheapest plan that fits.
 //!
 //! A [`Lever`] is one change that saves memory; a plan is a list of them, kept in a [`PlanFile`].
-//! Each lever is one file in `python/oomph/levers/`, named as here, which applies it to a script
-//! that knows nothing of it.
+//! Each lever is one file in `levers/`, which holds everything about it, and one of the same name in
+//! `python/oomph/levers/`, which applies it to a script that knows nothing of it.
 //!
 //! This crate does no I/O.
 
+mod blocks;
 pub mod by_hand;
 pub mod draft;
 mod file;
-pub mod inference;
 mod lever;
-mod levers;
+pub mod levers;
 pub mod model;
 pub mod play;
 pub mod search;
@@ -19,4 +19,5 @@ pub mod sharding;
 pub mod units;
 
 pub use file::{FORMAT, Figures, Gpu, Job, PlanError, PlanFile, Versions};
-pub use lever::{Attention, Dtype, Int8, Lever, NAMES, OptimizerStep, Results};
+pub use lever::{Dtype, Group, Results, Stage};
+pub use levers::{Lever, NAMES, parameters};

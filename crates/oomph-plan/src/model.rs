@@ -12,8 +12,6 @@ use oomph_run::record::{Facts, Module};
 use oomph_run::{Record, phase_named};
 use oomph_trace::{Category, Phase, StringId, Trace};
 
-use crate::levers::mixed_precision;
-
 /// Why a run cannot be planned for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -198,6 +196,43 @@ impl Model {
     pub fn op(&self, tensor: &Tensor) -> &str {
         self.ops.get(tensor.op as usize).map_or("", String::as_str)
     }
+
+    /// Whether the weights have 4 bytes each.
+    pub(crate) fn is_fp32(&self) -> bool {
+        let parameters: u64 = self.modules.iter().map(|module| module.parameters).sum();
+        let bytes: u64 = self.parameter_sizes.values().flatten().sum();
+        // Tied ones are counted twice among the modules.
+        bytes * 2 > parameters * 5
+    }
+
+    /// Whether a module is a linear layer.
+    pub(crate) fn is_linear(module: &Module) -> bool {
+        matches!(module.kind.as_str(), "Linear" | "Conv1D")
+    }
+
+    /// Why a lever that takes models apart is left out, of a job that trains or of one that infers.
+    pub(crate) fn compiled(&self, trains: bool) -> Option<&'static str> {
+        (self.facts.compiled && self.trains == trains).then_some(
+            "torch.compile is used: what it compiled is not taken apart; apply it before compiling",
+        )
+    }
+}
+
+/// Parts of the names of operators that multiply matrices, or convolve.
+const PRODUCTS: [&str; 8] = [
+    "mm",
+    "linear",
+    "conv",
+    "attention",
+    "einsum",
+    "matmul",
+    "rnn",
+    "lstm",
+];
+
+/// Whether an operator multiplies matrices: autocast makes its result 16 bits wide.
+pub(crate) fn is_product(op: &str) -> bool {
+    PRODUCTS.iter().any(|name| op.contains(name))
 }
 
 /// Whether a phase comes before the first step.
@@ -739,7 +774,7 @@ impl<'a> Builder<'a> {
                 .copied()
                 .unwrap_or_default();
             let op = self.op_number(number);
-            let is_product = mixed_precision::is_product(&self.model.ops[op as usize]);
+            let is_product = is_product(&self.model.ops[op as usize]);
             self.model.work.push(Work {
                 call,
                 phase: phase_named(&phase),

@@ -9,16 +9,12 @@ use oomph_allocator::{Config, Device};
 use rustc_hash::FxHashMap as HashMap;
 
 use crate::draft::{Draft, Pace};
-use crate::lever::{Dtype, Lever, NAMES, Results};
-use crate::levers::{
-    allocator, attention, chunked_cross_entropy, fused_modules, inplace_activations, micro_batch,
-    mixed_precision, optimizer_8bit, optimizer_on_cpu, optimizer_step, recompute, set_to_none,
-    split_batch, step_in_backward, tf32,
-};
+use crate::lever::{Dtype, Group, Results, Stage};
+use crate::levers::{KINDS, Kind, Lever};
 use crate::model::Model;
 use crate::play::{self, Peak, play};
-use crate::sharding::{self, Fabric, Volume};
-use crate::units::{self, Sequence};
+use crate::sharding::{self, Fabric, Passes, Volume};
+use crate::units::Sequence;
 
 /// Events that a whole search may play: a second's worth.
 const PLAYED_EVENTS: usize = 4_500_000;
@@ -108,105 +104,62 @@ impl Base {
     }
 }
 
-/// Whether mixed precision could be tried on a job.
-pub fn offers_precision(model: &Model) -> bool {
-    mixed_precision::offered(model)
+/// The permitted candidates of each kind of a stage.
+fn candidates<'a>(
+    stage: Stage,
+    model: &'a Model,
+    options: &'a Options,
+) -> impl Iterator<Item = Vec<Lever>> + 'a {
+    let kinds = KINDS.iter().filter(move |kind| (kind.stage)() == stage);
+    kinds.map(|kind| {
+        let mut found = (kind.candidates)(model, options);
+        found.retain(|lever| options.permits(lever));
+        found
+    })
 }
 
-/// What could help a job that trains, keeps its results and costs no time; a run tells whether.
+/// The lower precision that could be tried on a job. Which types results then have is better measured
+/// than told by rules.
+pub fn precision(model: &Model, options: &Options) -> Option<Lever> {
+    candidates(Stage::Combined(Group::Precision), model, options)
+        .flatten()
+        .next()
+}
+
+/// Whether a lower precision could be tried on a job, whatever is permitted.
+pub fn offers_precision(model: &Model) -> bool {
+    precision(model, &Options::default()).is_some()
+}
+
+/// What could help a job, keeps its results and costs no time; a run tells whether.
 pub fn free(model: &Model, options: &Options) -> Vec<Lever> {
-    let mut found = Vec::new();
-    if model.facts.graph_in_evaluation {
-        found.push(Lever::NoGradEval {});
-    }
-    let modules = fused_modules::modules(model);
-    if !modules.is_empty() && !model.facts.compiled {
-        found.push(Lever::FusedModules { modules });
-    }
-    found.retain(|lever| options.permits(lever));
-    found
+    candidates(Stage::Free, model, options).flatten().collect()
 }
 
 /// What could help a job that trains at a price; only a run tells what each does.
 pub fn settings(model: &Model, options: &Options) -> Vec<Lever> {
-    // What cuDNN tries needs work spaces that its rules would not choose.
-    let benchmark = Lever::CudnnBenchmark { enabled: false };
-    if model.facts.benchmark && options.permits(&benchmark) {
-        vec![benchmark]
-    } else {
-        Vec::new()
-    }
+    candidates(Stage::Measured, model, options)
+        .flatten()
+        .collect()
+}
+
+/// Levers to run a job that infers with, each step on top of the one before: first those that cost
+/// nothing, then what changes numerics, the least first. A step has alternatives.
+///
+/// Such a job has few levers, and a run of it is quick: what they do is measured, not predicted. Parts
+/// of a batch and streamed weights come in degrees; those are predicted on top of each run and
+/// verified like any other plan.
+pub fn ladder(model: &Model, options: &Options) -> Vec<Vec<Lever>> {
+    candidates(Stage::Ladder, model, options)
+        .filter(|step| !step.is_empty())
+        .collect()
 }
 
 /// Levers that the ways of a script rule out, and why.
 pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
-    let facts = &model.facts;
-    let mut found: Vec<(&'static str, &str)> = Vec::new();
-    if model.trains {
-        if model.batch == 0 {
-            found.push((
-                "micro_batch",
-                "the script has no DataLoader whose batches could be split: split them in the loop and accumulate gradients",
-            ));
-        } else if facts.closure {
-            found.push((
-                "micro_batch",
-                "an optimizer steps with a closure: accumulate inside it",
-            ));
-        } else if micro_batch::couples(model) {
-            found.push((
-                "micro_batch",
-                "batch normalisation would see micro-batches: put it into evaluation mode or use another normalisation",
-            ));
-        }
-        if facts.clipped {
-            found.push((
-                "step_in_backward",
-                "gradients are clipped, which needs all of them at once",
-            ));
-        } else if facts.scaled {
-            found.push((
-                "step_in_backward",
-                "a gradient scaler looks at all gradients at once",
-            ));
-        } else if facts.optimizers.len() > 1 {
-            found.push(("step_in_backward", "there are several optimizers"));
-        } else if facts.evaluates_closures() {
-            found.push((
-                "step_in_backward",
-                "the optimizer goes back several times in a step",
-            ));
-        }
-    }
-    if facts.compiled && !model.trains {
-        found.extend(
-            ["stream_weights", "split_batch", "int8_linear", "kv_cache", "chunked_logits"].map(|lever| {
-                (
-                    lever,
-                    "torch.compile is used: what it compiled is not taken apart; apply it before compiling",
-                )
-            }),
-        );
-    }
-    if facts.compiled && model.trains {
-        for lever in [
-            "checkpoint",
-            "offload_activations",
-            "recompute",
-            "micro_batch",
-            "mixed_precision",
-        ] {
-            if !found.iter().any(|(name, _)| *name == lever) {
-                found.push((
-                    lever,
-                    "torch.compile is used: what it compiled is not taken apart; apply it before compiling",
-                ));
-            }
-        }
-    }
-    found
-        .into_iter()
-        .map(|(lever, why)| (lever, why.to_owned()))
+    KINDS
+        .iter()
+        .filter_map(|kind| Some((kind.name, (kind.excluded)(model)?.to_owned())))
         .collect()
 }
 
@@ -240,7 +193,7 @@ pub struct Options {
 impl Options {
     /// What runs of plans with the same levers taught; else of the most alike.
     pub fn lesson(&self, levers: &[Lever]) -> Factors {
-        let names: Vec<&str> = levers.iter().map(sharding::kind).collect();
+        let names: Vec<&str> = levers.iter().map(Lever::taught_as).collect();
         let alike = self
             .lessons
             .iter()
@@ -265,7 +218,7 @@ impl Options {
     pub fn correct(&mut self, levers: &[Lever], memory: f64, time: f64) {
         // What was thought had what was known before in it.
         let known = self.lesson(levers);
-        let levers: Vec<&'static str> = levers.iter().map(sharding::kind).collect();
+        let levers: Vec<&'static str> = levers.iter().map(Lever::taught_as).collect();
         self.lessons.retain(|lesson| lesson.levers != levers);
         self.lessons.push(Lesson {
             levers,
@@ -373,15 +326,6 @@ type Promise = (Results, f64);
 /// Levers that are chosen together, apart from which blocks are checkpointed or offloaded.
 type Combination = Vec<Lever>;
 
-/// How the blocks are treated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Treatment {
-    Checkpoint,
-    Recompute,
-    Offload,
-    Stream,
-}
-
 /// Looks for plans. `bases` are runs of the same job; the first is the plain one.
 pub fn search(bases: &[Base], options: &Options) -> Found {
     bases
@@ -396,11 +340,7 @@ pub fn search_among(plain: &Base, bases: &[Base], options: &Options) -> Found {
     let events = play::length(&plain.model.template).max(1);
     let plays = (PLAYED_EVENTS / events).clamp(*PLAYS.start(), *PLAYS.end());
     // Where a run in mixed precision is at hand, rules about it are not needed.
-    let measured_precision = bases.iter().any(|base| {
-        base.applied
-            .iter()
-            .any(|lever| lever.name() == "mixed_precision")
-    });
+    let measured_precision = bases.iter().any(|base| has_precision(&base.applied));
     for (index, base) in bases.iter().enumerate() {
         // Runs with what costs nothing leave little to look for on the plain one.
         let share = if index == 0 { 1 } else { 2 };
@@ -466,25 +406,14 @@ impl<'a> Searcher<'a> {
         const MOST_THREADS: usize = 8;
         let draft = Draft::new(&base.model, self.options.pace);
         let offers = Offers::new(base, self.options, precision);
-        let sequences: Vec<(Treatment, Sequence)> = [
-            (Treatment::Checkpoint, units::to_checkpoint(&draft)),
-            (Treatment::Recompute, units::to_recompute(&draft)),
-            (Treatment::Offload, units::to_offload(&draft)),
-            (Treatment::Stream, units::to_stream(&base.model)),
-        ]
-        .into_iter()
-        .filter(|(treatment, sequence)| {
-            !sequence.is_empty()
-                && base.model.trains != (*treatment == Treatment::Stream)
-                && !base.model.facts.compiled
-                && self.options.permits(&treatment.lever(Vec::new()))
-                && sharding::composes(&base.applied, &treatment.lever(Vec::new()))
-                && !base
-                    .applied
-                    .iter()
-                    .any(|lever| lever.name() == treatment.lever(Vec::new()).name())
-        })
-        .collect();
+        let permitted =
+            |lever: &Lever| self.options.permits(lever) && goes_with_applied(base, lever);
+        let sequences: Vec<(&Kind, Sequence)> = KINDS
+            .iter()
+            .filter(|kind| (kind.of_modules)(Vec::new()).is_some_and(|lever| permitted(&lever)))
+            .map(|kind| (kind, (kind.sequence)(&draft)))
+            .filter(|(_, sequence)| !sequence.is_empty())
+            .collect();
         let each = 1 + sequences.len() * LEAST_GRID;
         let combinations = self.promising(base, &offers, &sequences, (plays / each).max(8));
         let grid =
@@ -504,12 +433,11 @@ impl<'a> Searcher<'a> {
                         };
                         for combination in combinations.iter().skip(first).step_by(threads) {
                             own.attempt(base, combination);
-                            for (treatment, sequence) in sequences {
-                                let name = treatment.lever(Vec::new()).name();
-                                if combination.iter().any(|lever| lever.name() == name) {
+                            for (kind, sequence) in sequences {
+                                if combination.iter().any(|lever| lever.name() == kind.name) {
                                     continue;
                                 }
-                                own.sequence(base, combination, *treatment, sequence, grid);
+                                own.sequence(base, combination, kind, sequence, grid);
                             }
                         }
                         own
@@ -541,7 +469,7 @@ impl<'a> Searcher<'a> {
         &mut self,
         base: &Base,
         offers: &Offers,
-        sequences: &[(Treatment, Sequence)],
+        sequences: &[(&Kind, Sequence)],
         most: usize,
     ) -> Vec<Combination> {
         let all = offers.combinations();
@@ -563,8 +491,8 @@ impl<'a> Searcher<'a> {
             .map(|choice| (choice, effect(&self.evaluate(base, choice))))
             .collect();
         let mut treatments = vec![(1.0, 1.0)];
-        for (treatment, sequence) in sequences {
-            let levers = with_blocks(base, &Vec::new(), *treatment, sequence, sequence.len());
+        for (kind, sequence) in sequences {
+            let levers = with_blocks(base, &Vec::new(), kind, sequence, sequence.len());
             treatments.push(effect(&self.evaluate(base, &levers)));
         }
         let mut points: Vec<(f64, f64, usize)> = Vec::new();
@@ -624,12 +552,12 @@ impl<'a> Searcher<'a> {
         &mut self,
         base: &Base,
         combination: &Combination,
-        treatment: Treatment,
+        kind: &Kind,
         sequence: &Sequence,
         grid: usize,
     ) {
         let plans: Vec<Combination> = (1..=sequence.len())
-            .map(|count| with_blocks(base, combination, treatment, sequence, count))
+            .map(|count| with_blocks(base, combination, kind, sequence, count))
             .collect();
         // The whole of it tells how far the memory goes down, at whatever cost.
         if let Some(whole) = plans.last() {
@@ -712,17 +640,14 @@ impl<'a> Searcher<'a> {
 
     /// The price of levers together with what buys time and costs no memory, if that goes with them.
     fn quicker(&self, base: &Base, levers: &[Lever]) -> Option<Price> {
-        let lever = Lever::Tf32 { enabled: true };
-        let in_half = |lever: &Lever| lever.name() == "mixed_precision";
-        let offered = self.options.tf32
-            && !levers.iter().chain(&base.applied).any(in_half)
-            && self.options.permits(&lever)
-            && tf32::offered(&base.model);
+        let others: Vec<Lever> = levers.iter().chain(&base.applied).cloned().collect();
+        let bought: Vec<Lever> = candidates(Stage::Time, &base.model, self.options)
+            .flatten()
+            .filter(|lever| lever.facets().goes_with(&others))
+            .collect();
         // First, since what others compute again is quicker with it.
-        offered.then(|| {
-            let levers: Vec<Lever> = std::iter::once(lever)
-                .chain(levers.iter().cloned())
-                .collect();
+        (!bought.is_empty()).then(|| {
+            let levers: Vec<Lever> = bought.into_iter().chain(levers.iter().cloned()).collect();
             self.price(base, &levers)
         })
     }
@@ -755,8 +680,7 @@ impl<'a> Searcher<'a> {
         // Where a lever makes passes without gradients smaller is known once it has run.
         let mut assumptions = price.timed.assumptions;
         let evaluation = base.model.evaluation;
-        let narrower = levers.iter().any(|lever| lever.name() == "mixed_precision");
-        if evaluation > peak.reserved && !narrower {
+        if evaluation > peak.reserved && !has_precision(levers) {
             peak.allocated = peak.allocated.max(evaluation);
             peak.reserved = evaluation;
             assumptions.push(
@@ -827,14 +751,8 @@ impl<'a> Searcher<'a> {
                 let mut draft = self.draft(base, levers);
                 let waits = self.waits(base, &draft);
                 draft.waits += waits;
-                if base
-                    .applied
-                    .contains(&Lever::CudnnBenchmark { enabled: false })
-                {
-                    draft
-                        .assumptions
-                        .push("how much slower cuDNN's own choices are is not known".to_owned());
-                }
+                let unknown = base.applied.iter().filter_map(|one| one.facets().unknown());
+                draft.assumptions.extend(unknown.map(str::to_owned));
                 Timed {
                     time: draft.time(),
                     lever_time: draft.lever_time(),
@@ -854,9 +772,9 @@ impl<'a> Searcher<'a> {
             |memory| &mut memory.played,
             || {
                 let mut config = self.options.config.clone();
-                config.expandable_segments |= levers.iter().any(
-                |lever| matches!(lever, Lever::Allocator { conf } if conf == allocator::EXPANDABLE),
-            );
+                for lever in levers {
+                    lever.facets().configure(&mut config);
+                }
                 play(
                     &self.draft(base, levers).template,
                     &config,
@@ -868,13 +786,15 @@ impl<'a> Searcher<'a> {
 
     /// Nanoseconds that a step waits for other GPUs.
     fn waits(&self, base: &Base, draft: &Draft<'_>) -> f64 {
-        let shard = base.applied.iter().find(|lever| lever.name() == "shard");
-        let (Some(shard), Some((fabric, volume))) = (shard, &self.options.cluster) else {
+        let Some((fabric, volume)) = &self.options.cluster else {
             return 0.0;
         };
-        let (forward, backward) = sharding::passes(&base.model);
+        let passes = Passes::new(&base.model);
         let parts = f64::from(draft.template.parts.max(1));
-        sharding::waits(shard, fabric, volume, forward, backward, parts)
+        let levers = base.applied.iter().map(Lever::facets);
+        levers
+            .map(|lever| lever.waits(fabric, volume, passes, parts))
+            .sum()
     }
 
     fn permits(&self, plan: &Plan) -> bool {
@@ -906,44 +826,37 @@ impl<'a> Searcher<'a> {
     }
 }
 
-/// A combination with the first `count` blocks of a sequence treated.
+/// Whether levers compute in a lower precision.
+fn has_precision(levers: &[Lever]) -> bool {
+    let is = |lever: &Lever| lever.stage() == Stage::Combined(Group::Precision);
+    levers.iter().any(is)
+}
+
+/// Whether a lever can be added to what a base ran with.
+fn goes_with_applied(base: &Base, lever: &Lever) -> bool {
+    let applied = &base.applied;
+    sharding::composes(applied, lever) && !applied.iter().any(|used| used.name() == lever.name())
+}
+
+/// A combination with the lever of `kind` for the first `count` decisions of a sequence.
 fn with_blocks(
     base: &Base,
     combination: &Combination,
-    treatment: Treatment,
+    kind: &Kind,
     sequence: &Sequence,
     count: usize,
 ) -> Combination {
     let blocks = sequence.prefix(&base.model, count);
     let mut levers = combination.clone();
     // What lies inside of those blocks is theirs.
-    levers.retain_mut(|lever| match lever {
-        Lever::Recompute { modules } => {
-            modules.retain(|name| {
-                !units::ancestors(name).any(|above| blocks.iter().any(|block| block == above))
-            });
-            !modules.is_empty()
-        }
-        _ => true,
-    });
-    levers.push(treatment.lever(blocks));
+    levers.retain_mut(|lever| lever.facets_mut().leave_to(&blocks));
+    levers.extend((kind.of_modules)(blocks));
     levers
 }
 
-impl Treatment {
-    fn lever(self, modules: Vec<String>) -> Lever {
-        match self {
-            Self::Checkpoint => Lever::Checkpoint { modules },
-            Self::Recompute => Lever::Recompute { modules },
-            Self::Offload => Lever::OffloadActivations { modules },
-            Self::Stream => Lever::StreamWeights { modules },
-        }
-    }
-}
-
-/// Levers in the order in which they are applied and listed.
+/// Levers in the order in which they are listed.
 fn order(mut levers: Vec<Lever>) -> Vec<Lever> {
-    levers.sort_by_key(|lever| NAMES.iter().position(|name| *name == lever.name()));
+    levers.sort_by_key(|lever| KINDS.iter().position(|kind| kind.name == lever.name()));
     levers
 }
 
@@ -954,79 +867,20 @@ struct Offers {
 
 impl Offers {
     fn new(base: &Base, options: &Options, precision: bool) -> Self {
-        let model = &base.model;
         let mut groups: Vec<Vec<Combination>> = Vec::new();
-        let permitted = |choice: &Combination| {
-            choice.iter().all(|lever| {
-                options.permits(lever)
-                    && sharding::composes(&base.applied, lever)
-                    && !base.applied.iter().any(|used| used.name() == lever.name())
-            })
-        };
-        let mut group = |choices: Vec<Combination>| {
-            let choices: Vec<Combination> = choices.into_iter().filter(|c| permitted(c)).collect();
+        for group in Group::ALL {
+            if group == Group::Precision && !precision {
+                continue;
+            }
+            let choices: Vec<Combination> =
+                candidates(Stage::Combined(group), &base.model, options)
+                    .flatten()
+                    .filter(|lever| goes_with_applied(base, lever))
+                    .map(|lever| vec![lever])
+                    .collect();
             if !choices.is_empty() {
                 groups.push(std::iter::once(Vec::new()).chain(choices).collect());
             }
-        };
-        if model.trains {
-            let mut optimizer: Vec<Combination> = Vec::new();
-            if let Some(kind) = optimizer_step::offered(model) {
-                optimizer.push(vec![Lever::OptimizerStep { kind }]);
-            }
-            if step_in_backward::offered(model) {
-                optimizer.push(vec![Lever::StepInBackward {}]);
-            }
-            if optimizer_8bit::offered(model) {
-                optimizer.push(vec![Lever::Optimizer8bit {}]);
-            }
-            if optimizer_on_cpu::offered(model) {
-                optimizer.push(vec![Lever::OptimizerOnCpu {}]);
-            }
-            group(optimizer);
-            group(
-                micro_batch::offered(model)
-                    .into_iter()
-                    .map(|parts| vec![Lever::MicroBatch { parts }])
-                    .collect(),
-            );
-        }
-        group(
-            split_batch::offered(model)
-                .into_iter()
-                .map(|parts| vec![Lever::SplitBatch { parts }])
-                .collect(),
-        );
-        if precision && mixed_precision::offered(model) {
-            group(vec![vec![Lever::MixedPrecision {
-                dtype: options.dtype,
-            }]]);
-        }
-        if model.trains && chunked_cross_entropy::offered(model) {
-            group(vec![vec![Lever::ChunkedCrossEntropy {
-                chunks: chunked_cross_entropy::CHUNKS,
-            }]]);
-        }
-        let inplace = inplace_activations::modules(model);
-        if !inplace.is_empty() && model.trains {
-            group(vec![vec![Lever::InplaceActivations { modules: inplace }]]);
-        }
-        let modules = recompute::modules(model);
-        if model.trains && !model.facts.compiled && !modules.is_empty() {
-            group(vec![vec![Lever::Recompute { modules }]]);
-        }
-        if set_to_none::offered(model) {
-            group(vec![vec![Lever::SetToNone {}]]);
-        }
-        if attention::offered(model) {
-            group(vec![vec![Lever::Attention {
-                backend: crate::lever::Attention::Efficient,
-            }]]);
-        }
-        if !options.config.expandable_segments {
-            group(vec![vec![Lever::Allocator {
-                conf: allocator::EXPANDABLE.to_owned(),
-            }]]);
         }
         Self { groups }
     }
@@ -1056,10 +910,63 @@ impl Offers {
 
 /// Whether levers go together.
 fn is_possible(levers: &[Lever]) -> bool {
-    let has = |name: &str| levers.iter().any(|lever| lever.name() == name);
-    let scaled = levers
-        .iter()
-        .any(|lever| matches!(lever, Lever::MixedPrecision { dtype: Dtype::Fp16 }));
-    // A step inside the backward pass sees one micro-batch's gradients, and unscaled ones never.
-    !(has("step_in_backward") && (has("micro_batch") || scaled))
+    levers.iter().all(|lever| lever.facets().goes_with(levers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oomph_run::record::Module;
+
+    /// A job that infers, with an embedding and a larger linear layer in fp32.
+    fn infers() -> Model {
+        let mut model = Model::default();
+        for (kind, parameters) in [("Embedding", 100), ("Linear", 900)] {
+            model.modules.push(Module {
+                kind: kind.to_owned(),
+                parameters,
+                ..Module::default()
+            });
+        }
+        model.parameter_sizes.insert("Net".to_owned(), vec![4000]);
+        model
+    }
+
+    fn names<'a>(levers: impl IntoIterator<Item = &'a Lever>) -> Vec<&'static str> {
+        levers.into_iter().map(Lever::name).collect()
+    }
+
+    #[test]
+    fn numerics_change_the_least_first() {
+        let mut model = infers();
+        let options = Options::default();
+        let steps =
+            |model: &Model| names(ladder(model, &options).iter().flatten().collect::<Vec<_>>());
+        let eight_bits = ["int8_linear", "int8_linear"];
+        assert_eq!(steps(&model), [&["half_weights"], &eight_bits[..]].concat());
+        model.facts.cache = true;
+        model.parameter_sizes.insert("Net".to_owned(), vec![2000]);
+        assert_eq!(steps(&model), [&eight_bits[..], &["kv_cache"]].concat());
+        let exact = Options {
+            keep_results: true,
+            ..options.clone()
+        };
+        assert!(ladder(&model, &exact).is_empty());
+    }
+
+    #[test]
+    fn what_is_free_depends_on_whether_a_job_trains() {
+        let mut model = infers();
+        model.facts.graph = 3;
+        model.facts.cast_on_gpu = "fp16".to_owned();
+        model.facts.graph_in_evaluation = true;
+        let options = Options::default();
+        assert_eq!(
+            names(&free(&model, &options)),
+            ["load_on_cpu", "inference_mode"]
+        );
+        model.trains = true;
+        assert_eq!(names(&free(&model, &options)), ["no_grad_eval"]);
+        assert_eq!(excluded(&model)[0].0, "micro_batch");
+    }
 }

@@ -1,20 +1,19 @@
-//! Which modules could be checkpointed or offloaded, and in which order that pays.
+//! Which modules a lever could be for, and in which order that pays.
 //!
 //! Found by structure: the repeated parts of a model (children of `ModuleList`, `Sequential` and
 //! their like that have parts of their own; attributes of one class that have), and the parts of those.
 
 use std::collections::{HashMap, HashSet};
 
+use crate::blocks::find;
 use crate::draft::Draft;
-use crate::levers::blocks::find;
-use crate::levers::recompute;
 use crate::model::Model;
 
 /// Ratios of bytes to time this close are one: then the order of the forward pass decides. What
 /// comes first is needed last, when other activations are gone already.
 const STEP: f64 = 1.15;
 /// The part of the host's time that single modules are thought to cost: it mostly hides behind the GPU's.
-const HOST_SHARE: f64 = 0.25;
+pub(crate) const HOST_SHARE: f64 = 0.25;
 /// Less is not worth a change.
 const LEAST_BYTES: u64 = 1 << 20;
 
@@ -26,6 +25,11 @@ pub struct Sequence {
 }
 
 impl Sequence {
+    /// The modules of each decision.
+    pub(crate) const fn new(steps: Vec<Vec<String>>) -> Self {
+        Self { steps }
+    }
+
     /// How long it is.
     pub fn len(&self) -> usize {
         self.steps.len()
@@ -185,8 +189,8 @@ fn parts(model: &Model, blocks: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// The order in which checkpointing pays: most bytes for the least time first.
-pub fn to_checkpoint(draft: &Draft<'_>) -> Sequence {
+/// Blocks and their parts, those first that give up most bytes for the time of computing them again.
+pub(crate) fn most_for_their_time(draft: &Draft<'_>) -> Sequence {
     let blocks = blocks(draft.model);
     let mut worth = worth(draft, &blocks);
     worth.extend(self::worth(draft, &parts(draft.model, &blocks)));
@@ -202,9 +206,8 @@ pub fn to_checkpoint(draft: &Draft<'_>) -> Sequence {
     sequence
 }
 
-/// The order in which offloading pays: the blocks from the first on, as their copies have the
-/// longest time to come back.
-pub fn to_offload(draft: &Draft<'_>) -> Sequence {
+/// The blocks from the first on: what leaves them has the longest time to come back.
+pub(crate) fn first_to_last(draft: &Draft<'_>) -> Sequence {
     let mut worth = worth(draft, &blocks(draft.model));
     worth.sort_by_key(|unit| unit.place);
     Sequence {
@@ -212,40 +215,8 @@ pub fn to_offload(draft: &Draft<'_>) -> Sequence {
     }
 }
 
-/// The order in which computing single modules again pays: most bytes for the least time first.
-pub fn to_recompute(draft: &Draft<'_>) -> Sequence {
-    /// More decisions are made several at a time: each costs a search as much as a block does.
-    const MOST: usize = 24;
-    let modules = recompute::modules(draft.model);
-    let mut units = recompute::units(draft, &modules);
-    units.retain(|unit| unit.bytes > 0);
-    units.sort_by(|a, b| {
-        let class = |unit: &recompute::Unit| {
-            class(
-                unit.bytes,
-                unit.load.busy + HOST_SHARE * unit.load.host(draft.pace()),
-            )
-        };
-        class(b)
-            .cmp(&class(a))
-            .then(b.place.cmp(&a.place))
-            .then(a.modules.cmp(&b.modules))
-    });
-    let at_once = units.len().div_ceil(MOST).max(1);
-    let names = |units: &[recompute::Unit]| {
-        units
-            .iter()
-            .flat_map(|unit| unit.modules.iter().cloned())
-            .collect()
-    };
-    Sequence {
-        steps: units.chunks(at_once).map(names).collect(),
-    }
-}
-
-/// The order in which streaming weights pays: the last blocks first. Their copies begin while the
-/// others compute.
-pub fn to_stream(model: &Model) -> Sequence {
+/// The last blocks first: their weights can be brought while the others compute.
+pub(crate) fn last_to_first(model: &Model) -> Sequence {
     let mut modules = repeated(model);
     if modules.is_empty() {
         // Without blocks: the layers with weights that are worth a copy.
@@ -266,7 +237,7 @@ pub fn to_stream(model: &Model) -> Sequence {
 }
 
 /// Bytes for a nanosecond, in steps.
-fn class(bytes: u64, time: f64) -> i64 {
+pub(crate) fn class(bytes: u64, time: f64) -> i64 {
     ((bytes as f64 / time.max(1.0)).ln() / STEP.ln()).round() as i64
 }
 

@@ -9,6 +9,7 @@ use oomph_allocator::Config;
 use oomph_plan::draft::Pace;
 
 use oomph_plan::model::Model;
+use oomph_plan::parameters::{Checkpoint, OptimizerStep, Recompute, Step};
 use oomph_plan::search::{Base, Found, Options, search};
 use oomph_plan::{Dtype, Lever, Results};
 use oomph_run::Record;
@@ -141,7 +142,7 @@ fn a_job_that_fits_is_left_alone() {
         !first
             .levers
             .iter()
-            .any(|lever| matches!(lever, Lever::OffloadActivations { .. }))
+            .any(|lever| matches!(lever, Lever::OffloadActivations(_)))
     );
 }
 
@@ -165,7 +166,7 @@ fn recomputation_saves_memory_for_time_and_leaves_checkpointed_blocks_alone() {
     let found = only(&["recompute"], RUN.1 / 100);
     let least = found.least.unwrap();
     assert!(
-        matches!(&least.levers[..], [Lever::Recompute { modules }] if !modules.is_empty()),
+        matches!(&least.levers[..], [Lever::Recompute(Recompute { modules })] if !modules.is_empty()),
         "{least:?}"
     );
     assert!(least.used < RUN.1 && least.time_ratio > 1.0 && least.results == Results::Exact);
@@ -178,8 +179,8 @@ fn recomputation_saves_memory_for_time_and_leaves_checkpointed_blocks_alone() {
         .filter(|plan| plan.levers.len() == 2);
     for plan in both {
         let [
-            Lever::Checkpoint { modules: blocks },
-            Lever::Recompute { modules },
+            Lever::Checkpoint(Checkpoint { modules: blocks }),
+            Lever::Recompute(Recompute { modules }),
         ] = &plan.levers[..]
         else {
             panic!("{plan:?}");
@@ -204,7 +205,7 @@ fn only_as_many_modules_are_computed_again_as_needed() {
     };
     let least = only(RUN.1 / 100).least.unwrap();
     let count = |plan: &oomph_plan::search::Plan| match &plan.levers[..] {
-        [Lever::Recompute { modules }] => modules.len(),
+        [Lever::Recompute(Recompute { modules })] => modules.len(),
         other => panic!("{other:?}"),
     };
     // Halfway to the least: fewer modules, in less time.
@@ -218,9 +219,7 @@ fn only_as_many_modules_are_computed_again_as_needed() {
 fn a_fused_step_saves_time() {
     // Of its own, as what was found before is kept for one pace at a time.
     let base = &RUN.0.scaled(1, 1);
-    let lever = Lever::OptimizerStep {
-        kind: oomph_plan::OptimizerStep::Fused,
-    };
+    let lever = Lever::from(OptimizerStep { kind: Step::Fused });
     // The record is of a clock that took steps over lists to be quicker than they are.
     let options = Options {
         pace: Pace {

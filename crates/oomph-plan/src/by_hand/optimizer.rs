@@ -1,22 +1,17 @@
 //! Levers of the optimizer: another call where it is made, and how it steps.
 
-use crate::by_hand::Work;
-use crate::by_hand::script::Edit;
-use crate::lever::{Lever, OptimizerStep};
+use crate::by_hand::{Edit, Work};
 
-/// The fused step, or one parameter after the other, as an argument.
-pub(super) fn step(work: &mut Work<'_>, kind: OptimizerStep, levers: &[Lever]) -> Option<()> {
+/// The argument that says how the optimizer steps, in place of what the script has; nothing where
+/// there is none to add.
+pub(crate) fn step(work: &mut Work<'_>, argument: Option<&str>) -> Option<()> {
     work.places().optimizer.filter(|call| call.class)?;
-    if levers.contains(&Lever::Optimizer8bit {}) {
-        return Some(()); // which has one step only
-    }
+    let Some(argument) = argument else {
+        return Some(());
+    };
     for name in ["fused", "foreach"] {
         remove_argument(work, name)?;
     }
-    let argument = match kind {
-        OptimizerStep::Fused => "fused=True",
-        OptimizerStep::SingleTensor => "foreach=False",
-    };
     let line = work.places().optimizer?.line;
     let edit = work.script().add_argument(line, argument)?;
     work.apply(vec![edit]);
@@ -24,7 +19,7 @@ pub(super) fn step(work: &mut Work<'_>, kind: OptimizerStep, levers: &[Lever]) -
 }
 
 /// torchao's class in place of PyTorch's.
-pub(super) fn eight_bits(work: &mut Work<'_>) -> Option<()> {
+pub(crate) fn eight_bits(work: &mut Work<'_>) -> Option<()> {
     let call = work.places().optimizer.filter(|call| call.class)?;
     let script = work.script();
     let statement = script.statement(call.line)?;
@@ -73,7 +68,7 @@ pub(super) fn eight_bits(work: &mut Work<'_>) -> Option<()> {
 }
 
 /// A step a parameter: within the backward pass, with the state on the host, or both.
-pub(super) fn by_parameter(work: &mut Work<'_>, in_backward: bool, on_cpu: bool) -> Option<()> {
+pub(crate) fn by_parameter(work: &mut Work<'_>, in_backward: bool, on_cpu: bool) -> Option<()> {
     let call = work.places().optimizer?;
     let script = work.script();
     if script

@@ -1,41 +1,40 @@
 //! Where in a script the changes go: its imports, its model, its optimizer, its training loop.
 
 use crate::by_hand::script::{Edit, Logical, Script};
-use crate::lever::{Attention, Dtype, Lever};
 
 /// The call that makes the optimizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Optimizer {
+pub(crate) struct Optimizer {
     /// The variable.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The line.
-    pub(super) line: usize,
+    pub(crate) line: usize,
     /// Whether the call is that of its class, whose arguments are known.
-    pub(super) class: bool,
+    pub(crate) class: bool,
 }
 
 /// Places in a script; what is not found is `None`.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Places {
+pub(crate) struct Places {
     /// Before this line imports may be added.
-    pub(super) imports: usize,
+    pub(crate) imports: usize,
     /// The first import of torch or of what stands on it.
-    pub(super) torch: Option<usize>,
+    pub(crate) torch: Option<usize>,
     /// The line after the last import at the top.
-    pub(super) after_imports: Option<usize>,
+    pub(crate) after_imports: Option<usize>,
     /// The model's variable.
-    pub(super) model: Option<String>,
+    pub(crate) model: Option<String>,
     /// The line after the model has been made and moved, and its indentation.
-    pub(super) after_model: Option<(usize, String)>,
+    pub(crate) after_model: Option<(usize, String)>,
     /// The optimizer.
-    pub(super) optimizer: Option<Optimizer>,
+    pub(crate) optimizer: Option<Optimizer>,
     /// The loop over batches.
-    pub(super) training: Option<Training>,
+    pub(crate) training: Option<Training>,
 }
 
 /// The loop over batches.
 #[derive(Debug, Clone)]
-pub(super) struct Training {
+pub(crate) struct Training {
     /// The names that a batch is unpacked into.
     batch: Vec<String>,
     /// The statements of its body, by number.
@@ -49,7 +48,7 @@ pub(super) struct Training {
 }
 
 impl Places {
-    pub(super) fn find(script: &Script<'_>) -> Self {
+    pub(crate) fn find(script: &Script<'_>) -> Self {
         let mut places = Self::default();
         let mut seen_import = false;
         for statement in &script.statements {
@@ -147,7 +146,7 @@ impl Places {
     }
 
     /// The training loop in `contexts`, and with each batch in so many parts.
-    pub(super) fn rewritten(
+    pub(crate) fn rewritten(
         &self,
         script: &Script<'_>,
         contexts: &[String],
@@ -161,105 +160,35 @@ impl Places {
     }
 
     /// Whether it is told how the loop's batches are split.
-    pub(super) fn can_split(&self, script: &Script<'_>) -> bool {
+    pub(crate) fn can_split(&self, script: &Script<'_>) -> bool {
         self.training
             .as_ref()
             .is_some_and(|training| training.pieces(script).is_some())
     }
 
-    /// The line that a lever which has to be described concerns.
-    pub(super) fn of(&self, script: &Script<'_>, lever: &Lever) -> Option<usize> {
-        let training = self.training.as_ref();
-        let line = |at: usize| script.statements.get(at).map(|statement| statement.first);
-        let call = |words: &[&str]| {
-            let found = script.statements.iter().find(|one| {
-                let text = script.text(one);
-                words.iter().any(|word| text.contains(word)) && !text.starts_with("def ")
-            });
-            found.map(|one| one.first)
-        };
-        match lever {
-            Lever::Allocator { .. } => self.torch,
-            Lever::SetToNone {} => call(&["zero_grad("]),
-            Lever::OptimizerStep { .. }
-            | Lever::Optimizer8bit {}
-            | Lever::OptimizerOnCpu {}
-            | Lever::StepInBackward {} => self
-                .optimizer
-                .as_ref()
-                .map(|call| call.line)
-                .or_else(|| call(&["optim.", "Trainer("])),
-            Lever::NoGradEval {} => call(&[".eval()"]),
-            Lever::CudnnBenchmark { .. } | Lever::Tf32 { .. } | Lever::InferenceMode {} => {
-                self.after_imports
-            }
-            Lever::MicroBatch { .. } | Lever::MixedPrecision { .. } | Lever::Attention { .. } => {
-                training
-                    .and_then(|training| line(training.forward))
-                    .or_else(|| call(&[".backward(", "Trainer("]))
-            }
-            Lever::ChunkedCrossEntropy { .. } => {
-                let known = [
-                    "cross_entropy(",
-                    "criterion(",
-                    "loss_fn(",
-                    "CrossEntropyLoss(",
-                ];
-                call(&known)
-                    .or_else(|| training.and_then(|training| line(training.forward)))
-                    .or_else(|| call(&["Trainer("]))
-            }
-            Lever::Checkpoint { .. }
-            | Lever::Recompute { .. }
-            | Lever::OffloadActivations { .. }
-            | Lever::InplaceActivations { .. }
-            | Lever::FusedModules { .. }
-            | Lever::Shard { .. } => self
-                .after_model
-                .as_ref()
-                .map(|(line, _)| *line)
-                .or_else(|| call(&["Trainer("])),
-            Lever::LoadOnCpu { .. } => call(&["torch.load(", "load_file(", "from_pretrained("]),
-            Lever::KvCache { .. } => call(&[".generate("]),
-            Lever::HalfWeights { .. }
-            | Lever::Int8Linear { .. }
-            | Lever::StreamWeights { .. }
-            | Lever::Compile {} => call(&[".cuda()", ".to("]),
-            Lever::SplitBatch { .. } | Lever::ChunkedLogits {} => call(&["no_grad()", "model("]),
-        }
+    /// The line that makes the optimizer.
+    pub(crate) fn optimizer_line(&self, script: &Script<'_>) -> Option<usize> {
+        let made = self.optimizer.as_ref().map(|call| call.line);
+        made.or_else(|| script.call(&["optim.", "Trainer("]))
     }
-}
 
-/// What is around the model's call and the loss under a lever.
-pub(super) fn context(lever: &Lever) -> Option<String> {
-    match lever {
-        Lever::MixedPrecision { dtype: Dtype::Bf16 } => {
-            Some("torch.autocast(\"cuda\", dtype=torch.bfloat16)".to_owned())
-        }
-        Lever::Attention { backend } => Some(attention(*backend)),
-        _ => None,
+    /// The line of the training loop that calls the model.
+    pub(crate) fn forward_line(&self, script: &Script<'_>) -> Option<usize> {
+        let forward = self.training.as_ref()?.forward;
+        script.statements.get(forward).map(|one| one.first)
     }
-}
 
-/// One kernel of attention first, then the others.
-pub(super) fn attention(first: Attention) -> String {
-    let name = |backend| match backend {
-        Attention::Flash => "FLASH_ATTENTION",
-        Attention::Efficient => "EFFICIENT_ATTENTION",
-        Attention::Cudnn => "CUDNN_ATTENTION",
-    };
-    let all = [Attention::Flash, Attention::Efficient, Attention::Cudnn];
-    let others = all.into_iter().filter(|other| *other != first);
-    let names: Vec<String> = std::iter::once(first)
-        .chain(others)
-        .map(name)
-        .chain(["MATH"])
-        .map(|name| format!("torch.nn.attention.SDPBackend.{name}"))
-        .collect();
-    format!(
-        "torch.nn.attention.sdpa_kernel([{}], set_priority=True)",
-        names.join(", ")
-    )
+    /// The same, or else one that trains.
+    pub(crate) fn training_line(&self, script: &Script<'_>) -> Option<usize> {
+        self.forward_line(script)
+            .or_else(|| script.call(&[".backward(", "Trainer("]))
+    }
+
+    /// The line after the model has been made.
+    pub(crate) fn model_line(&self, script: &Script<'_>) -> Option<usize> {
+        let made = self.after_model.as_ref().map(|(line, _)| *line);
+        made.or_else(|| script.call(&["Trainer("]))
+    }
 }
 
 impl Training {

@@ -2,27 +2,27 @@
 
 /// A statement, or the head of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Logical {
+pub(crate) struct Logical {
     /// Its first line, from 0.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// Its last line.
-    pub(super) last: usize,
+    pub(crate) last: usize,
     /// Columns before it.
-    pub(super) indent: usize,
+    pub(crate) indent: usize,
 }
 
 /// A script in lines.
 #[derive(Debug)]
-pub(super) struct Script<'a> {
+pub(crate) struct Script<'a> {
     /// Its lines, without their ends.
-    pub(super) lines: Vec<&'a str>,
+    pub(crate) lines: Vec<&'a str>,
     /// Its statements, in order.
-    pub(super) statements: Vec<Logical>,
+    pub(crate) statements: Vec<Logical>,
 }
 
 /// A change: lines from `first` on, so many of them, become others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Edit {
+pub(crate) struct Edit {
     first: usize,
     removed: usize,
     lines: Vec<String>,
@@ -30,7 +30,7 @@ pub(super) struct Edit {
 
 impl Edit {
     /// New lines before line `at`.
-    pub(super) fn insert(at: usize, lines: Vec<String>) -> Self {
+    pub(crate) fn insert(at: usize, lines: Vec<String>) -> Self {
         Self {
             first: at,
             removed: 0,
@@ -39,7 +39,7 @@ impl Edit {
     }
 
     /// Other lines for those from `first` to `last`.
-    pub(super) fn replace(first: usize, last: usize, lines: Vec<String>) -> Self {
+    pub(crate) fn replace(first: usize, last: usize, lines: Vec<String>) -> Self {
         Self {
             first,
             removed: last + 1 - first,
@@ -49,7 +49,7 @@ impl Edit {
 }
 
 impl<'a> Script<'a> {
-    pub(super) fn new(source: &'a str) -> Self {
+    pub(crate) fn new(source: &'a str) -> Self {
         let lines: Vec<&str> = source.lines().collect();
         let mut statements = Vec::new();
         let mut scanner = Scanner::default();
@@ -74,7 +74,7 @@ impl<'a> Script<'a> {
     }
 
     /// A statement's text, its lines joined by a space.
-    pub(super) fn text(&self, statement: &Logical) -> String {
+    pub(crate) fn text(&self, statement: &Logical) -> String {
         let lines = self
             .lines
             .get(statement.first..=statement.last)
@@ -84,15 +84,24 @@ impl<'a> Script<'a> {
     }
 
     /// The statement that has this line.
-    pub(super) fn statement(&self, line: usize) -> Option<Logical> {
+    pub(crate) fn statement(&self, line: usize) -> Option<Logical> {
         self.statements
             .iter()
             .find(|statement| (statement.first..=statement.last).contains(&line))
             .copied()
     }
 
+    /// The first line that has one of these words and defines nothing.
+    pub(crate) fn call(&self, words: &[&str]) -> Option<usize> {
+        let found = self.statements.iter().find(|one| {
+            let text = self.text(one);
+            words.iter().any(|word| text.contains(word)) && !text.starts_with("def ")
+        });
+        found.map(|one| one.first)
+    }
+
     /// A name like `word` that the script does not use.
-    pub(super) fn free_name(&self, word: &str) -> String {
+    pub(crate) fn free_name(&self, word: &str) -> String {
         let used = |name: &str| {
             self.lines.iter().any(|line| {
                 line.split(|character: char| !(character.is_alphanumeric() || character == '_'))
@@ -107,7 +116,7 @@ impl<'a> Script<'a> {
     }
 
     /// Edits that put `new` for `old` wherever it stands.
-    pub(super) fn replace_all(&self, old: &str, new: &str) -> Vec<Edit> {
+    pub(crate) fn replace_all(&self, old: &str, new: &str) -> Vec<Edit> {
         self.lines
             .iter()
             .enumerate()
@@ -117,7 +126,7 @@ impl<'a> Script<'a> {
     }
 
     /// An edit that adds an argument to the call which the statement at `line` ends with.
-    pub(super) fn add_argument(&self, line: usize, argument: &str) -> Option<Edit> {
+    pub(crate) fn add_argument(&self, line: usize, argument: &str) -> Option<Edit> {
         let statement = self.statement(line)?;
         let last = self.lines.get(statement.last)?;
         let close = last.rfind(')')?;
@@ -143,7 +152,7 @@ impl<'a> Script<'a> {
     }
 
     /// The script with edits made; those that overlap an earlier one are left out.
-    pub(super) fn apply(&self, edits: &mut [Edit]) -> Vec<String> {
+    pub(crate) fn apply(&self, edits: &mut [Edit]) -> Vec<String> {
         edits.sort_by_key(|edit| (edit.first, edit.removed));
         let mut out = Vec::with_capacity(self.lines.len());
         let mut at = 0;

@@ -4,7 +4,7 @@ use crate::by_hand::Work;
 use crate::by_hand::script::{Edit, Logical, Script};
 
 /// A setting of torch: where the script sets it itself, or else after its imports.
-pub(super) fn flag(work: &mut Work<'_>, name: &str, enabled: bool) -> Option<()> {
+pub(crate) fn flag(work: &mut Work<'_>, name: &str, enabled: bool) -> Option<()> {
     let value = if enabled { "True" } else { "False" };
     // `cudnn.benchmark`, however `cudnn` was imported.
     let parts: Vec<&str> = name.rsplitn(3, '.').take(2).collect();
@@ -36,7 +36,7 @@ pub(super) fn flag(work: &mut Work<'_>, name: &str, enabled: bool) -> Option<()>
 }
 
 /// TF32 in products and in convolutions.
-pub(super) fn tf32(work: &mut Work<'_>, enabled: bool) -> Option<()> {
+pub(crate) fn tf32(work: &mut Work<'_>, enabled: bool) -> Option<()> {
     let script = work.script();
     // PyTorch refuses to answer for the older setting where the newer one was made.
     if script
@@ -71,7 +71,7 @@ pub(super) fn tf32(work: &mut Work<'_>, enabled: bool) -> Option<()> {
 
 /// No graph while a model evaluates: a decorator for a function that trains nothing, else from
 /// `eval()` to `train()`.
-pub(super) fn no_grad_eval(work: &mut Work<'_>) -> Option<()> {
+pub(crate) fn evaluation_without_graph(work: &mut Work<'_>) -> Option<()> {
     let script = work.script();
     if !work.has_torch() {
         return None;
@@ -154,6 +154,23 @@ pub(super) fn no_grad_eval(work: &mut Work<'_>) -> Option<()> {
         }
     }
     work.apply(once);
+    Some(())
+}
+
+/// Checkpoints to the CPU, where the script says to which device.
+pub(crate) fn read_to_cpu(work: &mut Work<'_>) -> Option<()> {
+    let places = ["\"cuda\"", "'cuda'", "\"cuda:0\"", "'cuda:0'", "device"];
+    let script = work.script();
+    let edits: Vec<Edit> = places
+        .iter()
+        .flat_map(|place| {
+            script.replace_all(&format!("map_location={place}"), "map_location=\"cpu\"")
+        })
+        .collect();
+    if edits.is_empty() {
+        return None;
+    }
+    work.apply(edits);
     Some(())
 }
 

@@ -1,5 +1,9 @@
 use super::*;
-use crate::lever::Attention;
+use crate::lever::Dtype;
+use crate::parameters::{
+    Allocator, Attention, Backend, Checkpoint, CudnnBenchmark, MicroBatch, MixedPrecision,
+    Optimizer8bit, OptimizerStep, SetToNone, Step,
+};
 
 const SCRIPT: &str = r"import torch
 from torch.utils.data import DataLoader
@@ -52,16 +56,14 @@ fn apply(lines: &[&str], diff: &str) -> String {
 #[test]
 fn each_change_has_its_place() {
     let text = patched(&[
-        Lever::Allocator {
+        Lever::from(Allocator {
             conf: "expandable_segments:True".to_owned(),
-        },
-        Lever::SetToNone {},
-        Lever::OptimizerStep {
-            kind: OptimizerStep::Fused,
-        },
-        Lever::Checkpoint {
+        }),
+        Lever::from(SetToNone {}),
+        Lever::from(OptimizerStep { kind: Step::Fused }),
+        Lever::from(Checkpoint {
             modules: vec!["Net.blocks.0".to_owned()],
-        },
+        }),
     ]);
     assert!(text.starts_with("import functools\nimport os\nos.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\"\nimport torch\n"), "{text}");
     assert!(
@@ -82,8 +84,8 @@ fn each_change_has_its_place() {
 #[test]
 fn the_loop_is_split_and_cast() {
     let text = patched(&[
-        Lever::MixedPrecision { dtype: Dtype::Bf16 },
-        Lever::MicroBatch { parts: 4 },
+        Lever::from(MixedPrecision { dtype: Dtype::Bf16 }),
+        Lever::from(MicroBatch { parts: 4 }),
     ]);
     let expected = r#"    for step, (x, y) in enumerate(data):
         samples = len(x)
@@ -106,7 +108,7 @@ fn a_batch_in_one_name_is_split_by_what_it_is() {
         let source = format!(
             "import torch\nsamples = 0\noptimizer = torch.optim.SGD(net.parameters(), 0.1)\n{head}\n    {call}\n    loss.backward()\n    optimizer.step()\n"
         );
-        let hand = by_hand("train.py", &source, &[Lever::MicroBatch { parts: 2 }]);
+        let hand = by_hand("train.py", &source, &[Lever::from(MicroBatch { parts: 2 })]);
         let text = apply(&Script::new(&source).lines, &hand.diff);
         assert_eq!(hand.snippets.len(), usize::from(hand.changed == 0));
         (hand.changed > 0).then_some(text)
@@ -144,10 +146,10 @@ fn what_has_no_place_is_said_in_words() {
         "train.py",
         "trainer.train()\n",
         &[
-            Lever::MicroBatch { parts: 2 },
-            Lever::Attention {
-                backend: Attention::Flash,
-            },
+            Lever::from(MicroBatch { parts: 2 }),
+            Lever::from(Attention {
+                backend: Backend::Flash,
+            }),
         ],
     );
     assert_eq!(hand.changed, 0);
@@ -159,9 +161,9 @@ fn what_has_no_place_is_said_in_words() {
 fn a_framework_that_does_it_itself_is_told_of() {
     let source = "from transformers import Trainer, TrainingArguments\narguments = TrainingArguments(\"out\")\nTrainer(model, arguments).train()\n";
     let levers = [
-        Lever::MixedPrecision { dtype: Dtype::Fp16 },
-        Lever::MicroBatch { parts: 4 },
-        Lever::Optimizer8bit {},
+        Lever::from(MixedPrecision { dtype: Dtype::Fp16 }),
+        Lever::from(MicroBatch { parts: 4 }),
+        Lever::from(Optimizer8bit {}),
     ];
     let hand = by_hand("train.py", source, &levers);
     assert_eq!(hand.changed, 0);
@@ -178,9 +180,9 @@ fn a_framework_that_does_it_itself_is_told_of() {
 #[test]
 fn what_is_added_takes_no_name_of_the_script() {
     let source = "import torch\n\ndef main():\n    name = \"run\"\n    model = Net().cuda()\n    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n    checkpoint = torch.load(name)\n";
-    let lever = Lever::Checkpoint {
+    let lever = Lever::from(Checkpoint {
         modules: vec!["Net.blocks.0".to_owned()],
-    };
+    });
     let script = Script::new(source);
     let text = apply(&script.lines, &by_hand("train.py", source, &[lever]).diff);
     assert!(text.contains("    for name_ in ["), "{text}");
@@ -199,12 +201,10 @@ fn what_is_added_takes_no_name_of_the_script() {
 fn a_model_that_makes_its_optimizer_is_found() {
     let source = "import torch\nmodel = GPT(config)\nmodel.to(device)\noptimizer = model.configure_optimizers(0.1, 1e-3)\n";
     let levers = [
-        Lever::Checkpoint {
+        Lever::from(Checkpoint {
             modules: vec!["GPT.transformer.h.0".to_owned()],
-        },
-        Lever::OptimizerStep {
-            kind: OptimizerStep::Fused,
-        },
+        }),
+        Lever::from(OptimizerStep { kind: Step::Fused }),
     ];
     let hand = by_hand("train.py", source, &levers);
     let text = apply(&Script::new(source).lines, &hand.diff);
@@ -217,7 +217,7 @@ fn a_model_that_makes_its_optimizer_is_found() {
 #[test]
 fn a_setting_that_the_script_makes_is_changed_where_it_makes_it() {
     let source = "import torch\nimport torch.backends.cudnn as cudnn\n\nif gpu:\n    cudnn.benchmark = True\n";
-    let lever = Lever::CudnnBenchmark { enabled: false };
+    let lever = Lever::from(CudnnBenchmark { enabled: false });
     let hand = by_hand("train.py", source, std::slice::from_ref(&lever));
     let text = apply(&Script::new(source).lines, &hand.diff);
     assert!(
@@ -236,9 +236,9 @@ fn a_setting_that_the_script_makes_is_changed_where_it_makes_it() {
 
 #[test]
 fn checkpoints_go_where_the_model_is_known() {
-    let lever = Lever::Checkpoint {
+    let lever = Lever::from(Checkpoint {
         modules: vec!["Net.blocks.0".to_owned()],
-    };
+    });
     let placed =
         |source: &str| by_hand("train.py", source, std::slice::from_ref(&lever)).changed > 0;
     // A function is given the model.

@@ -3,10 +3,128 @@
 //! Memory: the template stays; it is played with the settings (see [`crate::search`]). Time: none.
 //! Results: exact.
 
-use crate::draft::Draft;
+use serde::{Deserialize, Serialize};
+
+use oomph_allocator::Config;
+
+use crate::by_hand::{Edit, Places, Script, Work};
+use crate::lever::{Facets, Group, Results, Stage};
+use crate::levers::Lever;
+use crate::model::Model;
+use crate::search::Options;
 
 /// What is tried: segments that can grow leave no holes that nothing fits into.
-pub(crate) const EXPANDABLE: &str = "expandable_segments:True";
+const EXPANDABLE: &str = "expandable_segments:True";
+/// The variable, by its newer name, which torch reads first, and by its older one.
+const VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
-/// Applies the lever.
-pub(crate) fn apply(_draft: &mut Draft<'_>) {}
+/// Settings of PyTorch's allocator, as in `PYTORCH_CUDA_ALLOC_CONF`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Allocator {
+    /// `key:value` pairs, separated by commas.
+    pub conf: String,
+}
+
+impl Facets for Allocator {
+    fn results(&self) -> Results {
+        Results::Exact
+    }
+
+    fn label(&self) -> String {
+        format!("allocator {}", self.conf)
+    }
+
+    fn environment(&self, get: &dyn Fn(&str) -> Option<String>) -> Vec<(&'static str, String)> {
+        let [new, old] = VARIABLES;
+        let variable = if get(new).is_some() { new } else { old };
+        let before = get(variable).filter(|text| !text.is_empty());
+        let settings = before.map_or_else(
+            || self.conf.clone(),
+            |before| format!("{before},{}", self.conf),
+        );
+        vec![(variable, settings)]
+    }
+
+    fn is_only_on_gpu(&self) -> bool {
+        true
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Allocator)
+    }
+
+    fn candidates(_model: &Model, options: &Options) -> Vec<Self> {
+        let offered = !options.config.expandable_segments;
+        let conf = EXPANDABLE.to_owned();
+        offered.then_some(Self { conf }).into_iter().collect()
+    }
+
+    fn configure(&self, config: &mut Config) {
+        config.expandable_segments |= self.conf == EXPANDABLE;
+    }
+
+    fn snippet(&self) -> String {
+        format!(
+            "set the environment of the script: PYTORCH_CUDA_ALLOC_CONF={}",
+            self.conf
+        )
+    }
+
+    fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {
+        let at = work.places().torch?;
+        let early = work
+            .script()
+            .lines
+            .iter()
+            .take(at)
+            .any(|line| *line == "import os");
+        let mut lines = vec![format!(
+            "os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"{}\"",
+            self.conf
+        )];
+        if !early {
+            lines.insert(0, "import os".to_owned());
+        }
+        work.apply(vec![Edit::insert(at, lines)]);
+        Some(())
+    }
+
+    fn line(&self, _script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.torch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_own_settings_come_first() {
+        let lever = Allocator {
+            conf: EXPANDABLE.to_owned(),
+        };
+        let with = |variable: &'static str, value: &'static str| {
+            lever.environment(&|name| (name == variable).then(|| value.to_owned()))
+        };
+        assert_eq!(
+            with("", ""),
+            [(
+                "PYTORCH_CUDA_ALLOC_CONF",
+                "expandable_segments:True".to_owned()
+            )]
+        );
+        assert_eq!(
+            with("PYTORCH_ALLOC_CONF", "a:1"),
+            [(
+                "PYTORCH_ALLOC_CONF",
+                "a:1,expandable_segments:True".to_owned()
+            )]
+        );
+        assert_eq!(
+            with("PYTORCH_ALLOC_CONF", ""),
+            [("PYTORCH_ALLOC_CONF", "expandable_segments:True".to_owned())]
+        );
+    }
+}

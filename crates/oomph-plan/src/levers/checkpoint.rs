@@ -9,61 +9,149 @@
 use std::ops::Range;
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
+use serde::{Deserialize, Serialize};
 
+use crate::blocks::{self, Block, Edits, Positions, Uses};
+use crate::by_hand::{Places, Script, Work, modules};
 use crate::draft::{Draft, Load};
-use crate::levers::blocks::{self, Block, Edits, Positions, Uses};
-use crate::model::{Event, Template};
+use crate::lever::{Facets, Results, Stage, places};
+use crate::levers::Lever;
+use crate::model::{Event, Model, Template};
+use crate::units::{self, Sequence};
 
 /// Nanoseconds of the host for a call: random states and modes are kept, compared and set back.
 const HOST_NS: f64 = 80_000.0;
 
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
-    let (found, positions) = blocks::find(draft, modules);
-    let uses = Uses::new(draft);
-    let mut edits = Edits::default();
-    // Until where arguments of checkpointed blocks are needed.
-    let mut needed: HashMap<u32, usize> = HashMap::default();
-    let mut kept: HashSet<u32> = HashSet::default();
-    for block in &found {
-        if let Some(call) = draft.model.calls.get(block.call as usize) {
-            kept.extend(&call.outputs);
-            for &input in &call.inputs {
-                let until = needed.entry(input).or_default();
-                *until = (*until).max(block.backward.end);
+/// The inside of modules is computed again in the backward pass.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Checkpoint {
+    /// Whose inside is not kept.
+    pub modules: Vec<String>,
+}
+
+impl Facets for Checkpoint {
+    fn results(&self) -> Results {
+        Results::Exact
+    }
+
+    fn label(&self) -> String {
+        format!("checkpoint {}", places(&self.modules))
+    }
+
+    fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
+        Some(&mut self.modules)
+    }
+
+    fn stage() -> Stage {
+        Stage::Modules
+    }
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        model.compiled(true)
+    }
+
+    fn sequence(draft: &Draft<'_>) -> Sequence {
+        if !draft.model.trains || draft.model.facts.compiled {
+            return Sequence::default();
+        }
+        units::most_for_their_time(draft)
+    }
+
+    fn of_modules(modules: Vec<String>) -> Option<Self> {
+        Some(Self { modules })
+    }
+
+    fn is_midway() -> bool {
+        true
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let (found, positions) = blocks::find(draft, &self.modules);
+        let uses = Uses::new(draft);
+        let mut edits = Edits::default();
+        // Until where arguments of checkpointed blocks are needed.
+        let mut needed: HashMap<u32, usize> = HashMap::default();
+        let mut kept: HashSet<u32> = HashSet::default();
+        for block in &found {
+            if let Some(call) = draft.model.calls.get(block.call as usize) {
+                kept.extend(&call.outputs);
+                for &input in &call.inputs {
+                    let until = needed.entry(input).or_default();
+                    *until = (*until).max(block.backward.end);
+                }
             }
         }
-    }
-    for block in &found {
-        let mut load = draft.forward_load(block.call);
-        let rest = recompute(
-            &mut draft.template,
-            block,
-            &positions,
-            &uses,
-            &kept,
-            &mut edits,
-        );
-        if let Some(rest) = rest {
-            let rest = only_in(draft, &block.forward, rest);
-            load.busy -= rest.busy;
-            load.launches -= rest.launches;
+        for block in &found {
+            let mut load = draft.forward_load(block.call);
+            let rest = recompute(
+                &mut draft.template,
+                block,
+                &positions,
+                &uses,
+                &kept,
+                &mut edits,
+            );
+            if let Some(rest) = rest {
+                let rest = only_in(draft, &block.forward, rest);
+                load.busy -= rest.busy;
+                load.launches -= rest.launches;
+            }
+            load.lever += HOST_NS;
+            draft.body.add(load);
         }
-        load.lever += HOST_NS;
-        draft.body.add(load);
-    }
-    // In the order of the body, so that the outcome is the same every time.
-    let mut needed: Vec<(u32, usize)> = needed.into_iter().collect();
-    needed.sort_unstable();
-    for (input, until) in needed {
-        if let Some(&freed) = positions.frees.get(&input)
-            && freed < until
-        {
-            edits.drop(freed);
-            edits.insert(until, Event::Free(input));
+        // In the order of the body, so that the outcome is the same every time.
+        let mut needed: Vec<(u32, usize)> = needed.into_iter().collect();
+        needed.sort_unstable();
+        for (input, until) in needed {
+            if let Some(&freed) = positions.frees.get(&input)
+                && freed < until
+            {
+                edits.drop(freed);
+                edits.insert(until, Event::Free(input));
+            }
         }
+        draft.template.body = edits.apply(&draft.template.body);
     }
-    draft.template.body = edits.apply(&draft.template.body);
+
+    fn checkpointed(&self) -> &[String] {
+        &self.modules
+    }
+
+    fn snippet(&self) -> String {
+        format!(
+            "around the call of these modules:\ny = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)\n{}",
+            self.modules.join("\n")
+        )
+    }
+
+    fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {
+        let change = modules::Change {
+            paths: modules::paths(&self.modules),
+            // By its whole name: scripts have variables and functions called `checkpoint`.
+            imports: &["import functools", "import torch.utils.checkpoint"],
+            before: Vec::new(),
+        };
+        modules::for_each(work, Some(change), |names| {
+            let (block, module) = (&names.block, &names.module);
+            vec![
+                "# A BatchNorm inside updates its running statistics twice a step.".to_owned(),
+                format!("{block} = {module}"),
+                format!(
+                    "{block}.forward = functools.partial(torch.utils.checkpoint.checkpoint, {block}.forward, use_reentrant=False)"
+                ),
+            ]
+        })
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.model_line(script)
+    }
+
+    fn trainer_argument(&self) -> Option<String> {
+        Some("gradient_checkpointing=True (of all blocks)".to_owned())
+    }
 }
 
 /// The work of what a block's forward pass does in the last part of it and nowhere before.

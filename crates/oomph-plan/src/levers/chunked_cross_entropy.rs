@@ -5,10 +5,15 @@
 //! makes them; else those two remain. Time: the log-probabilities once more, in the backward pass, and
 //! that layer's product. Results: to rounding.
 
+use serde::{Deserialize, Serialize};
+
 use oomph_trace::Phase;
 
+use crate::by_hand::{Places, Script};
 use crate::draft::{Draft, Load};
+use crate::lever::{Facets, Group, Results, Stage};
 use crate::model::Model;
+use crate::search::Options;
 
 /// Operators of the loss.
 const LOSS: [&str; 3] = ["_log_softmax", "nll_loss", "cross_entropy"];
@@ -17,67 +22,113 @@ const LINEAR: [&str; 3] = ["::mm", "::addmm", "::linear"];
 /// Smaller losses are not worth a change.
 const LEAST_BYTES: u64 = 64 << 20;
 /// How many parts: more save little and launch more.
-pub(crate) const CHUNKS: u32 = 8;
+const CHUNKS: u32 = 8;
 
-/// Whether there is a loss over a large vocabulary.
-pub(crate) fn offered(model: &Model) -> bool {
-    model.template.tensors.iter().any(|tensor| {
-        tensor.bytes >= LEAST_BYTES
-            && tensor.phase == Phase::Forward
-            && LOSS.iter().any(|op| model.op(tensor).contains(op))
-    })
+/// Cross-entropy over a large vocabulary, a part of the rows at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ChunkedCrossEntropy {
+    /// How many parts.
+    pub chunks: u32,
 }
 
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>, chunks: u32) {
-    let model = draft.model;
-    let chunks = u64::from(chunks.max(1));
-    let is_loss = |op: &str| LOSS.iter().any(|name| op.contains(name));
-    let largest = draft
-        .template
-        .tensors
-        .iter()
-        .filter(|tensor| is_loss(model.op(tensor)))
-        .map(|tensor| tensor.bytes)
-        .max()
-        .unwrap_or(0);
-    // Logits of 16 bits are copied to 32 for the loss, and their gradient back.
-    let widened = draft.template.tensors.iter().any(|tensor| {
-        tensor.phase == Phase::Forward
-            && tensor.bytes == largest
-            && model.op(tensor).contains("_to_copy")
-    });
-    let logits = if widened { largest / 2 } else { largest };
-    let is_linear = |op: &str| LINEAR.iter().any(|name| op.ends_with(name));
-    let head = draft.template.tensors.iter().find(|tensor| {
-        tensor.phase == Phase::Forward && tensor.bytes == logits && is_linear(model.op(tensor))
-    });
-    let head = head.map(|tensor| (tensor.call, tensor.op));
-    let from_linear = head.is_some();
-    let mut gradient_kept = from_linear;
-    for tensor in &mut draft.template.tensors {
-        if tensor.bytes < LEAST_BYTES || tensor.bytes * 2 < largest {
-            continue;
-        }
-        let op = model.op(tensor);
-        let copy = op.contains("_to_copy") || op.contains("clone") || op.contains("contiguous");
-        let backward = op.contains("_log_softmax_backward");
-        if backward && !gradient_kept {
-            // The gradient of the logits is whole, in whatever type they have.
-            gradient_kept = true;
-            if widened {
-                tensor.bytes /= 2;
-            }
-        } else if is_loss(op) || copy || from_linear && is_linear(op) && tensor.bytes == logits {
-            tensor.bytes = tensor.bytes.div_ceil(chunks);
-        }
+impl Facets for ChunkedCrossEntropy {
+    fn results(&self) -> Results {
+        Results::Rounding
     }
-    let product = head.and_then(|head| model.forward_by_op.get(&head));
-    let product = product.map_or(0.0, |work| draft.busy(work));
-    let again = product + 3.0 * largest as f64 / draft.pace().memory_bytes_per_s * 1e9;
-    draft.body.add(Load {
-        busy: again,
-        launches: chunks as f64 * 6.0,
-        ..Load::default()
-    });
+
+    fn label(&self) -> String {
+        format!("cross-entropy in {} chunks", self.chunks)
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Loss)
+    }
+
+    /// Where there is a loss over a large vocabulary.
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        let offered = model.trains
+            && model.template.tensors.iter().any(|tensor| {
+                tensor.bytes >= LEAST_BYTES
+                    && tensor.phase == Phase::Forward
+                    && LOSS.iter().any(|op| model.op(tensor).contains(op))
+            });
+        let chunks = CHUNKS;
+        offered.then_some(Self { chunks }).into_iter().collect()
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let model = draft.model;
+        let chunks = u64::from(self.chunks.max(1));
+        let is_loss = |op: &str| LOSS.iter().any(|name| op.contains(name));
+        let largest = draft
+            .template
+            .tensors
+            .iter()
+            .filter(|tensor| is_loss(model.op(tensor)))
+            .map(|tensor| tensor.bytes)
+            .max()
+            .unwrap_or(0);
+        // Logits of 16 bits are copied to 32 for the loss, and their gradient back.
+        let widened = draft.template.tensors.iter().any(|tensor| {
+            tensor.phase == Phase::Forward
+                && tensor.bytes == largest
+                && model.op(tensor).contains("_to_copy")
+        });
+        let logits = if widened { largest / 2 } else { largest };
+        let is_linear = |op: &str| LINEAR.iter().any(|name| op.ends_with(name));
+        let head = draft.template.tensors.iter().find(|tensor| {
+            tensor.phase == Phase::Forward && tensor.bytes == logits && is_linear(model.op(tensor))
+        });
+        let head = head.map(|tensor| (tensor.call, tensor.op));
+        let from_linear = head.is_some();
+        let mut gradient_kept = from_linear;
+        for tensor in &mut draft.template.tensors {
+            if tensor.bytes < LEAST_BYTES || tensor.bytes * 2 < largest {
+                continue;
+            }
+            let op = model.op(tensor);
+            let copy = op.contains("_to_copy") || op.contains("clone") || op.contains("contiguous");
+            let backward = op.contains("_log_softmax_backward");
+            if backward && !gradient_kept {
+                // The gradient of the logits is whole, in whatever type they have.
+                gradient_kept = true;
+                if widened {
+                    tensor.bytes /= 2;
+                }
+            } else if is_loss(op) || copy || from_linear && is_linear(op) && tensor.bytes == logits
+            {
+                tensor.bytes = tensor.bytes.div_ceil(chunks);
+            }
+        }
+        let product = head.and_then(|head| model.forward_by_op.get(&head));
+        let product = product.map_or(0.0, |work| draft.busy(work));
+        let again = product + 3.0 * largest as f64 / draft.pace().memory_bytes_per_s * 1e9;
+        draft.body.add(Load {
+            busy: again,
+            launches: chunks as f64 * 6.0,
+            ..Load::default()
+        });
+    }
+
+    fn snippet(&self) -> String {
+        let chunks = self.chunks;
+        format!(
+            "in place of the loss over the vocabulary, with the model's output before its head (`hidden`):\nfrom torch.utils.checkpoint import checkpoint\ndef part(h, y):\n    return F.cross_entropy(head(h).float(), y, reduction=\"sum\")\nhidden, target = hidden.flatten(0, -2), target.flatten()\npairs = zip(hidden.chunk({chunks}), target.chunk({chunks}))\nloss = sum(checkpoint(part, h, y, use_reentrant=False) for h, y in pairs) / (target != -100).sum()"
+        )
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        let known = [
+            "cross_entropy(",
+            "criterion(",
+            "loss_fn(",
+            "CrossEntropyLoss(",
+        ];
+        script
+            .call(&known)
+            .or_else(|| places.forward_line(script))
+            .or_else(|| script.call(&["Trainer("]))
+    }
 }

@@ -4,7 +4,12 @@
 //! modules named here do what one kernel does is found out where they are
 //! (`python/oomph/levers/fused_modules.py`).
 
+use serde::{Deserialize, Serialize};
+
+use crate::by_hand::{Places, Script};
+use crate::lever::{Facets, Results, Stage, places};
 use crate::model::Model;
+use crate::search::Options;
 
 /// Parts of the names of classes that write out what PyTorch has a kernel for.
 const WRITTEN_OUT: [&str; 6] = [
@@ -18,8 +23,59 @@ const WRITTEN_OUT: [&str; 6] = [
 /// Classes that are such a kernel already.
 const KERNELS: [&str; 2] = ["RMSNorm", "PytorchGELUTanh"];
 
+/// Modules of several operators become one kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FusedModules {
+    /// Activations and normalizations.
+    pub modules: Vec<String>,
+}
+
+impl Facets for FusedModules {
+    fn results(&self) -> Results {
+        Results::Rounding
+    }
+
+    fn label(&self) -> String {
+        format!("one kernel for {}", places(&self.modules))
+    }
+
+    fn order() -> u32 {
+        80 // inside of checkpointing, offloading and recomputation
+    }
+
+    fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
+        Some(&mut self.modules)
+    }
+
+    fn stage() -> Stage {
+        Stage::Free
+    }
+
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        if !model.trains || model.facts.compiled {
+            return Vec::new();
+        }
+        let modules = modules(model);
+        let offered = !modules.is_empty();
+        offered.then_some(Self { modules }).into_iter().collect()
+    }
+
+    fn snippet(&self) -> String {
+        format!(
+            "in the forward of these modules, in place of what is written out:\nreturn torch.nn.functional.gelu(x, approximate=\"tanh\")  # activations by tanh; Hugging Face: config.hidden_act or activation_function = \"gelu_pytorch_tanh\"\nreturn torch.nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)  # RMSNorm\n{}",
+            self.modules.join("\n")
+        )
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.model_line(script)
+    }
+}
+
 /// The modules that it could be applied to.
-pub(crate) fn modules(model: &Model) -> Vec<String> {
+fn modules(model: &Model) -> Vec<String> {
     // People call their own classes as PyTorch calls its: those have more than one operator inside.
     let operators = |name: &str| {
         let mut found: Vec<u32> = model

@@ -4,46 +4,132 @@
 //! part on. Time: each kernel once a part, on fewer samples, and the gradients added. Results: to
 //! rounding for losses that are means over samples; not where a layer looks at the whole batch.
 
+use serde::{Deserialize, Serialize};
+
+use crate::by_hand::{Places, Script, Work, loops};
 use crate::draft::Draft;
+use crate::lever::{Facets, Group, Results, Stage};
+use crate::levers::Lever;
 use crate::model::Model;
+use crate::search::Options;
 
 /// The most parts.
 const MOST: u64 = 64;
 
-/// The numbers of parts that are worth trying: each makes the largest part smaller.
-pub(crate) fn offered(model: &Model) -> Vec<u32> {
-    if !model.trains
-        || model.batch < 2
-        || model.facts.closure
-        || model.facts.compiled
-        || couples(model)
-    {
-        return Vec::new();
+/// A batch in `parts` micro-batches, with the gradients accumulated.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MicroBatch {
+    /// How many.
+    pub parts: u32,
+}
+
+impl Facets for MicroBatch {
+    fn results(&self) -> Results {
+        Results::Rounding
     }
-    let mut parts = Vec::new();
-    let mut size = model.batch;
-    for count in 2..=model.batch.min(MOST) {
-        let largest = model.batch.div_ceil(count);
-        if largest < size {
-            size = largest;
-            // Steps of a quarter or more, as every part costs launches.
-            if parts
-                .last()
-                .is_none_or(|&last| count * 4 >= u64::from(last) * 5)
-            {
-                parts.push(count as u32);
+
+    fn label(&self) -> String {
+        format!("micro-batches: {} a batch", self.parts)
+    }
+
+    fn order() -> u32 {
+        10
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Batch)
+    }
+
+    /// The numbers of parts that are worth trying: each makes the largest part smaller.
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        if !model.trains
+            || model.batch < 2
+            || model.facts.closure
+            || model.facts.compiled
+            || couples(model)
+        {
+            return Vec::new();
+        }
+        let mut parts = Vec::new();
+        let mut size = model.batch;
+        for count in 2..=model.batch.min(MOST) {
+            let largest = model.batch.div_ceil(count);
+            if largest < size {
+                size = largest;
+                // Steps of a quarter or more, as every part costs launches.
+                if parts
+                    .last()
+                    .is_none_or(|last: &Self| count * 4 >= u64::from(last.parts) * 5)
+                {
+                    parts.push(Self {
+                        parts: count as u32,
+                    });
+                }
             }
         }
+        parts
     }
-    parts
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        let facts = &model.facts;
+        if !model.trains {
+            None
+        } else if model.batch == 0 {
+            Some(
+                "the script has no DataLoader whose batches could be split: split them in the loop and accumulate gradients",
+            )
+        } else if facts.closure {
+            Some("an optimizer steps with a closure: accumulate inside it")
+        } else if couples(model) {
+            Some(
+                "batch normalisation would see micro-batches: put it into evaluation mode or use another normalisation",
+            )
+        } else {
+            model.compiled(true)
+        }
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        draft.template.parts = self.parts.max(1);
+    }
+
+    fn micro_batches(&self) -> Option<u32> {
+        Some(self.parts)
+    }
+
+    fn snippet(&self) -> String {
+        format!(
+            "in the loop over batches, with the batch's tensors in {} parts (of a loss that is a mean over samples; a mean over tokens counts by targets not ignored):\noptimizer.zero_grad()\nfor part in parts_of(batch):\n    loss = loss_of(part) * len(part) / len(batch)\n    loss.backward()\noptimizer.step()",
+            self.parts
+        )
+    }
+
+    fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
+        loops::place(work, &self.clone().into(), levers)
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.training_line(script)
+    }
+
+    fn trainer_argument(&self) -> Option<String> {
+        Some(format!(
+            "per_device_train_batch_size divided and gradient_accumulation_steps multiplied by {}",
+            self.parts
+        ))
+    }
+
+    fn lightning_argument(&self) -> Option<String> {
+        let parts = self.parts;
+        Some(format!(
+            "accumulate_grad_batches multiplied by {parts}, with the DataLoader's batch_size divided by it"
+        ))
+    }
 }
 
 /// Whether a layer looks at the whole batch.
-pub(crate) fn couples(model: &Model) -> bool {
+fn couples(model: &Model) -> bool {
     model.modules.iter().any(|module| module.coupled)
-}
-
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>, parts: u32) {
-    draft.template.parts = parts.max(1);
 }

@@ -8,22 +8,18 @@
 //! Which type each result has follows from rules about operators, not from running them; where the
 //! plan matters, a run measures it.
 
+use serde::{Deserialize, Serialize};
+
 use oomph_trace::{Category, Phase};
 
+use crate::by_hand::{Context, Places, Script, Work, loops};
 use crate::draft::{Draft, Load, Precision};
-use crate::model::{Event, Model, Tensor};
+use crate::lever::{Dtype, Facets, Group, Results, Stage};
+use crate::levers::Lever;
+use crate::model::{Event, Model, Tensor, is_product};
+use crate::search::Options;
+use crate::sharding::Sharing;
 
-/// Operators whose results are 16 bits wide under autocast.
-const PRODUCTS: [&str; 8] = [
-    "mm",
-    "linear",
-    "conv",
-    "attention",
-    "einsum",
-    "matmul",
-    "rnn",
-    "lstm",
-];
 /// Operators that keep the type of what they are given, which is mostly a product's result.
 const FOLLOWERS: [&str; 16] = [
     "gelu",
@@ -46,40 +42,114 @@ const FOLLOWERS: [&str; 16] = [
 /// Operators that compute in fp32 under autocast.
 const WIDE: [&str; 6] = ["softmax", "nll", "loss", "layer_norm", "sum", "norm"];
 
-/// Whether the job computes in fp32 so far.
-pub(crate) fn offered(model: &Model) -> bool {
-    model.trains && model.facts.autocast.is_empty() && !model.facts.compiled && {
-        let parameters: u64 = model.modules.iter().map(|module| module.parameters).sum();
-        let bytes: u64 = model.parameter_sizes.values().flatten().sum();
-        // Four bytes each, where tied ones are counted twice among the modules.
-        bytes * 2 > parameters * 5
-    }
+/// Autocast around the forward pass; with gradient scaling for fp16.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MixedPrecision {
+    /// The lower precision.
+    pub dtype: Dtype,
 }
 
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>) {
-    let model = draft.model;
-    // Sums stay wide where a normalisation over features keeps them so; convolutional networks
-    // add what convolutions made.
-    let sums_are_wide = model
-        .modules
-        .iter()
-        .any(|module| module.kind.contains("LayerNorm") || module.kind.contains("RMSNorm"));
-    for tensor in &mut draft.template.tensors {
-        if narrows(model, tensor, sums_are_wide) {
-            tensor.bytes = tensor.bytes.div_ceil(2);
+impl Facets for MixedPrecision {
+    fn results(&self) -> Results {
+        Results::Numerics
+    }
+
+    fn label(&self) -> String {
+        match self.dtype {
+            Dtype::Bf16 => "bf16 autocast",
+            Dtype::Fp16 => "fp16 autocast with scaling",
         }
+        .to_owned()
     }
-    cast_weights(draft);
-    draft.set_precision(Precision::Half);
-    draft
-        .assumptions
-        .push("types under autocast follow rules about operators".to_owned());
-}
 
-/// Whether an operator multiplies matrices.
-pub(crate) fn is_product(op: &str) -> bool {
-    PRODUCTS.iter().any(|name| op.contains(name))
+    fn order() -> u32 {
+        20
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Precision)
+    }
+
+    /// Where the job computes in fp32 so far.
+    fn candidates(model: &Model, options: &Options) -> Vec<Self> {
+        let offered = model.trains
+            && model.facts.autocast.is_empty()
+            && !model.facts.compiled
+            && model.is_fp32();
+        let dtype = options.dtype;
+        offered.then_some(Self { dtype }).into_iter().collect()
+    }
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        model.compiled(true)
+    }
+
+    fn goes_with_sharing(&self, sharing: Sharing) -> bool {
+        // Gathered weights would be kept a second time, cast, until the pass ends.
+        sharing.is_whole() && sharing.dtype.is_none() && self.dtype == Dtype::Bf16
+    }
+
+    fn scales_gradients(&self) -> bool {
+        self.dtype == Dtype::Fp16
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let model = draft.model;
+        // Sums stay wide where a normalisation over features keeps them so; convolutional networks
+        // add what convolutions made.
+        let sums_are_wide = model
+            .modules
+            .iter()
+            .any(|module| module.kind.contains("LayerNorm") || module.kind.contains("RMSNorm"));
+        for tensor in &mut draft.template.tensors {
+            if narrows(model, tensor, sums_are_wide) {
+                tensor.bytes = tensor.bytes.div_ceil(2);
+            }
+        }
+        cast_weights(draft);
+        draft.set_precision(Precision::Half);
+        draft
+            .assumptions
+            .push("types under autocast follow rules about operators".to_owned());
+    }
+
+    fn snippet(&self) -> String {
+        match self.dtype {
+            Dtype::Bf16 => "around the model's call and the loss:\nwith torch.autocast(\"cuda\", dtype=torch.bfloat16):",
+            Dtype::Fp16 => "around the model's call and the loss, with a gradient scaler:\nscaler = torch.amp.GradScaler()\nwith torch.autocast(\"cuda\", dtype=torch.float16):\n    loss = …\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
+        }
+        .to_owned()
+    }
+
+    fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
+        self.context()?;
+        loops::place(work, &self.clone().into(), levers)
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.training_line(script)
+    }
+
+    fn context(&self) -> Option<Context> {
+        (self.dtype == Dtype::Bf16).then(|| Context {
+            text: "torch.autocast(\"cuda\", dtype=torch.bfloat16)".to_owned(),
+            import: None,
+        })
+    }
+
+    fn trainer_argument(&self) -> Option<String> {
+        Some(format!("{}=True", self.dtype.name()))
+    }
+
+    fn lightning_argument(&self) -> Option<String> {
+        let short = match self.dtype {
+            Dtype::Bf16 => "bf16",
+            Dtype::Fp16 => "16",
+        };
+        Some(format!("precision=\"{short}-mixed\""))
+    }
 }
 
 fn narrows(model: &Model, tensor: &Tensor, sums_are_wide: bool) -> bool {
@@ -98,7 +168,7 @@ fn narrows(model: &Model, tensor: &Tensor, sums_are_wide: bool) -> bool {
         // Its result is cast for the product that takes it.
         return tensor.phase == Phase::Forward;
     }
-    if is(&PRODUCTS) || is(&FOLLOWERS) {
+    if is_product(op) || is(&FOLLOWERS) {
         return true;
     }
     if op.contains("add") {

@@ -1,65 +1,245 @@
-//! What each lever does to a job's memory and time: one file each, named as in
-//! `python/oomph/levers/`.
-//!
-//! A file says when its lever can be offered (`offered`), and changes a [`Draft`] (`apply`): the
-//! events of its template and the work of its step. What that does to the peak, only playing the
-//! template through the allocator tells.
+//! The levers, one file each, named as in `python/oomph/levers/`: a file has the lever's parameters, as
+//! in plan files, and every facet of it ([`Facets`]). A new one is a file here, one there, and its two
+//! lines in this file.
 
-pub(crate) mod allocator;
-pub(crate) mod attention;
-pub(crate) mod blocks;
-pub(crate) mod checkpoint;
-pub(crate) mod chunked_cross_entropy;
-pub(crate) mod fused_modules;
-pub(crate) mod inplace_activations;
-pub(crate) mod micro_batch;
-pub(crate) mod mixed_precision;
-pub(crate) mod offload_activations;
-pub(crate) mod optimizer_8bit;
-pub(crate) mod optimizer_on_cpu;
-pub(crate) mod optimizer_step;
-pub(crate) mod recompute;
-pub(crate) mod set_to_none;
-pub(crate) mod split_batch;
-pub(crate) mod step_in_backward;
-pub(crate) mod stream_weights;
-pub(crate) mod tf32;
+mod allocator;
+mod attention;
+mod checkpoint;
+mod chunked_cross_entropy;
+mod chunked_logits;
+mod compile;
+mod cudnn_benchmark;
+mod fused_modules;
+mod half_weights;
+mod inference_mode;
+mod inplace_activations;
+mod int8_linear;
+mod kv_cache;
+mod load_on_cpu;
+mod micro_batch;
+mod mixed_precision;
+mod no_grad_eval;
+mod offload_activations;
+mod optimizer_8bit;
+mod optimizer_on_cpu;
+mod optimizer_step;
+mod recompute;
+mod set_to_none;
+mod shard;
+mod split_batch;
+mod step_in_backward;
+mod stream_weights;
+mod tf32;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 use crate::draft::Draft;
-use crate::lever::Lever;
+use crate::lever::{Facets, Results, Stage};
+use crate::model::Model;
+use crate::search::Options;
+use crate::sharding::Sharing;
+use crate::units::Sequence;
 
-/// Changes `draft` as `lever` would change the job.
-pub fn apply(draft: &mut Draft<'_>, lever: &Lever) {
-    match lever {
-        Lever::Allocator { .. } => allocator::apply(draft),
-        Lever::SetToNone {} => set_to_none::apply(draft),
-        Lever::OptimizerStep { kind } => optimizer_step::apply(draft, *kind),
-        Lever::InplaceActivations { modules } => inplace_activations::apply(draft, modules),
-        Lever::MicroBatch { parts } => micro_batch::apply(draft, *parts),
-        Lever::MixedPrecision { .. } => mixed_precision::apply(draft),
-        Lever::Attention { .. } => attention::apply(draft),
-        Lever::ChunkedCrossEntropy { chunks } => chunked_cross_entropy::apply(draft, *chunks),
-        Lever::Recompute { modules } => recompute::apply(draft, modules),
-        Lever::Checkpoint { modules } => checkpoint::apply(draft, modules),
-        Lever::OffloadActivations { modules } => offload_activations::apply(draft, modules),
-        Lever::StepInBackward {} => step_in_backward::apply(draft),
-        Lever::Optimizer8bit {} => optimizer_8bit::apply(draft),
-        Lever::OptimizerOnCpu {} => optimizer_on_cpu::apply(draft),
-        Lever::SplitBatch { parts } => split_batch::apply(draft, *parts),
-        Lever::Tf32 { enabled: true } => tf32::apply(draft),
-        Lever::StreamWeights { modules } => stream_weights::apply(draft, modules),
-        // They change times, or what happens outside of training steps, or a run shows what they do.
-        Lever::CudnnBenchmark { .. }
-        | Lever::Tf32 { enabled: false }
-        | Lever::NoGradEval {}
-        | Lever::FusedModules { .. }
-        | Lever::InferenceMode {}
-        | Lever::HalfWeights { .. }
-        | Lever::Int8Linear { .. }
-        | Lever::KvCache { .. }
-        | Lever::ChunkedLogits {}
-        | Lever::LoadOnCpu { .. }
-        | Lever::Shard { .. }
-        | Lever::Compile {} => {}
+pub use shard::{data_parallel, on_the_cpu, ways, with_unused};
+
+/// What holds for all levers of a name.
+pub(crate) struct Kind {
+    /// As in plan files and `--allow`.
+    pub(crate) name: &'static str,
+    /// Whether a training loop may apply it between two steps.
+    pub(crate) is_midway: fn() -> bool,
+    /// When it steps in.
+    order: fn() -> u32,
+    /// When the search thinks of it.
+    pub(crate) stage: fn() -> Stage,
+    /// Why a script's ways rule it out.
+    pub(crate) excluded: fn(&Model) -> Option<&'static str>,
+    /// What of it is worth trying.
+    pub(crate) candidates: fn(&Model, &Options) -> Vec<Lever>,
+    /// The modules that it may be for.
+    pub(crate) sequence: fn(&Draft<'_>) -> Sequence,
+    /// The lever for these modules.
+    pub(crate) of_modules: fn(Vec<String>) -> Option<Lever>,
+}
+
+impl Kind {
+    const fn of<L: Facets + Into<Lever>>(name: &'static str) -> Self {
+        Self {
+            name,
+            is_midway: L::is_midway,
+            order: L::order,
+            stage: L::stage,
+            excluded: L::excluded,
+            candidates: |model, options| {
+                let found = L::candidates(model, options);
+                found.into_iter().map(Into::into).collect()
+            },
+            sequence: L::sequence,
+            of_modules: |modules| L::of_modules(modules).map(Into::into),
+        }
     }
 }
+
+macro_rules! levers {
+    ($($(#[$serde:meta])? $module:ident::$lever:ident,)*) => {
+        /// One change. Modules are named as `oomph run` names them: the class of the outermost module,
+        /// then the path as in `named_modules()`, such as `GPT.blocks.3`.
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(tag = "name", rename_all = "snake_case")]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
+        #[expect(missing_docs, reason = "each has its own")]
+        pub enum Lever {
+            $($(#[$serde])? $lever($module::$lever),)*
+        }
+
+        /// All levers, in the order in which they are listed.
+        pub(crate) const KINDS: &[Kind] = &[
+            $(Kind::of::<$module::$lever>(stringify!($module)),)*
+        ];
+
+        /// Names of all levers, in the order in which they are listed.
+        pub const NAMES: &[&str] = &[$(stringify!($module),)*];
+
+        impl Lever {
+            /// Its name, as in plan files and `--allow`.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$lever(_) => stringify!($module),)*
+                }
+            }
+
+            /// When the search thinks of it.
+            pub fn stage(&self) -> Stage {
+                match self {
+                    $(Self::$lever(_) => $module::$lever::stage(),)*
+                }
+            }
+
+            /// All there is to say of it.
+            pub(crate) fn facets(&self) -> &dyn Facets {
+                match self {
+                    $(Self::$lever(lever) => lever,)*
+                }
+            }
+
+            pub(crate) fn facets_mut(&mut self) -> &mut dyn Facets {
+                match self {
+                    $(Self::$lever(lever) => lever,)*
+                }
+            }
+        }
+
+        $(impl From<$module::$lever> for Lever {
+            fn from(lever: $module::$lever) -> Self {
+                Self::$lever(lever)
+            }
+        })*
+
+        /// The parameters of each lever.
+        pub mod parameters {
+            $(pub use super::$module::$lever;)*
+            pub use super::attention::Backend;
+            pub use super::int8_linear::Kind as Int8;
+            pub use super::optimizer_step::Kind as Step;
+        }
+    };
+}
+
+levers! {
+    allocator::Allocator,
+    cudnn_benchmark::CudnnBenchmark,
+    tf32::Tf32,
+    load_on_cpu::LoadOnCpu,
+    set_to_none::SetToNone,
+    optimizer_step::OptimizerStep,
+    no_grad_eval::NoGradEval,
+    inference_mode::InferenceMode,
+    inplace_activations::InplaceActivations,
+    fused_modules::FusedModules,
+    attention::Attention,
+    chunked_cross_entropy::ChunkedCrossEntropy,
+    chunked_logits::ChunkedLogits,
+    mixed_precision::MixedPrecision,
+    half_weights::HalfWeights,
+    int8_linear::Int8Linear,
+    kv_cache::KvCache,
+    checkpoint::Checkpoint,
+    offload_activations::OffloadActivations,
+    recompute::Recompute,
+    micro_batch::MicroBatch,
+    split_batch::SplitBatch,
+    step_in_backward::StepInBackward,
+    #[serde(rename = "optimizer_8bit")]
+    optimizer_8bit::Optimizer8bit,
+    optimizer_on_cpu::OptimizerOnCpu,
+    stream_weights::StreamWeights,
+    compile::Compile,
+    shard::Shard,
+}
+
+/// Names of all levers in the order in which they step in, whatever the plan's.
+pub fn application_order() -> Vec<&'static str> {
+    let mut kinds: Vec<&Kind> = KINDS.iter().collect();
+    kinds.sort_by_key(|kind| (kind.order)());
+    kinds.into_iter().map(|kind| kind.name).collect()
+}
+
+/// Names of the levers that a training loop may apply between two steps.
+pub fn midway() -> impl Iterator<Item = &'static str> {
+    let kinds = KINDS.iter().filter(|kind| (kind.is_midway)());
+    kinds.map(|kind| kind.name)
+}
+
+/// Variables that must be in the environment before torch is imported, for all of `levers`. `get` reads
+/// the environment as it is.
+pub fn environment(
+    levers: &[Lever],
+    get: &dyn Fn(&str) -> Option<String>,
+) -> Vec<(&'static str, String)> {
+    let facets = levers.iter().map(Lever::facets);
+    facets.flat_map(|lever| lever.environment(get)).collect()
+}
+
+/// A few words for a table.
+impl fmt::Display for Lever {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.facets().label())
+    }
+}
+
+impl Lever {
+    /// How far the job's results stay the same.
+    pub fn results(&self) -> Results {
+        self.facets().results()
+    }
+
+    /// The modules that it is for, if it names any.
+    pub fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
+        self.facets_mut().modules_mut()
+    }
+
+    /// Whether a CPU does not show what it does to results.
+    pub fn is_only_on_gpu(&self) -> bool {
+        self.facets().is_only_on_gpu()
+    }
+
+    /// How it shares the job among GPUs, if it does.
+    pub fn sharing(&self) -> Option<Sharing> {
+        self.facets().sharing()
+    }
+
+    /// Into how many parts it cuts each batch that is trained on, if it does.
+    pub fn micro_batches(&self) -> Option<u32> {
+        self.facets().micro_batches()
+    }
+
+    /// What runs of it teach of: its name, or which of its unlike kinds it is.
+    pub(crate) fn taught_as(&self) -> &'static str {
+        self.facets().taught_as().unwrap_or(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,17 +6,210 @@
 //! modules does not hide it. Results: exact.
 
 use rustc_hash::FxHashMap as HashMap;
+use serde::{Deserialize, Serialize};
 
 use oomph_trace::Phase;
 
+use crate::blocks::{self, Block, Edits};
+use crate::by_hand::{Places, Script, Work, modules};
 use crate::draft::Draft;
-use crate::levers::blocks::{self, Block, Edits};
-use crate::model::{Call, Event};
+use crate::lever::{Facets, Results, Stage, places};
+use crate::levers::Lever;
+use crate::model::{Call, Event, Model};
+use crate::sharding::Sharing;
+use crate::units::{self, Sequence};
 
 /// Smaller tensors stay, as in `python/oomph/levers/offload_activations.py`.
 const LEAST_BYTES: u64 = 256 << 10;
 /// Bytes under way at a time, as there.
 const IN_FLIGHT: u64 = 128 << 20;
+
+/// Saved activations wait in pinned host memory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OffloadActivations {
+    /// Whose activations.
+    pub modules: Vec<String>,
+}
+
+impl Facets for OffloadActivations {
+    fn results(&self) -> Results {
+        Results::Exact
+    }
+
+    fn label(&self) -> String {
+        format!("offload activations of {}", places(&self.modules))
+    }
+
+    fn order() -> u32 {
+        45 // outside of checkpointing: a checkpointed module's inputs are then what is offloaded
+    }
+
+    fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
+        Some(&mut self.modules)
+    }
+
+    fn stage() -> Stage {
+        Stage::Modules
+    }
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        model.compiled(true)
+    }
+
+    fn sequence(draft: &Draft<'_>) -> Sequence {
+        if !draft.model.trains || draft.model.facts.compiled {
+            return Sequence::default();
+        }
+        units::first_to_last(draft)
+    }
+
+    fn of_modules(modules: Vec<String>) -> Option<Self> {
+        Some(Self { modules })
+    }
+
+    fn is_midway() -> bool {
+        true
+    }
+
+    fn goes_with_sharing(&self, sharing: Sharing) -> bool {
+        // It knows of plain tensors only.
+        sharing.is_whole()
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let (found, positions) = blocks::find(draft, &self.modules);
+        let mut made: HashMap<u32, usize> = HashMap::default();
+        let mut allocations: Vec<usize> = Vec::new();
+        for (at, event) in draft.template.body.iter().enumerate() {
+            if let Event::Alloc(number) = event {
+                allocations.push(at);
+                made.insert(*number, at);
+            }
+        }
+        let empty = Call::default();
+        let call = |block: &Block| draft.model.calls.get(block.call as usize).unwrap_or(&empty);
+        // Which chosen block made a result, and which takes it last.
+        let mut makers: HashMap<u32, &Block> = HashMap::default();
+        let mut takers: HashMap<u32, &Block> = HashMap::default();
+        for block in &found {
+            makers.extend(call(block).outputs.iter().map(|&output| (output, block)));
+            takers.extend(call(block).inputs.iter().map(|&input| (input, block)));
+        }
+        let mut moved: Vec<Moved> = Vec::new();
+        let mut leaves = |number: u32, from: usize, held: usize, freed: usize| {
+            let tensor = draft.template.tensors.get(number as usize);
+            if let Some(tensor) = tensor.filter(|tensor| tensor.bytes >= LEAST_BYTES) {
+                moved.push(Moved {
+                    number,
+                    bytes: tensor.bytes,
+                    made: from,
+                    held,
+                    freed,
+                });
+            }
+        };
+        for block in &found {
+            for number in &block.saved {
+                let places = (made.get(number), positions.frees.get(number));
+                if let (false, (Some(&from), Some(&freed))) = (makers.contains_key(number), places)
+                {
+                    // Autocast keeps weights in another precision until the forward pass is over.
+                    let cast = block.casts.contains(number);
+                    let held = if cast {
+                        positions.backward_after(from)
+                    } else {
+                        0
+                    };
+                    leaves(*number, from, held, freed);
+                }
+            }
+        }
+        // What a block takes is saved in it, and held by whoever called it until it is done; unless others
+        // save it as well, which keep it for longer.
+        let mut takers: Vec<(u32, &Block)> = takers.into_iter().collect();
+        takers.sort_unstable_by_key(|&(number, _)| number);
+        for (number, taker) in takers {
+            let makers = makers.get(&number).into_iter().copied();
+            let Some(&freed) = positions.frees.get(&number) else {
+                continue;
+            };
+            if made.contains_key(&number)
+                && makers.chain([taker]).any(|block| {
+                    let next = allocations.partition_point(|&at| at < block.backward.end);
+                    let next = allocations.get(next).copied().unwrap_or(usize::MAX);
+                    (block.backward.start..=next).contains(&freed)
+                })
+            {
+                leaves(number, taker.forward.start, taker.forward.end, freed);
+            }
+        }
+        let mut edits = Edits::default();
+        moved.sort_by_key(|moved| moved.made);
+        let backward = |moved: &Moved| positions.backward_after(moved.made);
+        // Those of one backward pass after those of the other.
+        for pass in moved.chunk_by_mut(|a, b| backward(a) == backward(b)) {
+            let begins = pass.first().map_or(0, backward);
+            // The lever waits for what is under way when the last block is done.
+            let ends = found.iter().map(|block| block.forward.end);
+            let last = ends.filter(|&end| end <= begins).max();
+            leave(pass, last.unwrap_or(begins), &mut edits);
+            come_back(draft, pass, begins, &mut edits);
+        }
+        draft.template.body = edits.apply(&draft.template.body);
+        let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
+        let link = total as f64 / draft.pace().link_bytes_per_s * 1e9;
+        let forward: f64 = draft
+            .model
+            .work
+            .iter()
+            .filter(|work| work.phase == Phase::Forward)
+            .map(|work| work.busy)
+            .sum();
+        let backward = (draft.body.busy - forward).max(0.0);
+        // Copies begin in the first block and are waited for after the last; they come back as those blocks
+        // need them, not before.
+        let blocks = found
+            .iter()
+            .map(|block| draft.forward_load(block.call).busy);
+        let meanwhile = (blocks.sum::<f64>() / forward.max(1.0)).min(1.0);
+        draft.waits +=
+            (link - forward * meanwhile).max(0.0) + (link - backward * meanwhile).max(0.0);
+    }
+
+    fn snippet(&self) -> String {
+        format!(
+            "inside the forward of these modules:\nwith torch.autograd.graph.save_on_cpu(pin_memory=True):\n{}",
+            self.modules.join("\n")
+        )
+    }
+
+    fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {
+        let offloaded = work.free_name("offloaded");
+        let change = modules::Change {
+            paths: modules::paths(&self.modules),
+            imports: &["import functools"],
+            before: vec![
+                "# The GPU waits for each copy.".to_owned(),
+                format!("def {offloaded}(forward, *args, **kwargs):"),
+                "    with torch.autograd.graph.save_on_cpu(pin_memory=True):".to_owned(),
+                "        return forward(*args, **kwargs)".to_owned(),
+            ],
+        };
+        modules::for_each(work, Some(change), |names| {
+            let (block, module) = (&names.block, &names.module);
+            vec![
+                format!("{block} = {module}"),
+                format!("{block}.forward = functools.partial({offloaded}, {block}.forward)"),
+            ]
+        })
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.model_line(script)
+    }
+}
 
 /// A saved tensor that leaves.
 struct Moved {
@@ -27,105 +220,6 @@ struct Moved {
     /// Until where others hold it.
     held: usize,
     freed: usize,
-}
-
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
-    let (found, positions) = blocks::find(draft, modules);
-    let mut made: HashMap<u32, usize> = HashMap::default();
-    let mut allocations: Vec<usize> = Vec::new();
-    for (at, event) in draft.template.body.iter().enumerate() {
-        if let Event::Alloc(number) = event {
-            allocations.push(at);
-            made.insert(*number, at);
-        }
-    }
-    let empty = Call::default();
-    let call = |block: &Block| draft.model.calls.get(block.call as usize).unwrap_or(&empty);
-    // Which chosen block made a result, and which takes it last.
-    let mut makers: HashMap<u32, &Block> = HashMap::default();
-    let mut takers: HashMap<u32, &Block> = HashMap::default();
-    for block in &found {
-        makers.extend(call(block).outputs.iter().map(|&output| (output, block)));
-        takers.extend(call(block).inputs.iter().map(|&input| (input, block)));
-    }
-    let mut moved: Vec<Moved> = Vec::new();
-    let mut leaves = |number: u32, from: usize, held: usize, freed: usize| {
-        let tensor = draft.template.tensors.get(number as usize);
-        if let Some(tensor) = tensor.filter(|tensor| tensor.bytes >= LEAST_BYTES) {
-            moved.push(Moved {
-                number,
-                bytes: tensor.bytes,
-                made: from,
-                held,
-                freed,
-            });
-        }
-    };
-    for block in &found {
-        for number in &block.saved {
-            let places = (made.get(number), positions.frees.get(number));
-            if let (false, (Some(&from), Some(&freed))) = (makers.contains_key(number), places) {
-                // Autocast keeps weights in another precision until the forward pass is over.
-                let cast = block.casts.contains(number);
-                let held = if cast {
-                    positions.backward_after(from)
-                } else {
-                    0
-                };
-                leaves(*number, from, held, freed);
-            }
-        }
-    }
-    // What a block takes is saved in it, and held by whoever called it until it is done; unless others
-    // save it as well, which keep it for longer.
-    let mut takers: Vec<(u32, &Block)> = takers.into_iter().collect();
-    takers.sort_unstable_by_key(|&(number, _)| number);
-    for (number, taker) in takers {
-        let makers = makers.get(&number).into_iter().copied();
-        let Some(&freed) = positions.frees.get(&number) else {
-            continue;
-        };
-        if made.contains_key(&number)
-            && makers.chain([taker]).any(|block| {
-                let next = allocations.partition_point(|&at| at < block.backward.end);
-                let next = allocations.get(next).copied().unwrap_or(usize::MAX);
-                (block.backward.start..=next).contains(&freed)
-            })
-        {
-            leaves(number, taker.forward.start, taker.forward.end, freed);
-        }
-    }
-    let mut edits = Edits::default();
-    moved.sort_by_key(|moved| moved.made);
-    let backward = |moved: &Moved| positions.backward_after(moved.made);
-    // Those of one backward pass after those of the other.
-    for pass in moved.chunk_by_mut(|a, b| backward(a) == backward(b)) {
-        let begins = pass.first().map_or(0, backward);
-        // The lever waits for what is under way when the last block is done.
-        let ends = found.iter().map(|block| block.forward.end);
-        let last = ends.filter(|&end| end <= begins).max();
-        leave(pass, last.unwrap_or(begins), &mut edits);
-        come_back(draft, pass, begins, &mut edits);
-    }
-    draft.template.body = edits.apply(&draft.template.body);
-    let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
-    let link = total as f64 / draft.pace().link_bytes_per_s * 1e9;
-    let forward: f64 = draft
-        .model
-        .work
-        .iter()
-        .filter(|work| work.phase == Phase::Forward)
-        .map(|work| work.busy)
-        .sum();
-    let backward = (draft.body.busy - forward).max(0.0);
-    // Copies begin in the first block and are waited for after the last; they come back as those blocks
-    // need them, not before.
-    let blocks = found
-        .iter()
-        .map(|block| draft.forward_load(block.call).busy);
-    let meanwhile = (blocks.sum::<f64>() / forward.max(1.0)).min(1.0);
-    draft.waits += (link - forward * meanwhile).max(0.0) + (link - backward * meanwhile).max(0.0);
 }
 
 /// Each is gone when those after it, in the order in which they are saved, fill what may be under way;

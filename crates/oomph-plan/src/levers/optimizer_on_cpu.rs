@@ -4,70 +4,132 @@
 //! Time: the state comes over the link and goes back, part by part and both ways at once, while the
 //! step is made on the GPU. Results: to rounding.
 
+use serde::{Deserialize, Serialize};
+
 use oomph_trace::{Category, Phase};
 
+use crate::by_hand::{Places, Script, Work, is_accumulated, optimizer};
 use crate::draft::Draft;
+use crate::lever::{Facets, Group, Results, Stage, StepChange};
+use crate::levers::Lever;
 use crate::model::{Event, Model, Template, Tensor};
+use crate::search::Options;
+use crate::sharding::Sharing;
 
 /// How many times longer than the state's one way over the link the step takes, as measured on an H200
 /// (`bench/gpu/results/h200_levers.json`).
 const OVER_THE_LINK: f64 = 1.3;
-
-/// Whether there is state to move.
-pub(crate) fn offered(model: &Model) -> bool {
-    model
-        .template
-        .tensors
-        .iter()
-        .any(|tensor| tensor.category == Category::OptimizerState)
-        && !model.facts.evaluates_closures()
-}
-
 /// Parameters that step together, in bytes (`python/oomph/levers/optimizer_on_cpu.py`).
 const AT_ONCE: u64 = 64 << 20;
 
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>) {
-    let template = &mut draft.template;
-    let is_state = |tensor: &Tensor| tensor.category == Category::OptimizerState;
-    let is_temporary = |tensor: &Tensor| {
-        tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary
-    };
-    let states = template.tensors.iter().filter(|tensor| is_state(tensor));
-    let state: u64 = states.map(|tensor| tensor.bytes).sum();
-    let temporaries = most_at_once(template, is_temporary);
-    let parts = parts(template);
-    let stepping: u64 = parts.iter().flatten().sum();
-    let gone: Vec<bool> = template
-        .tensors
-        .iter()
-        .map(|tensor| is_state(tensor) || is_temporary(tensor))
-        .collect();
-    let is_gone = |event: &Event| match event {
-        Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
-            gone.get(*number as usize).copied().unwrap_or(false)
-        }
-        Event::EmptyCache => false,
-    };
-    let of_each = |total: u64| total as f64 / stepping.max(1) as f64;
-    let first = way(
-        template,
-        &parts,
-        of_each(state),
-        of_each(temporaries),
-        false,
-    );
-    let later = way(template, &parts, of_each(state), of_each(temporaries), true);
-    template.setup.retain(|event| !is_gone(event));
-    for (events, way) in [
-        (&mut template.first_tail, first),
-        (&mut template.tail, later),
-    ] {
-        let at = events.iter().position(&is_gone).unwrap_or(0);
-        events.splice(at..at, way);
-        events.retain(|event| !is_gone(event));
+/// The optimizer's state in host memory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OptimizerOnCpu {}
+
+impl Facets for OptimizerOnCpu {
+    fn results(&self) -> Results {
+        Results::Rounding
     }
-    draft.waits += OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
+
+    fn label(&self) -> String {
+        "optimizer state on the CPU".to_owned()
+    }
+
+    fn order() -> u32 {
+        60
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Optimizer)
+    }
+
+    /// Where there is state to move.
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        let offered = model.trains
+            && model
+                .template
+                .tensors
+                .iter()
+                .any(|tensor| tensor.category == Category::OptimizerState)
+            && !model.facts.evaluates_closures();
+        offered.then_some(Self {}).into_iter().collect()
+    }
+
+    fn is_midway() -> bool {
+        true
+    }
+
+    fn goes_with_sharing(&self, sharing: Sharing) -> bool {
+        // It knows of plain tensors only.
+        sharing.is_whole()
+    }
+
+    fn step(&self) -> Option<StepChange> {
+        Some(StepChange::OnHost)
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let template = &mut draft.template;
+        let is_state = |tensor: &Tensor| tensor.category == Category::OptimizerState;
+        let is_temporary = |tensor: &Tensor| {
+            tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary
+        };
+        let states = template.tensors.iter().filter(|tensor| is_state(tensor));
+        let state: u64 = states.map(|tensor| tensor.bytes).sum();
+        let temporaries = most_at_once(template, is_temporary);
+        let parts = parts(template);
+        let stepping: u64 = parts.iter().flatten().sum();
+        let gone: Vec<bool> = template
+            .tensors
+            .iter()
+            .map(|tensor| is_state(tensor) || is_temporary(tensor))
+            .collect();
+        let is_gone = |event: &Event| match event {
+            Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
+                gone.get(*number as usize).copied().unwrap_or(false)
+            }
+            Event::EmptyCache => false,
+        };
+        let of_each = |total: u64| total as f64 / stepping.max(1) as f64;
+        let first = way(
+            template,
+            &parts,
+            of_each(state),
+            of_each(temporaries),
+            false,
+        );
+        let later = way(template, &parts, of_each(state), of_each(temporaries), true);
+        template.setup.retain(|event| !is_gone(event));
+        for (events, way) in [
+            (&mut template.first_tail, first),
+            (&mut template.tail, later),
+        ] {
+            let at = events.iter().position(&is_gone).unwrap_or(0);
+            events.splice(at..at, way);
+            events.retain(|event| !is_gone(event));
+        }
+        draft.waits += OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
+    }
+
+    fn snippet(&self) -> String {
+        "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)".to_owned()
+    }
+
+    fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
+        let in_backward = levers
+            .iter()
+            .any(|lever| lever.facets().step() == Some(StepChange::InBackward));
+        if in_backward && !is_accumulated(levers) {
+            return Some(()); // the state moves in that lever's step
+        }
+        optimizer::by_parameter(work, false, true)
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.optimizer_line(script)
+    }
 }
 
 /// The most bytes of chosen tensors that the rest of a step holds at once.

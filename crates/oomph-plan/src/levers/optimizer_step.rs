@@ -4,41 +4,147 @@
 //! has none, a single one those of one parameter at a time. Time: fewer or more launches. Results:
 //! to rounding.
 
+use serde::{Deserialize, Serialize};
+
 use oomph_trace::{Category, Phase};
 
+use crate::by_hand::{Places, Script, Work, optimizer};
 use crate::draft::Draft;
-use crate::lever::OptimizerStep;
-use crate::model::{Event, Model};
+use crate::lever::{Facets, Group, Results, Stage, StepChange};
+use crate::levers::Lever;
+use crate::model::Model;
+use crate::search::Options;
 
 /// Optimizers with a fused implementation.
 const FUSED: [&str; 4] = ["Adam", "AdamW", "SGD", "Adagrad"];
 
-/// What would save memory, or time.
-pub(crate) fn offered(model: &Model) -> Option<OptimizerStep> {
-    /// Less is not worth one kernel for each parameter.
-    const LEAST_BYTES: u64 = 32 << 20;
-    let temporaries: u64 = model
-        .template
-        .tensors
-        .iter()
-        .filter(|tensor| tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary)
-        .map(|tensor| tensor.bytes)
-        .sum();
-    let optimizers = &model.facts.optimizers;
-    if optimizers.is_empty() || model.facts.closure {
-        return None;
+/// How an optimizer goes over its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum Kind {
+    /// One kernel for many tensors, without temporaries.
+    Fused,
+    /// One parameter after the other.
+    SingleTensor,
+}
+
+/// Another implementation of the optimizer's step.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OptimizerStep {
+    /// Which.
+    pub kind: Kind,
+}
+
+impl Facets for OptimizerStep {
+    fn results(&self) -> Results {
+        Results::Rounding
     }
-    let fusable = |kind: &str| FUSED.contains(&kind);
-    if optimizers
-        .iter()
-        .all(|optimizer| !optimizer.fused && fusable(&optimizer.kind))
-    {
-        return Some(OptimizerStep::Fused);
+
+    fn label(&self) -> String {
+        match self.kind {
+            Kind::Fused => "fused optimizer",
+            Kind::SingleTensor => "single-tensor optimizer",
+        }
+        .to_owned()
     }
-    let listed = optimizers
-        .iter()
-        .all(|optimizer| !optimizer.fused && optimizer.foreach != Some(false));
-    (listed && temporaries >= LEAST_BYTES).then_some(OptimizerStep::SingleTensor)
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Optimizer)
+    }
+
+    /// What would save memory, or time.
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        /// Less is not worth one kernel for each parameter.
+        const LEAST_BYTES: u64 = 32 << 20;
+        let temporaries: u64 = model
+            .template
+            .tensors
+            .iter()
+            .filter(|tensor| {
+                tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary
+            })
+            .map(|tensor| tensor.bytes)
+            .sum();
+        let optimizers = &model.facts.optimizers;
+        if !model.trains || optimizers.is_empty() || model.facts.closure {
+            return Vec::new();
+        }
+        let fusable = |kind: &str| FUSED.contains(&kind);
+        if optimizers
+            .iter()
+            .all(|optimizer| !optimizer.fused && fusable(&optimizer.kind))
+        {
+            return vec![Self { kind: Kind::Fused }];
+        }
+        let listed = optimizers
+            .iter()
+            .all(|optimizer| !optimizer.fused && optimizer.foreach != Some(false));
+        let single = Self {
+            kind: Kind::SingleTensor,
+        };
+        let offered = listed && temporaries >= LEAST_BYTES;
+        offered.then_some(single).into_iter().collect()
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        /// Parameters of one launch of a fused step.
+        const AT_ONCE: f64 = 64.0;
+        if self.kind == Kind::SingleTensor {
+            draft.step_by_parameter();
+            return;
+        }
+        draft.without_step_temporaries(false);
+        let model = draft.model;
+        let sizes = || model.parameter_sizes.values().flatten();
+        let steps = model.work.iter();
+        let (before, launches) = steps
+            .filter(|work| work.phase == Phase::Optimizer)
+            .fold((0.0, 0.0), |sum, work| {
+                (sum.0 + work.busy, sum.1 + work.launches)
+            });
+        // Each value is read and written once, which is what such a kernel waits for.
+        let optimizers = model.facts.optimizers.iter();
+        let passes = optimizers.map(|optimizer| passes(&optimizer.kind));
+        let bytes = sizes().sum::<u64>() as f64 * passes.fold(0.0, f64::max);
+        let fewest = (sizes().count() as f64 / AT_ONCE).ceil();
+        let after = bytes / draft.pace().memory_bytes_per_s * 1e9 + fewest * draft.pace().launch_ns;
+        draft.tail.busy -= (before - after).max(0.0);
+        draft.tail.launches -= (launches - fewest).max(0.0);
+    }
+
+    fn snippet(&self) -> String {
+        format!(
+            "where the optimizer is made, add the argument {}",
+            self.argument()
+        )
+    }
+
+    fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
+        let replaced = levers
+            .iter()
+            .any(|lever| lever.facets().step() == Some(StepChange::Replaced));
+        optimizer::step(work, (!replaced).then(|| self.argument()))
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.optimizer_line(script)
+    }
+
+    fn trainer_argument(&self) -> Option<String> {
+        (self.kind == Kind::Fused).then(|| "optim=\"adamw_torch_fused\"".to_owned())
+    }
+}
+
+impl OptimizerStep {
+    fn argument(&self) -> &'static str {
+        match self.kind {
+            Kind::Fused => "fused=True",
+            Kind::SingleTensor => "foreach=False",
+        }
+    }
 }
 
 /// How often a fused step goes over as many bytes as the parameters have: they, their gradients and their
@@ -49,60 +155,4 @@ fn passes(optimizer: &str) -> f64 {
         _ => 1.0,
     };
     2.0 * (1.0 + states) + 1.0
-}
-
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>, kind: OptimizerStep) {
-    /// Kernels that a step of one parameter launches.
-    const EACH: f64 = 12.0;
-    /// Parameters of one launch of a fused step.
-    const AT_ONCE: f64 = 64.0;
-    let template = &mut draft.template;
-    let temporary: Vec<bool> = template
-        .tensors
-        .iter()
-        .map(|tensor| tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary)
-        .collect();
-    let is = |number: &u32| temporary.get(*number as usize).copied().unwrap_or(false);
-    for events in [&mut template.first_tail, &mut template.tail] {
-        let mut changed = Vec::with_capacity(events.len());
-        for &event in events.iter() {
-            match event {
-                Event::Alloc(number) if is(&number) => {
-                    if kind == OptimizerStep::SingleTensor {
-                        changed.extend([event, Event::Free(number)]);
-                    }
-                }
-                Event::Free(number) | Event::FreePrevious(number) if is(&number) => {}
-                _ => changed.push(event),
-            }
-        }
-        *events = changed;
-    }
-    let sizes = || draft.model.parameter_sizes.values().flatten();
-    let work = draft.model.work.iter();
-    let (before, launches) = work
-        .filter(|work| work.phase == Phase::Optimizer)
-        .fold((0.0, 0.0), |sum, work| {
-            (sum.0 + work.busy, sum.1 + work.launches)
-        });
-    if kind == OptimizerStep::Fused {
-        // Each value is read and written once, which is what such a kernel waits for.
-        let passes = draft
-            .model
-            .facts
-            .optimizers
-            .iter()
-            .map(|optimizer| passes(&optimizer.kind));
-        let bytes = sizes().sum::<u64>() as f64 * passes.fold(0.0, f64::max);
-        let fewest = (sizes().count() as f64 / AT_ONCE).ceil();
-        let after = bytes / draft.pace().memory_bytes_per_s * 1e9 + fewest * draft.pace().launch_ns;
-        draft.tail.busy -= (before - after).max(0.0);
-        draft.tail.launches -= (launches - fewest).max(0.0);
-    }
-    if kind == OptimizerStep::SingleTensor {
-        let parameters: usize = draft.model.parameter_sizes.values().map(Vec::len).sum();
-        draft.tail.launches += parameters as f64 * EACH;
-        draft.tail.busy += parameters as f64 * EACH * draft.pace().launch_ns;
-    }
 }

@@ -8,12 +8,18 @@
 //! Time: the forward of those modules once more, and the host's work for each call. Results: exact.
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
+use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
 
+use crate::blocks::{self, Edits};
+use crate::by_hand::{Places, Script, Work, modules};
 use crate::draft::{Draft, Load, Pace};
-use crate::levers::blocks::{self, Edits};
+use crate::lever::{Facets, Group, Results, Stage, places};
+use crate::levers::Lever;
 use crate::model::{Event, Model};
+use crate::search::Options;
+use crate::units::{self, Sequence};
 
 /// Classes of modules whose forward reads and writes little more than their result.
 const CHEAP: [&str; 18] = [
@@ -45,9 +51,250 @@ const LEAST_BYTES: u64 = 256 << 10;
 /// What a call costs the host beside its launches, in nanoseconds: following the graph in the forward
 /// pass and coming back in the backward pass.
 const HOST_NS: f64 = 100_000.0;
+/// Operators whose results are kept where the rest of a block is computed again.
+const KEPT: [&str; 8] = [
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "convolution",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+];
+
+/// Results of cheap modules are computed again in the backward pass.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Recompute {
+    /// Whose results are not kept.
+    pub modules: Vec<String>,
+}
+
+impl Facets for Recompute {
+    fn results(&self) -> Results {
+        Results::Exact
+    }
+
+    fn label(&self) -> String {
+        format!("recompute {}", places(&self.modules))
+    }
+
+    fn order() -> u32 {
+        60 // inside of checkpointing and offloading, which decide over what is in them
+    }
+
+    fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
+        Some(&mut self.modules)
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Recomputation)
+    }
+
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        if !model.trains || model.facts.compiled {
+            return Vec::new();
+        }
+        let modules = cheap(model);
+        let offered = !modules.is_empty();
+        offered.then_some(Self { modules }).into_iter().collect()
+    }
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        model.compiled(true)
+    }
+
+    /// The order in which computing single modules again pays: most bytes for the least time first.
+    fn sequence(draft: &Draft<'_>) -> Sequence {
+        /// More decisions are made several at a time: each costs a search as much as a block does.
+        const MOST: usize = 24;
+        if !draft.model.trains || draft.model.facts.compiled {
+            return Sequence::default();
+        }
+        let mut found = units_of(draft, &cheap(draft.model));
+        found.retain(|unit| unit.bytes > 0);
+        found.sort_by(|a, b| {
+            let class = |unit: &Unit| {
+                units::class(
+                    unit.bytes,
+                    unit.load.busy + units::HOST_SHARE * unit.load.host(draft.pace()),
+                )
+            };
+            class(b)
+                .cmp(&class(a))
+                .then(b.place.cmp(&a.place))
+                .then(a.modules.cmp(&b.modules))
+        });
+        let at_once = found.len().div_ceil(MOST).max(1);
+        let names = |units: &[Unit]| {
+            units
+                .iter()
+                .flat_map(|unit| unit.modules.iter().cloned())
+                .collect()
+        };
+        Sequence::new(found.chunks(at_once).map(names).collect())
+    }
+
+    fn of_modules(modules: Vec<String>) -> Option<Self> {
+        Some(Self { modules })
+    }
+
+    fn leave_to(&mut self, blocks: &[String]) -> bool {
+        self.modules.retain(|name| {
+            !units::ancestors(name).any(|above| blocks.iter().any(|block| block == above))
+        });
+        !self.modules.is_empty()
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let modules = &self.modules;
+        let (found, positions) = find(draft, modules);
+        let body = &draft.template.body;
+        // Where each call begins to allocate in the backward pass, and ends to in the forward pass.
+        let mut backward: HashMap<u32, usize> = HashMap::default();
+        let mut forward: HashMap<u32, usize> = HashMap::default();
+        let mut begins: Vec<usize> = Vec::new();
+        let mut made: HashMap<u32, usize> = HashMap::default();
+        let mut freed: HashMap<u32, usize> = HashMap::default();
+        // Where each call ends to in the backward pass.
+        let mut done: HashMap<u32, usize> = HashMap::default();
+        let mut inside = 0;
+        for (at, event) in body.iter().enumerate() {
+            match *event {
+                Event::Alloc(number) => {
+                    made.insert(number, at);
+                    let Some(tensor) = draft.template.tensors.get(number as usize) else {
+                        continue;
+                    };
+                    if tensor.phase == Phase::Backward {
+                        backward.entry(tensor.call).or_insert(at);
+                        done.insert(tensor.call, at + 1);
+                    } else {
+                        forward.insert(tensor.call, at);
+                        let name = draft.model.calls.get(tensor.call as usize);
+                        if tensor.call != inside
+                            && name.is_some_and(|call| modules.contains(&call.module))
+                        {
+                            begins.push(at);
+                        }
+                        inside = tensor.call;
+                    }
+                }
+                Event::Free(number) => {
+                    freed.insert(number, at);
+                }
+                Event::FreePrevious(_) | Event::EmptyCache => {}
+            }
+        }
+        let mut edits = Edits::default();
+        for one in &found.dropped {
+            let (Some(&made), Some(&freed)) = (made.get(&one.number), freed.get(&one.number))
+            else {
+                continue;
+            };
+            let used = one.users.iter().filter_map(|call| forward.get(call));
+            let last = used.copied().max().unwrap_or(made).max(made);
+            let start = positions.backward_after(made);
+            let next = begins.partition_point(|&begin| begin <= last);
+            let gone = begins.get(next).copied().unwrap_or(start).min(start);
+            let needed = one.users.iter().filter_map(|call| backward.get(call));
+            let needed = needed
+                .copied()
+                .min()
+                .unwrap_or(freed)
+                .clamp(start.min(freed), freed);
+            let Some(copy) = blocks::again(&mut draft.template, one.number) else {
+                continue;
+            };
+            edits.insert(gone, Event::Free(one.number));
+            edits.insert(needed, Event::Alloc(copy));
+            edits.replace(freed, Event::Free(copy));
+        }
+        for &(number, call) in &found.held {
+            if let (Some(&freed), Some(&done)) = (freed.get(&number), done.get(&call))
+                && freed < done
+            {
+                edits.drop(freed);
+                edits.insert(done, Event::Free(number));
+            }
+        }
+        let mut again: Vec<u32> = found.again().into_iter().collect();
+        again.sort_unstable();
+        for call in again {
+            let load = load(draft, call);
+            draft.body.add(load);
+        }
+        draft.template.body = edits.apply(&draft.template.body);
+    }
+
+    fn recomputed(&self) -> &[String] {
+        &self.modules
+    }
+
+    fn snippet(&self) -> String {
+        format!(
+            "around the call of the blocks that hold these modules, where all but products, convolutions and attention is computed again:\nfrom torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts\nkept = [{}]\ny = checkpoint(block, x, use_reentrant=False, context_fn=functools.partial(create_selective_checkpoint_contexts, kept))\n{}",
+            KEPT.map(|operator| format!("torch.ops.aten.{operator}.default"))
+                .join(", "),
+            self.modules.join("\n")
+        )
+    }
+
+    fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
+        let contexts = work.free_name("contexts");
+        let change = self.blocks(levers).map(|paths| {
+            let mut before = vec![
+                "# Products, convolutions and attention are kept, the rest of a block is computed again.".to_owned(),
+                format!("{contexts} = functools.partial("),
+                "    torch.utils.checkpoint.create_selective_checkpoint_contexts,".to_owned(),
+                "    [".to_owned(),
+            ];
+            before.extend(
+                KEPT.map(|operator| format!("        torch.ops.aten.{operator}.default,")),
+            );
+            before.extend(["    ],".to_owned(), ")".to_owned()]);
+            modules::Change {
+                paths,
+                imports: &["import functools", "import torch.utils.checkpoint"],
+                before,
+            }
+        });
+        modules::for_each(work, change, |names| {
+            let (block, module) = (&names.block, &names.module);
+            vec![
+                "# A BatchNorm inside updates its running statistics twice a step.".to_owned(),
+                format!("{block} = {module}"),
+                format!("{block}.forward = functools.partial("),
+                format!(
+                    "    torch.utils.checkpoint.checkpoint, {block}.forward, use_reentrant=False, context_fn={contexts}"
+                ),
+                ")".to_owned(),
+            ]
+        })
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.model_line(script)
+    }
+}
+
+impl Recompute {
+    /// The blocks that hold its modules and are not checkpointed as a whole; `None` if there are none.
+    fn blocks(&self, levers: &[Lever]) -> Option<Vec<String>> {
+        let checkpointed: Vec<String> = levers
+            .iter()
+            .flat_map(|other| modules::paths(other.facets().checkpointed()))
+            .collect();
+        let mut blocks = modules::blocks(&self.modules)?;
+        blocks.retain(|block| !checkpointed.contains(block));
+        (!blocks.is_empty()).then_some(blocks)
+    }
+}
 
 /// The modules that it could be applied to: the cheap ones, and the products before them.
-pub(crate) fn modules(model: &Model) -> Vec<String> {
+fn cheap(model: &Model) -> Vec<String> {
     let kinds: HashMap<&str, &str> = model
         .modules
         .iter()
@@ -101,18 +348,18 @@ pub(crate) fn modules(model: &Model) -> Vec<String> {
 }
 
 /// Modules that only help together, what they give up and what that costs.
-pub(crate) struct Unit {
-    pub(crate) modules: Vec<String>,
+struct Unit {
+    modules: Vec<String>,
     /// What is no longer kept.
-    pub(crate) bytes: u64,
+    bytes: u64,
     /// What is computed again.
-    pub(crate) load: Load,
+    load: Load,
     /// Where the first of it is made.
-    pub(crate) place: usize,
+    place: usize,
 }
 
 /// The parts of `modules`, each with those that work in place on its result.
-pub(crate) fn units(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
+fn units_of(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
     let (found, positions) = find(draft, modules);
     let model = draft.model;
     let name = |call: u32| {
@@ -206,86 +453,6 @@ impl Found {
         let dropped = self.dropped.iter().map(|one| one.call);
         dropped.chain(self.through.iter().copied()).collect()
     }
-}
-
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
-    let (found, positions) = find(draft, modules);
-    let body = &draft.template.body;
-    // Where each call begins to allocate in the backward pass, and ends to in the forward pass.
-    let mut backward: HashMap<u32, usize> = HashMap::default();
-    let mut forward: HashMap<u32, usize> = HashMap::default();
-    let mut begins: Vec<usize> = Vec::new();
-    let mut made: HashMap<u32, usize> = HashMap::default();
-    let mut freed: HashMap<u32, usize> = HashMap::default();
-    // Where each call ends to in the backward pass.
-    let mut done: HashMap<u32, usize> = HashMap::default();
-    let mut inside = 0;
-    for (at, event) in body.iter().enumerate() {
-        match *event {
-            Event::Alloc(number) => {
-                made.insert(number, at);
-                let Some(tensor) = draft.template.tensors.get(number as usize) else {
-                    continue;
-                };
-                if tensor.phase == Phase::Backward {
-                    backward.entry(tensor.call).or_insert(at);
-                    done.insert(tensor.call, at + 1);
-                } else {
-                    forward.insert(tensor.call, at);
-                    let name = draft.model.calls.get(tensor.call as usize);
-                    if tensor.call != inside
-                        && name.is_some_and(|call| modules.contains(&call.module))
-                    {
-                        begins.push(at);
-                    }
-                    inside = tensor.call;
-                }
-            }
-            Event::Free(number) => {
-                freed.insert(number, at);
-            }
-            Event::FreePrevious(_) | Event::EmptyCache => {}
-        }
-    }
-    let mut edits = Edits::default();
-    for one in &found.dropped {
-        let (Some(&made), Some(&freed)) = (made.get(&one.number), freed.get(&one.number)) else {
-            continue;
-        };
-        let used = one.users.iter().filter_map(|call| forward.get(call));
-        let last = used.copied().max().unwrap_or(made).max(made);
-        let start = positions.backward_after(made);
-        let next = begins.partition_point(|&begin| begin <= last);
-        let gone = begins.get(next).copied().unwrap_or(start).min(start);
-        let needed = one.users.iter().filter_map(|call| backward.get(call));
-        let needed = needed
-            .copied()
-            .min()
-            .unwrap_or(freed)
-            .clamp(start.min(freed), freed);
-        let Some(copy) = blocks::again(&mut draft.template, one.number) else {
-            continue;
-        };
-        edits.insert(gone, Event::Free(one.number));
-        edits.insert(needed, Event::Alloc(copy));
-        edits.replace(freed, Event::Free(copy));
-    }
-    for &(number, call) in &found.held {
-        if let (Some(&freed), Some(&done)) = (freed.get(&number), done.get(&call))
-            && freed < done
-        {
-            edits.drop(freed);
-            edits.insert(done, Event::Free(number));
-        }
-    }
-    let mut again: Vec<u32> = found.again().into_iter().collect();
-    again.sort_unstable();
-    for call in again {
-        let load = load(draft, call);
-        draft.body.add(load);
-    }
-    draft.template.body = edits.apply(&draft.template.body);
 }
 
 /// What is no longer saved when the results of `modules` are computed again.

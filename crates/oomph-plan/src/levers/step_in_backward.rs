@@ -4,91 +4,177 @@
 //! accumulation. Memory: one gradient at a time. Time: a launch or more for each parameter.
 //! Results: exact.
 
-use oomph_trace::{Category, Phase};
 use rustc_hash::FxHashMap as HashMap;
+use serde::{Deserialize, Serialize};
 
+use oomph_trace::{Category, Phase};
+
+use crate::by_hand::{Places, Script, Work, is_accumulated, optimizer};
 use crate::draft::Draft;
-use crate::lever::OptimizerStep;
-use crate::levers::optimizer_step;
+use crate::lever::{Facets, Group, Results, Stage, StepChange};
+use crate::levers::Lever;
 use crate::model::{Event, Model};
+use crate::search::Options;
+use crate::sharding::Sharing;
 
-/// Whether nothing needs all gradients at once.
-pub(crate) fn offered(model: &Model) -> bool {
-    let facts = &model.facts;
-    model.trains
-        && !facts.clipped
-        && !facts.scaled
-        && !facts.evaluates_closures()
-        && !facts.kept_gradients
-        && !facts.compiled
-        && facts.optimizers.len() == 1
-        && facts.backwards > 0
-}
+/// Each parameter steps as soon as its gradient is there, which is then freed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StepInBackward {}
 
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>) {
-    optimizer_step::apply(draft, OptimizerStep::SingleTensor);
-    let template = &mut draft.template;
-    let gradient: Vec<bool> = template
-        .tensors
-        .iter()
-        .map(|tensor| tensor.category == Category::Gradient && tensor.phase == Phase::Backward)
-        .collect();
-    let is = |number: &u32| gradient.get(*number as usize).copied().unwrap_or(false);
-    // Of a parameter that is used several times, all parts but the first or their sum go within the pass.
-    let mut passing = vec![false; template.tensors.len()];
-    for event in &template.body {
-        if let Event::Free(number) = *event
-            && let Some(slot) = passing.get_mut(number as usize)
-        {
-            *slot = true;
+impl Facets for StepInBackward {
+    fn results(&self) -> Results {
+        Results::Exact
+    }
+
+    fn label(&self) -> String {
+        "step inside backward".to_owned()
+    }
+
+    fn order() -> u32 {
+        60
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Optimizer)
+    }
+
+    /// Where nothing needs all gradients at once.
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        let facts = &model.facts;
+        let offered = model.trains
+            && !facts.clipped
+            && !facts.scaled
+            && !facts.evaluates_closures()
+            && !facts.kept_gradients
+            && !facts.compiled
+            && facts.optimizers.len() == 1
+            && facts.backwards > 0;
+        offered.then_some(Self {}).into_iter().collect()
+    }
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        let facts = &model.facts;
+        if !model.trains {
+            None
+        } else if facts.clipped {
+            Some("gradients are clipped, which needs all of them at once")
+        } else if facts.scaled {
+            Some("a gradient scaler looks at all gradients at once")
+        } else if facts.optimizers.len() > 1 {
+            Some("there are several optimizers")
+        } else if facts.evaluates_closures() {
+            Some("the optimizer goes back several times in a step")
+        } else {
+            None
         }
     }
-    let passes = |number: u32| passing.get(number as usize).copied().unwrap_or(false);
-    let kind = |number: u32| {
-        let tensor = template.tensors.get(number as usize)?;
-        let call = draft.model.calls.get(tensor.call as usize)?;
-        (tensor.phase == Phase::Backward).then_some((&*call.module, tensor.op, tensor.bytes))
-    };
-    // A gradient is complete when it is made, or when the last part has been added to it: that part is
-    // like it, and gone before another gradient is made.
-    let mut complete: HashMap<u32, usize> = HashMap::default();
-    let mut newest: HashMap<_, u32> = HashMap::default();
-    let mut parts: HashMap<u32, usize> = HashMap::default();
-    for (at, &event) in template.body.iter().enumerate() {
-        match event {
-            Event::Alloc(number) if passes(number) => {
-                parts.insert(number, complete.len());
+
+    fn goes_with(&self, others: &[Lever]) -> bool {
+        // It sees one micro-batch's gradients, and unscaled ones never.
+        !others
+            .iter()
+            .any(|lever| lever.micro_batches().is_some() || lever.facets().scales_gradients())
+    }
+
+    fn goes_with_sharing(&self, _sharing: Sharing) -> bool {
+        // It reads gradients before ranks have averaged them.
+        false
+    }
+
+    fn step(&self) -> Option<StepChange> {
+        Some(StepChange::InBackward)
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        draft.step_by_parameter();
+        let template = &mut draft.template;
+        let gradient: Vec<bool> = template
+            .tensors
+            .iter()
+            .map(|tensor| tensor.category == Category::Gradient && tensor.phase == Phase::Backward)
+            .collect();
+        let is = |number: &u32| gradient.get(*number as usize).copied().unwrap_or(false);
+        // Of a parameter that is used several times, all parts but the first or their sum go within the pass.
+        let mut passing = vec![false; template.tensors.len()];
+        for event in &template.body {
+            if let Event::Free(number) = *event
+                && let Some(slot) = passing.get_mut(number as usize)
+            {
+                *slot = true;
             }
-            Event::Alloc(number) if is(&number) => {
-                complete.insert(number, at);
-                newest.insert(kind(number), number);
-            }
-            Event::Free(number) if parts.get(&number) == Some(&complete.len()) => {
-                if let Some(&gradient) = newest.get(&kind(number)) {
-                    complete.insert(gradient, at);
+        }
+        let passes = |number: u32| passing.get(number as usize).copied().unwrap_or(false);
+        let kind = |number: u32| {
+            let tensor = template.tensors.get(number as usize)?;
+            let call = draft.model.calls.get(tensor.call as usize)?;
+            (tensor.phase == Phase::Backward).then_some((&*call.module, tensor.op, tensor.bytes))
+        };
+        // A gradient is complete when it is made, or when the last part has been added to it: that part is
+        // like it, and gone before another gradient is made.
+        let mut complete: HashMap<u32, usize> = HashMap::default();
+        let mut newest: HashMap<_, u32> = HashMap::default();
+        let mut parts: HashMap<u32, usize> = HashMap::default();
+        for (at, &event) in template.body.iter().enumerate() {
+            match event {
+                Event::Alloc(number) if passes(number) => {
+                    parts.insert(number, complete.len());
                 }
+                Event::Alloc(number) if is(&number) => {
+                    complete.insert(number, at);
+                    newest.insert(kind(number), number);
+                }
+                Event::Free(number) if parts.get(&number) == Some(&complete.len()) => {
+                    if let Some(&gradient) = newest.get(&kind(number)) {
+                        complete.insert(gradient, at);
+                    }
+                }
+                _ => {}
             }
-            _ => {}
+        }
+        let mut steps: Vec<(usize, u32)> = complete.into_iter().map(|(n, at)| (at, n)).collect();
+        steps.sort_unstable();
+        let mut steps = steps.into_iter().peekable();
+        let mut body = Vec::with_capacity(template.body.len());
+        for (at, &event) in template.body.iter().enumerate() {
+            if !matches!(event, Event::FreePrevious(number) if is(&number)) {
+                body.push(event);
+            }
+            while let Some((_, number)) = steps.next_if(|step| step.0 == at) {
+                body.push(Event::Free(number));
+            }
+        }
+        template.body = body;
+        for events in [&mut template.first_tail, &mut template.tail] {
+            events.retain(|event| match event {
+                Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
+                    !is(number)
+                }
+                Event::EmptyCache => true,
+            });
         }
     }
-    let mut steps: Vec<(usize, u32)> = complete.into_iter().map(|(n, at)| (at, n)).collect();
-    steps.sort_unstable();
-    let mut steps = steps.into_iter().peekable();
-    let mut body = Vec::with_capacity(template.body.len());
-    for (at, &event) in template.body.iter().enumerate() {
-        if !matches!(event, Event::FreePrevious(number) if is(&number)) {
-            body.push(event);
-        }
-        while let Some((_, number)) = steps.next_if(|step| step.0 == at) {
-            body.push(Event::Free(number));
-        }
+
+    fn snippet(&self) -> String {
+        "after the optimizer is made, a step of each parameter as soon as its gradient is there; without clipping, and without optimizer.step() in the loop:\ndef step(index, p):\n    everything = [group[\"params\"] for group in optimizer.param_groups]\n    for number, group in enumerate(optimizer.param_groups):\n        group[\"params\"] = [p] if number == index else []\n    optimizer.step()\n    for group, params in zip(optimizer.param_groups, everything):\n        group[\"params\"] = params\n    p.grad = None\nfor index, group in enumerate(optimizer.param_groups):\n    for p in group[\"params\"]:\n        p.register_post_accumulate_grad_hook(functools.partial(step, index))".to_owned()
     }
-    template.body = body;
-    for events in [&mut template.first_tail, &mut template.tail] {
-        events.retain(|event| match event {
-            Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => !is(number),
-            Event::EmptyCache => true,
-        });
+
+    fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
+        if is_accumulated(levers) {
+            return None;
+        }
+        let on_host = levers
+            .iter()
+            .any(|lever| lever.facets().step() == Some(StepChange::OnHost));
+        optimizer::by_parameter(work, true, on_host)
+    }
+
+    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+        places.optimizer_line(script)
+    }
+
+    fn trainer_argument(&self) -> Option<String> {
+        Some("max_grad_norm=0, as it clips gradients".to_owned())
     }
 }

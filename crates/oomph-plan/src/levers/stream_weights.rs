@@ -4,75 +4,136 @@
 //! that the modules run, as far as computing does not hide it. Results: exact.
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
+use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
 
+use crate::by_hand::{Places, Script};
 use crate::draft::Draft;
-use crate::model::{Event, Tensor};
+use crate::lever::{Facets, Results, Stage, places};
+use crate::model::{Event, Model, Tensor};
+use crate::units::{self, Sequence};
 
 /// Modules whose weights are on the GPU at a time, as in `python/oomph/levers/stream_weights.py`.
 const SLOTS: usize = 2;
 /// Smaller tensors stay, as there.
 const SMALLEST: u64 = 4 << 10;
 
-/// Applies the lever.
-pub(crate) fn apply(draft: &mut Draft<'_>, modules: &[String]) {
-    let model = draft.model;
-    let inside = |owner: &str| {
-        modules.iter().position(|module| {
-            owner
-                .strip_prefix(module.as_str())
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        })
-    };
-    let mut held: HashMap<usize, u64> = HashMap::default();
-    let mut gone: HashSet<u32> = HashSet::default();
-    for (owner, number) in &model.parameters {
-        if let Some(block) = inside(owner)
-            && let Some(tensor) = draft.template.tensors.get(*number as usize)
-            && tensor.bytes >= SMALLEST
-            && gone.insert(*number)
-        {
-            *held.entry(block).or_default() += tensor.bytes;
+/// Inference with modules' weights in host memory, brought ahead of their use.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StreamWeights {
+    /// The modules.
+    pub modules: Vec<String>,
+}
+
+impl Facets for StreamWeights {
+    fn results(&self) -> Results {
+        Results::Exact
+    }
+
+    fn label(&self) -> String {
+        format!("stream weights of {}", places(&self.modules))
+    }
+
+    fn order() -> u32 {
+        60 // after what changes the weights
+    }
+
+    fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
+        Some(&mut self.modules)
+    }
+
+    fn stage() -> Stage {
+        Stage::Modules
+    }
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        model.compiled(false)
+    }
+
+    fn sequence(draft: &Draft<'_>) -> Sequence {
+        if draft.model.trains || draft.model.facts.compiled {
+            return Sequence::default();
         }
+        units::last_to_first(draft.model)
     }
-    let largest = held.values().copied().max().unwrap_or(0);
-    for events in [&mut draft.template.setup, &mut draft.template.body] {
-        events.retain(|event| match event {
-            Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
-                !gone.contains(number)
+
+    fn of_modules(modules: Vec<String>) -> Option<Self> {
+        Some(Self { modules })
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let modules = &self.modules;
+        let model = draft.model;
+        let inside = |owner: &str| {
+            modules.iter().position(|module| {
+                owner
+                    .strip_prefix(module.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+        };
+        let mut held: HashMap<usize, u64> = HashMap::default();
+        let mut gone: HashSet<u32> = HashSet::default();
+        for (owner, number) in &model.parameters {
+            if let Some(block) = inside(owner)
+                && let Some(tensor) = draft.template.tensors.get(*number as usize)
+                && tensor.bytes >= SMALLEST
+                && gone.insert(*number)
+            {
+                *held.entry(block).or_default() += tensor.bytes;
             }
-            Event::EmptyCache => true,
-        });
+        }
+        let largest = held.values().copied().max().unwrap_or(0);
+        for events in [&mut draft.template.setup, &mut draft.template.body] {
+            events.retain(|event| match event {
+                Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
+                    !gone.contains(number)
+                }
+                Event::EmptyCache => true,
+            });
+        }
+        for _ in 0..SLOTS {
+            let number = draft.template.tensors.len() as u32;
+            draft.template.tensors.push(Tensor {
+                bytes: largest,
+                stream: 0,
+                category: Category::Parameter,
+                phase: Phase::Load,
+                call: 0,
+                op: u32::MAX,
+                scope: u32::MAX,
+                batched: false,
+            });
+            // Before the first of the modules runs.
+            draft.template.body.insert(0, Event::Alloc(number));
+        }
+        let mut runs: HashMap<&str, f64> = HashMap::default();
+        for call in &model.calls {
+            *runs.entry(call.module.as_str()).or_default() += 1.0;
+        }
+        let bytes: f64 = held
+            .iter()
+            .filter_map(|(block, bytes)| {
+                let runs = runs.get(modules.get(*block)?.as_str())?;
+                Some(*bytes as f64 * runs)
+            })
+            .sum();
+        // Each part of a batch needs all of them.
+        let link = draft.repeats * bytes / draft.pace().link_bytes_per_s * 1e9;
+        let computing = draft.body.time(draft.pace());
+        draft.waits += (link - computing).max(0.0);
     }
-    for _ in 0..SLOTS {
-        let number = draft.template.tensors.len() as u32;
-        draft.template.tensors.push(Tensor {
-            bytes: largest,
-            stream: 0,
-            category: Category::Parameter,
-            phase: Phase::Load,
-            call: 0,
-            op: u32::MAX,
-            scope: u32::MAX,
-            batched: false,
-        });
-        // Before the first of the modules runs.
-        draft.template.body.insert(0, Event::Alloc(number));
+
+    fn snippet(&self) -> String {
+        format!(
+            "instead of moving these modules to the GPU (pip install accelerate; it copies without overlap):\nfrom accelerate import cpu_offload\nfor name in names:\n    cpu_offload(model.get_submodule(name), execution_device=\"cuda\")\n{}",
+            self.modules.join("\n")
+        )
     }
-    let mut runs: HashMap<&str, f64> = HashMap::default();
-    for call in &model.calls {
-        *runs.entry(call.module.as_str()).or_default() += 1.0;
+
+    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
+        script.call(&[".cuda()", ".to("])
     }
-    let bytes: f64 = held
-        .iter()
-        .filter_map(|(block, bytes)| {
-            let runs = runs.get(modules.get(*block)?.as_str())?;
-            Some(*bytes as f64 * runs)
-        })
-        .sum();
-    // Each part of a batch needs all of them.
-    let link = draft.repeats * bytes / draft.pace().link_bytes_per_s * 1e9;
-    let computing = draft.body.time(draft.pace());
-    draft.waits += (link - computing).max(0.0);
 }
