@@ -258,6 +258,7 @@ impl Args {
             held: BTreeMap::new(),
             missed: Vec::new(),
             left: BTreeSet::new(),
+            ran: BTreeSet::new(),
             plain: None,
         };
         let mut plain = fitter.plain_run(&[])?;
@@ -515,7 +516,8 @@ impl Args {
         let path = absolute.strip_prefix(&here).unwrap_or(&absolute);
         let path = path.to_string_lossy();
         let levers = by_hand_levers(&plan.levers, &fitter.left);
-        let hand = oomph_plan::by_hand::by_hand(path.trim_start_matches('/'), &text, &levers);
+        let hand =
+            oomph_plan::by_hand::by_hand(path.trim_start_matches('/'), &text, &levers, &fitter.ran);
         fs::write(&self.patch, hand.text())
             .with_context(|| format!("cannot write {}", self.patch.display()))?;
         result.patch_file = Some((self.patch.display().to_string(), hand.changed));
@@ -630,6 +632,8 @@ pub(crate) struct Fitter {
     missed: Vec<(Plan, BTreeMap<String, u64>)>,
     /// Modules that levers left as they are, with the levers' names.
     left: BTreeSet<(String, String)>,
+    /// Lines of the script that runs of plans went through.
+    ran: BTreeSet<usize>,
     /// The job on one GPU, where plans are for several.
     plain: Option<Base>,
 }
@@ -1174,6 +1178,16 @@ impl Fitter {
                 .iter()
                 .map(|module| (lever.name.clone(), module.clone()));
             self.left.extend(left);
+        }
+        if let Some(trace) = &run.attempt.trace
+            && let Some(script) = self
+                .workshop
+                .words
+                .first()
+                .and_then(|path| fs::canonicalize(path).ok())
+        {
+            self.ran
+                .extend(oomph_plan::by_hand::lines_that_ran(trace, &script));
         }
         self.held = run
             .summary
