@@ -114,7 +114,7 @@ fn a_batch_in_one_name_is_split_by_what_it_is() {
             "import torch\nsamples = 0\noptimizer = torch.optim.SGD(net.parameters(), 0.1)\n{head}\n    {call}\n    loss.backward()\n    optimizer.step()\n"
         );
         let hand = by_hand(&source, &[Lever::from(MicroBatch { parts: 2 })]);
-        let text = patch(source, &hand.diff);
+        let text = patch(&source, &hand.diff);
         assert_eq!(hand.snippets.len(), usize::from(hand.changed == 0));
         (hand.changed > 0).then_some(text)
     };
