@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.by_hand import by_hand, patched, script
+from tests.support.command import fit
 from tests.support.levers import distance, run, unlike
 from tests.support.plans import plan
 
@@ -141,8 +142,8 @@ def test_what_has_no_place_names_a_line():
         (("optimizer_8bit", {}), ""),
     ):
         patch = by_hand(code.replace("lr=1e-2,", "lr=1e-2, maximize=True,"), lever)
-        assert patch.startswith("# by hand: train.py:") and "@@" not in patch
-        line = int(patch.split(":")[2])
+        assert f"#   in words only: {lever[0]}" in patch and "@@" not in patch
+        line = int(patch.partition("# by hand: train.py:")[2].partition(":")[0])
         assert words in code.splitlines()[line - 1], patch
     # Of a mapping it is not told what its entries are; autocast does not mind.
     loop = (
@@ -159,6 +160,130 @@ def test_what_has_no_place_names_a_line():
         and "in 2 parts" in both
         and ".split(" not in both
     )
+    assert "#   in the diff: mixed_precision" in both and "#   in words only: micro_batch" in both
+
+
+GAN = """
+import torch, torch.nn as nn
+torch.manual_seed(1)
+def block(i, o): return nn.Sequential(nn.Linear(i, o), nn.ReLU())
+G = nn.Sequential(block(4, 8), block(8, 8), nn.Linear(8, 4))
+D = nn.Sequential(block(4, 8), nn.Linear(8, 1))
+og = torch.optim.Adam(G.parameters(), 2e-4); od = torch.optim.Adam(D.parameters(), 2e-4)
+bce = nn.BCEWithLogitsLoss()
+ds = torch.utils.data.TensorDataset(torch.randn(16, 4))
+for it, (real,) in enumerate(torch.utils.data.DataLoader(ds, batch_size=8)):
+    fake = G(torch.randn(real.size(0), 4))
+    pr = D(real); pf = D(fake.detach())
+    ld = bce(pr, torch.ones_like(pr)) + bce(pf, torch.zeros_like(pf))
+    od.zero_grad(); ld.backward(); od.step()
+    pf = D(fake); lg = bce(pf, torch.ones_like(pf)); og.zero_grad(); lg.backward(); og.step()
+out = [p.detach() for m in (G, D) for p in m.parameters()]
+"""
+
+
+def test_two_models_of_one_class_are_not_mixed(tmp_path):
+    """Plans name the modules of both `Sequential`s alike; what has a place is still in the diff."""
+    both = ("recompute", {"modules": ["Sequential.0.1", "Sequential.1.1", "Sequential.2"]})
+    settings = ("cudnn_benchmark", {"enabled": False})
+    patch = by_hand(GAN, both, settings)
+    assert "#   in words only: recompute" in patch and "get_submodule" not in patch
+    plain = run(tmp_path, GAN).out
+    changed = run(tmp_path, patched(tmp_path, GAN, settings)).out
+    assert unlike(changed, plain) == []
+
+
+TEACHER = """
+import torch
+from torch import nn
+class Teacher(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    def forward(self, x):
+        return self.net(x)
+class Student(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2))
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+def main():
+    torch.manual_seed(1)
+    teacher = Teacher().eval()
+    student = Student()
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)
+    for images in torch.randn(3, 8, 4):
+        target = teacher(images)
+        loss = nn.functional.mse_loss(student(images), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [p.detach() for p in student.parameters()]
+"""
+
+
+def test_a_teacher_is_evaluated_where_it_is_called(tmp_path):
+    patch = by_hand(TEACHER, ("no_grad_eval", {}))
+    line = int(patch.partition("# by hand: train.py:")[2].partition(":")[0])
+    assert TEACHER.splitlines()[line - 1] == "        target = teacher(images)"
+    of_student = ("checkpoint", {"modules": ["Student.blocks.0", "Student.blocks.1"]})
+    changed = left(tmp_path, patched(tmp_path, TEACHER, of_student))
+    assert unlike(changed, left(tmp_path, TEACHER)) == []
+    # Modules of the other model are not looked for in this one.
+    patch = by_hand(TEACHER, ("checkpoint", {"modules": ["Teacher.net"]}))
+    assert "#   in words only: checkpoint" in patch and "@@" not in patch
+
+
+SEVERAL = """
+import torch
+def data():
+    return [(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(3)]
+def pretrain():
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        loss = (model(x) - y).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+def finetune():
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        loss = (model(x) - y).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.weight.detach()
+def main():
+    torch.manual_seed(1)
+    return finetune()
+"""
+
+
+def test_of_several_functions_the_one_that_ran_is_changed(tmp_path):
+    levers = [("micro_batch", {"parts": 2}), ("optimizer_step", {"kind": "fused"})]
+    assert "@@" not in by_hand(SEVERAL, *levers)
+    ran = [n for n, line in enumerate(SEVERAL.splitlines(), 1) if ".abs()" in line]
+    code = patched(tmp_path, SEVERAL, *levers, ran=ran)
+    before, after = code.split("def finetune")
+    assert before == SEVERAL.split("def finetune")[0]
+    assert after.count("fused=True") == 1 and after.count("for x, y in zip(") == 1
+    assert distance(left(tmp_path, code), left(tmp_path, SEVERAL)) < 1e-5
+
+
+def test_fit_changes_the_function_that_it_saw(tmp_path):
+    """The lines come from the run itself."""
+    code = SEVERAL.replace("torch.nn.Linear(4, 1)", "torch.nn.Linear(4, 4096).cuda()")
+    tensors = "torch.randn(16384, 4).cuda(), torch.randn(16384, 1).cuda()"
+    code = code.replace("torch.randn(8, 4), torch.randn(8, 1)", tensors)
+    found = fit(tmp_path, code + "main()\n", "--memory", "900MiB", "--allow", "micro_batch")
+    assert found.status == 0, found.err + found.out
+    patch = (tmp_path / "oomph-plan.patch").read_text()
+    assert "#   in the diff: micro_batch" in patch and "abs()" in patch and "pow(2)" not in patch
 
 
 def test_all_levers_by_hand_together(tmp_path):

@@ -74,16 +74,17 @@ def script(device="cpu", width=16, batch=8):
     return code
 
 
-def by_hand(code, *levers):
+def by_hand(code, *levers, ran=()):
     from oomph import _oomph
 
-    return _oomph.by_hand("train.py", code, json.dumps([{"name": n, **p} for n, p in levers]))
+    listed = json.dumps([{"name": n, **p} for n, p in levers])
+    return _oomph.by_hand("train.py", code, listed, list(ran))
 
 
-def patched(tmp_path, code, *levers):
+def patched(tmp_path, code, *levers, ran=()):
     """The script with the levers' patch applied, all of which has a place in it."""
-    patch = by_hand(code, *levers)
-    assert patch.startswith("--- a/train.py"), patch
+    patch = by_hand(code, *levers, ran=ran)
+    assert "\n--- a/train.py" in patch and "by hand:" not in patch, patch
     (tmp_path / "train.py").write_bytes(code.encode())
     (tmp_path / "oomph-plan.patch").write_bytes(patch.encode())
     done = subprocess.run(
@@ -92,4 +93,5 @@ def patched(tmp_path, code, *levers):
     assert done.returncode == 0, done.stderr + patch
     changed = (tmp_path / "train.py").read_bytes().decode()
     assert changed != code
+    compile(changed, "train.py", "exec")
     return changed

@@ -4,7 +4,7 @@
 use oomph_allocator::Config;
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Context, Places, Script, Work};
+use crate::by_hand::{Context, Script, Work};
 use crate::draft::Draft;
 use crate::levers::Lever;
 use crate::model::Model;
@@ -284,7 +284,7 @@ pub(crate) trait Facets {
     }
 
     /// The line of the script that the words are about.
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize>;
+    fn line(&self, script: &Script<'_>) -> Option<usize>;
 
     /// What is around the model's call and the loss.
     fn context(&self) -> Option<Context> {

@@ -91,12 +91,13 @@ fn next_levers(
 }
 
 /// A script's `source` under levers (a JSON array, as in plan files), by hand: see
-/// `oomph_plan::by_hand`. The text of a patch of the file at `path`.
+/// `oomph_plan::by_hand`. The text of a patch of the file at `path`, of which the lines `ran` ran.
 #[pyfunction]
-fn by_hand(path: &str, source: &str, levers: &str) -> PyResult<String> {
+#[pyo3(signature = (path, source, levers, ran = Vec::new()))]
+fn by_hand(path: &str, source: &str, levers: &str, ran: Vec<usize>) -> PyResult<String> {
     let levers: Vec<oomph_plan::Lever> =
         serde_json::from_str(levers).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(oomph_plan::by_hand::by_hand(path, source, &levers).text())
+    Ok(oomph_plan::by_hand::by_hand(path, source, &levers, &ran.into_iter().collect()).text())
 }
 
 /// Names of all levers in the order in which they step in.

@@ -101,14 +101,4 @@ impl Imports {
             format!("{full}.{rest}")
         })
     }
-
-    /// The name that stands for `full` in this file: `nn` for `torch.nn` after
-    /// `from torch import nn`. If several do, the first in alphabetical order.
-    pub fn bound_name(&self, full: &str) -> Option<&str> {
-        self.full
-            .iter()
-            .filter(|(_, each)| *each == full)
-            .map(|(bound, _)| bound.as_str())
-            .min()
-    }
 }

@@ -202,8 +202,11 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
         let _ = writeln!(out, "{}", line("apply it", &paint(ACCENT, command), width));
     }
     if let Some((file, lines)) = &fit.patch_file {
-        let plural = if *lines == 1 { "" } else { "s" };
-        let text = format!("{file} ({lines} line{plural})");
+        let text = match lines {
+            0 => format!("in words: {file} (no line could be changed for you)"),
+            1 => format!("{file} (1 line)"),
+            _ => format!("{file} ({lines} lines)"),
+        };
         let _ = writeln!(out, "{}", line("by hand", &text, width));
     }
 }

@@ -11,6 +11,7 @@ use oomph_bytes::{parse_bytes, parse_capacity};
 use oomph_fit::{Attempts, Ended, Ending, Found, Goal, Request, ScriptAttempts, Size, Wanted};
 use oomph_job::{Program, RunDirectory, RunFile};
 use oomph_plan::NAMES;
+use oomph_plan::by_hand;
 use oomph_plan::result::{Fit, Outcome};
 use oomph_report::fit::{fit_report, plan_rows};
 use oomph_report::terminal::width;
@@ -272,7 +273,13 @@ impl Args {
         let path = absolute.strip_prefix(&here).unwrap_or(&absolute);
         let path = path.to_string_lossy();
         let levers = found.by_hand_levers();
-        let hand = oomph_plan::by_hand::by_hand(path.trim_start_matches('/'), &text, &levers);
+        let ran = found
+            .plain
+            .trace
+            .as_ref()
+            .map(|trace| by_hand::lines_that_ran(trace, &absolute))
+            .unwrap_or_default();
+        let hand = by_hand::by_hand(path.trim_start_matches('/'), &text, &levers, &ran);
         fs::write(&self.patch, hand.text())
             .with_context(|| format!("cannot write {}", self.patch.display()))?;
         found.fit.plan_file = Some(self.plan.display().to_string());

@@ -3,34 +3,40 @@
 use crate::by_hand::Work;
 use crate::levers::Lever;
 
-/// Places `lever`. All levers of the loop are placed together, when the last of them comes.
+/// Places `lever`. All levers of the loop are placed together, with the first of them.
 pub(crate) fn place(work: &mut Work<'_>, lever: &Lever, levers: &[Lever]) -> Option<()> {
-    let is_of_loop =
-        |other: &&Lever| other.micro_batches().is_some() || other.facets().context().is_some();
-    let places = work.places();
-    let parts = levers.iter().find_map(Lever::micro_batches);
+    if work.of_loop.is_none() {
+        work.of_loop = Some(rewrite(work, levers));
+    }
+    let placed = work.of_loop.as_ref()?.contains(lever);
+    work.changes |= placed;
+    placed.then_some(())
+}
+
+/// Rewrites the loop for all levers that can be placed in it; which those are.
+fn rewrite(work: &mut Work<'_>, levers: &[Lever]) -> Vec<Lever> {
     let contexts: Vec<_> = levers
         .iter()
         .filter_map(|other| other.facets().context())
         .collect();
     let texts: Vec<String> = contexts.iter().map(|one| one.text.clone()).collect();
-    let is_split = lever.micro_batches().is_some();
-    let mut edit = places.rewritten(&work.script(), &texts, parts);
-    if edit.is_none() && !is_split {
-        // The batch cannot be split, which contexts do not mind.
-        edit = places.rewritten(&work.script(), &texts, None);
+    let mut parts = levers.iter().find_map(Lever::micro_batches);
+    let done = work.edit(|script| {
+        let training = script.training.as_ref()?;
+        // Where the batch cannot be split, contexts can still be placed.
+        parts = parts.filter(|_| training.can_split());
+        training
+            .rewrite(script.module, &texts, parts)
+            .filter(|edits| !edits.is_empty())
+    });
+    if done.is_none() {
+        return Vec::new();
     }
-    let edit = edit?;
-    let is_last = levers.iter().rfind(is_of_loop) == Some(lever);
-    let is_alone = parts.is_some() && !is_split && !places.can_split(&work.script());
-    let last_context = levers
-        .iter()
-        .rfind(|other| other.facets().context().is_some());
-    if is_last || is_alone && last_context == Some(lever) {
-        for import in contexts.iter().filter_map(|one| one.import) {
-            work.import(import);
-        }
-        work.apply(vec![edit]);
+    for import in contexts.iter().filter_map(|one| one.import) {
+        work.import(import);
     }
-    Some(())
+    let is_in = |lever: &&Lever| {
+        lever.facets().context().is_some() || parts.is_some() && lever.micro_batches().is_some()
+    };
+    levers.iter().filter(is_in).cloned().collect()
 }

@@ -2,29 +2,36 @@
 //! and words where it has none.
 //!
 //! The words and the edits of a lever are in its own file of `levers/`; here is what edits have in
-//! common. The script is read line by line, with brackets and strings respected ([`script`]); what is
-//! not written in the usual way is left alone and described instead.
+//! common. The script is parsed ([`script`]); what is not written in the usual way, or could be meant
+//! in two ways, is left alone and described instead.
 
 mod diff;
 pub(crate) mod loops;
 pub(crate) mod modules;
 pub(crate) mod optimizer;
-mod places;
 mod script;
 pub(crate) mod settings;
+mod training;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::Path;
+
+use oomph_python_source::{Edit, Module, apply};
+use oomph_trace::Trace;
 
 use oomph_run::record::Blame;
 
 use crate::levers::Lever;
+use script::{Known, first_statement};
 
-pub(crate) use places::Places;
-pub(crate) use script::{Edit, Script};
+pub(crate) use script::Script;
 
 /// A plan by hand.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ByHand {
+    /// Which of the plan's changes are in the diff and which are not.
+    pub head: Vec<String>,
     /// A unified diff of the script, for `patch -p1` and `git apply`; empty if nothing could be
     /// placed.
     pub diff: String,
@@ -38,6 +45,10 @@ impl ByHand {
     /// The file: what could not be placed comes first, which `patch` and `git apply` skip.
     pub fn text(&self) -> String {
         let mut text = String::new();
+        for line in &self.head {
+            let _ = writeln!(text, "# {line}");
+        }
+        text.push_str("#\n");
         for snippet in &self.snippets {
             text.push_str("# by hand: ");
             text.push_str(&snippet.replace('\n', "\n#   "));
@@ -48,66 +59,151 @@ impl ByHand {
     }
 }
 
-/// Writes `levers` as changes of `source`, the script at `path`.
-pub fn by_hand(path: &str, source: &str, levers: &[Lever]) -> ByHand {
-    let original = Script::new(source);
-    let places = Places::find(&original);
+/// The lines of `script` that allocated memory, or called what did, from 1.
+pub fn lines_that_ran(trace: &Trace, script: &Path) -> BTreeSet<usize> {
+    let stacks = (0..trace.stacks.len()).filter_map(|id| u32::try_from(id).ok());
+    let frames = stacks.flat_map(|id| trace.stacks.frames(oomph_trace::StackId(id)));
+    frames
+        .filter(|frame| Path::new(trace.strings.get(frame.file)) == script)
+        .map(|frame| frame.line as usize)
+        .collect()
+}
+
+/// Writes `levers` as changes of `source`, the script at `path`. `ran` are the lines that a run of it
+/// went through, from 1: they tell which of several functions trains. Empty where no run told.
+pub fn by_hand(path: &str, source: &str, levers: &[Lever], ran: &BTreeSet<usize>) -> ByHand {
+    let parsed = Module::parse(source).ok();
     let mut work = Work {
         text: source.to_owned(),
-        original: &original,
+        original: parsed.as_ref(),
+        known: known(source, levers, ran),
         imports: Vec::new(),
+        of_loop: None,
+        changes: false,
     };
+    let known = work.known.clone();
+    let script = parsed.as_ref().map(|module| Script::new(module, &known));
+    let (mut placed, mut in_words, mut without) = (Vec::new(), Vec::new(), Vec::new());
     let mut snippets = Vec::new();
     for lever in levers {
         let facets = lever.facets();
         snippets.extend(facets.rest());
+        work.changes = false;
         if facets.place(&mut work, levers).is_none() {
-            let at = facets.line(&original, &places);
-            let at = at.map_or_else(String::new, |line| format!("{path}:{}: ", line + 1));
+            let at = script.as_ref().and_then(|script| facets.line(script));
+            let at = at.map_or_else(String::new, |line| format!("{path}:{line}: "));
             let words = frameworks(lever, source);
             snippets.push(format!("{at}{}{words}", facets.snippet()));
+            in_words.push(lever);
+        } else if work.changes {
+            placed.push(lever);
+        } else {
+            without.push(lever);
         }
     }
     work.add_imports();
+    let old: Vec<&str> = source.lines().collect();
     let changed: Vec<String> = work.text.lines().map(str::to_owned).collect();
-    let (diff, count) = diff::unified(path, source, &original.lines, &changed);
+    let (diff, count) = diff::unified(path, source, &old, &changed);
+    let mut head = vec![if count == 0 {
+        format!("The plan for {path}. Nothing of it is in a diff that could be applied.")
+    } else {
+        format!("The plan for {path}, as a diff: git apply FILE, or patch -p1 < FILE.")
+    }];
+    let listed = [
+        ("in the diff", placed),
+        ("in words only", in_words),
+        ("nothing to change", without),
+    ];
+    for (how, levers) in listed {
+        head.extend(
+            levers
+                .iter()
+                .map(|lever| format!("  {how}: {} ({lever})", lever.name())),
+        );
+    }
     ByHand {
+        head,
         diff,
         changed: count,
         snippets,
     }
 }
 
+/// Where the lines that ran are in a script, and what models the levers' modules are of.
+fn known(source: &str, levers: &[Lever], ran: &BTreeSet<usize>) -> Known {
+    let mut at = 0;
+    let mut offsets = Vec::new();
+    for (number, line) in source.split_inclusive('\n').enumerate() {
+        if ran.contains(&(number + 1)) {
+            offsets.push(at + line.len() - line.trim_start().len());
+        }
+        at += line.len();
+    }
+    let mut roots = BTreeSet::new();
+    for mut lever in levers.iter().cloned() {
+        let modules = lever.modules_mut().map(std::mem::take).unwrap_or_default();
+        let names = modules.iter().filter_map(|module| module.split('.').next());
+        roots.extend(names.map(str::to_owned));
+    }
+    Known {
+        ran: offsets,
+        roots: roots.into_iter().collect(),
+    }
+}
+
 /// The script as changed so far: each lever reads it anew, so that none undoes another's lines.
+#[derive(Clone)]
 pub(crate) struct Work<'a> {
     text: String,
-    original: &'a Script<'a>,
+    /// `None` if the script cannot be parsed.
+    original: Option<&'a Module<'a>>,
+    known: Known,
     imports: Vec<&'static str>,
+    /// The levers that are in the training loop, once it is rewritten.
+    of_loop: Option<Vec<Lever>>,
+    /// Whether the lever at hand has changed something.
+    changes: bool,
 }
 
 impl Work<'_> {
-    pub(crate) fn script(&self) -> Script<'_> {
-        Script::new(&self.text)
-    }
-
-    pub(crate) fn places(&self) -> Places {
-        Places::find(&self.script())
-    }
-
-    pub(crate) fn apply(&mut self, mut edits: Vec<Edit>) {
-        let mut text = self.script().apply(&mut edits).join("\n");
-        text.push('\n');
+    /// Makes the edits that `change` finds in the script as it is now: all of them or none. `None`, if
+    /// `change` says so, if they overlap, or if what they make is no Python.
+    pub(crate) fn edit(
+        &mut self,
+        change: impl FnOnce(&Script<'_>) -> Option<Vec<Edit>>,
+    ) -> Option<()> {
+        let mut edits = {
+            let module = Module::parse(&self.text).ok()?;
+            change(&Script::new(&module, &self.known))?
+        };
+        edits.sort_by_key(|edit| (edit.start(), edit.end()));
+        let overlap = edits
+            .windows(2)
+            .any(|pair| matches!(pair, [one, other] if one.end() > other.start()));
+        let text = apply(&self.text, &edits);
+        if overlap || Module::parse(&text).is_err() {
+            return None;
+        }
+        self.changes |= !edits.is_empty();
+        for at in &mut self.known.ran {
+            let before = edits.iter().filter(|edit| edit.start() <= *at);
+            let (added, removed) = before.fold((0, 0), |sum, edit| {
+                (
+                    sum.0 + edit.content().len(),
+                    sum.1 + edit.end().min(*at) - edit.start(),
+                )
+            });
+            *at = (*at + added).saturating_sub(removed);
+        }
         self.text = text;
+        Some(())
     }
 
     /// A name like `word` that the user's script does not use.
     pub(crate) fn free_name(&self, word: &str) -> String {
-        self.original.free_name(word)
-    }
-
-    /// Whether the script has `torch` by that name.
-    pub(crate) fn has_torch(&self) -> bool {
-        self.original.lines.contains(&"import torch")
+        self.original
+            .map_or_else(|| word.to_owned(), |module| module.free_name(word))
     }
 
     /// A line to add to the imports, if it is not there.
@@ -119,21 +215,20 @@ impl Work<'_> {
         let mut lines = std::mem::take(&mut self.imports);
         lines.sort_unstable();
         lines.dedup();
-        lines.retain(|line| !self.original.lines.contains(line));
-        if lines.is_empty() {
-            return;
-        }
-        // torch's own come after the others, as the environment is set before the first of them.
-        let (later, first): (Vec<String>, Vec<String>) = lines
-            .into_iter()
-            .map(str::to_owned)
-            .partition(|line| line.starts_with("from torch") || line.starts_with("import torch"));
-        let places = self.places();
-        let end = places.after_imports.unwrap_or(places.imports);
-        self.apply(vec![
-            Edit::insert(places.imports, first),
-            Edit::insert(end, later),
-        ]);
+        self.edit(|script| {
+            let module = script.module;
+            lines.retain(|line| !module.body().iter().any(|stmt| module.slice(stmt) == *line));
+            // torch's own come after the others, as the environment is set before the first of them.
+            let (later, first): (Vec<&str>, Vec<&str>) = lines.into_iter().partition(|line| {
+                line.starts_with("from torch") || line.starts_with("import torch")
+            });
+            let mut edits = vec![module.insert_before(first_statement(module)?, &first)?];
+            edits.push(match script.last_import {
+                Some(last) => module.insert_after(last, &later)?,
+                None => module.insert_before(first_statement(module)?, &later)?,
+            });
+            Some(edits)
+        });
     }
 }
 

@@ -4,7 +4,7 @@
 //! `forward` becomes a `functools.partial` of what was there: unlike a closure it follows a copy of
 //! the model (`deepcopy`, averages of weights).
 
-use crate::by_hand::{Edit, Work};
+use crate::by_hand::Work;
 
 /// What is changed of modules.
 #[derive(Debug, Default)]
@@ -33,28 +33,25 @@ pub(crate) fn for_each(
     change: Option<Change>,
     body: impl FnOnce(&Names) -> Vec<String>,
 ) -> Option<()> {
-    let (at, indent) = work.places().after_model?;
-    let model = work.places().model?;
     let change = change?;
     if change.paths.is_empty() {
         return Some(());
     }
     let [name, block] = ["name", "block"].map(|word| work.free_name(word));
-    let module = format!("{model}.get_submodule({name})");
+    work.edit(|script| {
+        let (model, optimizer) = script.model()?;
+        let module = format!("{model}.get_submodule({name})");
+        let mut lines = change.before;
+        lines.push(format!("for {name} in ["));
+        lines.extend(change.paths.iter().map(|path| format!("    \"{path}\",")));
+        lines.push("]:".to_owned());
+        let body = body(&Names { block, module });
+        lines.extend(body.into_iter().map(|line| format!("    {line}")));
+        Some(vec![script.module.insert_before(optimizer, &lines)?])
+    })?;
     for import in change.imports {
         work.import(import);
     }
-    let mut lines = change.before;
-    lines.push(format!("for {name} in ["));
-    lines.extend(change.paths.iter().map(|path| format!("    \"{path}\",")));
-    lines.push("]:".to_owned());
-    let body = body(&Names { block, module });
-    lines.extend(body.into_iter().map(|line| format!("    {line}")));
-    let lines = lines
-        .into_iter()
-        .map(|line| format!("{indent}{line}"))
-        .collect();
-    work.apply(vec![Edit::insert(at, lines)]);
     Some(())
 }
 

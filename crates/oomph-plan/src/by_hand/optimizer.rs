@@ -1,86 +1,66 @@
 //! Levers of the optimizer: another call where it is made, and how it steps.
 
-use crate::by_hand::{Edit, Work};
+use oomph_python_source::ast::{Expr, ExprCall};
+use oomph_python_source::{Edit, Module, assignments_in, calls_in, last_name};
+
+use crate::by_hand::Work;
 
 /// The argument that says how the optimizer steps, in place of what the script has; nothing where
 /// there is none to add.
 pub(crate) fn step(work: &mut Work<'_>, argument: Option<&str>) -> Option<()> {
-    work.places().optimizer.filter(|call| call.class)?;
-    let Some(argument) = argument else {
-        return Some(());
-    };
-    for name in ["fused", "foreach"] {
-        remove_argument(work, name)?;
-    }
-    let line = work.places().optimizer?.line;
-    let edit = work.script().add_argument(line, argument)?;
-    work.apply(vec![edit]);
-    Some(())
+    work.edit(|script| {
+        let optimizer = script.optimizer().filter(|one| one.class)?;
+        let Some(argument) = argument else {
+            return Some(Vec::new());
+        };
+        let mut edits = without(script.module, optimizer.call, &["fused", "foreach"])?;
+        edits.push(script.module.add_keyword(optimizer.call, argument));
+        Some(edits)
+    })
 }
 
 /// torchao's class in place of PyTorch's.
 pub(crate) fn eight_bits(work: &mut Work<'_>) -> Option<()> {
-    let call = work.places().optimizer.filter(|call| call.class)?;
-    let script = work.script();
-    let statement = script.statement(call.line)?;
-    let text = script.text(&statement);
-    let (_, made) = text.split_once(" = ")?;
-    let function = made.split('(').next()?.to_owned();
-    let class = match function.rsplit('.').next()? {
-        "Adam" => "Adam8bit",
-        "AdamW" => "AdamW8bit",
-        _ => return None,
-    };
-    if text.contains("maximize") || text.contains("named_parameters()") {
-        return None;
-    }
-    let old = script.lines.get(statement.first)?.to_owned();
-    let new = old.replacen(&format!("{function}("), &format!("{class}("), 1);
-    if new == old {
-        return None;
-    }
-    for name in ["fused", "foreach", "capturable", "differentiable"] {
-        remove_argument(work, name)?;
-    }
-    let script = work.script();
-    let first = script.statement(work.places().optimizer?.line)?.first;
-    let line = script.lines.get(first)?;
-    let line = line.replacen(&format!("{function}("), &format!("{class}("), 1);
-    let mut edits = vec![Edit::replace(first, first, vec![line])];
-    // torchao's learning rate is a tensor, which schedulers know.
-    for one in &script.statements {
-        let text = script.text(one);
-        if one.first == one.last
-            && let Some((group, rate)) = text.split_once("[\"lr\"] = ")
-            && !group.contains('(')
-        {
-            let indent = " ".repeat(one.indent);
-            let line = format!("{indent}{group}[\"lr\"].fill_({rate})");
-            edits.push(Edit::replace(one.first, one.last, vec![line]));
+    let mut import = "from torchao.optim import AdamW8bit";
+    work.edit(|script| {
+        let (module, optimizer) = (script.module, script.optimizer().filter(|one| one.class)?);
+        let call = optimizer.call;
+        let class = match last_name(&call.func)? {
+            "Adam" => "Adam8bit",
+            "AdamW" => "AdamW8bit",
+            _ => return None,
+        };
+        let text = module.slice(call);
+        if text.contains("maximize") || text.contains("named_parameters()") {
+            return None;
         }
-    }
-    work.import(match class {
-        "Adam8bit" => "from torchao.optim import Adam8bit",
-        _ => "from torchao.optim import AdamW8bit",
-    });
-    work.apply(edits);
+        let gone = ["fused", "foreach", "capturable", "differentiable"];
+        let mut edits = without(module, call, &gone)?;
+        edits.push(Edit::replace(&*call.func, class));
+        // torchao's learning rate is a tensor, which schedulers know.
+        for one in assignments_in(module.body()) {
+            if let Expr::Subscript(item) = one.target
+                && item
+                    .slice
+                    .as_string_literal_expr()
+                    .is_some_and(|key| key.value.to_str() == "lr")
+                && !item.value.is_call_expr()
+            {
+                let (group, rate) = (module.slice(item), module.slice(one.value));
+                edits.push(Edit::replace(one.stmt, format!("{group}.fill_({rate})")));
+            }
+        }
+        if class == "Adam8bit" {
+            import = "from torchao.optim import Adam8bit";
+        }
+        Some(edits)
+    })?;
+    work.import(import);
     Some(())
 }
 
 /// A step a parameter: within the backward pass, with the state on the host, or both.
 pub(crate) fn by_parameter(work: &mut Work<'_>, in_backward: bool, on_cpu: bool) -> Option<()> {
-    let call = work.places().optimizer?;
-    let script = work.script();
-    if script
-        .lines
-        .iter()
-        .any(|line| line.contains(".step(closure"))
-        || !work.has_torch()
-    {
-        return None;
-    }
-    let statement = script.statement(call.line)?;
-    let (optimizer, indent) = (call.name, " ".repeat(statement.indent));
     let words = [
         "step_one",
         "move_state",
@@ -89,7 +69,34 @@ pub(crate) fn by_parameter(work: &mut Work<'_>, in_backward: bool, on_cpu: bool)
         "group",
         "p",
     ];
-    let [one, moves, parts, index, group, p] = words.map(|word| work.free_name(word));
+    let names = words.map(|word| work.free_name(word));
+    work.edit(|script| {
+        let optimizer = script.optimizer()?;
+        let takes_closure = |call: &&ExprCall| {
+            let first = call.arguments.args.first();
+            let is_closure = first.is_some_and(|argument| {
+                argument.is_lambda_expr() || script.module.slice(argument).starts_with("closure")
+            });
+            is_closure && last_name(&call.func) == Some("step")
+        };
+        if calls_in(script.module.body()).iter().any(takes_closure) || !script.has_torch() {
+            return None;
+        }
+        let lines = stepping(optimizer.name, &names, in_backward, on_cpu);
+        Some(vec![script.module.insert_after(optimizer.stmt, &lines)?])
+    })?;
+    // A method: schedulers wrap what is one.
+    work.import(if in_backward {
+        "import functools"
+    } else {
+        "import types"
+    });
+    Some(())
+}
+
+/// The lines after `optimizer` is made, with free `names`.
+fn stepping(optimizer: &str, names: &[String; 6], in_backward: bool, on_cpu: bool) -> Vec<String> {
+    let [one, moves, parts, index, group, p] = names;
     let mut lines = Vec::new();
     if on_cpu {
         lines.extend([
@@ -123,7 +130,6 @@ pub(crate) fn by_parameter(work: &mut Work<'_>, in_backward: bool, on_cpu: bool)
         "        group[\"params\"] = params".to_owned(),
     ]);
     if in_backward {
-        work.import("import functools");
         lines.extend([
             "    p.grad = None".to_owned(),
             "# Each parameter steps as soon as its gradient is complete; the step in the loop then finds none.".to_owned(),
@@ -133,8 +139,6 @@ pub(crate) fn by_parameter(work: &mut Work<'_>, in_backward: bool, on_cpu: bool)
             format!("            {p}.register_post_accumulate_grad_hook(functools.partial({one}, {index}))"),
         ]);
     } else {
-        // A method: schedulers wrap what is one.
-        work.import("import types");
         lines.extend([
             "# The state is on the GPU for one parameter at a time; each copy is waited for."
                 .to_owned(),
@@ -146,60 +150,20 @@ pub(crate) fn by_parameter(work: &mut Work<'_>, in_backward: bool, on_cpu: bool)
             format!("{optimizer}.step = types.MethodType({parts}, {optimizer})"),
         ]);
     }
-    let lines = lines
-        .into_iter()
-        .map(|line| format!("{indent}{line}"))
-        .collect();
-    work.apply(vec![Edit::insert(statement.last + 1, lines)]);
-    Some(())
+    lines
 }
 
-/// Takes an argument out of the call that makes the optimizer, if it is there; `None` if its value
-/// is not one of three words.
-fn remove_argument(work: &mut Work<'_>, name: &str) -> Option<()> {
-    let line = work.places().optimizer?.line;
-    let script = work.script();
-    let statement = script.statement(line)?;
-    for number in statement.first..=statement.last {
-        let text = script.lines.get(number)?;
-        let Some(begin) = argument(text, name) else {
-            continue;
-        };
-        let rest = text.get(begin + name.len() + 1..)?.trim_start();
-        let value = ["True", "False", "None"]
-            .into_iter()
-            .find(|value| rest.starts_with(value))?;
-        let rest = rest.get(value.len()..)?.trim_start();
-        if !(rest.is_empty() || rest.starts_with([',', ')'])) {
-            return None;
-        }
-        let before = text.get(..begin)?;
-        let line = if let Some(rest) = rest.strip_prefix(',') {
-            format!("{before}{}", rest.trim_start())
-        } else {
-            // The comma before it, if it is on this line, goes with it.
-            let before = before.trim_end();
-            format!("{}{rest}", before.strip_suffix(',').unwrap_or(before))
-        };
-        let lines = if line.trim().is_empty() {
-            Vec::new()
-        } else {
-            vec![line]
-        };
-        work.apply(vec![Edit::replace(number, number, lines)]);
-        return Some(());
-    }
-    Some(())
-}
-
-/// Where `name=` begins in a line.
-fn argument(text: &str, name: &str) -> Option<usize> {
-    let pattern = format!("{name}=");
-    text.match_indices(&pattern).map(|(at, _)| at).find(|&at| {
-        let before = text.get(..at).and_then(|before| before.chars().last());
-        let after = text
-            .get(at + pattern.len()..)
-            .and_then(|after| after.chars().next());
-        !before.is_some_and(|c| c.is_alphanumeric() || c == '_') && after != Some('=')
-    })
+/// Edits that take arguments out of a call, where they are there; `None` if the value of one is not one
+/// of three words.
+fn without(module: &Module<'_>, call: &ExprCall, names: &[&str]) -> Option<Vec<Edit>> {
+    let there = names
+        .iter()
+        .filter_map(|name| Some((name, call.arguments.find_keyword(name)?)));
+    there
+        .map(|(name, keyword)| {
+            let is_plain =
+                keyword.value.is_boolean_literal_expr() || keyword.value.is_none_literal_expr();
+            is_plain.then(|| module.remove_keyword(call, name))?
+        })
+        .collect()
 }

@@ -1,247 +1,206 @@
 //! Settings of PyTorch, and where gradients are recorded.
 
-use crate::by_hand::Work;
-use crate::by_hand::script::{Edit, Logical, Script};
+use oomph_python_source::ast::{Expr, Stmt, StmtFunctionDef};
+use oomph_python_source::{
+    Edit, Ranged, assignments_in, calls_in, dotted_name, functions_in, last_name, statements_in,
+};
+
+use crate::by_hand::{Script, Work};
+use crate::lever::python;
 
 /// A setting of torch: where the script sets it itself, or else after its imports.
 pub(crate) fn flag(work: &mut Work<'_>, name: &str, enabled: bool) -> Option<()> {
-    let value = if enabled { "True" } else { "False" };
     // `cudnn.benchmark`, however `cudnn` was imported.
     let parts: Vec<&str> = name.rsplitn(3, '.').take(2).collect();
     let short = format!("{}.{}", parts.get(1)?, parts.first()?);
-    let sets: Vec<Edit> = work
-        .script()
-        .lines
-        .iter()
-        .enumerate()
-        .filter_map(|(number, line)| {
-            let (target, rest) = line.split_once('=')?;
-            let target = target.trim_end();
-            if rest.starts_with('=')
-                || !(target.trim() == short || target.ends_with(&format!(".{short}")))
-            {
-                return None;
-            }
-            let line = format!("{target} = {value}");
-            Some(Edit::replace(number, number, vec![line]))
-        })
-        .collect();
-    if sets.is_empty() {
-        let at = work.places().after_imports.filter(|_| work.has_torch())?;
-        work.apply(vec![Edit::insert(at, vec![format!("{name} = {value}")])]);
-    } else {
-        work.apply(sets);
-    }
-    Some(())
+    let value = python(enabled);
+    work.edit(|script| {
+        let sets: Vec<Edit> = assignments_in(script.module.body())
+            .into_iter()
+            .filter(|one| {
+                let target = dotted_name(one.target);
+                target
+                    .is_some_and(|target| target == short || target.ends_with(&format!(".{short}")))
+            })
+            .map(|one| Edit::replace(one.value, value))
+            .collect();
+        if !sets.is_empty() {
+            return Some(sets);
+        }
+        after_imports(script, &[format!("{name} = {value}")])
+    })
 }
 
 /// TF32 in products and in convolutions.
 pub(crate) fn tf32(work: &mut Work<'_>, enabled: bool) -> Option<()> {
-    let script = work.script();
-    // PyTorch refuses to answer for the older setting where the newer one was made.
-    if script
-        .lines
-        .iter()
-        .any(|line| line.contains("fp32_precision"))
-    {
-        return None;
-    }
-    let call = "set_float32_matmul_precision(";
-    let precision = if enabled { "high" } else { "highest" };
-    let sets: Vec<Edit> = script
-        .statements
-        .iter()
-        .filter(|one| one.first == one.last)
-        .filter_map(|one| {
-            let line = script.lines.get(one.first)?;
-            let (before, after) = line.split_once(call)?;
-            let (_, after) = after.split_once(')')?;
-            let line = format!("{before}{call}\"{precision}\"){after}");
-            Some(Edit::replace(one.first, one.last, vec![line]))
-        })
-        .collect();
-    work.places().after_imports.filter(|_| work.has_torch())?;
-    if sets.is_empty() {
+    let precision = if enabled { "\"high\"" } else { "\"highest\"" };
+    let mut sets_precision = false;
+    work.edit(|script| {
+        // PyTorch refuses to answer for the older setting where the newer one was made.
+        if script.module.text().contains("fp32_precision") || !script.has_torch() {
+            return None;
+        }
+        let calls = calls_in(script.module.body()).into_iter();
+        let calls =
+            calls.filter(|call| last_name(&call.func) == Some("set_float32_matmul_precision"));
+        let sets =
+            calls.filter_map(|call| Some(Edit::replace(call.arguments.args.first()?, precision)));
+        let sets: Vec<Edit> = sets.collect();
+        sets_precision = !sets.is_empty();
+        Some(sets)
+    })?;
+    if !sets_precision {
         flag(work, "torch.backends.cuda.matmul.allow_tf32", enabled)?;
-    } else {
-        work.apply(sets);
     }
     flag(work, "torch.backends.cudnn.allow_tf32", enabled)
+}
+
+/// Lines after the imports of a script that has torch.
+pub(crate) fn after_imports(script: &Script<'_>, lines: &[impl AsRef<str>]) -> Option<Vec<Edit>> {
+    let last = script.last_import.filter(|_| script.has_torch())?;
+    Some(vec![script.module.insert_after(last, lines)?])
+}
+
+/// Checkpoints to the CPU, where the script says to which device.
+pub(crate) fn read_to_cpu(work: &mut Work<'_>) -> Option<()> {
+    let devices = ["\"cuda\"", "'cuda'", "\"cuda:0\"", "'cuda:0'", "device"];
+    work.edit(|script| {
+        let calls = calls_in(script.module.body()).into_iter();
+        let given =
+            calls.filter_map(|call| Some(&call.arguments.find_keyword("map_location")?.value));
+        let on_gpu = given.filter(|value| devices.contains(&script.module.slice(*value)));
+        some(
+            on_gpu
+                .map(|value| Edit::replace(value, "\"cpu\""))
+                .collect(),
+        )
+    })
+}
+
+/// Gradients cleared to none rather than to zero.
+pub(crate) fn cleared_to_none(work: &mut Work<'_>) -> Option<()> {
+    let is_false = |value: &Expr| {
+        value
+            .as_boolean_literal_expr()
+            .is_some_and(|value| !value.value)
+    };
+    work.edit(|script| {
+        let calls = calls_in(script.module.body()).into_iter();
+        let calls = calls.filter(|call| last_name(&call.func) == Some("zero_grad"));
+        let kept = calls.filter_map(|call| call.arguments.find_argument("set_to_none", 0));
+        let kept = kept.filter(|argument| is_false(argument.value()));
+        some(
+            kept.map(|argument| Edit::replace(argument, "set_to_none=True"))
+                .collect(),
+        )
+    })
 }
 
 /// No graph while a model evaluates: a decorator for a function that trains nothing, else from
 /// `eval()` to `train()`.
 pub(crate) fn evaluation_without_graph(work: &mut Work<'_>) -> Option<()> {
-    let script = work.script();
-    if !work.has_torch() {
-        return None;
-    }
-    let texts: Vec<String> = script
-        .statements
-        .iter()
-        .map(|statement| script.text(statement))
-        .collect();
-    let scopes = Scopes::find(&script, &texts);
-    let mut edits = Vec::new();
-    for (at, text) in texts.iter().enumerate() {
-        let Some(model) = text.strip_suffix(".eval()") else {
-            continue;
-        };
-        let next = texts.get(at + 1).map_or("", String::as_str);
-        if model.contains([' ', '(', '='])
-            || ["no_grad", "inference_mode"]
+    work.edit(|script| {
+        let module = script.module;
+        let training = functions_that_train(script);
+        let is_off = |text: &str| {
+            ["no_grad", "inference_mode"]
                 .iter()
-                .any(|word| next.contains(word))
-        {
-            continue;
-        }
-        let scope = scopes.around(&script.statements, at);
-        let head = scope.and_then(|scope| script.statements.get(scope.head));
-        let indent = |statement: &Logical| " ".repeat(statement.indent);
-        if let (Some(scope), Some(head)) = (scope, head)
-            && !scope.trains
-        {
-            let before = head
-                .first
-                .checked_sub(1)
-                .and_then(|line| script.lines.get(line));
-            if scope.yields {
-                return None;
-            }
-            if !before
-                .is_some_and(|line| line.contains("no_grad") || line.contains("inference_mode"))
-            {
-                let line = format!("{}@torch.no_grad()", indent(head));
-                edits.push(Edit::insert(head.first, vec![line]));
-            }
-            continue;
-        }
-        let body = scope.map_or(0..texts.len(), |scope| scope.head + 1..scope.end);
-        let again = format!("{model}.train()");
-        let trains: Vec<&Logical> = body
-            .clone()
-            .filter(|&other| texts.get(other).is_some_and(|text| *text == again))
-            .filter_map(|other| script.statements.get(other))
-            .collect();
-        let statement = script.statements.get(at)?;
-        let outermost = script
-            .statements
-            .get(body.start)
-            .map_or(0, |first| first.indent);
-        let later = body.clone().any(|other| {
-            other > at
-                && texts
-                    .get(other)
-                    .is_some_and(|text| text.contains(".backward("))
-        });
-        if trains.is_empty() && (later || statement.indent != outermost) {
-            return None;
-        }
-        let off = format!("{}torch.set_grad_enabled(False)", indent(statement));
-        edits.push(Edit::insert(statement.last + 1, vec![off]));
-        edits.extend(trains.into_iter().map(|train| {
-            let on = format!("{}torch.set_grad_enabled(True)", indent(train));
-            Edit::insert(train.first, vec![on])
-        }));
-    }
-    if edits.is_empty() {
-        return None;
-    }
-    let mut once: Vec<Edit> = Vec::new();
-    for edit in edits {
-        if !once.contains(&edit) {
-            once.push(edit);
-        }
-    }
-    work.apply(once);
-    Some(())
-}
-
-/// Checkpoints to the CPU, where the script says to which device.
-pub(crate) fn read_to_cpu(work: &mut Work<'_>) -> Option<()> {
-    let places = ["\"cuda\"", "'cuda'", "\"cuda:0\"", "'cuda:0'", "device"];
-    let script = work.script();
-    let edits: Vec<Edit> = places
-        .iter()
-        .flat_map(|place| {
-            script.replace_all(&format!("map_location={place}"), "map_location=\"cpu\"")
-        })
-        .collect();
-    if edits.is_empty() {
-        return None;
-    }
-    work.apply(edits);
-    Some(())
-}
-
-/// A function of the script.
-#[derive(Debug, Clone, Copy)]
-struct Scope {
-    /// Its head's number among the statements.
-    head: usize,
-    /// The number after its last statement's.
-    end: usize,
-    /// Whether it calls `backward`, or a function that does.
-    trains: bool,
-    yields: bool,
-}
-
-struct Scopes(Vec<Scope>);
-
-impl Scopes {
-    fn find(script: &Script<'_>, texts: &[String]) -> Self {
-        let mut scopes: Vec<(String, Scope)> = Vec::new();
-        for (head, text) in texts.iter().enumerate() {
-            let Some(rest) = text.strip_prefix("def ") else {
+                .any(|word| text.contains(word))
+        };
+        let mut edits = Vec::new();
+        for stmt in statements_in(module.body()) {
+            let Some(model) = method_of(stmt, "eval") else {
                 continue;
             };
-            let indent = script.statements.get(head).map_or(0, |one| one.indent);
-            let end = (head + 1..texts.len())
-                .find(|&at| {
-                    script
-                        .statements
-                        .get(at)
-                        .is_some_and(|one| one.indent <= indent)
-                })
-                .unwrap_or(texts.len());
-            let body = texts.get(head + 1..end).unwrap_or_default();
-            let name = rest.split('(').next().unwrap_or_default().trim().to_owned();
-            let scope = Scope {
-                head,
-                end,
-                trains: body.iter().any(|text| text.contains(".backward(")),
-                yields: body.iter().any(|text| text.contains("yield")),
-            };
-            scopes.push((name, scope));
-        }
-        // Who calls one that trains, trains.
-        loop {
-            let training: Vec<String> = scopes
-                .iter()
-                .filter(|(_, scope)| scope.trains)
-                .map(|(name, _)| format!("{name}("))
-                .collect();
-            let mut changed = false;
-            for (_, scope) in scopes.iter_mut().filter(|(_, scope)| !scope.trains) {
-                let body = texts.get(scope.head + 1..scope.end).unwrap_or_default();
-                scope.trains = body
+            let block = module.block_of(stmt)?;
+            let after = block.iter().find(|other| other.start() > stmt.start());
+            if after.is_some_and(|after| {
+                after.is_with_stmt()
+                    && is_off(module.slice(after).lines().next().unwrap_or_default())
+            }) {
+                continue;
+            }
+            let function = script.function(stmt);
+            if let Some(function) = function
+                && !training.contains(&function.name.as_str())
+            {
+                // The context would be that of whoever iterates.
+                if module.slice(function).contains("yield") {
+                    return None;
+                }
+                if !function
+                    .decorator_list
                     .iter()
-                    .any(|text| training.iter().any(|call| text.contains(call)));
-                changed |= scope.trains;
+                    .any(|one| is_off(module.slice(one)))
+                {
+                    edits.push(decorated(script, function)?);
+                }
+                continue;
             }
-            if !changed {
-                break;
+            let body = function.map_or(module.body(), |function| &function.body);
+            let trains: Vec<&Stmt> = statements_in(body)
+                .into_iter()
+                .filter(|other| method_of(other, "train") == Some(model.clone()))
+                .collect();
+            let mut calls = calls_in(body).into_iter();
+            let later = calls.any(|call| {
+                call.start() > stmt.start() && last_name(&call.func) == Some("backward")
+            });
+            if trains.is_empty() && (later || !std::ptr::eq(block, body)) {
+                return None;
+            }
+            edits.push(module.insert_after(stmt, &["torch.set_grad_enabled(False)"])?);
+            for train in trains {
+                edits.push(module.insert_before(train, &["torch.set_grad_enabled(True)"])?);
             }
         }
-        Self(scopes.into_iter().map(|(_, scope)| scope).collect())
-    }
+        let mut once: Vec<Edit> = Vec::new();
+        for edit in edits {
+            if !once.contains(&edit) {
+                once.push(edit);
+            }
+        }
+        some(once).filter(|_| script.has_torch())
+    })
+}
 
-    /// The innermost function around a statement.
-    fn around(&self, statements: &[Logical], at: usize) -> Option<Scope> {
-        self.0
-            .iter()
-            .filter(|scope| scope.head < at && at < scope.end)
-            .max_by_key(|scope| statements.get(scope.head).map_or(0, |head| head.indent))
-            .copied()
+/// The decorator that turns gradients off, next to the function's head.
+fn decorated(script: &Script<'_>, function: &StmtFunctionDef) -> Option<Edit> {
+    const OFF: &str = "@torch.no_grad()";
+    let module = script.module;
+    let indent = module.indentation(function.start())?;
+    Some(match function.decorator_list.last() {
+        Some(last) => Edit::insert(last.end(), format!("\n{indent}{OFF}")),
+        None => Edit::insert(function.start(), format!("{OFF}\n{indent}")),
+    })
+}
+
+/// The functions that call `backward`, or one that does.
+fn functions_that_train<'m>(script: &Script<'m>) -> Vec<&'m str> {
+    let functions = functions_in(script.module.body());
+    let mut found = vec!["backward"];
+    loop {
+        let more = functions.iter().find(|function| {
+            let mut calls = calls_in(&function.body).into_iter();
+            !found.contains(&function.name.as_str())
+                && calls.any(|call| last_name(&call.func).is_some_and(|name| found.contains(&name)))
+        });
+        match more {
+            Some(function) => found.push(function.name.as_str()),
+            None => return found,
+        }
     }
+}
+
+/// The variable of the statement `variable.method()`.
+fn method_of(stmt: &Stmt, method: &str) -> Option<String> {
+    let call = stmt.as_expr_stmt()?.value.as_call_expr()?;
+    let function = call.func.as_attribute_expr()?;
+    dotted_name(&function.value)
+        .filter(|_| function.attr.as_str() == method && call.arguments.is_empty())
+}
+
+/// Edits, if there are any.
+fn some(edits: Vec<Edit>) -> Option<Vec<Edit>> {
+    (!edits.is_empty()).then_some(edits)
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::lever::Dtype;
 use crate::parameters::{
     Allocator, Attention, Backend, Checkpoint, CudnnBenchmark, MicroBatch, MixedPrecision,
-    Optimizer8bit, OptimizerStep, SetToNone, Step,
+    NoGradEval, Optimizer8bit, OptimizerStep, SetToNone, Step,
 };
 
 const SCRIPT: &str = r"import torch
@@ -24,14 +24,17 @@ def main():
         optimizer.step()
 ";
 
-fn patched(levers: &[Lever]) -> String {
-    let script = Script::new(SCRIPT);
-    let hand = by_hand("train.py", SCRIPT, levers);
-    apply(&script.lines, &hand.diff)
+fn by_hand(source: &str, levers: &[Lever]) -> ByHand {
+    super::by_hand("train.py", source, levers, &BTreeSet::new())
 }
 
-/// What `patch` does.
-fn apply(lines: &[&str], diff: &str) -> String {
+fn patched(levers: &[Lever]) -> String {
+    patch(SCRIPT, &by_hand(SCRIPT, levers).diff)
+}
+
+/// What `patch` does; the result is Python.
+fn patch(source: &str, diff: &str) -> String {
+    let lines: Vec<&str> = source.lines().collect();
     let mut out: Vec<&str> = Vec::new();
     let mut at = 0;
     for line in diff.lines().skip(2) {
@@ -50,7 +53,9 @@ fn apply(lines: &[&str], diff: &str) -> String {
         }
     }
     out.extend(&lines[at..]);
-    out.join("\n")
+    let text = out.join("\n");
+    assert!(Module::parse(&text).is_ok(), "{text}");
+    text
 }
 
 #[test]
@@ -72,7 +77,7 @@ fn each_change_has_its_place() {
     );
     assert!(text.contains("zero_grad(set_to_none=True)"), "{text}");
     assert!(
-        text.contains("        lr=1e-3,\n        fused=True,\n    )"),
+        text.contains("        lr=1e-3, fused=True\n    )"),
         "{text}"
     );
     assert!(
@@ -92,8 +97,8 @@ fn the_loop_is_split_and_cast() {
         optimizer.zero_grad(set_to_none=False)
         for x, y in zip(x.split(-(-samples // 4)), y.split(-(-samples // 4))):
             x, y = x.cuda(), y.cuda()
+            # the loss
             with torch.autocast("cuda", dtype=torch.bfloat16):
-                # the loss
                 out = model(x)
                 loss = criterion(out, y)
             # for a loss that is a mean over samples
@@ -108,8 +113,8 @@ fn a_batch_in_one_name_is_split_by_what_it_is() {
         let source = format!(
             "import torch\nsamples = 0\noptimizer = torch.optim.SGD(net.parameters(), 0.1)\n{head}\n    {call}\n    loss.backward()\n    optimizer.step()\n"
         );
-        let hand = by_hand("train.py", &source, &[Lever::from(MicroBatch { parts: 2 })]);
-        let text = apply(&Script::new(&source).lines, &hand.diff);
+        let hand = by_hand(&source, &[Lever::from(MicroBatch { parts: 2 })]);
+        let text = patch(&source, &hand.diff);
         assert_eq!(hand.snippets.len(), usize::from(hand.changed == 0));
         (hand.changed > 0).then_some(text)
     };
@@ -143,7 +148,6 @@ fn a_batch_in_one_name_is_split_by_what_it_is() {
 #[test]
 fn what_has_no_place_is_said_in_words() {
     let hand = by_hand(
-        "train.py",
         "trainer.train()\n",
         &[
             Lever::from(MicroBatch { parts: 2 }),
@@ -154,7 +158,15 @@ fn what_has_no_place_is_said_in_words() {
     );
     assert_eq!(hand.changed, 0);
     assert_eq!(hand.snippets.len(), 2);
-    assert!(hand.text().starts_with("# by hand: "));
+    assert!(hand.diff.is_empty() && hand.text().contains("# by hand: "));
+    assert!(hand.head[0].contains("Nothing of it is in a diff"));
+    assert_eq!(
+        hand.head[1..],
+        [
+            "  in words only: micro_batch (micro-batches: 2 a batch)",
+            "  in words only: attention (flash attention)"
+        ]
+    );
 }
 
 #[test]
@@ -165,7 +177,7 @@ fn a_framework_that_does_it_itself_is_told_of() {
         Lever::from(MicroBatch { parts: 4 }),
         Lever::from(Optimizer8bit {}),
     ];
-    let hand = by_hand("train.py", source, &levers);
+    let hand = by_hand(source, &levers);
     assert_eq!(hand.changed, 0);
     for (snippet, words) in hand.snippets.iter().zip([
         "in TrainingArguments: fp16=True",
@@ -183,8 +195,7 @@ fn what_is_added_takes_no_name_of_the_script() {
     let lever = Lever::from(Checkpoint {
         modules: vec!["Net.blocks.0".to_owned()],
     });
-    let script = Script::new(source);
-    let text = apply(&script.lines, &by_hand("train.py", source, &[lever]).diff);
+    let text = patch(source, &by_hand(source, &[lever]).diff);
     assert!(text.contains("    for name_ in ["), "{text}");
     assert!(
         text.contains("block = model.get_submodule(name_)"),
@@ -206,8 +217,8 @@ fn a_model_that_makes_its_optimizer_is_found() {
         }),
         Lever::from(OptimizerStep { kind: Step::Fused }),
     ];
-    let hand = by_hand("train.py", source, &levers);
-    let text = apply(&Script::new(source).lines, &hand.diff);
+    let hand = by_hand(source, &levers);
+    let text = patch(source, &hand.diff);
     assert!(text.contains("block = model.get_submodule(name)"), "{text}");
     // Its arguments are the model's own.
     assert!(text.contains("configure_optimizers(0.1, 1e-3)"), "{text}");
@@ -218,14 +229,14 @@ fn a_model_that_makes_its_optimizer_is_found() {
 fn a_setting_that_the_script_makes_is_changed_where_it_makes_it() {
     let source = "import torch\nimport torch.backends.cudnn as cudnn\n\nif gpu:\n    cudnn.benchmark = True\n";
     let lever = Lever::from(CudnnBenchmark { enabled: false });
-    let hand = by_hand("train.py", source, std::slice::from_ref(&lever));
-    let text = apply(&Script::new(source).lines, &hand.diff);
+    let hand = by_hand(source, std::slice::from_ref(&lever));
+    let text = patch(source, &hand.diff);
     assert!(
         text.ends_with("if gpu:\n    cudnn.benchmark = False"),
         "{text}"
     );
     assert!(!text.contains("torch.backends.cudnn.benchmark"), "{text}");
-    let hand = by_hand("train.py", "import torch\nrun()\n", &[lever]);
+    let hand = by_hand("import torch\nrun()\n", &[lever]);
     assert!(
         hand.diff
             .contains("+torch.backends.cudnn.benchmark = False"),
@@ -239,8 +250,7 @@ fn checkpoints_go_where_the_model_is_known() {
     let lever = Lever::from(Checkpoint {
         modules: vec!["Net.blocks.0".to_owned()],
     });
-    let placed =
-        |source: &str| by_hand("train.py", source, std::slice::from_ref(&lever)).changed > 0;
+    let placed = |source: &str| by_hand(source, std::slice::from_ref(&lever)).changed > 0;
     // A function is given the model.
     assert!(placed(
         "import torch\ndef train(model):\n    optimizer = torch.optim.Adam(model.parameters())\n"
@@ -252,4 +262,233 @@ fn checkpoints_go_where_the_model_is_known() {
     assert!(!placed(
         "import torch\na = torch.optim.Adam(netD.parameters())\nb = torch.optim.Adam(netG.parameters())\n"
     ));
+}
+
+/// Lines of a script that hold one of these texts, from 1.
+fn lines_with(source: &str, texts: &[&str]) -> BTreeSet<usize> {
+    let lines = source.lines().zip(1..);
+    let found = lines.filter(|(line, _)| texts.iter().any(|text| line.contains(text)));
+    found.map(|(_, number)| number).collect()
+}
+
+fn checkpoint(module: &str) -> Lever {
+    Lever::from(Checkpoint {
+        modules: vec![module.to_owned()],
+    })
+}
+
+const GAN: &str = "import torch, torch.nn as nn
+G = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).cuda()
+D = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
+og = torch.optim.Adam(G.parameters()); od = torch.optim.Adam(D.parameters())
+for real in data:
+    ld = f(D(real), D(G(noise).detach()))
+    od.zero_grad(); ld.backward(); od.step()
+    lg = g(D(G(noise)))
+    og.zero_grad(); lg.backward(); og.step()
+";
+
+#[test]
+fn two_models_of_one_class_are_not_mixed() {
+    let levers = [
+        checkpoint("Sequential.1"),
+        Lever::from(OptimizerStep { kind: Step::Fused }),
+        Lever::from(MicroBatch { parts: 2 }),
+    ];
+    let hand = by_hand(GAN, &levers);
+    assert_eq!(
+        (hand.changed, hand.snippets.len()),
+        (0, 3),
+        "{}",
+        hand.text()
+    );
+    // Whose optimizer is made on a line of its own changes nothing.
+    let apart = GAN.replace("; od = ", "\nod = ");
+    assert_eq!(by_hand(&apart, &levers).changed, 0);
+    // Classes of their own tell them apart; the place is that model's.
+    let source = "import torch\nclass G(torch.nn.Module):\n    pass\nclass D(torch.nn.Module):\n    pass\ng = G().cuda()\nd = D().cuda()\nog = torch.optim.Adam(g.parameters())\nod = torch.optim.Adam(d.parameters())\n";
+    let text = patch(source, &by_hand(source, &[checkpoint("D.net.0")]).diff);
+    assert!(text.contains("d.get_submodule(name)"), "{text}");
+    // A plan for both has no one place.
+    let both = [checkpoint("D.net.0"), checkpoint("G.net.0")];
+    assert_eq!(by_hand(source, &both).changed, 0);
+}
+
+#[test]
+fn a_teacher_is_no_part_of_the_student() {
+    let source = "import torch
+from torchvision.models import resnet50
+class Teacher(torch.nn.Module):
+    pass
+class Student(torch.nn.Module):
+    pass
+def main():
+    teacher = Teacher().cuda().eval()
+    student = Student().cuda()
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-4)
+    for images, labels in loader:
+        target = teacher(images)
+        loss = f(student(images), labels, target)
+        loss.backward()
+        optimizer.step()
+";
+    assert!(by_hand(source, &[checkpoint("Student.net.0")]).changed > 0);
+    assert_eq!(by_hand(source, &[checkpoint("Teacher.net.0")]).changed, 0);
+    // Of what a function makes no class is told: with two such models it may be either.
+    let made = source
+        .replace("Teacher().", "resnet50().")
+        .replace("Student().", "resnet50().");
+    assert_eq!(by_hand(&made, &[checkpoint("ResNet.layer1.0")]).changed, 0);
+    // The line of the words is the one that evaluates.
+    let hand = by_hand(source, &[Lever::from(NoGradEval {})]);
+    assert!(
+        hand.snippets[0].starts_with("train.py:12: "),
+        "{}",
+        hand.text()
+    );
+}
+
+const SEVERAL: &str = "import torch
+class A(torch.nn.Module):
+    pass
+class B(torch.nn.Module):
+    pass
+def pretrain(data):
+    model = A().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x, y in data:
+        optimizer.zero_grad()  # first
+        loss = f(model(x), y)
+        loss.backward()
+        optimizer.step()
+def finetune(data):
+    model = B().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x, y in data:
+        optimizer.zero_grad()  # second
+        loss = g(model(x), y)
+        loss.backward()
+        optimizer.step()
+";
+
+#[test]
+fn of_several_functions_the_one_that_ran_is_changed() {
+    let levers = [
+        Lever::from(MicroBatch { parts: 2 }),
+        Lever::from(OptimizerStep { kind: Step::Fused }),
+    ];
+    let hand = by_hand(SEVERAL, &levers);
+    assert_eq!(
+        (hand.changed, hand.snippets.len()),
+        (0, 2),
+        "it is not told which"
+    );
+    for (ran, other, begin) in [
+        ("g(model", "f(model", "def finetune"),
+        ("f(model", "g(model", "def pretrain"),
+    ] {
+        let lines = lines_with(SEVERAL, &[ran]);
+        let hand = super::by_hand("train.py", SEVERAL, &levers, &lines);
+        let text = patch(SEVERAL, &hand.diff);
+        assert!(
+            hand.snippets.is_empty() && text.contains(&format!("        loss = {other}")),
+            "{text}"
+        );
+        let function = text.split(begin).nth(1).unwrap();
+        for change in ["fused=True", "for x, y in zip(", "# for a loss"] {
+            assert!(
+                function.contains(change) && text.matches(change).count() == 1,
+                "{text}"
+            );
+        }
+        assert!(
+            text.contains(&format!("            loss = {ran}")),
+            "{text}"
+        );
+    }
+    // Without a run it is the function whose model the plan is about.
+    let mut levers = levers.to_vec();
+    levers.insert(0, checkpoint("B.net.0"));
+    let text = patch(SEVERAL, &by_hand(SEVERAL, &levers).diff);
+    let (first, second) = text.split_once("def finetune").unwrap();
+    assert!(
+        SEVERAL.contains(first.split_once("class A").unwrap().1),
+        "{text}"
+    );
+    assert!(
+        second.contains("get_submodule(name)") && second.contains("fused=True"),
+        "{text}"
+    );
+    assert!(second.contains("for x, y in zip("), "{text}");
+}
+
+#[test]
+fn the_head_says_what_is_in_the_diff() {
+    // A batch that goes back under a condition is not split.
+    let source = "import torch\nmodel = resnet50()\nopt = torch.optim.SGD(model.parameters(), 0.1)\nfor i, (x, y) in enumerate(data):\n    if i:\n        loss = f(model(x), y)\n        loss.backward()\n        opt.step()\n";
+    let levers = [
+        Lever::from(CudnnBenchmark { enabled: false }),
+        Lever::from(MicroBatch { parts: 2 }),
+    ];
+    let hand = by_hand(source, &levers);
+    assert!(hand.changed > 0);
+    let text = hand.text();
+    for line in [
+        "# The plan for train.py, as a diff: git apply FILE, or patch -p1 < FILE.\n",
+        "#   in the diff: cudnn_benchmark (",
+        "#   in words only: micro_batch (micro-batches: 2 a batch)\n",
+        "# by hand: train.py:7: ",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert!(
+        by_hand(source, &[])
+            .text()
+            .contains("Nothing of it is in a diff")
+    );
+}
+
+#[test]
+fn a_statement_between_the_call_and_the_loss_stays_in_the_block() {
+    let source = "import torch\nopt = torch.optim.SGD(net.parameters(), 0.1)\nfor x, y in data:\n    out = net(x)\n    opt.zero_grad()  # gone\n    loss = f(out, y)\n    loss.backward()\n    opt.step()\n";
+    let precision = Lever::from(MixedPrecision { dtype: Dtype::Bf16 });
+    let text = patch(
+        source,
+        &by_hand(source, std::slice::from_ref(&precision)).diff,
+    );
+    let expected = "):\n        out = net(x)\n        opt.zero_grad()  # gone\n        loss = f(out, y)\n    loss.backward()";
+    assert!(text.contains(expected), "{text}");
+    let both = [precision, Lever::from(MicroBatch { parts: 2 })];
+    let text = patch(source, &by_hand(source, &both).diff);
+    let expected =
+        "):\n            out = net(x)\n            loss = f(out, y)\n        # for a loss";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(
+        text.matches("opt.zero_grad()  # gone\n    for x, y in")
+            .count(),
+        1,
+        "{text}"
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_described() {
+    let deep = format!(
+        "import torch\nx = {}1{}\n",
+        "(".repeat(150),
+        ")".repeat(150)
+    );
+    for source in ["print 'Python 2'\n", deep.as_str(), ""] {
+        let hand = by_hand(source, &[Lever::from(CudnnBenchmark { enabled: false })]);
+        assert_eq!((hand.changed, hand.snippets.len()), (0, 1));
+    }
+}
+
+#[test]
+fn two_backward_passes_in_a_loop_are_left_alone() {
+    let source = "import torch\nopt = torch.optim.SGD(net.parameters(), 0.1)\nfor x, y in data:\n    loss = f(net(x), y)\n    loss.backward()\n    more = g(net(x))\n    more.backward()\n    opt.step()\n";
+    assert_eq!(
+        by_hand(source, &[Lever::from(MicroBatch { parts: 2 })]).changed,
+        0
+    );
 }

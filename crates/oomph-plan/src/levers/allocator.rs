@@ -6,8 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use oomph_allocator::Config;
+use oomph_python_source::{Ranged, imports_of};
 
-use crate::by_hand::{Edit, Places, Script, Work};
+use crate::by_hand::{Script, Work};
 use crate::lever::{Facets, Group, Results, Stage};
 use crate::levers::Lever;
 use crate::model::Model;
@@ -73,26 +74,28 @@ impl Facets for Allocator {
     }
 
     fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {
-        let at = work.places().torch?;
-        let early = work
-            .script()
-            .lines
-            .iter()
-            .take(at)
-            .any(|line| *line == "import os");
-        let mut lines = vec![format!(
+        let sets = format!(
             "os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"{}\"",
             self.conf
-        )];
-        if !early {
-            lines.insert(0, "import os".to_owned());
-        }
-        work.apply(vec![Edit::insert(at, lines)]);
-        Some(())
+        );
+        work.edit(|script| {
+            let (module, torch) = (script.module, script.torch?);
+            let before = module
+                .body()
+                .iter()
+                .take_while(|stmt| stmt.start() < torch.start());
+            let mut names = before.flat_map(imports_of);
+            let lines = if names.any(|import| import.bound == "os" && import.full == "os") {
+                vec![sets]
+            } else {
+                vec!["import os".to_owned(), sets]
+            };
+            Some(vec![module.insert_before(torch, &lines)?])
+        })
     }
 
-    fn line(&self, _script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.torch
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.torch.map(|stmt| script.line(stmt))
     }
 }
 

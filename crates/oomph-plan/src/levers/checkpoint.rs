@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, Block, Edits, Positions, Uses};
-use crate::by_hand::{Places, Script, Work, modules};
+use crate::by_hand::{Script, Work, modules};
 use crate::draft::{Draft, Load};
 use crate::lever::{Facets, Results, Stage, places};
 use crate::levers::Lever;
@@ -145,8 +145,8 @@ impl Facets for Checkpoint {
         })
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.model_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.model_line()
     }
 
     fn trainer_argument(&self) -> Option<String> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use oomph_trace::Phase;
 
-use crate::by_hand::{Places, Script};
+use crate::by_hand::Script;
 use crate::draft::{Draft, Load};
 use crate::lever::{Facets, Group, Results, Stage};
 use crate::model::Model;
@@ -119,7 +119,7 @@ impl Facets for ChunkedCrossEntropy {
         )
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
         let known = [
             "cross_entropy(",
             "criterion(",
@@ -128,7 +128,7 @@ impl Facets for ChunkedCrossEntropy {
         ];
         script
             .call(&known)
-            .or_else(|| places.forward_line(script))
-            .or_else(|| script.call(&["Trainer("]))
+            .or_else(|| script.forward_line())
+            .or_else(|| script.call(&["Trainer"]))
     }
 }

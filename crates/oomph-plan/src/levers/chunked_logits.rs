@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script};
+use crate::by_hand::Script;
 use crate::lever::{Facets, Results, Stage};
 use crate::model::Model;
 use crate::search::Options;
@@ -50,8 +50,8 @@ impl Facets for ChunkedLogits {
         "where logits are used, the head on the positions that are needed, or on a part of the rows at a time:\nhidden = model.model(input_ids).last_hidden_state  # without the head\nlogits = model.lm_head(hidden[:, -1])\nchoices = torch.cat([model.lm_head(h).argmax(-1) for h in hidden.flatten(0, 1).split(256)])".to_owned()
     }
 
-    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
-        script.call(&["no_grad()", "model("])
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.call(&["no_grad", "model"])
     }
 }
 

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script};
+use crate::by_hand::Script;
 use crate::lever::{Facets, Results, Stage};
 use crate::sharding::Sharing;
 
@@ -40,7 +40,7 @@ impl Facets for Compile {
         "once the model is on the GPU:\nmodel.compile()".to_owned()
     }
 
-    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
-        script.call(&[".cuda()", ".to("])
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.call(&["cuda", "to"])
     }
 }

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script, Work, settings};
+use crate::by_hand::{Script, Work, settings};
 use crate::lever::{Facets, Results, Stage, on, python};
 use crate::levers::Lever;
 use crate::model::Model;
@@ -58,8 +58,8 @@ impl Facets for CudnnBenchmark {
         settings::flag(work, "torch.backends.cudnn.benchmark", self.enabled)
     }
 
-    fn line(&self, _script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.after_imports
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.last_import.map(|stmt| script.line(stmt))
     }
 
     fn lightning_argument(&self) -> Option<String> {

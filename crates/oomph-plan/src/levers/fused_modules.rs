@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script};
+use crate::by_hand::Script;
 use crate::lever::{Facets, Results, Stage, places};
 use crate::model::Model;
 use crate::search::Options;
@@ -69,8 +69,8 @@ impl Facets for FusedModules {
         )
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.model_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.model_line()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script};
+use crate::by_hand::Script;
 use crate::lever::{Dtype, Facets, Results, Stage};
 use crate::model::Model;
 use crate::search::Options;
@@ -49,7 +49,7 @@ impl Facets for HalfWeights {
         )
     }
 
-    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
-        script.call(&[".cuda()", ".to("])
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.call(&["cuda", "to"])
     }
 }

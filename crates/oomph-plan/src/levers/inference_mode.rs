@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Edit, Places, Script, Work};
+use crate::by_hand::{Script, Work, settings};
 use crate::lever::{Facets, Results, Stage};
 use crate::levers::Lever;
 use crate::model::Model;
@@ -45,13 +45,10 @@ impl Facets for InferenceMode {
 
     fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {
         // From here on; a context around the loop would need its lines to move.
-        let at = work.places().after_imports.filter(|_| work.has_torch())?;
-        let line = "torch.set_grad_enabled(False)".to_owned();
-        work.apply(vec![Edit::insert(at, vec![line])]);
-        Some(())
+        work.edit(|script| settings::after_imports(script, &["torch.set_grad_enabled(False)"]))
     }
 
-    fn line(&self, _script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.after_imports
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.last_import.map(|stmt| script.line(stmt))
     }
 }

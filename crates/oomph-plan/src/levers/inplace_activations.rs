@@ -6,7 +6,7 @@
 use rustc_hash::FxHashMap as HashMap;
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script, Work, modules};
+use crate::by_hand::{Script, Work, modules};
 use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage, places};
 use crate::levers::Lever;
@@ -119,7 +119,7 @@ impl Facets for InplaceActivations {
         })
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.model_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.model_line()
     }
 }

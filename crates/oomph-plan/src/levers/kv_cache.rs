@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script};
+use crate::by_hand::Script;
 use crate::lever::{Facets, Results, Stage};
 use crate::model::Model;
 use crate::search::Options;
@@ -52,7 +52,7 @@ impl Facets for KvCache {
         )
     }
 
-    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
-        script.call(&[".generate("])
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.call(&["generate"])
     }
 }

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script, Work, settings};
+use crate::by_hand::{Script, Work, settings};
 use crate::lever::{Dtype, Facets, Results, Stage};
 use crate::levers::Lever;
 use crate::model::Model;
@@ -71,8 +71,8 @@ impl Facets for LoadOnCpu {
         settings::read_to_cpu(work)
     }
 
-    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
-        script.call(&["torch.load(", "load_file(", "from_pretrained("])
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.call(&["torch.load", "load_file", "from_pretrained"])
     }
 }
 

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script, Work, loops};
+use crate::by_hand::{Script, Work, loops};
 use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage};
 use crate::levers::Lever;
@@ -110,8 +110,8 @@ impl Facets for MicroBatch {
         loops::place(work, &self.clone().into(), levers)
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.training_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.training_line()
     }
 
     fn trainer_argument(&self) -> Option<String> {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
 
-use crate::by_hand::{Context, Places, Script, Work, loops};
+use crate::by_hand::{Context, Script, Work, loops};
 use crate::draft::{Draft, Load, Precision};
 use crate::lever::{Dtype, Facets, Group, Results, Stage};
 use crate::levers::Lever;
@@ -132,8 +132,8 @@ impl Facets for MixedPrecision {
         loops::place(work, &self.clone().into(), levers)
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.training_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.training_line()
     }
 
     fn context(&self) -> Option<Context> {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script, Work, settings};
+use crate::by_hand::{Script, Work, settings};
 use crate::lever::{Facets, Results, Stage};
 use crate::levers::Lever;
 use crate::model::Model;
@@ -43,7 +43,7 @@ impl Facets for NoGradEval {
         settings::evaluation_without_graph(work)
     }
 
-    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
-        script.call(&[".eval()"])
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.evaluation_line()
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use oomph_trace::Phase;
 
 use crate::blocks::{self, Block, Edits};
-use crate::by_hand::{Places, Script, Work, modules};
+use crate::by_hand::{Script, Work, modules};
 use crate::draft::Draft;
 use crate::lever::{Facets, Results, Stage, places};
 use crate::levers::Lever;
@@ -206,8 +206,8 @@ impl Facets for OffloadActivations {
         })
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.model_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.model_line()
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use oomph_trace::Category;
 
-use crate::by_hand::{Places, Script, Work, optimizer};
+use crate::by_hand::{Script, Work, optimizer};
 use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage, StepChange};
 use crate::levers::Lever;
@@ -77,8 +77,8 @@ impl Facets for Optimizer8bit {
         optimizer::eight_bits(work)
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.optimizer_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.optimizer_line()
     }
 
     fn trainer_argument(&self) -> Option<String> {

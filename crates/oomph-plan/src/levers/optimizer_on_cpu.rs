@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
 
-use crate::by_hand::{Places, Script, Work, is_accumulated, optimizer};
+use crate::by_hand::{Script, Work, is_accumulated, optimizer};
 use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage, StepChange};
 use crate::levers::Lever;
@@ -122,13 +122,14 @@ impl Facets for OptimizerOnCpu {
             .iter()
             .any(|lever| lever.facets().step() == Some(StepChange::InBackward));
         if in_backward && !is_accumulated(levers) {
-            return Some(()); // the state moves in that lever's step
+            // The state moves in that lever's step, if that can be placed.
+            return optimizer::by_parameter(&mut work.clone(), true, true);
         }
         optimizer::by_parameter(work, false, true)
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.optimizer_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.optimizer_line()
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
 
-use crate::by_hand::{Places, Script, Work, optimizer};
+use crate::by_hand::{Script, Work, optimizer};
 use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage, StepChange};
 use crate::levers::Lever;
@@ -129,8 +129,8 @@ impl Facets for OptimizerStep {
         optimizer::step(work, (!replaced).then(|| self.argument()))
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.optimizer_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.optimizer_line()
     }
 
     fn trainer_argument(&self) -> Option<String> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use oomph_trace::{Category, Phase};
 
 use crate::blocks::{self, Edits};
-use crate::by_hand::{Places, Script, Work, modules};
+use crate::by_hand::{Script, Work, modules};
 use crate::draft::{Draft, Load, Pace};
 use crate::lever::{Facets, Group, Results, Stage, places};
 use crate::levers::Lever;
@@ -275,8 +275,8 @@ impl Facets for Recompute {
         })
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.model_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.model_line()
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
 
-use crate::by_hand::{Places, Script, Work};
+use crate::by_hand::{Script, Work, settings};
 use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage};
 use crate::levers::Lever;
@@ -90,17 +90,10 @@ impl Facets for SetToNone {
     }
 
     fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {
-        let script = work.script();
-        let mut edits = script.replace_all("set_to_none=False", "set_to_none=True");
-        edits.extend(script.replace_all("zero_grad(False)", "zero_grad()"));
-        if edits.is_empty() {
-            return None;
-        }
-        work.apply(edits);
-        Some(())
+        settings::cleared_to_none(work)
     }
 
-    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
-        script.call(&["zero_grad("])
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.call(&["zero_grad"])
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Edit, Places, Script, Work};
+use crate::by_hand::{Script, Work, settings};
 use crate::lever::{Dtype, Facets, Results, Stage};
 use crate::levers::Lever;
 use crate::model::Model;
@@ -214,28 +214,18 @@ impl Facets for Shard {
 
     /// A process group after the imports, the wrapping before the optimizer.
     fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {
-        let places = work.places();
-        let (at, indent) = places.after_model?;
-        let model = places.model?;
-        let after_imports = places.after_imports?;
-        if !work.script().lines.contains(&"import torch") {
-            return None;
-        }
-        let wrapped = self
-            .wrapping(&model)
-            .into_iter()
-            .map(|line| format!("{indent}{line}"))
-            .collect();
+        work.edit(|script| {
+            let (model, optimizer) = script.model()?;
+            let mut edits = settings::after_imports(script, &GROUP)?;
+            edits.push((script.module).insert_before(optimizer, &self.wrapping(model))?);
+            Some(edits)
+        })?;
         work.import("import os");
-        work.apply(vec![
-            Edit::insert(after_imports, GROUP.map(str::to_owned).to_vec()),
-            Edit::insert(at, wrapped),
-        ]);
         Some(())
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.model_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.model_line()
     }
 
     /// What has no one place: the data, what is printed and saved, how it is started.

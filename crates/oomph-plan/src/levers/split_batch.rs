@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use oomph_trace::Category;
 
-use crate::by_hand::{Places, Script};
+use crate::by_hand::Script;
 use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage};
 use crate::model::Model;
@@ -90,7 +90,7 @@ impl Facets for SplitBatch {
         )
     }
 
-    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
-        script.call(&["no_grad()", "model("])
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.call(&["no_grad", "model"])
     }
 }

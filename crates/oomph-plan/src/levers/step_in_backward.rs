@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
 
-use crate::by_hand::{Places, Script, Work, is_accumulated, optimizer};
+use crate::by_hand::{Script, Work, is_accumulated, optimizer};
 use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage, StepChange};
 use crate::levers::Lever;
@@ -170,8 +170,8 @@ impl Facets for StepInBackward {
         optimizer::by_parameter(work, true, on_host)
     }
 
-    fn line(&self, script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.optimizer_line(script)
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.optimizer_line()
     }
 
     fn trainer_argument(&self) -> Option<String> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
 
-use crate::by_hand::{Places, Script};
+use crate::by_hand::Script;
 use crate::draft::Draft;
 use crate::lever::{Facets, Results, Stage, places};
 use crate::model::{Event, Model, Tensor};
@@ -133,7 +133,7 @@ impl Facets for StreamWeights {
         )
     }
 
-    fn line(&self, script: &Script<'_>, _places: &Places) -> Option<usize> {
-        script.call(&[".cuda()", ".to("])
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.call(&["cuda", "to"])
     }
 }

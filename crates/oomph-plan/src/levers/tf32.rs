@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::by_hand::{Places, Script, Work, settings};
+use crate::by_hand::{Script, Work, settings};
 use crate::draft::{Draft, Precision};
 use crate::lever::{Facets, Group, Results, Stage, on, python};
 use crate::levers::Lever;
@@ -76,8 +76,8 @@ impl Facets for Tf32 {
         settings::tf32(work, self.enabled)
     }
 
-    fn line(&self, _script: &Script<'_>, places: &Places) -> Option<usize> {
-        places.after_imports
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.last_import.map(|stmt| script.line(stmt))
     }
 
     fn trainer_argument(&self) -> Option<String> {
