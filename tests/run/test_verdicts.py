@@ -180,3 +180,13 @@ def test_a_python_without_torch_is_refused(tmp_path):
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=60,
     )  # fmt: skip
     assert found.returncode == 2 and "torch" in found.stderr and "ran" not in found.stdout
+
+
+def test_the_record_is_written_without_importing_the_compiler(oomph):
+    """It takes a second, which every run would take."""
+    run = oomph("""
+        import atexit, sys, torch
+        torch.zeros(8, device="cuda")
+        atexit.register(lambda: print("compiler:", "torch._inductor" in sys.modules))
+    """)
+    assert run.status == 0 and "compiler: False" in run.out, run.out + run.err

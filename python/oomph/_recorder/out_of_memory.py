@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from oomph._protocol import File, RunDirectory
+from oomph._recorder import history
 from oomph._recorder.marks import Marks
 from oomph._recorder.progress import INFERENCE, Progress, now
 from oomph._recorder.scopes import Scopes
@@ -108,7 +109,7 @@ class OutOfMemory:
         if began < self._next_capture:
             return
         with self._directory.writing(File.FAILURE_SNAPSHOT) as file:
-            pickle.dump(torch.cuda.memory._snapshot(), file, protocol=4)
+            pickle.dump(history.snapshot(), file, protocol=4)
         ended = time.monotonic()
         self._next_capture = ended + 9 * (ended - began)
 

@@ -19,7 +19,7 @@ import torch
 
 from oomph._import_hooks import on_import
 from oomph._protocol import File, RunDirectory, Settings
-from oomph._recorder import devices, onnx_sessions
+from oomph._recorder import devices, history, onnx_sessions
 from oomph._recorder.facts import Facts
 from oomph._recorder.loading import Loading
 from oomph._recorder.marks import Marks
@@ -170,7 +170,7 @@ class Recorder:
 
     def _write_history(self) -> None:
         # The snapshot's own work must not be recorded as the job's.
-        snapshot = torch.cuda.memory._snapshot()
+        snapshot = history.snapshot()
         with self.directory.writing(File.SNAPSHOT) as file:
             pickle.dump(snapshot, file, protocol=4)
         # The whole history holds the moment of failure, too.
