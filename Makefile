@@ -32,13 +32,14 @@ $(VENV)/.release: WHEELS := dist
 $(VENV)/.dev: WHEELS := target/wheels
 $(VENV)/.release: FOLDER := release
 $(VENV)/.dev: FOLDER := debug
+$(VENV)/.dev: FEATURES := --features extension-module,as-tested
 $(VENV)/.release $(VENV)/.dev: $(VENV)/.%: $(VENV)/.packages $(RUST) $(PACKAGE)
 	$(CARGO) build --profile $* -q -p oomph-vgpu
 	mkdir -p python/oomph/_vgpu
 	cp target/$(FOLDER)/liboomph_vgpu.so python/oomph/_vgpu/libcuda.so.1
 	echo 'INPUT(libcuda.so.1)' > python/oomph/_vgpu/libcuda.so  # Triton before 3.5 links -lcuda
 	rm -rf $(WHEELS)
-	$(BIN)/maturin build --profile $* -q --out $(WHEELS) --interpreter $(BIN)/python
+	$(BIN)/maturin build --profile $* $(FEATURES) -q --out $(WHEELS) --interpreter $(BIN)/python
 	$(BIN)/pip install -q --disable-pip-version-check --force-reinstall --no-deps $(WHEELS)/*.whl
 	rm -f $(VENV)/.release $(VENV)/.dev
 	touch $@
@@ -63,8 +64,9 @@ check-python: $(VENV)/.packages
 
 test: check test-rust test-python
 
+# The extension has no tests of its own; it is compiled for the wheel.
 test-rust:
-	$(CARGO) test -q --workspace
+	$(CARGO) test -q --workspace --exclude oomph-py
 
 # After all the rest, which takes the cores that these tests want.
 WORKERS ?= $(shell nproc)
