@@ -278,8 +278,10 @@ def test_of_several_functions_the_one_that_ran_is_changed(tmp_path):
 def test_fit_changes_the_function_that_it_saw(tmp_path):
     """The lines come from the run itself."""
     code = SEVERAL.replace("torch.nn.Linear(4, 1)", "torch.nn.Linear(4, 4096).cuda()")
-    tensors = "torch.randn(16384, 4).cuda(), torch.randn(16384, 1).cuda()"
-    code = code.replace("torch.randn(8, 4), torch.randn(8, 1)", tensors)
+    tensors = "torch.utils.data.TensorDataset(torch.randn(49152, 4), torch.randn(49152, 1))"
+    loader = f"torch.utils.data.DataLoader({tensors}, batch_size=16384)"
+    code = code.replace("[(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(3)]", loader)
+    code = code.replace("model(x) - y", "model(x.cuda()) - y.cuda()")
     found = fit(tmp_path, code + "main()\n", "--memory", "900MiB", "--allow", "micro_batch")
     assert found.status == 0, found.err + found.out
     patch = (tmp_path / "oomph-plan.patch").read_text()

@@ -115,7 +115,7 @@ def test_another_forward_is_an_error(change):
     y = again(forward, torch.randn(3, requires_grad=True)).sum()
     with pytest.raises(
         RuntimeError,
-        match=r"Net\.block behaved differently when it was recomputed .*oomph checkpoint",
+        match=r"Net\.block behaved differently when it was recomputed: .*oomph checkpoint",
     ):
         y.backward()
 

@@ -223,7 +223,7 @@ def test_inert_without_gradients_and_where_nobody_saves_the_result(tmp_path):
     modules = ["Sequential.1", "Sequential.2", "Sequential.7"]
     idle = run(tmp_path, code, ("recompute", {"modules": modules})).levers["recompute"]
     assert idle["applied"] == 0
-    for words in ("nobody saves", "random numbers", "not in this script"):
+    for words in ("results are not saved", "random numbers", "not in this script"):
         assert words in idle["note"], idle
 
 

@@ -210,7 +210,7 @@ REFUSALS = {
     "is already distributed": """
         torch.distributed.init_process_group("gloo")
     """,
-    "no DataLoader": """
+    "do not come from its own DataLoader": """
         model = nn.Linear(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model(torch.randn(4, 4)).sum().backward()
@@ -268,7 +268,7 @@ def test_what_cannot_be_shared_out_is_refused_by_name(tmp_path, why):
 def test_one_process_is_told_how_to_start(tmp_path):
     """A plan for two GPUs in a process that no launcher started."""
     refusal = run(tmp_path, "out = 1", ("shard", dict(gpus=2))).refusal
-    assert "2 ranks" in refusal and "torchrun --nproc-per-node 2" in refusal
+    assert "2 ranks" in refusal and "there is 1" in refusal
 
 
 def test_parameters_without_gradients(tmp_path):

@@ -69,7 +69,7 @@ with oomph.watch(model, optimizer, every=5, jsonl="memory.jsonl") as memory:
     for _ in range(20):
         step(make(64))
         kept.append(torch.empty(1 << 20, device="cuda"))
-assert "4.0 MiB a step" in memory.growing and "script.py" in memory.growing, memory.growing
+assert "4.0 MiB per step" in memory.growing and "script.py" in memory.growing, memory.growing
 assert set(memory.phases) == {"forward", "backward", "optimizer"}
 import json
 lines = [json.loads(l) for l in open("memory.jsonl")]

@@ -521,7 +521,7 @@ class ValueLayer:
         values, mask = args[:2]
         if not (values.is_cuda and mask.is_cuda) or func is not _aten.masked_select.default:
             return self._run(func, op, args, kwargs)
-        values, mask = torch.broadcasttensors(values, mask)
+        values, mask = torch.broadcast_tensors(values, mask)
         if mask.dim() == 0:
             values, mask = values[None], mask[None]
         return self._part(_aten.index.Tensor, values, [mask])

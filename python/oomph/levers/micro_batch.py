@@ -27,7 +27,7 @@ from oomph.levers._shared.loss_terms import (
 from oomph.levers._shared.splitting import CannotSplit, SampleLayout, sample_layout
 
 BATCH_NORMS = (torch.nn.modules.batchnorm._BatchNorm,)
-HERE = os.path.dirname(__file__)
+HERE = os.path.dirname(__file__) + os.sep
 CLOSE = 1e-9
 """Relative difference of two counts below which they are the same."""
 
@@ -103,7 +103,7 @@ class MicroBatch(Lever):
         if self.framework or isinstance(iterator, Parts):
             return iterator
         caller: Any = sys._getframe()
-        while caller is not None and os.path.dirname(caller.f_code.co_filename) == HERE:
+        while caller is not None and caller.f_code.co_filename.startswith(HERE):
             caller = caller.f_back
         if caller is not None and "enumerate" in caller.f_code.co_names:
             self.counted = True

@@ -1,5 +1,6 @@
 //! `oomph fit`: the cheapest change that makes a script fit, verified on the virtual GPU.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -273,12 +274,13 @@ impl Args {
         let path = absolute.strip_prefix(&here).unwrap_or(&absolute);
         let path = path.to_string_lossy();
         let levers = found.by_hand_levers();
-        let ran = found
-            .plain
-            .trace
-            .as_ref()
-            .map(|trace| by_hand::lines_that_ran(trace, &absolute))
-            .unwrap_or_default();
+        // Stacks name the script as it was given.
+        let ran: BTreeSet<usize> = [absolute.as_path(), Path::new(script)]
+            .into_iter()
+            .zip(std::iter::repeat(found.plain.trace.as_ref()))
+            .filter_map(|(path, trace)| Some(by_hand::lines_that_ran(trace?, path)))
+            .flatten()
+            .collect();
         let hand = by_hand::by_hand(path.trim_start_matches('/'), &text, &levers, &ran);
         fs::write(&self.patch, hand.text())
             .with_context(|| format!("cannot write {}", self.patch.display()))?;

@@ -120,12 +120,7 @@ impl Facets for ChunkedCrossEntropy {
     }
 
     fn line(&self, script: &Script<'_>) -> Option<usize> {
-        let known = [
-            "cross_entropy(",
-            "criterion(",
-            "loss_fn(",
-            "CrossEntropyLoss(",
-        ];
+        let known = ["cross_entropy", "criterion", "loss_fn", "CrossEntropyLoss"];
         script
             .call(&known)
             .or_else(|| script.forward_line())

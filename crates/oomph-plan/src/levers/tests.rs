@@ -129,8 +129,14 @@ fn has_name(text: &str, name: &str, class: &str) -> bool {
         "Shard",
         "Tf32",
     ];
-    /// Names of other things, too: operators, a cause, a hook of Lightning, a type.
-    const NAMES: [&str; 4] = ["attention", "kv_cache", "optimizer_step", "tf32"];
+    /// Names of other things, too: operators, a cause, a hook of Lightning, a keyword, a type.
+    const NAMES: [&str; 5] = [
+        "attention",
+        "kv_cache",
+        "optimizer_step",
+        "set_to_none",
+        "tf32",
+    ];
     let inside = |character: char| character.is_alphanumeric() || character == '_';
     let typed = text.match_indices(class).any(|(at, _)| {
         let (before, after) = (&text[..at], &text[at + class.len()..]);
