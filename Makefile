@@ -8,7 +8,7 @@ PACKAGE := $(shell find python/oomph -name "*.py") pyproject.toml
 
 UV := uv==0.13.9
 
-.PHONY: build demo test test-rust test-python check check-rust check-python \
+.PHONY: build demo test test-rust test-python check check-rust check-python check-docs \
 	bench-accuracy bench-speed bench-report test-matrix test-web clean
 
 # The release build, in dist/ and installed in .venv.
@@ -49,20 +49,23 @@ demo: build
 	-$(BIN)/oomph run --gpu rtx-3060 --steps 3 examples/train_gpt.py
 	$(BIN)/oomph run --gpu rtx-3060 --steps 3 examples/train_resnet.py
 
-check: check-rust check-python
+check: check-rust check-python check-docs
 
 check-rust:
 	$(CARGO) fmt --check
 	$(PYTHON) web/build.py --check
 	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
-	$(CARGO) test -q -p oomph-plan --lib levers::tests  # what documents say of levers, and where those stand
+
+# What documents say of levers, and where those stand. `make test` runs it with all the rest.
+check-docs:
+	$(CARGO) test -q -p oomph-plan --lib levers::tests
 
 check-python: $(VENV)/.packages
 	$(BIN)/ruff check bench examples fixtures python tests web
 	$(BIN)/ruff format --check bench python tests web
 	$(BIN)/mypy
 
-test: check test-rust test-python
+test: check-rust check-python test-rust test-python
 
 # The extension has no tests of its own; it is compiled for the wheel.
 test-rust:
@@ -70,7 +73,7 @@ test-rust:
 
 # After all the rest, which takes the cores that these tests want.
 WORKERS ?= $(shell nproc)
-test-python: $(VENV)/.dev | check test-rust
+test-python: $(VENV)/.dev | check-rust check-python test-rust
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 # The report in a browser: needs Node 20, npm and Chromium, which nothing else here does.
