@@ -425,6 +425,8 @@ fn collect_own(directory: &Path, own: &mut Vec<(PathBuf, bool)>) -> anyhow::Resu
                     "holds the directory {name}, which oomph did not make"
                 ));
             }
+        } else if kind.is_file() && name == RunFile::Cell.name() {
+            // A notebook writes it before the run, which is to run it.
         } else if kind.is_file() && is_own_file(&name) {
             own.push((path, false));
         } else {
