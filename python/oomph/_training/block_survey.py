@@ -11,8 +11,8 @@ from torch import nn
 from oomph._training.memory_model import GpuMemory
 from oomph.levers._shared.forward import ForwardHandle, around_forward
 
-ORDER = 40
-"""Outside the levers that offload and checkpoint: what they keep off the GPU does not count."""
+ORDER = -1
+"""Outside every lever, whose places begin at 0: what they keep off the GPU does not count."""
 
 
 _Saved = tuple[torch.Tensor, int]
