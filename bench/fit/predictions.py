@@ -45,7 +45,7 @@ def variants(job):
     found.append([dict(name="allocator", conf="expandable_segments:True")])
     again = [f"{block}.{part}" for block in blocks for part in PARTS[job]]
     found.append([dict(name="recompute", modules=again)])
-    if job != "resnet50":  # its batch normalisations see a batch
+    if job != "resnet50":  # its batch normalizations see a batch
         found.append([parts])
     for count in (len(blocks) // 3, len(blocks)):
         for name in ("checkpoint", "offload_activations"):

@@ -82,7 +82,7 @@ def test_by_hand_needs_what_was_planned(tmp_path, plain, lever):
 def test_a_job_that_fits_is_left_alone(tmp_path):
     found = fit(tmp_path, TRAIN)
     assert found.status == 0 and found.json["outcome"] == "already_fits"
-    assert not (tmp_path / "oomph-plan.toml").exists() and "fits unchanged" in found.out
+    assert not (tmp_path / "oomph-plan.toml").exists() and "fits as it is" in found.out
 
 
 def test_nothing_fits_says_what_would(tmp_path, plain):
@@ -319,10 +319,10 @@ def test_the_scripts_own_failure_is_status_1(tmp_path):
         (["script.py"], "name the GPU"),
         (["--gpu", "t4"], "no script was given"),
         (["--gpu", "t4", "missing.py"], "no such file"),
-        (["--gpu", "t4", "torchrun", "x.py"], "starts its own processes"),
+        (["--gpu", "t4", "torchrun", "x.py"], "starts processes of its own"),
         (["--gpu", "t4", "--forbid", "magic", "script.py"], "there is no lever magic"),
         (["--gpu", "t4", "--margin", "120%", "script.py"], "--margin 120%"),
-        (["--gpu", "t4", "--margin", "99GiB", "script.py"], "leaves no GPU memory"),
+        (["--gpu", "t4", "--margin", "99GiB", "script.py"], "leaves nothing of the GPU's memory"),
     ],
 )
 def test_wrong_usage_is_status_2(tmp_path, words, expected):

@@ -44,10 +44,10 @@ def test_the_cheapest_way_is_chosen_and_does_what_was_planned(tmp_path):
     patch = (tmp_path / "oomph-plan.patch").read_text()
     assert "torchrun --nproc-per-node 2" in patch and "DistributedSampler" in patch
     assert '+torch.distributed.init_process_group("' in patch
-    # Applied as the report says, it starts the ranks itself.
+    # Applied as the report says, it starts the ranks itself. DDP arranges its buckets anew in step 2.
     done = command(
         tmp_path, "run", "--gpu", "rtx-3060:2", "--memory", "4.3GiB", "--plan", "oomph-plan.toml",
-        "--steps", "3", "-q", "--json", "run.json", "script.py",
+        "--steps", "4", "-q", "--json", "run.json", "script.py",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     ranks = json.loads((tmp_path / "run.json").read_text())["ranks"]
@@ -81,7 +81,7 @@ def test_groups_of_a_larger_job_are_rehearsed(tmp_path):
     assert abs(held - state / 8) < 0.05 * state / 8
 
 
-def test_batch_normalisation_and_data_parallel_are_replaced(tmp_path):
+def test_batch_normalization_and_data_parallel_are_replaced(tmp_path):
     """SyncBatchNorm in the ranks' place of DataParallel's threads; batches of 10 among 2 and unequal ones."""
     code = """
         import torch

@@ -175,6 +175,7 @@ def test_which_modules_a_plan_names():
 
 def test_int8_weights_are_their_reference(tmp_path):
     from oomph.levers import int8_linear
+    from oomph.levers._shared import quantized_linear
 
     torch.manual_seed(0)
     linear = nn.Linear(512, 384)
@@ -186,9 +187,9 @@ def test_int8_weights_are_their_reference(tmp_path):
     assert torch.equal(layer(x), nn.functional.linear(x, reference, linear.bias))
     assert layer.q.nbytes + layer.scale.nbytes <= 0.51 * 2 * linear.weight.numel()
     # In parts as at once.
-    before, int8_linear.AT_ONCE = int8_linear.AT_ONCE, 100 * 512 * 4
+    before, quantized_linear.AT_ONCE = quantized_linear.AT_ONCE, 100 * 512 * 4
     assert distance(layer(x), nn.functional.linear(x, reference, linear.bias)) < 1e-6
-    int8_linear.AT_ONCE = before
+    quantized_linear.AT_ONCE = before
     # A cast leaves the scales in fp32.
     cast = int8_linear.QuantizedLinear(linear, "weight_only").bfloat16()
     assert cast.scale.dtype == torch.float32 and torch.equal(cast.scale, layer.scale)

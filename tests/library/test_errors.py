@@ -1,4 +1,4 @@
-"""Every form of an out-of-memory error is recognised, and nothing else."""
+"""Every form of an out-of-memory error is recognized, and nothing else."""
 
 import subprocess
 import sys

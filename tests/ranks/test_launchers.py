@@ -317,7 +317,7 @@ def test_what_cannot_be_started_is_said(tmp_path):
     oomph = OOMPH
     for words, says in [
         (["nosuchlauncher", "x.py"], "no program of this name"),
-        (["--world-size", "8", "--ranks", "8", __file__], "no rank 8 among 8"),
+        (["--world-size", "8", "--ranks", "8", __file__], "no rank 8 in a world size of 8"),
         (["--world-size", "8", "--", "torchrun", "x.py"], "without its launcher"),
     ]:
         run = subprocess.run(

@@ -92,9 +92,9 @@ def test_a_shape_that_was_not_meant_is_named(oomph):
 def test_steps_end_the_script_cleanly(oomph):
     run = oomph(
         TRAIN.replace('print("step", step)', 'print("step", step)\n') + "    print('not reached')\n",
-        "--steps", "2", args=["64"],
+        "--steps", "3", args=["64"],
     )  # fmt: skip
-    assert run.status == 0 and run.json["step_count"] == 2
+    assert run.status == 0 and run.json["step_count"] == 3
     assert "not reached" not in run.out
 
 

@@ -19,7 +19,7 @@ pub const LARGE_ROUNDING: u64 = 2 << 20;
 /// Requests of 1 EiB and more fail at once.
 pub const TOO_MUCH: u64 = 1 << 60;
 
-/// A version of PyTorch, as far as the allocator's behaviour depends on it.
+/// A version of PyTorch, as far as the allocator's behavior depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TorchVersion {
     /// The major version.

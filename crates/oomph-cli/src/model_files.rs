@@ -269,7 +269,7 @@ mod tests {
     const LLAMA: &str = r#"{"model_type":"llama","hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":8,"vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":8192}"#;
 
     #[test]
-    fn shards_are_recognised() {
+    fn shards_are_recognized() {
         assert_eq!(shard("model-00001-of-00002.safetensors"), Some((1, 2)));
         assert_eq!(shard("m-1-of-30.gguf"), Some((1, 30)));
         assert_eq!(shard("model.safetensors"), None);

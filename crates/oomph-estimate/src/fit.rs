@@ -87,7 +87,7 @@ pub fn needs(model: &Model, workload: &Workload) -> Needs {
     let (activation_bytes, activations_from_shapes) = match (model.activations, config, tokens) {
         (Some(activations), _, _) => (activations.peak_bytes, true),
         (None, Some(config), Some(tokens)) => {
-            // One layer at a time over all tokens: the residual stream and a normalised copy,
+            // One layer at a time over all tokens: the residual stream and a normalized copy,
             // and three buffers of the feed-forward width. Attention by a fused kernel; logits in
             // fp32 for the last token only.
             let inner = config

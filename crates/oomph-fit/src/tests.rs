@@ -388,7 +388,7 @@ fn a_script_that_uses_several_gpus_by_itself_is_not_shared() {
 }
 
 #[test]
-fn a_rank_without_its_launcher_is_recognised() {
+fn a_rank_without_its_launcher_is_recognized() {
     let wanted = Wanted {
         gpu: oomph_gpus::parse_spec("rtx-3060:2").unwrap(),
         ..wanted()

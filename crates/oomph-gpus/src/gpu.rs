@@ -11,7 +11,7 @@ pub struct Gpu {
     pub id: String,
     /// The driver's name: `NVIDIA GeForce RTX 4090`.
     pub name: String,
-    /// Other names under which it is found, before normalisation.
+    /// Other names under which it is found, before normalization.
     pub aliases: Vec<String>,
     /// `Ada Lovelace`.
     pub architecture: String,

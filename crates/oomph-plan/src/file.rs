@@ -204,7 +204,7 @@ impl PlanFile {
 
     /// The text of a plan file.
     pub fn to_toml(&self) -> String {
-        // Serialising plain structs of strings and numbers has nothing to fail on.
+        // Serializing plain structs of strings and numbers has nothing to fail on.
         toml::to_string_pretty(self).unwrap_or_default()
     }
 }

@@ -374,7 +374,7 @@ impl<'a> Builder<'a> {
         self.number_all(steady.clone());
         let own = self.identities(steady.clone());
         if self.steady > 0 {
-            self.recognise(&own, first.clone(), steady.end);
+            self.recognize(&own, first.clone(), steady.end);
         }
         let (body_end, tail) = self.split(steady.clone());
         self.setup(first.clone(), steady.clone());
@@ -593,7 +593,7 @@ impl<'a> Builder<'a> {
 
     /// Gives the first step's allocations the numbers of the steady step's that are alike; what
     /// the first step leaves for good is its own.
-    fn recognise(&mut self, own: &HashMap<(u32, u64, u32), u32>, first: Range<usize>, end: usize) {
+    fn recognize(&mut self, own: &HashMap<(u32, u64, u32), u32>, first: Range<usize>, end: usize) {
         let end_row = self.row_at(end);
         for (identity, id) in self.identities(first) {
             let Some(allocation) = self.program.allocations.get(id as usize) else {

@@ -54,6 +54,8 @@ type Work = HashMap<(Phase, StringId, StringId), u32>;
 struct Step {
     work: Work,
     allocations: u32,
+    /// All that forward passes allocate: it follows the batch's size.
+    forward_bytes: u64,
     peak: u64,
     live_at_end: u64,
     /// Bytes alive at the end by the stack that allocated them; for the newest steps only.
@@ -69,17 +71,32 @@ pub fn rhythm(trace: &Trace, record: &Record, device: u32) -> Rhythm {
         .find(|pair| matches!(pair, [before, after] if alike(before, after)));
     let last = pair.and_then(<[Step]>::last);
     let peaks = last.and_then(|last| {
-        let like = steps.iter().filter(|step| alike(step, last));
-        let (low, high) = like.fold((u64::MAX, 0), |(low, high), step| {
-            (low.min(step.peak), high.max(step.peak))
-        });
-        (low < high && (high - low) as f64 > high as f64 * VARIED).then_some((low, high))
+        // The first step makes the optimizer's state, and needs another peak for it.
+        let like: Vec<&Step> = steps
+            .iter()
+            .skip(1)
+            .filter(|step| alike(step, last))
+            .collect();
+        let batches = range(like.iter().map(|step| step.forward_bytes));
+        let peaks = range(like.iter().map(|step| step.peak));
+        (varies(batches) && varies(peaks)).then_some(peaks)
     });
     Rhythm {
         alike: last.is_some(),
         peaks,
         growth: growth(trace, record, device, &steps),
     }
+}
+
+/// The lowest and the highest of some values.
+fn range(values: impl Iterator<Item = u64>) -> (u64, u64) {
+    values.fold((u64::MAX, 0), |(low, high), value| {
+        (low.min(value), high.max(value))
+    })
+}
+
+fn varies((low, high): (u64, u64)) -> bool {
+    low < high && (high - low) as f64 > high as f64 * VARIED
 }
 
 /// Whether two steps did the same, whatever the sizes.
@@ -159,6 +176,9 @@ fn completed(trace: &Trace, record: &Record, device: u32) -> Vec<Step> {
                         .entry((label.phase, label.module, label.op))
                         .or_default() += 1;
                     current.allocations += 1;
+                    if label.phase != Phase::Backward {
+                        current.forward_bytes += bytes;
+                    }
                 }
             }
             Action::FreeRequested => {

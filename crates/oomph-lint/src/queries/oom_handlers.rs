@@ -1,10 +1,10 @@
-//! Handlers that recognise running out of memory.
+//! Handlers that recognize running out of memory.
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{self, Expr, Stmt};
 use oomph_python_source::last_name;
 
-/// How a handler recognises running out of memory.
+/// How a handler recognizes running out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OomTest {
     /// `except torch.cuda.OutOfMemoryError`.
@@ -13,7 +13,7 @@ pub(crate) enum OomTest {
     Message,
 }
 
-/// How a handler recognises running out of memory, if it does.
+/// How a handler recognizes running out of memory, if it does.
 pub(crate) fn oom_handler(handler: &ast::ExceptHandlerExceptHandler) -> Option<OomTest> {
     if let Some(type_) = &handler.type_ {
         let names: Vec<&str> = match &**type_ {

@@ -142,7 +142,7 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
     )
 }
 
-/// The scores are only scaled and masked. A learned bias or a normalisation is another attention,
+/// The scores are only scaled and masked. A learned bias or a normalization is another attention,
 /// that the fused kernels do not cover or save little for.
 fn is_plain_scores(model: &Model<'_>, expr: &Expr) -> bool {
     let text = model.text(expr);

@@ -11,7 +11,7 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for handlers that recognise an out-of-memory error by its class or by "out of memory"
+    /// Looks for handlers that recognize an out-of-memory error by its class or by "out of memory"
     /// alone.
     ///
     /// ## Why it costs memory

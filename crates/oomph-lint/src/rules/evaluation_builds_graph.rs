@@ -18,7 +18,7 @@ declare_rule! {
     ///
     /// ## Why it costs memory
     ///
-    /// `eval()` changes dropout and batch normalisation; it does not turn gradients off. The forward
+    /// `eval()` changes dropout and batch normalization; it does not turn gradients off. The forward
     /// pass keeps every activation for a `backward()` that never comes, several times what
     /// evaluation needs. Evaluation then runs out of memory at a batch size that trains.
     ///

@@ -84,7 +84,7 @@ impl Facets for MicroBatch {
             Some("an optimizer steps with a closure: accumulate inside it")
         } else if couples(model) {
             Some(
-                "batch normalisation would see micro-batches: put it into evaluation mode or use another normalisation",
+                "batch normalization would see micro-batches: put it into evaluation mode or use another normalization",
             )
         } else {
             model.compiled(true)

@@ -1,7 +1,7 @@
 //! `mixed_precision`: autocast around the forward pass.
 //!
 //! Memory: results of products and of what follows them halve, as do their gradients; each weight
-//! of a product gets a copy of half its size, which its backward keeps; normalisations and losses
+//! of a product gets a copy of half its size, which its backward keeps; normalizations and losses
 //! stay in fp32. What is added to an fp32 sum becomes fp32 again. Time: the virtual clock's for the
 //! same kernels in 16 bits, and the casts. Results: other numerics.
 //!
@@ -101,7 +101,7 @@ impl Facets for MixedPrecision {
 
     fn apply(&self, draft: &mut Draft<'_>) {
         let model = draft.model;
-        // Sums stay wide where a normalisation over features keeps them so; convolutional networks
+        // Sums stay wide where a normalization over features keeps them so; convolutional networks
         // add what convolutions made.
         let sums_are_wide = model
             .modules

@@ -1,6 +1,6 @@
 //! `recompute`: results of cheap modules are computed again in the backward pass.
 //!
-//! Offered for normalisations and activation functions whose results somebody saves, and for the
+//! Offered for normalizations and activation functions whose results somebody saves, and for the
 //! products that widen what such a module is given: as many of them as needed, those first that give
 //! up most bytes for their time, or all of them beside checkpointed blocks. Memory: a result,
 //! the casts of it that its consumers save, and what the module saves inside are freed when the

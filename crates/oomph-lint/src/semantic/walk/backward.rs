@@ -8,7 +8,7 @@ use crate::semantic::Backward;
 use crate::semantic::value::{Kind, Tri};
 
 impl<'a> Walker<'a, '_> {
-    /// Recognises the forms of `backward()` and marks what they run through.
+    /// Recognizes the forms of `backward()` and marks what they run through.
     pub(super) fn note_backward(
         &mut self,
         index: usize,
