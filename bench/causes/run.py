@@ -64,14 +64,14 @@ JOBS = {
     "tables_between": ("fragmentation", "4.3GiB", TUNED),
     "indexes_between": ("fragmentation", "4GiB", HELD_OUT),
     "levels_between": ("fragmentation", "3.5GiB", TUNED),
-    "volumes_benchmark": ("workspace", "3.5GiB", TUNED),
+    "volumes_benchmark": ("workspace", "2.5GiB", TUNED),
     "heads_on_streams": ("workspace", "1.6GiB", HELD_OUT, "h200"),
     "discriminator_benchmark": ("workspace", "1.6GiB", TUNED),
     "qwen_generation": ("kv_cache", "3GiB", TUNED),
-    "own_cache": ("kv_cache", "3GiB", HELD_OUT),
-    "llama_long_answer": ("kv_cache", "4GiB", HELD_OUT),
+    "own_cache": ("kv_cache", "2GiB", HELD_OUT),
+    "llama_long_answer": ("kv_cache", "2.5GiB", HELD_OUT),
     "one_segment": ("mitigation_inert", "4GiB", TUNED),
-    "outputs_hooked": ("mitigation_inert", "2.5GiB", HELD_OUT),
+    "outputs_hooked": ("mitigation_inert", "1.6GiB", HELD_OUT),
 }
 
 
