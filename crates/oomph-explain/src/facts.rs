@@ -36,6 +36,8 @@ pub struct Growth {
     pub per_step: u64,
     /// In how many steps they were made.
     pub steps: usize,
+    /// These steps.
+    pub in_steps: Vec<usize>,
     /// How many blocks each step leaves.
     pub blocks_per_step: f64,
     /// How many stacks they come from.
@@ -143,7 +145,15 @@ impl<'a> Facts<'a> {
                 step,
             });
         }
-        let growth = growth(&program, &stacks, &steps, &live, row);
+        let mut growth = growth(&program, &stacks, &steps, &live, row);
+        if let Some(labels) = &trace.labels {
+            // Labels know what stacks without C++ frames do not tell.
+            growth.with_backward = program.allocations.iter().any(|allocation| {
+                allocation.alloc_row != NO_ROW
+                    && labels.get(allocation.alloc_row as usize).phase == Phase::Backward
+                    && step_of(allocation).is_some_and(|step| growth.in_steps.contains(&step))
+            });
+        }
         // Without a limit, nothing says how much there is.
         let room = program.room(&config).filter(|_| cut.is_none());
         Self {
@@ -528,6 +538,7 @@ fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row
     all_steps.dedup();
     growth.stacks.sort_unstable();
     growth.steps = all_steps.len();
+    growth.in_steps.clone_from(&all_steps);
     if growth.steps == 0 {
         return growth;
     }

@@ -336,10 +336,9 @@ pub(crate) fn of_finding(id: &'static str, bytes: u64, text: &str) -> Cause {
 type Check = fn(&Facts) -> Option<Cause>;
 
 /// Causes that the moment of failure shows: what the device had then.
-const OF_THE_FAILURE: [Check; 4] = [
+const OF_THE_FAILURE: [Check; 3] = [
     other_process::check,
     outside_allocator::check,
-    fragmentation::check,
     huge_request::check,
 ];
 
@@ -372,15 +371,9 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
     let mut causes: Vec<Cause> = OF_THE_FAILURE
         .iter()
         .filter_map(|check| check(cut))
+        .chain(fragmentation::check(cut, whole))
         .chain(OF_WHAT_IS_ALIVE.iter().filter_map(|check| check(whole)))
         .collect();
-    // A job that needs more than there is fails without holes, too.
-    let memory = cut.room.map_or(u64::MAX, |room| room.at_least);
-    for cause in &mut causes {
-        if cause.id == "fragmentation" && whole.needed() > memory.max(cut.reserved) {
-            cause.confidence = cause.confidence.min(0.4);
-        }
-    }
     // Weights that are there twice are not a model that is too large.
     let twice = ["stale_model", "checkpoint_on_gpu", "cast_on_gpu"];
     let explained = causes.iter().any(|cause| twice.contains(&cause.id));

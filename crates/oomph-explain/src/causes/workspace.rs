@@ -30,6 +30,9 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                         && facts.operator(block).contains("conv")
                 })
             });
+    let of_transform = facts.live.iter().any(|block| {
+        block.category == Category::Workspace && facts.operator(block).contains("fft")
+    });
     let place = top_stacks(facts, |block| block.category == Category::Workspace)
         .first()
         .and_then(|&(largest, ..)| user_line(facts, largest))
@@ -59,7 +62,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Evidence::of(asked, "requested as workspace".to_owned()).at(facts, failure.stack),
             Evidence::of(held, "held as workspace".to_owned()),
         ],
-        fixes: vec![if of_convolution {
+        fixes: vec![if of_transform {
+            Fix::advice(
+                "smaller_transforms",
+                "transform fewer at once: cuFFT takes as much workspace as the transform's result",
+                (held + asked) / 2,
+                Basis::Estimated,
+                "exact",
+            )
+        } else if of_convolution {
             Fix::lever(
                 lever::CUDNN_BENCHMARK,
                 "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \
