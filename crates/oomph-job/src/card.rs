@@ -79,7 +79,14 @@ mod tests {
         assert!(read(Path::new("/nowhere")).processes.is_empty());
         let path = std::env::temp_dir().join(format!("oomph-card-cut-{}", std::process::id()));
         let mut words = vec![0_u64, 3, 0];
-        fs::write(&path, words.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<_>>()).unwrap();
+        fs::write(
+            &path,
+            words
+                .iter()
+                .flat_map(|w| w.to_ne_bytes())
+                .collect::<Vec<_>>(),
+        )
+        .unwrap();
         assert!(read(&path).processes.is_empty());
         words.resize(HEAD + GPUS + SLOT, 0);
         words[HEAD] = 50;
@@ -88,14 +95,24 @@ mod tests {
         words[slot + OWN] = u64::from_le_bytes(*b"a\0b.py\0\0");
         words[slot + OWN + COMMAND + 1] = 40;
         words[slot + OWN + COMMAND + 2] = 30;
-        fs::write(&path, words.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<_>>()).unwrap();
+        fs::write(
+            &path,
+            words
+                .iter()
+                .flat_map(|w| w.to_ne_bytes())
+                .collect::<Vec<_>>(),
+        )
+        .unwrap();
         let found = read(&path);
         fs::remove_file(&path).unwrap();
         assert_eq!(found.peaks[0], 50);
         let [held] = &found.processes[..] else {
             panic!("{found:?}")
         };
-        assert_eq!((held.process, held.peak_bytes, held.held_bytes), (77, 40, 30));
+        assert_eq!(
+            (held.process, held.peak_bytes, held.held_bytes),
+            (77, 40, 30)
+        );
         assert_eq!(held.command, "a b.py");
         assert_eq!(held.refused_bytes, None);
     }

@@ -16,7 +16,7 @@ use crate::terminal::{
 };
 
 /// Categories of the summary in the order of the table, with their names.
-const CATEGORIES: [(&str, &str); 10] = [
+const CATEGORIES: [(&str, &str); 11] = [
     ("activations", "activations"),
     ("parameters", "parameters"),
     ("gradients", "gradients"),
@@ -27,6 +27,7 @@ const CATEGORIES: [(&str, &str); 10] = [
     ("cached", "cached, unused"),
     ("outside_allocator", "not PyTorch's"),
     ("cuda_context", "CUDA context"),
+    ("other_processes", "other processes"),
 ];
 /// Rows of a table without `-v`.
 const FEW: usize = 4;
@@ -94,6 +95,7 @@ pub fn run_report(
             steps(&mut out, summary);
         }
     }
+    processes(&mut out, summary, verbose, columns);
     ranks(&mut out, summary, verbose, columns);
     if let Some(explanation) = explanation {
         cause(&mut out, explanation, columns);
@@ -216,7 +218,12 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         Verdict::OutOfMemory => {
             let mut place = String::from("out of memory");
             if let Some(oom) = &summary.oom {
-                let _ = write!(place, " in step {}, {}", oom.step, oom.phase);
+                if let Some(process) = oom.process {
+                    let _ = write!(place, " in process {process}");
+                }
+                if !oom.phase.is_empty() {
+                    let _ = write!(place, " in step {}, {}", oom.step, oom.phase);
+                }
                 if let Some(module) = &oom.module {
                     let _ = write!(place, ", at {module}");
                 }
@@ -395,6 +402,41 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
     if !named.is_empty() {
         let _ = writeln!(out);
     }
+}
+
+/// What each process held when all of them together held most.
+fn processes(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
+    const AMOUNT: usize = 10;
+    const LINES: usize = 8;
+    const NAME: usize = 16;
+    const NOTE: usize = 16;
+    let all = &summary.processes;
+    // Ranks have a table of their own.
+    if all.is_empty() || !summary.ranks.is_empty() && !verbose {
+        return;
+    }
+    let limit = if verbose { usize::MAX } else { LINES };
+    for process in all.iter().take(limit) {
+        let note = match (process.out_of_memory, process.recorded) {
+            (true, _) => "out of memory",
+            (_, false) => "not recorded",
+            _ => "",
+        };
+        let room = columns.saturating_sub(INDENT + NAME + AMOUNT + NOTE + 3);
+        let text = format!(
+            "  {}{}  {} {}",
+            paint(DIM, pad(&format!("process {}", process.process), NAME)),
+            pad_left(&format_bytes(process.held_bytes), AMOUNT),
+            paint(WARN, pad(note, NOTE)),
+            paint(DIM, shorten(&process.command, room)),
+        );
+        let _ = writeln!(out, "{}", text.trim_end());
+    }
+    if all.len() > limit {
+        let more = format!("and {} more processes: -v shows them", all.len() - limit);
+        let _ = writeln!(out, "  {}", paint(DIM, more));
+    }
+    let _ = writeln!(out);
 }
 
 /// The peak of each rank (equal neighbours on one line), and which rank differs or failed.

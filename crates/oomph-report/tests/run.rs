@@ -81,6 +81,7 @@ fn summary(verdict: Verdict) -> Summary {
             requested_bytes: GIB,
             short_bytes: Some(1_408_499_712),
             unlimited_failure: None,
+            process: None,
         }),
         handled_oom_count: 0,
         failure: (verdict == Verdict::ScriptFailed).then(|| "ValueError: no such file".to_owned()),

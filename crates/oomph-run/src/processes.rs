@@ -43,6 +43,10 @@ pub struct Recorded {
     pub stopped: bool,
     /// How it failed, if it did.
     pub failure: Option<String>,
+    /// Whether it is a rank of a distributed job.
+    pub is_rank: bool,
+    /// Its directory inside the run's; empty for the script's own process.
+    pub directory: String,
 }
 
 /// All processes of a run.
@@ -98,7 +102,8 @@ impl Processes {
     /// Whether processes shared a GPU, or one of them is no rank and not the script.
     fn are_several(&self) -> bool {
         let held = &self.cards.processes;
-        let alone = |at: usize, one: &Held| held[..at].iter().all(|other| other.device != one.device);
+        let alone =
+            |at: usize, one: &Held| held[..at].iter().all(|other| other.device != one.device);
         let shared = held.iter().enumerate().any(|(at, one)| !alone(at, one));
         let unknown = |one: &Held| self.record_of(one.process).is_none();
         shared || held.iter().any(unknown) || (self.script != 0 && self.others().next().is_some())
