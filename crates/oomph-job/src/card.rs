@@ -59,14 +59,29 @@ pub fn read(path: &Path) -> Cards {
     cards
 }
 
-/// What `/proc/PID/cmdline` says, as one would type it.
+/// What `/proc/PID/cmdline` says, as one would type it: without directories and the recorder.
 fn command_line(bytes: &[u8]) -> String {
+    const RECORDER: [&str; 2] = ["-m", "oomph.launch"];
+    const SPAWN: &str = "from multiprocessing.spawn import spawn_main";
     let text = String::from_utf8_lossy(bytes);
-    let words: Vec<String> = text
+    let mut words: Vec<String> = text
         .trim_end_matches(['\0', char::REPLACEMENT_CHARACTER])
         .split('\0')
         .map(|word| word.replace(char::is_control, " "))
         .collect();
+    if words.iter().any(|word| word.starts_with(SPAWN)) {
+        return "multiprocessing.spawn".to_owned();
+    }
+    if words.get(1..3).is_some_and(|found| found == RECORDER) {
+        words.drain(1..3);
+    }
+    for word in &mut words {
+        if word.starts_with('/')
+            && let Some((_, name)) = word.rsplit_once('/')
+        {
+            *word = name.to_owned();
+        }
+    }
     words.join(" ")
 }
 
@@ -115,5 +130,22 @@ mod tests {
         );
         assert_eq!(held.command, "a b.py");
         assert_eq!(held.refused_bytes, None);
+    }
+
+    #[test]
+    fn commands_are_named_as_one_would_type_them() {
+        for (line, name) in [
+            (
+                "/usr/bin/python3\0-m\0oomph.launch\0/home/me/train.py\0--lr\0",
+                "python3 train.py --lr",
+            ),
+            (
+                "python\0-B\0-c\0from multiprocessing.spawn import spawn_main; spawn_main(3)",
+                "multiprocessing.spawn",
+            ),
+            ("", ""),
+        ] {
+            assert_eq!(command_line(line.as_bytes()), name);
+        }
     }
 }

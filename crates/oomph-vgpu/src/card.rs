@@ -16,7 +16,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::shared::Shared;
 use crate::sync::Mutex;
@@ -57,8 +57,8 @@ pub struct Cards {
 }
 
 static CARDS: OnceLock<Option<Cards>> = OnceLock::new();
-/// The slot of this process and the process itself: a fork is another one.
-static MINE: AtomicU64 = AtomicU64::new(u64::MAX);
+/// The slot of this process plus one; 0 while it has none.
+static MINE: AtomicUsize = AtomicUsize::new(0);
 /// Held while this process takes its slot.
 static TAKING: Mutex<()> = Mutex::new(());
 
@@ -72,6 +72,11 @@ pub fn get() -> Option<&'static Cards> {
                 .flatten()
         })
         .as_ref()
+}
+
+/// This process is a fork, and no longer its parent.
+pub fn forget() {
+    MINE.store(0, Ordering::Release);
 }
 
 /// The lock, given back when it goes.
@@ -144,19 +149,16 @@ impl Cards {
 
     /// The slot of this process, taken at the first call.
     fn mine(&self) -> usize {
-        let process = u64::from(std::process::id());
-        let known = MINE.load(Ordering::Acquire);
-        if known != u64::MAX && known >> 32 == process {
-            return (known & 0xffff_ffff) as usize;
+        if let Some(known) = MINE.load(Ordering::Acquire).checked_sub(1) {
+            return known;
         }
         // Two threads of a process are one process.
         let _taking = TAKING.lock();
-        let known = MINE.load(Ordering::Acquire);
-        if known != u64::MAX && known >> 32 == process {
-            return (known & 0xffff_ffff) as usize;
+        if let Some(known) = MINE.load(Ordering::Acquire).checked_sub(1) {
+            return known;
         }
-        let slot = self.take_slot(process);
-        MINE.store(process << 32 | slot as u64, Ordering::Release);
+        let slot = self.take_slot(u64::from(std::process::id()));
+        MINE.store(slot + 1, Ordering::Release);
         slot
     }
 

@@ -201,6 +201,7 @@ pub fn physical(ordinal: i32) -> i32 {
 }
 
 unsafe extern "C" fn mark_forked() {
+    crate::card::forget();
     if USED.load(Ordering::Relaxed) {
         FORKED.store(true, Ordering::Relaxed);
     }
