@@ -121,6 +121,26 @@ def test_an_error_of_the_backward_pass_that_is_caught_is_handled(oomph):
     assert run.status == 0 and run.json["handled_oom_count"] >= 1, run.out
 
 
+def test_attempts_of_pytorchs_own_are_not_the_scripts_errors(oomph):
+    """Convolutions try one algorithm after the other until one has the memory that it wants."""
+    run = oomph("""
+    import torch
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3, padding=1)
+    ).cuda()
+    size = 4096
+    while size:
+        try:
+            model(torch.randn(size, 3, 224, 224, device="cuda")).sum().backward()
+            break
+        except torch.OutOfMemoryError:
+            print("too large")
+            size //= 2
+    """)
+    assert run.status == 0 and run.out.count("too large") >= 3
+    assert run.json["handled_oom_count"] == run.out.count("too large")
+
+
 def test_models_made_with_weight_norm_have_run_no_pass(oomph):
     run = oomph(
         """
