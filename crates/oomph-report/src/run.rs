@@ -52,29 +52,15 @@ pub fn run_report(
     } else {
         ""
     };
-    let counted = if summary
-        .phases
-        .iter()
-        .any(|phase| phase.name == "optimizer step")
-    {
-        "step"
-    } else {
-        "pass"
-    };
-    let plural = match (counted, summary.step_count) {
-        (_, 1) => "",
-        ("pass", _) => "es",
-        _ => "s",
-    };
     let head = format!(
-        "{kind}{} · {} · torch {} · {} {counted}{plural} in {:.1} s",
+        "{kind}{} · {} · torch {} · {} in {:.1} s",
         summary.gpu.name,
         format_bytes(summary.gpu.memory_bytes),
         summary
             .versions
             .get("torch")
             .map_or("?", |version| version.split('+').next().unwrap_or(version)),
-        summary.step_count,
+        counted(summary, summary.step_count),
         summary.seconds,
     );
     let _ = writeln!(out, "\n{}\n", paint(DIM, heading(&head, columns)));
@@ -119,6 +105,20 @@ pub fn run_report(
     out
 }
 
+/// So many steps of a job that trains, or passes of one that infers.
+fn counted(summary: &Summary, number: u32) -> String {
+    let trains = summary
+        .phases
+        .iter()
+        .any(|phase| phase.name == "optimizer step");
+    let (one, many) = if trains {
+        ("step", "steps")
+    } else {
+        ("pass", "passes")
+    };
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 /// What each step leaves behind, in words.
 fn grows(growth: &Growth) -> String {
     let place = growth
@@ -142,12 +142,24 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         Verdict::Fits => {
             let spare = capacity.saturating_sub(summary.peak.used_bytes);
             let percent = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
-            let seen = match summary.basis {
-                Basis::SteadySteps => {
-                    format!("fits: {} alike steps were seen", summary.step_count)
+            let counted = |number: u32| counted(summary, number);
+            let seen = match (&summary.growth, summary.basis) {
+                (Some(growth), _) => {
+                    format!(
+                        "fits for {}; {}",
+                        counted(summary.step_count),
+                        grows(growth)
+                    )
+                }
+                (None, Basis::SteadySteps) => {
+                    format!(
+                        "fits, if later steps are like the last of the {}",
+                        counted(summary.step_count)
+                    )
                 }
                 _ => "fits: the whole script ran".to_owned(),
             };
+            let seen = wrap(&seen, columns.saturating_sub(INDENT), INDENT);
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, seen));
             let text = format!(
                 "peak {needed} of {} ({percent:.0} %), {} to spare",
@@ -170,10 +182,6 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 format!("  {}\n", paint(DIM, moment))
             };
             let _ = writeln!(out, "{moment}");
-            if let Some(growth) = &summary.growth {
-                let text = wrap(&grows(growth), columns.saturating_sub(INDENT), INDENT);
-                let _ = writeln!(out, "  {}\n", paint(WARN, text));
-            }
             if summary.handled_oom_count > 0 {
                 let text = format!(
                     "the script survived {} out-of-memory errors",

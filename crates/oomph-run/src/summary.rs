@@ -330,11 +330,15 @@ fn judge(summary: &mut Summary, record: &Record, rhythm: Rhythm) {
         _ => Basis::CutShort,
     };
     summary.peak.lower_bound = summary.basis == Basis::CutShort;
-    if summary.verdict != Verdict::Fits || summary.basis == Basis::WholeScript {
+    if summary.verdict != Verdict::Fits {
         return;
     }
     if summary.basis == Basis::CutShort {
         summary.verdict = Verdict::NoVerdict;
+        return;
+    }
+    summary.growth = rhythm.growth;
+    if summary.basis == Basis::WholeScript {
         return;
     }
     if let Some((low, high)) = rhythm.peaks {
@@ -349,7 +353,6 @@ fn judge(summary: &mut Summary, record: &Record, rhythm: Rhythm) {
             count: 1,
         });
     }
-    summary.growth = rhythm.growth;
     let full = summary.growth.as_ref().map(|growth| growth.full_at_step);
     if let (Some(full), Some(planned)) = (full, record.planned_steps)
         && full <= planned
