@@ -100,8 +100,8 @@ def test_attention_that_is_written_out_is_the_first_fix(oomph):
     assert run.json["cause"]["id"] == "attention_scores"
     assert "script.py:1" in run.json["cause"]["verdict"]
     (fix, *_) = run.json["fixes"]
-    # Eight layers keep at least the scores and their softmax: 256 MiB each.
-    assert fix["lever"] == "attention" and fix["saves_bytes"] > 3 << 30
+    # Eight layers keep the softmax of their scores, 256 MiB each; the last also makes the scores.
+    assert fix["lever"] == "attention" and fix["saves_bytes"] > 2 << 30
     assert fix["enough"] is True and fix["left_bytes"] == 0
     assert "enough alone" in " ".join(run.out.split())
     assert "nothing that should not be there" not in run.out
@@ -115,7 +115,11 @@ def test_bytes_come_from_the_run_without_a_limit(oomph):
 
 
 def test_figures_are_at_least_if_the_run_without_a_limit_failed_too(oomph):
-    run = oomph(ATTENTION + '\n    raise RuntimeError("a bug")\n', "--memory", "2GiB")
+    code = ATTENTION.replace(
+        ".mean().backward()", ".mean().backward(); raise RuntimeError('a bug')"
+    )
+    assert code != ATTENTION
+    run = oomph(code, "--memory", "2GiB")
     assert "these figures are at least" in " ".join(run.out.split())
 
 

@@ -1,4 +1,5 @@
 """BERT with eager attention on long inputs."""
+
 import torch
 from transformers import BertConfig, BertModel
 

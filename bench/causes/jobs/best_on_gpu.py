@@ -1,4 +1,5 @@
 """The best weights so far are read back to the GPU before training goes on."""
+
 import os
 import tempfile
 

@@ -1,4 +1,5 @@
 """ConvNeXt-Large with Adam on small batches: the state does not fit."""
+
 import torch
 import torchvision
 

@@ -1,4 +1,5 @@
 """A decoder draws many images at once, with gradients on."""
+
 import torch
 from torch import nn
 
@@ -9,7 +10,11 @@ class Decoder(nn.Module):
         self.start = nn.Linear(64, 256 * 8 * 8)
         layers, width = [], 256
         for _ in range(5):
-            layers += [nn.Upsample(scale_factor=2), nn.Conv2d(width, width // 2, 3, padding=1), nn.SiLU()]
+            layers += [
+                nn.Upsample(scale_factor=2),
+                nn.Conv2d(width, width // 2, 3, padding=1),
+                nn.SiLU(),
+            ]
             width //= 2
         self.layers = nn.Sequential(*layers, nn.Conv2d(width, 3, 3, padding=1))
 

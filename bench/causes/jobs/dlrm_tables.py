@@ -1,4 +1,5 @@
 """A recommender whose embedding tables have dense gradients."""
+
 import torch
 from torch import nn
 
@@ -6,10 +7,10 @@ from torch import nn
 class Recommender(nn.Module):
     def __init__(self, tables=8, rows=1_000_000, width=64):
         super().__init__()
-        self.tables = nn.ModuleList(
-            nn.Embedding(rows, width, device="cuda") for _ in range(tables)
-        )
-        self.top = nn.Sequential(nn.Linear(tables * width, 256), nn.ReLU(), nn.Linear(256, 1)).cuda()
+        self.tables = nn.ModuleList(nn.Embedding(rows, width, device="cuda") for _ in range(tables))
+        self.top = nn.Sequential(
+            nn.Linear(tables * width, 256), nn.ReLU(), nn.Linear(256, 1)
+        ).cuda()
 
     def forward(self, ids):
         found = [table(ids[:, i]) for i, table in enumerate(self.tables)]

@@ -1,4 +1,5 @@
 """An image classifier with batches that are too large."""
+
 import torch
 import torchvision
 

@@ -1,4 +1,5 @@
 """A transformer of music with attention written by einsum, masked, with dropout."""
+
 import torch
 from torch import einsum, nn
 

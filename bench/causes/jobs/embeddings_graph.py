@@ -1,4 +1,5 @@
 """A vision transformer embeds a data set, with gradients on."""
+
 import torch
 import torchvision
 

@@ -1,4 +1,5 @@
 """A mixture of experts: weights and gradients do not fit, whatever the batch."""
+
 import torch
 from torch import nn
 
@@ -14,7 +15,9 @@ class Experts(nn.Module):
 
     def forward(self, x):
         weights = self.router(x).softmax(-1)
-        return sum(w.unsqueeze(-1) * expert(x) for w, expert in zip(weights.unbind(-1), self.experts))
+        return sum(
+            w.unsqueeze(-1) * expert(x) for w, expert in zip(weights.unbind(-1), self.experts)
+        )
 
 
 with torch.device("cuda"):

@@ -1,4 +1,5 @@
 """Experts of a mixture, each with its weights and on its own stream."""
+
 import torch
 
 streams = [torch.cuda.Stream() for _ in range(40)]

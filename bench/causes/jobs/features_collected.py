@@ -1,4 +1,5 @@
 """Features of a data set, collected on the GPU."""
+
 import torch
 import torchvision
 

@@ -1,4 +1,5 @@
 """Cross-validation keeps the model and the optimizer of every fold."""
+
 import torch
 import torchvision
 

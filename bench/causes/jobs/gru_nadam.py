@@ -1,4 +1,5 @@
 """A wide GRU encoder and decoder, trained by NAdam."""
+
 import torch
 from torch import nn
 

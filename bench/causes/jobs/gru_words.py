@@ -1,4 +1,5 @@
 """A word model with a GRU under autocast; every word is a class."""
+
 import torch
 import torch.nn.functional as F
 from torch import nn

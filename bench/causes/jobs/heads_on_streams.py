@@ -1,4 +1,5 @@
 """An ensemble runs each member on a stream of its own."""
+
 import torch
 from torch import nn
 
@@ -7,7 +8,8 @@ class Ensemble(nn.Module):
     def __init__(self, members):
         super().__init__()
         self.members = nn.ModuleList(
-            nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)) for _ in range(members)
+            nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+            for _ in range(members)
         )
         self.streams = [torch.cuda.Stream() for _ in range(members)]
 

@@ -1,4 +1,5 @@
 """Indexes of several sizes are built in turn; the distances at the end need one piece."""
+
 import torch
 from torch import nn
 

@@ -1,4 +1,5 @@
 """A sequential recommender that scores every item at every position."""
+
 import torch
 from torch import nn
 

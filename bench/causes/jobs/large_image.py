@@ -1,4 +1,5 @@
 """A segmentation model on images of many sizes; one is far larger."""
+
 import torch
 import torchvision
 

@@ -1,8 +1,11 @@
 """A pyramid of volumes, half of each level is kept; then the network needs a large activation."""
+
 import torch
 from torch import nn
 
-net = nn.Sequential(nn.Conv3d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv3d(16, 1, 3, padding=1)).cuda()
+net = nn.Sequential(
+    nn.Conv3d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv3d(16, 1, 3, padding=1)
+).cuda()
 levels = []
 for side in range(400, 520, 10):
     volume = torch.empty(side, side, side, dtype=torch.float16, device="cuda")

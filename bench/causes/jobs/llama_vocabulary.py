@@ -1,4 +1,5 @@
 """A small Llama with 128 thousand tokens."""
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -10,8 +11,12 @@ def batches():
 
 model = LlamaForCausalLM(
     LlamaConfig(
-        vocab_size=128256, hidden_size=384, intermediate_size=1024, num_hidden_layers=4,
-        num_attention_heads=6, num_key_value_heads=2,
+        vocab_size=128256,
+        hidden_size=384,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
     )  # fmt: skip
 ).to("cuda", torch.bfloat16)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)

@@ -1,4 +1,5 @@
 """Policy gradients: the list of log probabilities is never emptied."""
+
 import torch
 from torch import nn
 

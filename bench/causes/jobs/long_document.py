@@ -1,4 +1,5 @@
 """DistilBERT on documents padded to the longest of each batch; one is very long."""
+
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
 

@@ -1,4 +1,5 @@
 """The epoch's loss is summed with its graph."""
+
 import torch
 import torchvision
 

@@ -1,4 +1,5 @@
 """PointNet on scans of different sizes; one has twenty times as many points."""
+
 import torch
 from torch import nn
 
@@ -7,7 +8,11 @@ class PointNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.local = nn.Sequential(
-            nn.Conv1d(3, 64, 1), nn.ReLU(), nn.Conv1d(64, 256, 1), nn.ReLU(), nn.Conv1d(256, 1024, 1)
+            nn.Conv1d(3, 64, 1),
+            nn.ReLU(),
+            nn.Conv1d(64, 256, 1),
+            nn.ReLU(),
+            nn.Conv1d(256, 1024, 1),
         )
         self.head = nn.Linear(1024, 40)
 

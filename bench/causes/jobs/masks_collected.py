@@ -1,4 +1,5 @@
 """Training keeps every predicted mask for a picture at the end."""
+
 import torch
 import torchvision
 

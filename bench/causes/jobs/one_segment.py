@@ -1,4 +1,5 @@
 """Checkpointing covers the whole stack as one segment."""
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint

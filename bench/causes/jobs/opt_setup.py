@@ -1,4 +1,5 @@
 """A language model whose weights alone are larger than the GPU."""
+
 import torch
 from transformers import OPTConfig, OPTForCausalLM
 

@@ -1,5 +1,5 @@
 """Model and optimizer are resumed from a file that was read to the GPU."""
-import os
+
 import tempfile
 
 import torch
@@ -7,7 +7,9 @@ from torch import nn
 
 
 def make():
-    return nn.Sequential(*[nn.Sequential(nn.Linear(1536, 1536), nn.LayerNorm(1536), nn.ReLU()) for _ in range(10)])
+    return nn.Sequential(
+        *[nn.Sequential(nn.Linear(1536, 1536), nn.LayerNorm(1536), nn.ReLU()) for _ in range(10)]
+    )
 
 
 def save(path):

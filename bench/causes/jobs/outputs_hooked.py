@@ -1,4 +1,5 @@
 """Blocks are checkpointed, but a hook keeps what is made inside of each."""
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -7,7 +8,11 @@ from torch.utils.checkpoint import checkpoint
 class Feed(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
 
     def forward(self, x):
         return x + self.down(self.up(self.norm(x)).relu())

@@ -1,4 +1,5 @@
 """A decoder with its own cache of keys and values, joined token by token."""
+
 import torch
 import torch.nn.functional as F
 from torch import nn

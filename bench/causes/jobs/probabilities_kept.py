@@ -1,4 +1,5 @@
 """Evaluation gathers all probabilities on the GPU before it computes its metrics."""
+
 import torch
 from torch import nn
 

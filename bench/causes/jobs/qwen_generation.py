@@ -1,4 +1,5 @@
 """Qwen answers many prompts at once; the cache grows with each token."""
+
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 

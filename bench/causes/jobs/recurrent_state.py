@@ -1,4 +1,5 @@
 """Truncated backpropagation whose state is never detached."""
+
 import torch
 from torch import nn
 

@@ -1,4 +1,5 @@
 """Q-learning with a replay buffer on the GPU."""
+
 import random
 
 import torch

@@ -1,4 +1,5 @@
 """A checkpoint is loaded to the GPU, and the dictionary is kept."""
+
 import os
 import tempfile
 

@@ -1,4 +1,5 @@
 """A search over learning rates keeps every trainer in its results."""
+
 import torch
 from torch import nn
 
@@ -30,7 +31,9 @@ class Trainer:
     def run(self):
         for _ in range(2):
             x = torch.randn(4, 64, 192, device="cuda")
-            loss = nn.functional.cross_entropy(self.model(x), torch.zeros(4, dtype=torch.long, device="cuda"))
+            loss = nn.functional.cross_entropy(
+                self.model(x), torch.zeros(4, dtype=torch.long, device="cuda")
+            )
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()

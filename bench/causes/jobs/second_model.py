@@ -1,10 +1,13 @@
 """A second model is made and trained while the first is still there."""
+
 import torch
 from transformers import RobertaConfig, RobertaForSequenceClassification
 
 
 def make():
-    config = RobertaConfig(hidden_size=768, num_hidden_layers=6, num_attention_heads=12, vocab_size=20000)
+    config = RobertaConfig(
+        hidden_size=768, num_hidden_layers=6, num_attention_heads=12, vocab_size=20000
+    )
     with torch.device("cuda"):
         return RobertaForSequenceClassification(config)
 

@@ -1,4 +1,5 @@
 """Each task's adapted weights are kept with the graph that made them (MAML without a reset)."""
+
 import torch
 import torch.nn.functional as F
 from torch import nn

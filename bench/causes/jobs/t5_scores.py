@@ -1,4 +1,5 @@
 """T5's encoder, which always multiplies out its attention."""
+
 import torch
 from transformers import T5Config, T5EncoderModel
 
@@ -6,7 +7,15 @@ from transformers import T5Config, T5EncoderModel
 class Classifier(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        config = T5Config(vocab_size=8000, d_model=256, d_kv=32, d_ff=512, num_layers=6, num_heads=8, attn_implementation="eager")
+        config = T5Config(
+            vocab_size=8000,
+            d_model=256,
+            d_kv=32,
+            d_ff=512,
+            num_layers=6,
+            num_heads=8,
+            attn_implementation="eager",
+        )
         self.encoder = T5EncoderModel(config)
         self.head = torch.nn.Linear(256, 4)
 

@@ -1,4 +1,5 @@
 """Tables are made of wide intermediate results, which leave holes; then an image needs one piece."""
+
 import torch
 import torchvision
 

@@ -1,4 +1,5 @@
 """Distillation: the teacher's graph is built and never needed."""
+
 import torch
 import torch.nn.functional as F
 import torchvision

@@ -1,4 +1,5 @@
 """A U-Net for segmentation, with batches that are too large."""
+
 import torch
 from torch import nn
 

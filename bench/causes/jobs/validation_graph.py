@@ -1,4 +1,5 @@
 """Validation runs with gradients on, in batches that suit a run without."""
+
 import torch
 import torchvision
 

@@ -1,4 +1,5 @@
 """A video classifier with clips that are too many."""
+
 import torch
 from torchvision.models.video import r3d_18
 

@@ -1,4 +1,5 @@
 """A vision transformer that multiplies out its attention."""
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -22,7 +23,9 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = Attention(width, heads)
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))

@@ -1,4 +1,5 @@
 """Volumes are filtered by their Fourier transform, all of them at once."""
+
 import torch
 from torch import nn
 

@@ -1,4 +1,5 @@
 """A dilated convolutional model of audio on excerpts that are too long."""
+
 import torch
 from torch import nn
 
