@@ -25,6 +25,7 @@ mod cublas;
 mod cublaslt;
 mod cudnn;
 mod cudnn_costs;
+mod cusolver;
 mod device;
 mod driver;
 mod driver_base;

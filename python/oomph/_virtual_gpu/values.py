@@ -13,6 +13,7 @@ the user chooses, and each such read is reported with the script's line.
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,7 @@ from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, fill, sized_by_rule, spread
 from oomph._virtual_gpu.library import library
-from oomph._virtual_gpu.limits import PRODUCT_LIMIT, WIDE_LIMIT, computable, multiplications
+from oomph._virtual_gpu.limits import FLOAT_LIMIT, PRODUCT_LIMIT, WIDE_LIMIT, computable, multiplications
 from oomph._virtual_gpu.operators import (
     CHECKS,
     COLLECTIVES,
@@ -291,7 +292,7 @@ class ValueLayer:
         for t in inputs:
             if t.is_cuda and id(t) not in written:
                 if not computable(t):
-                    if not self._wide or base_pointer(t) not in self._wide:
+                    if base_pointer(t) not in self._wide and not self._repeats_known(t):
                         all_computable = False
                         break
                 elif self._unknown_storages and base_pointer(t) in self._unknown_storages:
@@ -405,7 +406,16 @@ class ValueLayer:
         if not t.is_cuda:
             return False
         pointer = base_pointer(t)
-        return pointer in self._unknown_storages if computable(t) else pointer not in self._wide
+        if computable(t):
+            return pointer in self._unknown_storages
+        return pointer not in self._wide and not self._repeats_known(t)
+
+    def _repeats_known(self, t: torch.Tensor) -> bool:
+        """Whether a large tensor only repeats a small one whose contents are known: an expanded view."""
+        if 0 not in t.stride() or t.numel() > WIDE_LIMIT:
+            return False
+        once = math.prod(n for n, step in zip(t.shape, t.stride(), strict=True) if step)
+        return once <= FLOAT_LIMIT and base_pointer(t) not in self._unknown_storages
 
     def _leaves_device(self, op, args) -> None:
         source = args[1] if op.name == "aten::copy_" else args[0]
@@ -435,7 +445,12 @@ class ValueLayer:
 
     def _equal(self, func, op, args, kwargs):
         a, b = args[:2]
-        if self.is_unknown(a) or self.is_unknown(b):
+        unknown = [t for t in (a, b) if self.is_unknown(t)]
+        if unknown and all(computable(t) and t.dtype == torch.bool for t in (a, b)):
+            self.assumptions.add(
+                "value", f"uncomputed flags were compared by the rule {self.unknown!r}", user_line()
+            )
+        elif unknown:
             self.assumptions.add("value", "unknown tensors were assumed to be equal", user_line())
             return op.name == "aten::allclose" or a.shape == b.shape
         return func(*self._to_cpu(list(args)), **kwargs)
