@@ -41,6 +41,7 @@ mod memory;
 mod nccl;
 mod nvml;
 mod nvrtc;
+mod pools;
 mod reduce;
 mod report;
 mod runtime;

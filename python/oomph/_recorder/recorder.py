@@ -40,6 +40,7 @@ FORMAT = "oomph.record/1"
 MAX_EVENTS = 4_000_000
 """The history's length: beyond it PyTorch forgets the oldest events, and the record says so."""
 
+_POOLS = "backend:cudaMallocAsync keeps no history: memory is not attributed to lines"
 _COMPILED = "torch.compile is used: memory is not attributed to modules"
 
 
@@ -108,11 +109,12 @@ class Recorder:
             self.layer.leave()
 
     def _cuda_starts(self) -> None:
-        context = "all" if self._scopes.in_stacks else "alloc"
-        torch.cuda.memory._record_memory_history(
-            enabled="all", context=context, stacks="python", max_entries=MAX_EVENTS
-        )
-        self.out_of_memory.watch()
+        history.begin(MAX_EVENTS, self._scopes.in_stacks)
+        if self.virtual and history.uses_pools():
+            self._scopes.label_pools()
+            self.assumptions.add("attribution", _POOLS, "")
+        else:
+            self.out_of_memory.watch()
 
     def _watch_compile(self) -> None:
         """Hooks on modules would change what is compiled; they go when compilation is asked for."""

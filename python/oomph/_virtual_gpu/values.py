@@ -26,7 +26,13 @@ from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, fill, sized_by_rule, spread
 from oomph._virtual_gpu.library import library
-from oomph._virtual_gpu.limits import FLOAT_LIMIT, PRODUCT_LIMIT, WIDE_LIMIT, computable, multiplications
+from oomph._virtual_gpu.limits import (
+    FLOAT_LIMIT,
+    PRODUCT_LIMIT,
+    WIDE_LIMIT,
+    computable,
+    multiplications,
+)
 from oomph._virtual_gpu.operators import (
     CHECKS,
     COLLECTIVES,
