@@ -21,6 +21,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+HOUSE = os.path.dirname(os.path.dirname(HERE))
 OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
 RESULTS = os.path.join(HERE, "results")
 ROLES = ("development", "validation", "test", "graphs", "tune", "held_out")
@@ -108,7 +109,8 @@ def main():
             )
             if not agrees(row):
                 row["assumptions"] = found["assumptions"]
-                row["failure"] = failure or found["failure"] or ""
+                # No path of this machine.
+                row["failure"] = (failure or found["failure"] or "").replace(f"{HOUSE}/", "")
             if case in serial:
                 row["used"] = (
                     peak["used_bytes"]
