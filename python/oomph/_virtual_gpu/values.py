@@ -81,6 +81,8 @@ class ValueLayer:
         self._refused: set[Any] = {_aten._int_mm.default}
         # Results of collectives that run when their group ends: address, and where the memory begins.
         self._awaited: dict[int, int] = {}
+        # Whether what nobody computed counts as the zeros that it reads as.
+        self._as_zeros = False
         self._plain_types: dict[type, bool] = {}
         self._specials = {
             "aten::nonzero": self._nonzero,
@@ -97,6 +99,9 @@ class ValueLayer:
             "aten::index_put_": self._index,
             "aten::_index_put_impl_": self._index,
             "aten::_local_scalar_dense": self._item,
+            "aten::_is_all_true": self._all_true,
+            "aten::_coalesce": self._coalesce,
+            "aten::linalg_matrix_exp": self._matrix_exp,
             "aten::lift_fresh": self._fresh,
             "aten::equal": self._equal,
             "aten::allclose": self._equal,
@@ -275,7 +280,7 @@ class ValueLayer:
             for index, name, kwarg_only in op.mutated:
                 tensors(kwargs.get(name) if kwarg_only or index >= len(args) else args[index], outs)
         else:
-            outs = [out] if isinstance(out, torch.Tensor) else tensors(out, [])
+            outs = tensors(out, [])
         worth = False
         for t in outs[:1] if op.name == DROPOUT else outs:
             if t.is_cuda:
@@ -302,7 +307,7 @@ class ValueLayer:
                         all_computable = False
                         break
                 elif self._unknown_storages and base_pointer(t) in self._unknown_storages:
-                    if t.is_floating_point():
+                    if t.is_floating_point() and not self._as_zeros:
                         all_computable = False
                         break
                     inherits = True
@@ -409,7 +414,7 @@ class ValueLayer:
 
     def is_unknown(self, t: torch.Tensor) -> bool:
         """Whether the contents of `t` were never computed, or follow from such contents."""
-        if not t.is_cuda:
+        if not t.is_cuda or t.layout is not torch.strided:
             return False
         pointer = base_pointer(t)
         if computable(t):
@@ -460,6 +465,16 @@ class ValueLayer:
             self.assumptions.add("value", "unknown tensors were assumed to be equal", user_line())
             return op.name == "aten::allclose" or a.shape == b.shape
         return func(*self._to_cpu(list(args)), **kwargs)
+
+    def _all_true(self, func, op, args, kwargs):
+        """PyTorch's own checks of values end in it, such as those of `torch.distributions`: unknown values pass."""
+        out = self._run(func, op, args, kwargs)
+        if out.is_cuda and self.is_unknown(args[0]):
+            self.assumptions.add(
+                "value", "a check of uncomputed values was assumed to pass", user_line()
+            )
+            cpu_alias(out).fill_(True)
+        return out
 
     def _known_mask(self, mask: torch.Tensor) -> torch.Tensor | None:
         """The CPU view of a mask whose bytes mean something, or None."""
@@ -590,6 +605,51 @@ class ValueLayer:
             return type(value)(place(item) for item in value)
 
         return place(result)
+
+    def _coalesce(self, func, op, args, kwargs):
+        """How many entries of a sparse matrix have an index of their own, the operator reads back."""
+        matrix = args[0]
+        if not matrix.is_cuda or matrix._nnz() < 2:
+            return func(*args, **kwargs)
+        indices = matrix._indices()
+        known = None
+        if computable(indices) and not self.is_unknown(indices):
+            known = torch.unique(cpu_alias(indices), dim=1)
+        else:
+            self.assumptions.add(
+                "shape", "a sparse tensor is assumed to name no entry twice", user_line()
+            )
+        self._gpu.oomph_vgpu_begin()
+        self._gpu.oomph_vgpu_answer(matrix._nnz() if known is None else known.shape[1])
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self._gpu.oomph_vgpu_end()
+        self._mark([out._values()])
+        placed = out._indices()
+        if known is not None and placed.shape == known.shape:
+            cpu_alias(placed).copy_(known)
+            self._unknown_storages.pop(base_pointer(placed), None)
+        else:
+            self._mark([placed])
+        return out
+
+    def _matrix_exp(self, func, op, args, kwargs):
+        """Its parts come here: it sorts matrices by their norms, and each must get some degree."""
+        if not args[0].is_cuda:
+            return func(*args, **kwargs)
+        if self.is_unknown(args[0]):
+            self.assumptions.add(
+                "value", f"{op.name} was given unknown matrices: of norm zero", user_line()
+            )
+        before, self._as_zeros = self._as_zeros, True
+        try:
+            with dispatch.parts_included():
+                out = func._op_dk(torch._C.DispatchKey.CUDA, *args, **kwargs)
+        finally:
+            self._as_zeros = before
+        self._settle(func, op, args, kwargs, out)
+        return out
 
     def _repeat_interleave(self, func, op, args, kwargs):
         if (
