@@ -101,6 +101,8 @@ class ValueLayer:
             "aten::_local_scalar_dense": self._item,
             "aten::_is_all_true": self._all_true,
             "aten::_coalesce": self._coalesce,
+            "aten::mm": self._product,
+            "aten::addmm": self._product,
             "aten::linalg_matrix_exp": self._matrix_exp,
             "aten::lift_fresh": self._fresh,
             "aten::equal": self._equal,
@@ -611,16 +613,9 @@ class ValueLayer:
         matrix = args[0]
         if not matrix.is_cuda or matrix._nnz() < 2:
             return func(*args, **kwargs)
-        indices = matrix._indices()
-        known = None
-        if computable(indices) and not self.is_unknown(indices):
-            known = torch.unique(cpu_alias(indices), dim=1)
-        else:
-            self.assumptions.add(
-                "shape", "a sparse tensor is assumed to name no entry twice", user_line()
-            )
+        count, known = self._distinct(matrix)
+        self._gpu.oomph_vgpu_answer(count)
         self._gpu.oomph_vgpu_begin()
-        self._gpu.oomph_vgpu_answer(matrix._nnz() if known is None else known.shape[1])
         try:
             out = func(*args, **kwargs)
         finally:
@@ -633,6 +628,27 @@ class ValueLayer:
         else:
             self._mark([placed])
         return out
+
+    def _distinct(self, matrix: torch.Tensor) -> tuple[int, torch.Tensor | None]:
+        """How many entries of a sparse tensor have an index of their own, and their indices if known."""
+        indices, sizes = matrix._indices(), matrix.shape[: matrix.sparse_dim()]
+        if not computable(indices) or self.is_unknown(indices):
+            self.assumptions.add(
+                "shape", "a sparse tensor is assumed to name no entry twice", user_line()
+            )
+            return matrix._nnz(), None
+        flat = torch.zeros(matrix._nnz(), dtype=torch.int64)
+        for row, size in zip(cpu_alias(indices), sizes, strict=True):
+            flat = flat.mul_(size).add_(row)
+        flat = flat.unique()
+        return len(flat), torch.stack(torch.unravel_index(flat, sizes))
+
+    def _product(self, func, op, args, kwargs):
+        """A product with a sparse matrix coalesces it first."""
+        for t in args[:3]:
+            if t.layout is torch.sparse_coo and t.is_cuda and not t.is_coalesced():
+                self._gpu.oomph_vgpu_answer(self._distinct(t)[0])
+        return self._run(func, op, args, kwargs)
 
     def _matrix_exp(self, func, op, args, kwargs):
         """Its parts come here: it sorts matrices by their norms, and each must get some degree."""
