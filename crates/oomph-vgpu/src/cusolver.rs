@@ -64,10 +64,7 @@ const fn getrf(n: u64, size: u64) -> u64 {
 
 /// Elements for eigenvalues of a symmetric matrix by divide and conquer.
 const fn syevd(n: u64) -> u64 {
-    let (small, large) = (
-        3 * n * n + 768 * n + 65_619,
-        4 * n * n + 127 * n + 32_979,
-    );
+    let (small, large) = (3 * n * n + 768 * n + 65_619, 4 * n * n + 127 * n + 32_979);
     if small > large { small } else { large }
 }
 
