@@ -71,7 +71,10 @@ def run(truth, extra=()):
 
 def agrees(row):
     """Whether the run ended as the measured one did, with both peaks close to it."""
-    return row.get("ended_alike", False) and max(errors([row], "allocated") + errors([row], "reserved")) <= CLOSE
+    return (
+        row.get("ended_alike", False)
+        and max(errors([row], "allocated") + errors([row], "reserved")) <= CLOSE
+    )
 
 
 def errors(rows, key):
@@ -144,7 +147,9 @@ def main():
         chosen = [row for row in rows if row["role"] == role]
         if chosen:
             close = sum(map(agrees, chosen))
-            print(f"{role:12} {close} of {len(chosen)} jobs within {CLOSE:.1%} in allocated and reserved")
+            print(
+                f"{role:12} {close} of {len(chosen)} jobs within {CLOSE:.1%} in allocated and reserved"
+            )
         for key in ("allocated", "reserved", "used", "memtracker_allocated", "memtracker_reserved"):
             values = errors(chosen, key)
             if values:

@@ -366,9 +366,8 @@ impl DeviceMemory {
         Ok(at)
     }
 
-    /// Gives back memory behind a part of what [`DeviceMemory::reserve`] returned.
-    pub fn release(&mut self, at: u64, bytes: u64) {
-        self.give_physical(bytes);
+    /// Forgets the contents of a part of what [`DeviceMemory::reserve`] returned.
+    pub fn empty(at: u64, bytes: u64) {
         // SAFETY: the range was handed out from this device's arena.
         unsafe { discard(at, bytes) };
     }

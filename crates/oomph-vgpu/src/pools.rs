@@ -3,7 +3,8 @@
 //! What was observed on an H200 (driver 580, `bench/gpu/results/malloc_async.jsonl`) and is modelled here:
 //! - a pool is one range of addresses, backed by memory in units of 32 MiB;
 //! - requests are aligned to 512 bytes and go into the smallest hole that is large enough, the end of the range being the
-//!   largest; a block at the end grows into new units, with no regard to how many there are already;
+//!   largest;
+//! - where memory is missing behind a block, units that are free elsewhere move there before new ones are taken;
 //! - the used bytes are those that were asked for, the reserved ones whole units;
 //! - units are given back, from the top, when the host waits for the GPU and more than the release threshold is reserved
 //!   (PyTorch's threshold has no limit), or when the pool is trimmed.
@@ -19,7 +20,7 @@ use std::time::Instant;
 use crate::arguments::Out;
 use crate::device::{self, Device};
 use crate::export;
-use crate::memory::{Refusal, round_up};
+use crate::memory::{DeviceMemory, Refusal, round_up};
 use crate::runtime::{
     Error, INVALID_VALUE, MEMORY_ALLOCATION, SUCCESS, UNKNOWN, check, fail, on_device,
 };
@@ -144,11 +145,23 @@ impl Pool {
         if missing.is_empty() {
             return Ok(());
         }
+        let moved: Vec<u64> = self
+            .backed
+            .iter()
+            .filter(|&&unit| self.is_free(unit) && (unit + UNIT <= first || unit >= at + size))
+            .take(missing.len())
+            .copied()
+            .collect();
         let mut memory = device.memory.lock();
-        let bytes = missing.len() as u64 * UNIT;
+        let bytes = (missing.len() - moved.len()) as u64 * UNIT;
         if !memory.ask() || !memory.take_physical(bytes) {
             note(Kind::Refused, 0, size);
             return Err(Refusal::OutOfMemory);
+        }
+        for unit in moved {
+            self.backed.remove(&unit);
+            DeviceMemory::empty(unit, UNIT);
+            note(Kind::Released, unit, UNIT);
         }
         for &unit in &missing {
             note(Kind::Backed, unit, UNIT);
@@ -178,6 +191,12 @@ impl Pool {
         true
     }
 
+    /// Whether no block touches a unit.
+    fn is_free(&self, unit: u64) -> bool {
+        let below = self.taken.range(..unit + UNIT).next_back();
+        below.is_none_or(|(&at, &(size, _))| at + size <= unit)
+    }
+
     /// Gives free units back to the device, from the top, until at most `keep` bytes are reserved.
     fn trim(&mut self, device: &Device, keep: u64) {
         let mut memory = device.memory.lock();
@@ -186,12 +205,12 @@ impl Pool {
             if self.reserved() <= keep {
                 break;
             }
-            let below = self.taken.range(..unit + UNIT).next_back();
-            if below.is_some_and(|(&at, &(size, _))| at + size > unit) {
+            if !self.is_free(unit) {
                 continue;
             }
             self.backed.remove(&unit);
-            memory.release(unit, UNIT);
+            memory.give_physical(UNIT);
+            DeviceMemory::empty(unit, UNIT);
             note(Kind::Released, unit, UNIT);
         }
     }
