@@ -367,7 +367,11 @@ def test_what_drift_keeps_of_a_call_runs_no_code(tmp_path):
 def test_too_much_drift_is_refused_and_none_is_not_zero(tmp_path):
     int8 = [("int8_linear", {"kind": "dynamic"})]
     refused = drift(tmp_path, QUIET, int8, "--max-drift", "0.0001", "--calls", "1")
-    assert refused.status == 3 and refused.json["exceeded"] and "above the limit of 0.010 %" in refused.out
+    assert (
+        refused.status == 3
+        and refused.json["exceeded"]
+        and "above the limit of 0.010 %" in refused.out
+    )
     exact = drift(tmp_path, QUIET, [("inference_mode", {})], "--max-drift", "0", "--calls", "1")
     assert exact.status == 0 and exact.json["measured"]["outputs"][0]["relative_error"] == 0
     virtual = drift(tmp_path, QUIET, int8, "--gpu", "rtx-3060")

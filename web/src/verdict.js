@@ -21,6 +21,11 @@ const PARTS = [
   ["cuda_context", "CUDA context", "context"],
 ];
 
+/** What each step leaves behind. */
+function grows({ bytes_per_step, place, full_at_step }) {
+  return `it grows by ${bytes(bytes_per_step)} a step${place ? ` (${base(place)})` : ""}, full near step ${full_at_step.toLocaleString("en")}`;
+}
+
 function sentence() {
   const { summary, explanation, diff, kind } = state.page;
   if (kind === "diff") return { mark: "Δ", tone: "neutral", text: diff.verdict };
@@ -28,9 +33,16 @@ function sentence() {
     if (!explanation) return { mark: "·", tone: "neutral", text: "A memory history" };
     return { mark: explanation.out_of_memory ? "✗" : "✓", tone: explanation.out_of_memory ? "bad" : "good", text: explanation.verdict };
   }
-  if (summary.verdict === "fits") return { mark: "✓", tone: "good", text: summary.peak.used_bytes ? "It fits" : "The script used no GPU memory" };
+  const steps = count(summary.step_count, "step");
+  if (summary.verdict === "fits") {
+    if (!summary.peak.used_bytes) return { mark: "✓", tone: "good", text: "The script used no GPU memory" };
+    if (summary.growth) return { mark: "!", tone: "warn", text: `It fits for ${steps}; ${grows(summary.growth)}` };
+    return { mark: "✓", tone: "good", text: summary.basis === "whole_script" ? "It fits: the whole script ran" : `It fits, if later steps are like the last of the ${steps}` };
+  }
+  if (summary.verdict === "no_verdict") return { mark: "?", tone: "warn", text: "No verdict: the script was ended before two steps were alike" };
   if (summary.verdict === "script_failed") return { mark: "✗", tone: "bad", text: "The script failed; this is its memory until then" };
   const { oom } = summary;
+  if (!oom && summary.growth) return { mark: "✗", tone: "bad", text: `It runs out of memory in a later step: ${grows(summary.growth)}` };
   const place = oom ? ` in step ${oom.step}, ${oom.phase}${oom.module ? `, at ${oom.module}` : ""}${oom.location ? ` (${base(oom.location)})` : ""}` : "";
   return { mark: "✗", tone: "bad", text: `Out of memory${place}` };
 }
@@ -45,10 +57,10 @@ function numbers() {
   } else if (summary) {
     const { peak, gpu, oom } = summary;
     const failed = summary.verdict === "out_of_memory";
-    if (peak.used_bytes) add(failed ? "needed" : "peak", bytes(peak.used_bytes));
+    if (peak.used_bytes) add(failed ? "needed" : "peak", `${peak.lower_bound ? "at least " : ""}${bytes(peak.used_bytes)}`);
     add("capacity", bytes(gpu.memory_bytes));
     if (failed && oom?.short_bytes) add("too much", bytes(oom.short_bytes), "bad");
-    if (!failed && peak.used_bytes) add("to spare", `${bytes(Math.max(0, gpu.memory_bytes - peak.used_bytes))} (${percent(Math.max(0, gpu.memory_bytes - peak.used_bytes), gpu.memory_bytes)})`, "good");
+    if (!failed && !peak.lower_bound && peak.used_bytes) add("to spare", `${bytes(Math.max(0, gpu.memory_bytes - peak.used_bytes))} (${percent(Math.max(0, gpu.memory_bytes - peak.used_bytes), gpu.memory_bytes)})`, "good");
     if (peak.allocated_bytes) add("in tensors", bytes(peak.allocated_bytes));
     if (summary.peak_phase) add("peak reached", `step ${summary.peak_step}, ${summary.peak_phase}`);
   } else if (explanation) {
@@ -110,7 +122,7 @@ function ranks() {
   const { ranks: all, outlier, culprit } = summary;
   const capacity = summary.gpu.memory_bytes;
   const most = Math.max(capacity, ...all.map((rank) => rank.peak.used_bytes));
-  const states = { fits: "fits", out_of_memory: "out of memory", script_failed: "failed", refused: "refused" };
+  const states = { fits: "fits", out_of_memory: "out of memory", script_failed: "failed", refused: "refused", no_verdict: "no verdict" };
   const row = (rank) =>
     h(
       "tr",

@@ -38,7 +38,7 @@ impl VirtualGpu {
 
     /// The text of `virtual-gpu.conf`. `limit` is the capacity that is enforced, in bytes. The recorder
     /// adds torch's version of CUDA.
-    fn config(&self, limit: Option<u64>, rendezvous: Option<&Rendezvous>) -> String {
+    fn config(&self, limit: Option<u64>, rendezvous: &Rendezvous, several: bool) -> String {
         let mut text = self
             .spec
             .found
@@ -46,7 +46,8 @@ impl VirtualGpu {
             .to_key_values_with_memory(self.total_bytes);
         let _ = writeln!(text, "count={}", self.spec.count);
         let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
-        if let Some(rendezvous) = rendezvous {
+        let _ = writeln!(text, "card.file={}", rendezvous.card().display());
+        if several {
             let _ = writeln!(text, "ranks.directory={}", rendezvous.directory().display());
             let timeout = self.rank_timeout.as_millis();
             let _ = writeln!(text, "ranks.patience_ms={timeout}");
@@ -61,12 +62,13 @@ impl VirtualGpu {
         host: &Host,
         directory: &RunDirectory,
         limit: Option<u64>,
-        rendezvous: Option<&Rendezvous>,
+        rendezvous: &Rendezvous,
+        several: bool,
     ) -> anyhow::Result<()> {
         let library = host.virtual_gpu()?;
         directory.write(
             RunFile::VirtualGpu,
-            self.config(limit, rendezvous).as_bytes(),
+            self.config(limit, rendezvous, several).as_bytes(),
         )?;
         let mut preload = library.clone().into_os_string();
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {

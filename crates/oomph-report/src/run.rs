@@ -16,7 +16,7 @@ use crate::terminal::{
 };
 
 /// Categories of the summary in the order of the table, with their names.
-const CATEGORIES: [(&str, &str); 10] = [
+const CATEGORIES: [(&str, &str); 11] = [
     ("activations", "activations"),
     ("parameters", "parameters"),
     ("gradients", "gradients"),
@@ -27,6 +27,7 @@ const CATEGORIES: [(&str, &str); 10] = [
     ("cached", "cached, unused"),
     ("outside_allocator", "not PyTorch's"),
     ("cuda_context", "CUDA context"),
+    ("other_processes", "other processes"),
 ];
 /// Rows of a table without `-v`.
 const FEW: usize = 4;
@@ -51,29 +52,15 @@ pub fn run_report(
     } else {
         ""
     };
-    let counted = if summary
-        .phases
-        .iter()
-        .any(|phase| phase.name == "optimizer step")
-    {
-        "step"
-    } else {
-        "pass"
-    };
-    let plural = match (counted, summary.step_count) {
-        (_, 1) => "",
-        ("pass", _) => "es",
-        _ => "s",
-    };
     let head = format!(
-        "{kind}{} · {} · torch {} · {} {counted}{plural} in {:.1} s",
+        "{kind}{} · {} · torch {} · {} in {:.1} s",
         summary.gpu.name,
         format_bytes(summary.gpu.memory_bytes),
         summary
             .versions
             .get("torch")
             .map_or("?", |version| version.split('+').next().unwrap_or(version)),
-        summary.step_count,
+        counted(summary, summary.step_count),
         summary.seconds,
     );
     let _ = writeln!(out, "\n{}\n", paint(DIM, heading(&head, columns)));
@@ -94,6 +81,7 @@ pub fn run_report(
             steps(&mut out, summary);
         }
     }
+    processes(&mut out, summary, verbose, columns);
     ranks(&mut out, summary, verbose, columns);
     if let Some(explanation) = explanation {
         cause(&mut out, explanation, columns);
@@ -115,6 +103,20 @@ pub fn run_report(
         )
     );
     out
+}
+
+/// So many steps of a job that trains, or passes of one that infers.
+fn counted(summary: &Summary, number: u32) -> String {
+    let trains = summary
+        .phases
+        .iter()
+        .any(|phase| phase.name == "optimizer step");
+    let (one, many) = if trains {
+        ("step", "steps")
+    } else {
+        ("pass", "passes")
+    };
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// What each step leaves behind, in words.
@@ -140,12 +142,24 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         Verdict::Fits => {
             let spare = capacity.saturating_sub(summary.peak.used_bytes);
             let percent = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
-            let seen = match summary.basis {
-                Basis::SteadySteps => {
-                    format!("fits: {} alike steps were seen", summary.step_count)
+            let counted = |number: u32| counted(summary, number);
+            let seen = match (&summary.growth, summary.basis) {
+                (Some(growth), _) => {
+                    format!(
+                        "fits for {}; {}",
+                        counted(summary.step_count),
+                        grows(growth)
+                    )
+                }
+                (None, Basis::SteadySteps) => {
+                    format!(
+                        "fits, if later steps are like the last of the {}",
+                        counted(summary.step_count)
+                    )
                 }
                 _ => "fits: the whole script ran".to_owned(),
             };
+            let seen = wrap(&seen, columns.saturating_sub(INDENT), INDENT);
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, seen));
             let text = format!(
                 "peak {needed} of {} ({percent:.0} %), {} to spare",
@@ -168,10 +182,6 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 format!("  {}\n", paint(DIM, moment))
             };
             let _ = writeln!(out, "{moment}");
-            if let Some(growth) = &summary.growth {
-                let text = wrap(&grows(growth), columns.saturating_sub(INDENT), INDENT);
-                let _ = writeln!(out, "  {}\n", paint(WARN, text));
-            }
             if summary.handled_oom_count > 0 {
                 let text = format!(
                     "the script survived {} out-of-memory errors",
@@ -216,7 +226,12 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         Verdict::OutOfMemory => {
             let mut place = String::from("out of memory");
             if let Some(oom) = &summary.oom {
-                let _ = write!(place, " in step {}, {}", oom.step, oom.phase);
+                if let Some(process) = oom.process {
+                    let _ = write!(place, " in process {process}");
+                }
+                if !oom.phase.is_empty() {
+                    let _ = write!(place, " in step {}, {}", oom.step, oom.phase);
+                }
                 if let Some(module) = &oom.module {
                     let _ = write!(place, ", at {module}");
                 }
@@ -395,6 +410,41 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
     if !named.is_empty() {
         let _ = writeln!(out);
     }
+}
+
+/// What each process held when all of them together held most.
+fn processes(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
+    const AMOUNT: usize = 10;
+    const LINES: usize = 8;
+    const NAME: usize = 16;
+    const NOTE: usize = 16;
+    let all = &summary.processes;
+    // Ranks have a table of their own.
+    if all.is_empty() || !summary.ranks.is_empty() && !verbose {
+        return;
+    }
+    let limit = if verbose { usize::MAX } else { LINES };
+    for process in all.iter().take(limit) {
+        let note = match (process.out_of_memory, process.recorded) {
+            (true, _) => "out of memory",
+            (_, false) => "not recorded",
+            _ => "",
+        };
+        let room = columns.saturating_sub(INDENT + NAME + AMOUNT + NOTE + 3);
+        let text = format!(
+            "  {}{}  {} {}",
+            paint(DIM, pad(&format!("process {}", process.process), NAME)),
+            pad_left(&format_bytes(process.held_bytes), AMOUNT),
+            paint(WARN, pad(note, NOTE)),
+            paint(DIM, shorten(&process.command, room)),
+        );
+        let _ = writeln!(out, "{}", text.trim_end());
+    }
+    if all.len() > limit {
+        let more = format!("and {} more processes: -v shows them", all.len() - limit);
+        let _ = writeln!(out, "  {}", paint(DIM, more));
+    }
+    let _ = writeln!(out);
 }
 
 /// The peak of each rank (equal neighbours on one line), and which rank differs or failed.

@@ -43,6 +43,9 @@ pub struct Record {
     pub python: String,
     /// The script and its arguments.
     pub argv: Vec<String>,
+    /// The id of its process.
+    #[serde(default)]
+    pub process: u32,
     /// Whether the GPU was a virtual one.
     pub r#virtual: bool,
     /// How long the script ran, from the import of torch on.

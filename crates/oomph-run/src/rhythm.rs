@@ -99,20 +99,16 @@ fn varies((low, high): (u64, u64)) -> bool {
     low < high && (high - low) as f64 > high as f64 * VARIED
 }
 
-/// Whether two steps did the same, whatever the sizes.
+/// Whether two steps did the same, whatever the sizes: how many buffers a kernel takes depends on them, too.
 fn alike(before: &Step, after: &Step) -> bool {
-    let count = |step: &Step, key| step.work.get(key).copied().unwrap_or(0);
-    let mut different: u32 = after
-        .work
-        .iter()
-        .map(|(key, &number)| number.abs_diff(count(before, key)))
-        .sum();
-    different += before
-        .work
-        .iter()
-        .filter(|(key, _)| !after.work.contains_key(key))
-        .map(|(_, &number)| number)
-        .sum::<u32>();
+    let missing = |step: &Step, other: &Step| {
+        step.work
+            .iter()
+            .filter(|(key, _)| !other.work.contains_key(key))
+            .map(|(_, &number)| number)
+            .sum::<u32>()
+    };
+    let different = missing(before, after) + missing(after, before);
     f64::from(different) <= f64::from(before.allocations.max(after.allocations)) * DIFFERENT
 }
 
@@ -124,10 +120,11 @@ fn completed(trace: &Trace, record: &Record, device: u32) -> Vec<Step> {
     } else {
         record.inferences
     } as usize;
+    let end = if trains { "step" } else { "inference" };
     let ends: Vec<i64> = record
         .boundaries
         .iter()
-        .filter(|(_, what, _)| what == "inference")
+        .filter(|(_, what, _)| what == end)
         .map(|(time, _, _)| *time)
         .collect();
     let labels = trace.labels.clone().unwrap_or_default();
@@ -137,6 +134,13 @@ fn completed(trace: &Trace, record: &Record, device: u32) -> Vec<Step> {
     let mut live = 0_u64;
     let mut by_stack: HashMap<StackId, u64> = HashMap::new();
     for row in trace.rows_of(device) {
+        // What the script frees as it ends, its last step has left behind.
+        if ends
+            .last()
+            .is_some_and(|last| trace.events.time(row).0 > *last)
+        {
+            break;
+        }
         let label = labels.get(row);
         let action = trace.events.action(row);
         // Steps count from 1; before the first is the first's, which is never compared alone.

@@ -50,6 +50,8 @@ class OutOfMemory:
         self.last: dict[str, Any] | None = None
         """The last time that the allocator gave up, as the record has it."""
         self._count = 0
+        """How often the script has seen it give up."""
+        self._watching = False
         self._raised_outside: BaseException | None = None
         self._next_capture = 0.0
         self._thread = threading.get_ident()
@@ -85,16 +87,21 @@ class OutOfMemory:
 
         def next_operator(operator: str) -> Any:
             self._layer.before = label
+            self._watching = False
             if in_backward:
                 goes_on = torch._C._current_autograd_node() is not None
             else:
                 goes_on = bool(running) and progress.running[: len(running)] == running
             if last is not None and goes_on:
                 last["handled"] = True
+                self._count -= 1  # the script has not seen it
             return label(operator)
 
+        if self._watching:
+            self._count -= 1  # the same operator has tried again
         if self._layer.before is not None:
             self._layer.before = next_operator
+            self._watching = True
 
     def outside_allocator(self, error: BaseException, requested: int) -> None:
         """Something outside PyTorch's allocator ran out of memory, and raises `error`."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from oomph._protocol import RunDirectory, Status
+from oomph._recorder.planned_steps import planned_steps
 
 SETUP, LOAD, FORWARD, BACKWARD, OPTIMIZER, INFERENCE = (
     "setup",
@@ -42,8 +43,8 @@ class Progress:
 
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_horizon", "_reserved", "_status",
-        "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "running",
-        "seen_forward", "step", "stopped", "trains",
+        "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
+        "running", "seen_forward", "step", "stopped", "trains",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,8 @@ class Progress:
         """Whether a model has been called."""
         self.stopped = False
         """Whether the script was ended after the steps that were asked for."""
+        self.planned: int | None = None
+        """Steps that a script that was stopped would have taken; None if its loops do not tell."""
         self.trains = False
         """Whether the script made an optimizer, so that its steps are the optimizer's."""
         self.in_optimizer = 0
@@ -97,6 +100,7 @@ class Progress:
             self._clock_calls.append(self.module_calls)
         if self.last_step and number >= self.last_step:
             self.stopped = True
+            self.planned = planned_steps()
             raise StepsDone
 
     def boundary(self, what: str, number: int) -> None:
@@ -115,6 +119,7 @@ class Progress:
             steps=self.step,
             inferences=self.inferences,
             stopped=self.stopped,
+            planned_steps=self.planned,
             clock=self._clock,
             clock_calls=self._clock_calls,
             boundaries=self._boundaries,

@@ -112,12 +112,22 @@ class Recorder:
             self.layer.leave()
 
     def _cuda_starts(self) -> None:
+        if os.getpid() != self.process:
+            self._becomes_child()
         history.begin(MAX_EVENTS, self._scopes.in_stacks)
         if self.virtual and history.uses_pools():
             self._scopes.label_pools()
             self.assumptions.add("attribution", _POOLS, "")
         else:
             self.out_of_memory.watch()
+
+    def _becomes_child(self) -> None:
+        """A fork of the script uses the GPU, which the script did not: it leaves a record of its own."""
+        if self.settings.several:
+            return
+        self.process = os.getpid()
+        self.directory = self.directory.run.rank(f"process-{self.process}")
+        self.directory.make()
 
     def _watch_compile(self) -> None:
         """Hooks on modules would change what is compiled; they go when compilation is asked for."""
@@ -147,7 +157,7 @@ class Recorder:
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write `record.json` and `trace.pickle`; once."""
-        if self._finished:
+        if self._finished or os.getpid() != self.process:
             return
         self._finished = True
         for told in self.before_record:
@@ -157,7 +167,8 @@ class Recorder:
         # Code other than PyTorch may have used it.
         usage = self._usage(0)
         used_cuda = torch.cuda.is_initialized() or (usage is not None and usage.peak > 0)
-        if not used_cuda and self.settings.several and self.rank is None:
+        is_child = self.directory.run is not self.directory
+        if not used_cuda and self.rank is None and (self.settings.several or is_child):
             return  # a helper of the script, no rank
         self.passes.finish()
         found = []

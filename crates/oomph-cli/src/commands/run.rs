@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::time::Duration;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
-use oomph_bytes::parse_capacity;
+use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_explain::Explanation;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
@@ -16,6 +15,7 @@ use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
 use oomph_run::Record;
+use oomph_run::processes::Held;
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
 use oomph_trace::Trace;
@@ -131,7 +131,7 @@ impl Args {
         let total = job.total_bytes();
         let (attempt, all) = self.attempt(&job, &directory, total, None, "running")?;
         let Some(record) = &attempt.record else {
-            return self.without_record(&directory, attempt.status);
+            return self.without_record(&directory, &attempt);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), total);
         if !all.is_empty() {
@@ -146,6 +146,7 @@ impl Args {
                 summary.assumptions.push(self.absent());
             }
         }
+        summary.join_processes(&attempt.processes);
         if let Some(plan) = &plan {
             let versions = Versions {
                 torch: record.torch.clone(),
@@ -330,8 +331,9 @@ impl Args {
     fn without_record(
         &self,
         directory: &RunDirectory,
-        status: process::ExitStatus,
+        attempt: &Attempt,
     ) -> anyhow::Result<ExitStatus> {
+        let status = attempt.status;
         for place in [directory, &directory.rank(self.ranks[0])] {
             if let Some(reason) = place.refusal() {
                 bail!("{reason}");
@@ -361,6 +363,24 @@ impl Args {
                 }
             }
             return Ok(ExitStatus::Findings);
+        }
+        let held = &attempt.processes.cards.processes;
+        if let Some(most) = attempt.processes.cards.peaks.iter().max()
+            && !held.is_empty()
+        {
+            eprintln!(
+                "oomph: {} ran without oomph's recorder and used {} of GPU memory",
+                processes(held),
+                format_bytes(*most)
+            );
+            return Ok(if held.iter().any(|one| one.refused_bytes.is_some()) {
+                eprintln!("oomph: out of memory");
+                ExitStatus::Findings
+            } else if status.success() {
+                ExitStatus::NoVerdict
+            } else {
+                ExitStatus::ScriptFailed
+            });
         }
         match status.code() {
             // The script never imported torch, or failed before.
@@ -408,7 +428,8 @@ impl Args {
         let Some(record) = measured else {
             return Ok(());
         };
-        let needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
+        let mut needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
+        needed.join_processes(&attempt.processes);
         summary.measured_without_limit(needed, &all);
         Ok(())
     }
@@ -462,6 +483,13 @@ struct Output<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
     findings: &'a [HeldFinding],
+}
+
+/// The processes by their ids.
+fn processes(held: &[Held]) -> String {
+    let ids: Vec<String> = held.iter().map(|one| one.process.to_string()).collect();
+    let s = if ids.len() == 1 { "" } else { "es" };
+    format!("process{s} {}", ids.join(", "))
 }
 
 /// Whether the driver of a real GPU is there.
