@@ -275,3 +275,28 @@ def test_nothing_is_left_in_shared_memory_after_a_kill(tmp_path):
         os.kill(int(children(script)[0]), signal.SIGKILL)
         running.stdout.read()
     assert not rooms(running.pid)
+
+
+def test_nvidia_smi_shows_what_the_script_holds(oomph):
+    run = oomph("""
+    import os, subprocess, torch
+    x = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+    def smi(*words):
+        done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True)
+        print(f"{done.returncode}|{done.stdout.strip()}")
+    smi("--query-gpu=name,memory.used,gpu_serial", "--format=csv,noheader,nounits")
+    smi("--query-gpu=memory.free", "--format=csv,noheader")
+    smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
+    smi("-i", "4", "-L")
+    smi("--query-gpu=color", "--format=csv")
+    smi("-L")
+    print(f"{torch.cuda.mem_get_info()[0] >> 20} {os.getpid()}")
+    """)
+    assert run.status == 0, run.err
+    used, free, holder, no_gpu, no_field, listed, own = run.out.splitlines()[:7]
+    name, used, serial = used.removeprefix("0|").split(", ")
+    assert name == "NVIDIA GeForce RTX 3060" and serial == "[N/A]" and 3072 < int(used) < 3600
+    assert abs(int(free.removeprefix("0|").split()[0]) - int(own.split()[0])) <= 1
+    assert holder.startswith(f"0|{own.split()[1]}, 3")
+    assert no_gpu.startswith("6|") and no_field.startswith('2|Field "color" is not')
+    assert listed.startswith("0|GPU 0: NVIDIA GeForce RTX 3060 (UUID: GPU-")

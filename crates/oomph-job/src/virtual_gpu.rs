@@ -1,5 +1,6 @@
 //! The virtual GPU of a run: `virtual-gpu.conf`, which its library reads, and the script's environment.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -79,6 +80,9 @@ impl VirtualGpu {
             .env("LD_PRELOAD", preload)
             .env(variables::VIRTUAL_GPU, directory.file(RunFile::VirtualGpu))
             .env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
+        if let Some(path) = with_nvidia_smi(&library) {
+            command.env("PATH", path);
+        }
         // What torch.compile decides by timing a virtual GPU must not reach a real one's cache, nor the
         // other way round; nor must what an older virtual GPU timed.
         if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
@@ -93,6 +97,14 @@ impl VirtualGpu {
         }
         Ok(())
     }
+}
+
+/// `PATH` with the virtual GPU's `nvidia-smi` first.
+fn with_nvidia_smi(library: &Path) -> Option<OsString> {
+    let package = Host::virtual_gpu_directory(library).parent()?;
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(package.join("_virtual_gpu").join("bin"));
+    std::env::join_paths(all.chain(std::env::split_paths(&others))).ok()
 }
 
 /// Where caches go: `$XDG_CACHE_HOME/oomph` or `~/.cache/oomph`.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use oomph_bytes::format_bytes;
-use oomph_explain::Explanation;
+use oomph_explain::{Explanation, Fix};
 use oomph_run::ranks::RankSummary;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::{Basis, Share, Summary, Verdict};
@@ -564,13 +564,30 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
     for (index, fix) in explanation.fixes.iter().take(3).enumerate() {
         let text = match fix.saves_bytes {
             0 => fix.what.clone(),
-            saved => format!("{} (saves {})", fix.what, format_bytes(saved)),
+            saved => format!(
+                "{} (saves {}{})",
+                fix.what,
+                format_bytes(saved),
+                suffices(fix)
+            ),
         };
         let _ = writeln!(
             out,
             "{}",
             line(if index == 0 { "fixes" } else { "" }, &text, columns)
         );
+    }
+    if explanation.lower_bound && !explanation.fixes.is_empty() {
+        let _ = writeln!(out, "{}", line("", explanation.at_least(), columns));
+    }
+}
+
+/// Whether a fix is enough by itself, for the end of a remark; empty if nobody knows.
+pub(crate) fn suffices(fix: &Fix) -> String {
+    match (fix.enough, fix.left_bytes) {
+        (Some(true), _) => ", enough alone".to_owned(),
+        (_, Some(left)) => format!(", {} still too much", format_bytes(left)),
+        _ => String::new(),
     }
 }
 

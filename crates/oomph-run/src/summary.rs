@@ -345,7 +345,7 @@ fn judge(summary: &mut Summary, record: &Record, rhythm: Rhythm) {
         summary.assumptions.push(Assumption {
             kind: "steps".to_owned(),
             what: format!(
-                "steps need {:.2} to {:.2} GiB, as their batches differ: a larger batch than those that were seen needs more",
+                "steps need {:.2} to {:.2} GiB, as their forward passes differ in size: a larger one than those that were seen needs more",
                 gib(low),
                 gib(high)
             ),

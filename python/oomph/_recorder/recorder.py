@@ -210,6 +210,7 @@ class Recorder:
             rank=self.rank,
             calls=self._modules.calls,
             facts=self._facts.as_dict(),
+            **self._modules.models.as_dict(self._marks.optimizers),
             marks=self._marks.marks,
             max_events=MAX_EVENTS,
             assumptions=self.assumptions.as_list(),

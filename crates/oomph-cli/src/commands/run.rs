@@ -8,13 +8,14 @@ use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
 use oomph_bytes::{format_bytes, parse_capacity};
-use oomph_explain::Explanation;
+use oomph_explain::{Cause, Explanation, Fix};
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
 use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
 use oomph_run::Record;
+use oomph_run::attribution::{Needless, needless};
 use oomph_run::processes::Held;
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
@@ -163,10 +164,6 @@ impl Args {
             warnings.append(&mut later);
             summary.plan = Some(self.applied(plan, warnings));
         }
-        let explained = attempt
-            .trace
-            .as_ref()
-            .map(|trace| Found::from(explain(trace, record, &summary)));
         if summary.verdict == Verdict::Refused {
             let of_rank = summary.ranks.iter().find_map(|rank| rank.blame.as_ref());
             let blame = of_rank.or(record.outcome.blame.as_ref());
@@ -174,13 +171,18 @@ impl Args {
             summary.failure = Some(by_hand::refusal(&message, blame, &job.recording.levers));
         }
         let grows = summary.growth.is_some();
+        let mut unlimited = None;
         if summary.verdict == Verdict::OutOfMemory
             && !grows
             && job.gpu.is_some()
             && !self.no_measure
         {
-            self.measure(&mut job, &directory, &mut summary)?;
+            unlimited = self.measure(&mut job, &directory, record, &mut summary)?;
         }
+        let explained = attempt
+            .trace
+            .as_ref()
+            .map(|trace| Found::from(explain(trace, record, unlimited.as_ref(), &summary)));
         self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
             Verdict::Fits => ExitStatus::Success,
@@ -403,8 +405,9 @@ impl Args {
         &self,
         job: &mut Job,
         directory: &RunDirectory,
+        failed: &Record,
         summary: &mut Summary,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<Attempt>> {
         if !self.quiet {
             eprintln!(
                 "oomph: out of memory; running again without a limit to see how much is needed…"
@@ -412,8 +415,10 @@ impl Args {
         }
         let place = RunDirectory::prepare(directory.unlimited().path())?;
         // One step beyond the one that failed shows the optimizer's state too; three show a steady step.
-        let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
-        job.recording.steps.get_or_insert(failed.max(3));
+        // A job without an optimizer counts its passes.
+        let step = summary.oom.as_ref().map_or(1, |oom| oom.step);
+        let reached = step.max(failed.inferences + 1);
+        job.recording.steps.get_or_insert(reached.max(3));
         let (attempt, all) = self.attempt(
             job,
             &place,
@@ -426,12 +431,12 @@ impl Args {
             .as_ref()
             .filter(|record| record.oom.as_ref().is_none_or(|oom| !oom.raised));
         let Some(record) = measured else {
-            return Ok(());
+            return Ok(None);
         };
         let mut needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
         needed.join_processes(&attempt.processes);
         summary.measured_without_limit(needed, &all);
-        Ok(())
+        Ok(Some(attempt))
     }
 
     fn write(
@@ -442,7 +447,13 @@ impl Args {
     ) -> anyhow::Result<()> {
         let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
         let findings = explained.map_or(&[][..], |explained| &explained.findings);
-        let result = Output { summary, findings };
+        let explanation = failed.map(|explained| &explained.explanation);
+        let result = Output {
+            summary,
+            cause: explanation.and_then(|found| found.cause.as_ref()),
+            fixes: explanation.map_or(&[][..], |found| &found.fixes),
+            findings,
+        };
         directory.write_json(RunFile::Summary, &result)?;
         if let Some(explained) = failed {
             directory.write_json(RunFile::Explanation, explained)?;
@@ -454,7 +465,7 @@ impl Args {
         if !self.quiet && !self.json.as_deref().is_some_and(json::is_stdout) {
             stdout(&run_report(
                 summary,
-                failed.map(|explained| &explained.explanation),
+                explanation,
                 findings,
                 report.as_deref().unwrap_or(directory.path()),
                 width(),
@@ -477,11 +488,13 @@ fn this_gpu(job: &Job) -> oomph_plan::PlanGpu {
     }
 }
 
-/// The summary, and what the linter finds on the lines that hold memory.
+/// The summary, why memory ran out and what would help, and what the linter finds on the lines that hold memory.
 #[derive(serde::Serialize)]
 struct Output<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
+    cause: Option<&'a Cause>,
+    fixes: &'a [Fix],
     findings: &'a [HeldFinding],
 }
 
@@ -499,7 +512,12 @@ fn has_real_gpu() -> bool {
         || Path::new("/dev/dxg").exists()
 }
 
-fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
+fn explain(
+    trace: &Trace,
+    record: &Record,
+    unlimited: Option<&Attempt>,
+    summary: &Summary,
+) -> Explanation {
     // Only the message says what this process holds besides PyTorch's memory.
     let message = record.outcome.message.as_deref().unwrap_or_default();
     let (messages, _) = oomph_trace::text::read_from(message.as_bytes()).unwrap_or_default();
@@ -514,7 +532,29 @@ fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
         } else {
             Vec::new()
         },
+        seen: seen(trace, record, record.outcome.status == 0),
         ..oomph_explain::Options::default()
     };
-    oomph_explain::explain(trace, &options)
+    let unlimited = unlimited.and_then(|attempt| {
+        let (trace, record) = (attempt.trace.as_ref()?, attempt.record.as_ref()?);
+        Some(oomph_explain::WithoutLimit {
+            trace,
+            seen: seen(trace, record, record.outcome.status == 0),
+            short_bytes: summary.oom.as_ref().and_then(|oom| oom.short_bytes),
+        })
+    });
+    oomph_explain::explain_run(trace, unlimited.as_ref(), &options)
+}
+
+/// What the recorder saw beside a history.
+fn seen(trace: &Trace, record: &Record, ended: bool) -> oomph_explain::Seen {
+    let device = record.busiest().map_or(0, |device| device.index);
+    let Needless {
+        unused_graphs,
+        replaced,
+    } = needless(trace, record, device, ended);
+    oomph_explain::Seen {
+        unused_graphs,
+        replaced,
+    }
 }
