@@ -1,11 +1,12 @@
 """Holds `oomph run` on a virtual H200 against what the H200 itself measured: `make bench-accuracy`.
 
-    python bench/accuracy/run.py [--only NAME…] [--sets SET…] [--verdicts] [--truth FILE] [--out FILE]
+    python bench/accuracy/run.py [--only NAME…] [--sets SET…] [--roles ROLE…] [--verdicts] [--truth FILE] [--out FILE]
 
 For each job: peak allocated, reserved and used of the virtual run, and their relative errors; beside
 them the peak that PyTorch's MemTracker predicts. `--verdicts` runs each job twice more, with a
 capacity 5 % above the real need and one below 95 % of the real allocated peak. What the H200 measured
-is `results/h200.jsonl`: `set` is the file of the job, `role` what it was measured for (see README.md).
+is `results/h200.jsonl`: `set` is the file of the job, `role` what it was measured for (see README.md),
+`env` what it needs in its environment, `error` how it failed there: it must fail here too.
 """
 
 import argparse
@@ -20,9 +21,12 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+HOUSE = os.path.dirname(os.path.dirname(HERE))
 OOMPH = os.path.join(os.path.dirname(sys.executable), "oomph")
 RESULTS = os.path.join(HERE, "results")
-ROLES = ("development", "validation", "test", "graphs")
+ROLES = ("development", "validation", "test", "graphs", "tune", "held_out")
+CLOSE = 1e-3
+"""Relative errors up to this count as agreement."""
 
 
 def lines(name):
@@ -30,9 +34,10 @@ def lines(name):
         return [json.loads(line) for line in file if line.strip()]
 
 
-def run(jobs, case, extra=()):
-    """One `oomph run` of a job: its JSON, exit status, seconds and peak resident bytes."""
-    env = dict(os.environ)
+def run(truth, extra=()):
+    """One `oomph run` of a job: its JSON, exit status, seconds, and what it printed if it has no JSON."""
+    jobs, case = truth["set"], truth["case"]
+    env = dict(os.environ, **truth.get("env", {}))
     if case.endswith("+expandable"):
         env["PYTORCH_CUDA_ALLOC_CONF"], case = "expandable_segments:True", case.split("+")[0]
     with tempfile.TemporaryDirectory() as place:
@@ -58,7 +63,18 @@ def run(jobs, case, extra=()):
         if not os.path.exists(out):
             return None, process.returncode, seconds, process.stderr[-1500:]
         with open(out) as file:
-            return json.load(file), process.returncode, seconds, ""
+            # A job of jobs/job.py ends in order and prints its error.
+            printed = [line for line in process.stdout.splitlines() if line.startswith("{")]
+            failure = json.loads(printed[-1]).get("error", "") if printed else ""
+            return json.load(file), process.returncode, seconds, failure
+
+
+def agrees(row):
+    """Whether the run ended as the measured one did, with both peaks close to it."""
+    return (
+        row.get("ended_alike", False)
+        and max(errors([row], "allocated") + errors([row], "reserved")) <= CLOSE
+    )
 
 
 def errors(rows, key):
@@ -69,6 +85,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--sets", nargs="*", help="files in jobs/, without their ending")
+    parser.add_argument("--roles", nargs="*", help="what jobs were measured for")
     parser.add_argument("--truth", default="h200.jsonl", help="a file in results/")
     parser.add_argument("--verdicts", action="store_true")
     parser.add_argument("--out", default=None)
@@ -78,9 +95,10 @@ def main():
     rows = []
     for truth in lines(args.truth):
         case, jobs, role = truth["case"], truth["set"], truth["role"]
-        if (args.only and case not in args.only) or (args.sets and jobs not in args.sets):
+        chosen = ((args.only, case), (args.sets, jobs), (args.roles, role))
+        if any(wanted and value not in wanted for wanted, value in chosen):
             continue
-        found, status, seconds, failure = run(jobs, case)
+        found, status, seconds, failure = run(truth)
         row = dict(case=case, set=jobs, role=role, seconds=round(seconds, 1), status=status)
         if found is None:
             row["failure"] = failure
@@ -90,7 +108,12 @@ def main():
                 allocated=peak["allocated_bytes"] / truth["max_allocated"] - 1,
                 reserved=peak["reserved_bytes"] / truth["max_reserved"] - 1,
                 peak=peak,
+                ended_alike=status == (1 if "error" in truth else 0),
             )
+            if not agrees(row):
+                row["assumptions"] = found["assumptions"]
+                # No path of this machine.
+                row["failure"] = (failure or found["failure"] or "").replace(f"{HOUSE}/", "")
             if case in serial:
                 row["used"] = (
                     peak["used_bytes"]
@@ -106,12 +129,12 @@ def main():
                 int((truth["max_reserved"] + outside) * 1.05),
                 int(truth["max_allocated"] * 0.949),
             )
-            row["fits_when_roomy"] = run(jobs, case, ["--memory", f"{roomy}"])[1] == 0
-            row["fails_when_tight"] = run(jobs, case, ["--memory", f"{tight}"])[1] == 3
+            row["fits_when_roomy"] = run(truth, ["--memory", f"{roomy}"])[1] == 0
+            row["fails_when_tight"] = run(truth, ["--memory", f"{tight}"])[1] == 3
         rows.append(row)
         show = lambda key: f"{row[key]:+9.4%}" if row.get(key) is not None else "        –"
         print(
-            f"{case:28} allocated {show('allocated')}  reserved {show('reserved')}  used {show('used')}  memtracker {show('memtracker_reserved')}  {row['seconds']:5.1f} s {row.get('failure', '')[-200:]}"
+            f"{case:28} allocated {show('allocated')}  reserved {show('reserved')}  used {show('used')}  memtracker {show('memtracker_reserved')}  {row['seconds']:5.1f} s{'' if agrees(row) else '  ◄'} {row.get('failure', '')[-200:]}"
             + (
                 f"  roomy {row['fits_when_roomy']} tight {row['fails_when_tight']}"
                 if "fits_when_roomy" in row
@@ -122,6 +145,11 @@ def main():
     print()
     for role in ROLES:
         chosen = [row for row in rows if row["role"] == role]
+        if chosen:
+            close = sum(map(agrees, chosen))
+            print(
+                f"{role:12} {close} of {len(chosen)} jobs within {CLOSE:.1%} in allocated and reserved"
+            )
         for key in ("allocated", "reserved", "used", "memtracker_allocated", "memtracker_reserved"):
             values = errors(chosen, key)
             if values:

@@ -112,3 +112,56 @@ assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10
 small = torch.nn.functional.dropout(torch.ones(1000, device=cuda), 0.5)
 assert 300 < int((small == 2).sum()) < 700 and int(((small == 0) | (small == 2)).sum()) == 1000
 """)  # fmt: skip
+
+
+def test_a_small_tensor_repeated_is_as_known_as_itself(oomph):
+    """`torch.istft` refuses a window whose overlapping squares have a zero, and asks for that with `equal`."""
+    run = check(oomph, """
+window = torch.hann_window(2048, device=cuda)
+wave = torch.randn(2, 131072, device=cuda)
+spectrum = torch.stft(wave, 2048, 512, window=window, return_complex=True)
+assert torch.istft(spectrum, 2048, 512, window=window, length=131072).shape == wave.shape
+""")  # fmt: skip
+    assert "unknown tensors were assumed to be equal" not in str(run.json["assumptions"])
+
+
+def test_checks_of_unknown_values_pass(oomph):
+    run = check(oomph, """
+x = torch.randn(1024, 1024, device=cuda)
+scale = (x @ x)[:, :17].exp()
+noise = torch.distributions.Normal(x[:, :17], scale)
+noise.log_prob(noise.rsample())
+""")  # fmt: skip
+    assert "a check of uncomputed values was assumed to pass" in str(run.json["assumptions"])
+
+
+def test_forward_mode_derivatives(oomph):
+    check(oomph, """
+def f(x, w):
+    return torch.tanh(torch.nn.functional.linear(x, w)).sum()
+x, w = torch.rand(5, 3, device=cuda), torch.rand(4, 3, device=cuda)
+assert torch.func.vmap(torch.func.hessian(f), (0, None))(x, w).shape == (5, 3, 3)
+slope = torch.func.jvp(lambda a: f(a, w), (x[0],), (torch.ones(3, device=cuda),))[1]
+true = torch.func.jvp(lambda a: f(a, w.cpu()), (x[0].cpu(),), (torch.ones(3),))[1]
+assert torch.allclose(slope.cpu(), true)
+""")  # fmt: skip
+
+
+def test_sparse_matrices_keep_their_number_of_entries(oomph):
+    check(oomph, """
+place = torch.tensor([[0, 1, 1, 0], [2, 0, 0, 1]], device=cuda)
+matrix = torch.sparse_coo_tensor(place, torch.ones(4, device=cuda), (2, 3)).coalesce()
+assert matrix._nnz() == 3 and matrix.indices().tolist() == [[0, 0, 1], [1, 2, 0]]
+x = torch.ones(3, 5, device=cuda, requires_grad=True)
+out = torch.sparse.mm(matrix, x); out.sum().backward()
+assert out.shape == (2, 5) and x.grad.shape == x.shape
+""")  # fmt: skip
+
+
+def test_matrix_exponentials_of_known_and_unknown_matrices(oomph):
+    run = check(oomph, """
+assert abs(torch.linalg.matrix_exp(torch.eye(3, device=cuda))[0, 0].item() - 2.71828) < 1e-4
+x = torch.randn(1024, 1024, device=cuda)
+assert torch.linalg.matrix_exp((x @ x)[:64, :16].reshape(64, 4, 4)).shape == (64, 4, 4)
+""")  # fmt: skip
+    assert "unknown matrices: of norm zero" in str(run.json["assumptions"])

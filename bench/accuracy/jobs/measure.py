@@ -81,6 +81,8 @@ def main():
         found = [job for jobs in pool.map(listed, SUBJECTS) for job in jobs]
     jobs = [job for job in found if {job["case"], job["subject"]} & set(args.only)]
     print(f"{len(jobs)} jobs, {parallel} at a time", flush=True)
+    with open(os.path.join(HERE, "split.json")) as file:
+        tuned = json.load(file)["tune"]
     lock, skipped, failed = threading.Lock(), [], []
 
     def work(job):
@@ -89,7 +91,12 @@ def main():
             skipped.append(job["case"])
             return
         row = measure(job, min(args.most, left))
-        row.update(subject=job["subject"], parallel=parallel, date=time.strftime("%Y-%m-%d"))
+        row.update(
+            set=job["subject"],
+            role="tune" if f"{job['subject']}/{job['case']}" in tuned else "held_out",
+            measured=time.strftime("%Y-%m-%d"),
+            parallel=parallel,
+        )
         with lock:
             if "error" in row:
                 failed.append(job["case"])

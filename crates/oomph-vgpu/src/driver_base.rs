@@ -14,7 +14,7 @@ use crate::runtime::{
     self, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN,
 };
 use crate::sync::Mutex;
-use crate::{export, inner};
+use crate::{export, inner, pools};
 
 // ---- devices and contexts ----
 
@@ -27,10 +27,21 @@ export! {
         runtime::cudaDeviceCanAccessPeer(can, device, peer)
     }
     fn cuDeviceGetDefaultMemPool(out: Out<u64>, device: c_int) -> Status, or UNKNOWN; {
-        runtime::cudaDeviceGetDefaultMemPool(out, device)
+        pools::cudaDeviceGetDefaultMemPool(out, device)
+    }
+    unsafe fn cuMemPoolGetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's contract is the runtime's.
+        unsafe { pools::cudaMemPoolGetAttribute(pool, attribute, value) }
+    }
+    unsafe fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's contract is the runtime's.
+        unsafe { pools::cudaMemPoolSetAttribute(pool, attribute, value) }
+    }
+    fn cuMemPoolTrimTo(pool: u64, keep: usize) -> Status, or UNKNOWN; {
+        pools::cudaMemPoolTrimTo(pool, keep)
     }
     fn cuDeviceGetMemPool(out: Out<u64>, device: c_int) -> Status, or UNKNOWN; {
-        runtime::cudaDeviceGetMemPool(out, device)
+        pools::cudaDeviceGetMemPool(out, device)
     }
     fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, _flags: c_uint) -> Status, or UNKNOWN; {
         let known = usize::try_from(device).is_ok_and(|index| index < machine().devices.len());
@@ -185,13 +196,13 @@ export! {
         if inner::is_inside() {
             return private(out, size);
         }
-        runtime::cudaMallocAsync(out, size, stream)
+        pools::cudaMallocAsync(out, size, stream)
     }
     fn cuMemFreeAsync(at: *mut c_void, stream: u64) -> Status, or UNKNOWN; {
         if inner::free(at as u64) {
             return SUCCESS;
         }
-        runtime::cudaFreeAsync(at, stream)
+        pools::cudaFreeAsync(at, stream)
     }
     fn cuMemAllocManaged(out: Out<*mut c_void>, size: usize, flags: c_uint) -> Status, or UNKNOWN; {
         if inner::is_inside() {

@@ -369,6 +369,19 @@ impl DeviceMemory {
         self.layout.as_mut().ok_or(Refusal::AddressSpace)
     }
 
+    /// Address space of `size` bytes for a pool, with nothing behind it.
+    pub fn reserve(&mut self, size: u64) -> Result<u64, Refusal> {
+        let at = self.layout()?.take(size).ok_or(Refusal::AddressSpace)?;
+        self.taken.insert(at, Taken::Granules(size));
+        Ok(at)
+    }
+
+    /// Forgets the contents of a part of what [`DeviceMemory::reserve`] returned.
+    pub fn empty(at: u64, bytes: u64) {
+        // SAFETY: the range was handed out from this device's arena.
+        unsafe { discard(at, bytes) };
+    }
+
     /// `cudaMalloc`: the address of `size` bytes.
     pub fn malloc(&mut self, size: u64) -> Result<u64, Refusal> {
         self.layout()?;

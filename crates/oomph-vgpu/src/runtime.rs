@@ -10,7 +10,7 @@ use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
 use crate::sync::Mutex;
-use crate::{clock, driver, export, graphs, ledger, nccl};
+use crate::{clock, driver, export, graphs, ledger, nccl, pools};
 
 pub type Error = c_int;
 pub const SUCCESS: Error = 0;
@@ -51,12 +51,12 @@ pub fn set_last(error: Error) {
     LAST.set(error);
 }
 
-fn check(ok: bool, error: Error) -> Error {
+pub fn check(ok: bool, error: Error) -> Error {
     if ok { SUCCESS } else { fail(error) }
 }
 
 /// Runs `body` on the calling thread's device; fails as CUDA does in a forked child.
-fn on_device(body: impl FnOnce(&'static Device) -> Error) -> Error {
+pub fn on_device(body: impl FnOnce(&'static Device) -> Error) -> Error {
     if device::is_forked() {
         return fail(INITIALIZATION);
     }
@@ -203,6 +203,7 @@ export! {
     fn cudaDeviceSynchronize() -> Error, or UNKNOWN; {
         on_device(|_| {
             streams::witness_device(device::current());
+            pools::synchronized();
             check(nccl::settle(u64::MAX), UNKNOWN)
         })
     }
@@ -918,6 +919,7 @@ export! {
     }
     fn cudaStreamSynchronize(stream: u64) -> Error, or UNKNOWN; {
         let mark = streams::witness_stream(device::current(), stream);
+        pools::synchronized();
         if !nccl::settle(mark) {
             return fail(UNKNOWN);
         }
@@ -967,6 +969,14 @@ export! {
                 streams::witness_event(event);
                 SUCCESS
             }
+            EventState::Pending => {
+                ledger::assume(
+                    "cudaEventQuery",
+                    "how far the GPU is behind the host is estimated; memory that another stream still uses \
+                     (record_stream) comes back accordingly",
+                );
+                NOT_READY
+            }
             EventState::Captured => fail(CAPTURED_EVENT),
             EventState::Unknown => fail(INVALID_RESOURCE_HANDLE),
         }
@@ -975,7 +985,7 @@ export! {
         if !nccl::settle(streams::witness_event(event)) {
             return fail(UNKNOWN);
         }
-        check(streams::event_state(event) != EventState::Unknown, INVALID_RESOURCE_HANDLE)
+        check(streams::is_event(event), INVALID_RESOURCE_HANDLE)
     }
     fn cudaEventElapsedTime(out: Out<f32>, start: u64, end: u64) -> Error, or UNKNOWN; {
         match streams::elapsed_ms(start, end) {
@@ -1114,204 +1124,6 @@ export! {
     fn cudaGraphExecDestroy(executable: u64) -> Error, or UNKNOWN; {
         graphs::destroyed(executable);
         check(streams::destroy_executable(executable), INVALID_VALUE)
-    }
-}
-
-// ---- stream-ordered memory pools ----
-
-/// The device's default pool, which PyTorch uses.
-const DEFAULT_POOL: u64 = 0x10;
-
-/// A pool grows by chunks of at least this size, as observed on real drivers.
-const POOL_CHUNK: u64 = 32 << 20;
-
-/// Indices of `cudaMemPoolAttr`.
-const POOL_RELEASE_THRESHOLD: c_int = 4;
-const POOL_RESERVED_CURRENT: c_int = 5;
-const POOL_RESERVED_HIGH: c_int = 6;
-const POOL_USED_CURRENT: c_int = 7;
-const POOL_USED_HIGH: c_int = 8;
-
-/// A stream-ordered pool: chunks from `cudaMalloc`, cut best fit.
-#[derive(Debug, Default)]
-struct Pool {
-    threshold: u64,
-    chunks: BTreeMap<u64, u64>,
-    holes: BTreeMap<u64, u64>,
-    taken: BTreeMap<u64, u64>,
-    reserved: u64,
-    reserved_high: u64,
-    used: u64,
-    used_high: u64,
-}
-
-/// By device and handle.
-static POOLS: Mutex<BTreeMap<(u32, u64), Pool>> = Mutex::new(BTreeMap::new());
-
-impl Pool {
-    fn take(&mut self, device: &Device, size: u64) -> Result<u64, Error> {
-        let size = crate::memory::round_up(size.max(1), 512);
-        let fit = self
-            .holes
-            .iter()
-            .filter(|&(_, &len)| len >= size)
-            .min_by_key(|&(&at, &len)| (len, at));
-        let (at, len) = if let Some((&at, &len)) = fit {
-            (at, len)
-        } else {
-            let chunk = crate::memory::round_up(size, POOL_CHUNK);
-            let at = malloc(device, chunk)?;
-            self.chunks.insert(at, chunk);
-            self.reserved += chunk;
-            self.reserved_high = self.reserved_high.max(self.reserved);
-            (at, chunk)
-        };
-        self.holes.remove(&at);
-        if len > size {
-            self.holes.insert(at + size, len - size);
-        }
-        self.taken.insert(at, size);
-        self.used += size;
-        self.used_high = self.used_high.max(self.used);
-        Ok(at)
-    }
-
-    fn give(&mut self, at: u64) -> bool {
-        let Some(size) = self.taken.remove(&at) else {
-            return false;
-        };
-        self.used -= size;
-        let chunk = self
-            .chunks
-            .range(..=at)
-            .next_back()
-            .map(|(&at, &len)| (at, at + len));
-        let (mut start, mut end) = (at, at + size);
-        if let Some((low, high)) = chunk {
-            if let Some((&before, &len)) = self.holes.range(low..at).next_back()
-                && before + len == at
-            {
-                self.holes.remove(&before);
-                start = before;
-            }
-            if end < high
-                && let Some(len) = self.holes.remove(&end)
-            {
-                end += len;
-            }
-        }
-        self.holes.insert(start, end - start);
-        true
-    }
-
-    /// Returns wholly free chunks to the device until at most `keep` bytes are reserved.
-    fn trim(&mut self, keep: u64) {
-        let free: Vec<(u64, u64)> = self
-            .chunks
-            .iter()
-            .filter(|&(at, len)| self.holes.get(at) == Some(len))
-            .map(|(&at, &len)| (at, len))
-            .collect();
-        for (at, len) in free {
-            if self.reserved <= keep {
-                break;
-            }
-            self.chunks.remove(&at);
-            self.holes.remove(&at);
-            self.reserved -= len;
-            crate::runtime::free(at);
-        }
-    }
-}
-
-fn with_pool<T>(pool: u64, body: impl FnOnce(&mut Pool) -> T) -> T {
-    body(POOLS.lock().entry((device::current(), pool)).or_default())
-}
-
-fn take_from(pool: u64, size: usize, out: Out<*mut c_void>) -> Error {
-    on_device(
-        |device| match with_pool(pool, |pool| pool.take(device, size as u64)) {
-            Ok(at) => {
-                out.put(at as *mut c_void);
-                SUCCESS
-            }
-            Err(error) => fail(error),
-        },
-    )
-}
-
-export! {
-    fn cudaDeviceGetDefaultMemPool(out: Out<u64>, _device: c_int) -> Error, or UNKNOWN; {
-        out.put(DEFAULT_POOL);
-        SUCCESS
-    }
-    fn cudaDeviceGetMemPool(out: Out<u64>, _device: c_int) -> Error, or UNKNOWN; {
-        out.put(DEFAULT_POOL);
-        SUCCESS
-    }
-    fn cudaMemPoolCreate(out: Out<u64>, _properties: *const c_void) -> Error, or UNKNOWN; {
-        out.put(crate::streams::opaque_handle());
-        SUCCESS
-    }
-    fn cudaMemPoolDestroy(pool: u64) -> Error, or UNKNOWN; {
-        // Memory in use stays allocated until it is freed, as in the real pool.
-        with_pool(pool, |pool| {
-            pool.threshold = 0;
-            pool.trim(0);
-        });
-        SUCCESS
-    }
-    fn cudaMallocAsync(out: Out<*mut c_void>, size: usize, _stream: u64) -> Error, or UNKNOWN; {
-        take_from(DEFAULT_POOL, size, out)
-    }
-    fn cudaMallocFromPoolAsync(out: Out<*mut c_void>, size: usize, pool: u64, _stream: u64) -> Error, or UNKNOWN; {
-        take_from(pool, size, out)
-    }
-    fn cudaFreeAsync(at: *mut c_void, _stream: u64) -> Error, or UNKNOWN; {
-        let known = POOLS.lock().values_mut().any(|pool| {
-            let known = pool.give(at as u64);
-            if known {
-                // A real pool trims at the next synchronisation; work is always done here.
-                pool.trim(pool.threshold);
-            }
-            known
-        });
-        check(known || at.is_null(), INVALID_VALUE)
-    }
-    fn cudaMemPoolTrimTo(pool: u64, keep: usize) -> Error, or UNKNOWN; {
-        with_pool(pool, |pool| pool.trim(keep as u64));
-        SUCCESS
-    }
-    fn cudaMemPoolSetAccess(_pool: u64, _list: *const c_void, _count: usize) -> Error, or UNKNOWN; { SUCCESS }
-    unsafe fn cudaMemPoolSetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
-        if value.is_null() {
-            return fail(INVALID_VALUE);
-        }
-        with_pool(pool, |pool| match attribute {
-            // SAFETY: these attributes are 64-bit by the vendor's header.
-            POOL_RELEASE_THRESHOLD => pool.threshold = unsafe { value.cast::<u64>().read_unaligned() },
-            POOL_RESERVED_HIGH => pool.reserved_high = pool.reserved,
-            POOL_USED_HIGH => pool.used_high = pool.used,
-            _ => {}
-        });
-        SUCCESS
-    }
-    unsafe fn cudaMemPoolGetAttribute(pool: u64, attribute: c_int, value: *mut c_void) -> Error, or UNKNOWN; {
-        with_pool(pool, |pool| {
-            let wide = match attribute {
-                POOL_RELEASE_THRESHOLD => pool.threshold,
-                POOL_RESERVED_CURRENT => pool.reserved,
-                POOL_RESERVED_HIGH => pool.reserved_high,
-                POOL_USED_CURRENT => pool.used,
-                POOL_USED_HIGH => pool.used_high,
-                // The three reuse policies are ints, and on by default.
-                // SAFETY: `value` has room for what the attribute is, by the vendor's header.
-                _ => return unsafe { Out::new(value.cast::<c_int>()) }.put(1),
-            };
-            // SAFETY: as above; these attributes are 64-bit.
-            unsafe { Out::new(value.cast::<u64>()) }.put(wide);
-        });
-        SUCCESS
     }
 }
 

@@ -201,34 +201,13 @@ handles! {
     cusparseSpGEMM_createDescr cusparseSpSM_createDescr cusparseSpSV_createDescr
 }
 
-sizes! { c_int, [a0 a1 a2],
-    cusolverDnCgesvd_bufferSize cusolverDnDgesvd_bufferSize cusolverDnSgesvd_bufferSize
-    cusolverDnZgesvd_bufferSize
-}
-
 sizes! { c_int, [a0 a1 a2 a3],
     cusolverDnCsytrf_bufferSize cusolverDnDsytrf_bufferSize cusolverDnSsytrf_bufferSize
     cusolverDnZsytrf_bufferSize
 }
 
-sizes! { c_int, [a0 a1 a2 a3 a4],
-    cusolverDnCgeqrf_bufferSize cusolverDnCgetrf_bufferSize cusolverDnCpotrf_bufferSize
-    cusolverDnDgeqrf_bufferSize cusolverDnDgetrf_bufferSize cusolverDnDpotrf_bufferSize
-    cusolverDnSgeqrf_bufferSize cusolverDnSgetrf_bufferSize cusolverDnSpotrf_bufferSize
-    cusolverDnZgeqrf_bufferSize cusolverDnZgetrf_bufferSize cusolverDnZpotrf_bufferSize
-}
-
 sizes! { usize, [a0 a1 a2 a3 a4 a5],
     cusparseXcoosort_bufferSizeExt cusparseXcsrsort_bufferSizeExt
-}
-
-sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6],
-    cusolverDnCheevd_bufferSize cusolverDnCheevjBatched_bufferSize cusolverDnCheevj_bufferSize
-    cusolverDnCungqr_bufferSize cusolverDnDorgqr_bufferSize cusolverDnDsyevd_bufferSize
-    cusolverDnDsyevjBatched_bufferSize cusolverDnDsyevj_bufferSize cusolverDnSorgqr_bufferSize
-    cusolverDnSsyevd_bufferSize cusolverDnSsyevjBatched_bufferSize cusolverDnSsyevj_bufferSize
-    cusolverDnZheevd_bufferSize cusolverDnZheevjBatched_bufferSize cusolverDnZheevj_bufferSize
-    cusolverDnZungqr_bufferSize
 }
 
 sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8],
@@ -240,20 +219,12 @@ sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9],
 }
 
 sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10],
-    cusolverDnCgesvdjBatched_bufferSize cusolverDnCunmqr_bufferSize
-    cusolverDnDgesvdjBatched_bufferSize cusolverDnDormqr_bufferSize
-    cusolverDnSgesvdjBatched_bufferSize cusolverDnSormqr_bufferSize
-    cusolverDnZgesvdjBatched_bufferSize cusolverDnZunmqr_bufferSize cusparseCbsrsv2_bufferSize
+    cusparseCbsrsv2_bufferSize
     cusparseDbsrsv2_bufferSize cusparseSbsrsv2_bufferSize cusparseZbsrsv2_bufferSize
 }
 
 sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10],
     cusparseSpGEMM_workEstimation
-}
-
-sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11],
-    cusolverDnCgesvdj_bufferSize cusolverDnDgesvdj_bufferSize cusolverDnSgesvdj_bufferSize
-    cusolverDnZgesvdj_bufferSize
 }
 
 sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12],
@@ -271,20 +242,8 @@ sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a
     cusparseZcsrgeam2_bufferSizeExt
 }
 
-two_sizes! { [a0 a1 a2 a3 a4 a5 a6 a7],
-    cusolverDnXpotrf_bufferSize
-}
-
-two_sizes! { [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9],
-    cusolverDnXgeqrf_bufferSize
-}
-
 two_sizes! { [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10],
-    cusolverDnXsyevBatched_bufferSize cusolverDnXsyevd_bufferSize cusolverDnXsytrs_bufferSize
-}
-
-two_sizes! { [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16],
-    cusolverDnXgeev_bufferSize
+    cusolverDnXsytrs_bufferSize
 }
 
 /// cuFile returns a pair of status codes in one register.

@@ -1,4 +1,4 @@
-"""PyTorch's memory history."""
+"""The memory history: PyTorch's own, or that of the virtual GPU's pools where PyTorch keeps none."""
 
 import sys
 import types
@@ -6,9 +6,101 @@ from typing import Any
 
 import torch
 
+from oomph._virtual_gpu import library
+
+_ACTIONS = ("alloc", "free_completed", "segment_map", "segment_unmap", "oom")
+"""What PyTorch calls the kinds of `PoolEvent`, in their order."""
+
+
+def uses_pools() -> bool:
+    """Whether PyTorch allocates from the driver's pools (`backend:cudaMallocAsync`), and keeps no history."""
+    return torch.cuda.get_allocator_backend() == "cudaMallocAsync"
+
+
+def begin(most: int, in_stacks: bool) -> None:
+    """Keep a history of up to `most` events; CUDA is in use."""
+    if uses_pools() and library.is_loaded():
+        library.library().oomph_vgpu_watch_pools()
+        return
+    torch.cuda.memory._record_memory_history(
+        enabled="all",
+        context="all" if in_stacks else "alloc",
+        stacks="python",
+        max_entries=most,
+    )
+
 
 def snapshot() -> Any:
-    """`torch.cuda.memory._snapshot()`, without the second that it takes to import `torch._inductor`.
+    """The history so far, in the form of `torch.cuda.memory._snapshot()`."""
+    return _of_pools() if uses_pools() else _of_pytorch()
+
+
+def _of_pools() -> Any:
+    """Of the default pool: one segment that grows and shrinks."""
+    trace, blocks, units = [], {}, set()
+    for event in library.pool_events():
+        action, address, size = _ACTIONS[event.kind], event.address, event.size
+        row = dict(
+            action=action, addr=address, size=size, stream=0, device=0, frames=[],
+            time_us=event.nanoseconds // 1000,
+        )  # fmt: skip
+        if event.scope >= 0:
+            row["user_metadata"] = str(event.scope)
+        if action == "alloc":
+            blocks[address] = dict(
+                address=address, size=size, requested_size=size, state="active_allocated", frames=[]
+            )
+        elif action == "free_completed":
+            blocks.pop(address, None)
+            trace.append(dict(row, action="free_requested"))
+        elif action == "segment_map":
+            units.add((address, size))
+        elif action == "segment_unmap":
+            units.discard((address, size))
+        trace.append(row)
+    return dict(
+        segments=_segments(sorted(units), [blocks[address] for address in sorted(blocks)]),
+        device_traces=[trace] + [[] for _ in range(1, torch.cuda.device_count())],
+        allocator_settings=dict(expandable_segments=True),
+    )
+
+
+def _segments(units: list[tuple[int, int]], blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Neighbouring units together, with their blocks and what is free between them."""
+    segments: list[dict[str, Any]] = []
+    for address, size in units:
+        if segments and segments[-1]["address"] + segments[-1]["total_size"] == address:
+            segments[-1]["total_size"] += size
+        else:
+            segments.append(
+                dict(
+                    device=0, address=address, total_size=size, stream=0, segment_type="large",
+                    segment_pool_id=(0, 0), is_expandable=True, frames=[], blocks=[],
+                )
+            )  # fmt: skip
+    waiting = iter(blocks)
+    block = next(waiting, None)
+    for segment in segments:
+        at, end = segment["address"], segment["address"] + segment["total_size"]
+        used = 0
+        while block is not None and block["address"] < end:
+            if block["address"] > at:
+                segment["blocks"].append(_free(at, block["address"]))
+            segment["blocks"].append(block)
+            at, used = block["address"] + block["size"], used + block["size"]
+            block = next(waiting, None)
+        if at < end:
+            segment["blocks"].append(_free(at, end))
+        segment.update(allocated_size=used, active_size=used, requested_size=used)
+    return segments
+
+
+def _free(start: int, end: int) -> dict[str, Any]:
+    return dict(address=start, size=end - start, requested_size=0, state="inactive", frames=[])
+
+
+def _of_pytorch() -> Any:
+    """Without the second that it takes to import `torch._inductor`.
 
     It looks there for the lines of compiled code, and would import it to see that there is none.
     """

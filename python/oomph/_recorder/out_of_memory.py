@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 import time
 from typing import Any
@@ -17,6 +18,17 @@ from oomph._recorder.scopes import Scopes
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
 from oomph._virtual_gpu.values import ValueLayer
+
+_REQUESTED = re.compile(r"Requested\s*: ([\d.]+) (bytes|KiB|MiB|GiB)")
+"""In the message of `backend:cudaMallocAsync`, which nobody can observe."""
+
+
+def _requested(message: str) -> int:
+    """How many bytes were asked for, to the message's precision; 0 if it does not say so."""
+    found = _REQUESTED.search(message)
+    if found is None:
+        return 0
+    return int(float(found[1]) * 1024 ** ("bytes", "KiB", "MiB", "GiB").index(found[2]))
 
 
 class OutOfMemory:
@@ -123,6 +135,8 @@ class OutOfMemory:
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
         is_full = isinstance(error, torch.OutOfMemoryError) or error is self._raised_outside
+        if is_full and self.last is None and history.uses_pools():
+            self.outside_allocator(error, _requested(str(error)))
         if is_full and self.last is not None:
             self.last["raised"] = True
 

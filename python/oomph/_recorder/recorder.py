@@ -40,6 +40,10 @@ FORMAT = "oomph.record/1"
 MAX_EVENTS = 4_000_000
 """The history's length: beyond it PyTorch forgets the oldest events, and the record says so."""
 
+_POOLS = (
+    "backend:cudaMallocAsync: the driver's placement is modelled, and reserved memory can be some percent "
+    "off; there is no history of stacks, and memory is not attributed to lines"
+)
 _COMPILED = "torch.compile is used: memory is not attributed to modules"
 
 
@@ -110,11 +114,12 @@ class Recorder:
     def _cuda_starts(self) -> None:
         if os.getpid() != self.process:
             self._becomes_child()
-        context = "all" if self._scopes.in_stacks else "alloc"
-        torch.cuda.memory._record_memory_history(
-            enabled="all", context=context, stacks="python", max_entries=MAX_EVENTS
-        )
-        self.out_of_memory.watch()
+        history.begin(MAX_EVENTS, self._scopes.in_stacks)
+        if self.virtual and history.uses_pools():
+            self._scopes.label_pools()
+            self.assumptions.add("attribution", _POOLS, "")
+        else:
+            self.out_of_memory.watch()
 
     def _becomes_child(self) -> None:
         """A fork of the script uses the GPU, which the script did not: it leaves a record of its own."""

@@ -21,6 +21,7 @@ from oomph._recorder.progress import (
     SETUP,
     Progress,
 )
+from oomph._virtual_gpu import library
 
 _FRAME = "oomph_scope_"
 """Begins the names of frames that carry a scope's number."""
@@ -49,9 +50,15 @@ class Scopes:
         self._local = threading.local()
         # Torch before 2.10 stores no metadata with an allocation; there the stack carries the scope.
         self._set_metadata = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+        self._as_number = False
         self._frames: dict[int, Any] = {}
         self.in_stacks = self._set_metadata is None
         """Whether the stack of an allocation carries its scope."""
+
+    def label_pools(self) -> None:
+        """Tell the virtual GPU of scopes instead of PyTorch, which allocates from the driver's pools."""
+        self._set_metadata = library.library().oomph_vgpu_scope
+        self._as_number = True
 
     def place(self) -> tuple[str, str, int]:
         """What is running in this thread: the phase, the module's name ("": none), its call (0: none)."""
@@ -95,7 +102,7 @@ class Scopes:
             return frame
         if getattr(self._local, "scope", -1) != scope:
             self._local.scope = scope
-            self._set_metadata(str(scope))
+            self._set_metadata(scope if self._as_number else str(scope))
         return None
 
     def _spent(self, scope: int) -> None:

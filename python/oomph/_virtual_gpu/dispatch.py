@@ -100,6 +100,17 @@ def include(included: bool) -> None:
     torch._C._dispatch_tls_set_dispatch_key_included(KEY, included)
 
 
+@contextlib.contextmanager
+def parts_included() -> Any:
+    """Inside an operator, whose parts do not come to the layer: here they do."""
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+    exclude(KEY, False)
+    try:
+        yield
+    finally:
+        exclude(KEY, True)
+
+
 def is_composite(name: str) -> bool:
     """Whether a real run decomposes an operator: it consists of others, and CUDA has no kernel.
 

@@ -21,6 +21,18 @@ class Usage(ctypes.Structure):
     _fields_ = [(name, c_uint64) for name in ("total", "limit", "allocated", "context", "peak")]
 
 
+class PoolEvent(ctypes.Structure):
+    """What happened to a stream-ordered pool (`PoolEvent` in `pools.rs`)."""
+
+    _fields_ = [
+        ("kind", c_uint64),
+        ("address", c_uint64),
+        ("size", c_uint64),
+        ("scope", c_int64),
+        ("nanoseconds", c_uint64),
+    ]
+
+
 # What each function gives, and what it takes.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_interface": (c_int, []),
@@ -34,6 +46,9 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_begin": (None, []),
     "oomph_vgpu_answer": (None, [c_int64]),
     "oomph_vgpu_end": (c_int, []),
+    "oomph_vgpu_watch_pools": (None, []),
+    "oomph_vgpu_scope": (None, [c_int64]),
+    "oomph_vgpu_pool_events": (c_size_t, [POINTER(PoolEvent), c_size_t]),
     "oomph_vgpu_offer": (None, [c_int]),
     "oomph_vgpu_taken": (c_int, []),
     "oomph_vgpu_hold": (None, [c_int]),
@@ -87,6 +102,15 @@ def usage(index: int) -> Usage | None:
     """The state of device `index`, None if there is no such device."""
     found = Usage()
     return None if library().oomph_vgpu_usage(index, ctypes.byref(found)) else found
+
+
+def pool_events() -> Any:
+    """All that happened to the default pools since they are watched: an array of `PoolEvent`."""
+    read = library().oomph_vgpu_pool_events
+    count = read(None, 0)
+    events = (PoolEvent * count)()
+    read(events, count)
+    return events
 
 
 def report() -> dict[str, Any]:

@@ -23,6 +23,7 @@ _NO_DATA = {
     "aten::is_pinned",
     "aten::_pin_memory",
     "aten::_has_compatible_shallow_copy_type",
+    "aten::_efficientzerotensor",
 }
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
 # Operators by which values leave the device.
@@ -92,9 +93,10 @@ class Operator:
 
 
 def tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """All tensors in nested lists and tuples."""
+    """All tensors in nested lists and tuples, except sparse ones, which have no memory of their own."""
     if isinstance(value, torch.Tensor):
-        found.append(value)
+        if value.layout is torch.strided:
+            found.append(value)
     elif isinstance(value, (list, tuple)):
         for item in value:
             tensors(item, found)

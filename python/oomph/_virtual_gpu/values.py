@@ -13,6 +13,7 @@ the user chooses, and each such read is reported with the script's line.
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,13 @@ from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, fill, sized_by_rule, spread
 from oomph._virtual_gpu.library import library
-from oomph._virtual_gpu.limits import PRODUCT_LIMIT, WIDE_LIMIT, computable, multiplications
+from oomph._virtual_gpu.limits import (
+    FLOAT_LIMIT,
+    PRODUCT_LIMIT,
+    WIDE_LIMIT,
+    computable,
+    multiplications,
+)
 from oomph._virtual_gpu.operators import (
     CHECKS,
     COLLECTIVES,
@@ -74,6 +81,8 @@ class ValueLayer:
         self._refused: set[Any] = {_aten._int_mm.default}
         # Results of collectives that run when their group ends: address, and where the memory begins.
         self._awaited: dict[int, int] = {}
+        # Whether what nobody computed counts as the zeros that it reads as.
+        self._as_zeros = False
         self._plain_types: dict[type, bool] = {}
         self._specials = {
             "aten::nonzero": self._nonzero,
@@ -90,6 +99,11 @@ class ValueLayer:
             "aten::index_put_": self._index,
             "aten::_index_put_impl_": self._index,
             "aten::_local_scalar_dense": self._item,
+            "aten::_is_all_true": self._all_true,
+            "aten::_coalesce": self._coalesce,
+            "aten::mm": self._product,
+            "aten::addmm": self._product,
+            "aten::linalg_matrix_exp": self._matrix_exp,
             "aten::lift_fresh": self._fresh,
             "aten::equal": self._equal,
             "aten::allclose": self._equal,
@@ -268,7 +282,7 @@ class ValueLayer:
             for index, name, kwarg_only in op.mutated:
                 tensors(kwargs.get(name) if kwarg_only or index >= len(args) else args[index], outs)
         else:
-            outs = [out] if isinstance(out, torch.Tensor) else tensors(out, [])
+            outs = tensors(out, [])
         worth = False
         for t in outs[:1] if op.name == DROPOUT else outs:
             if t.is_cuda:
@@ -291,11 +305,11 @@ class ValueLayer:
         for t in inputs:
             if t.is_cuda and id(t) not in written:
                 if not computable(t):
-                    if not self._wide or base_pointer(t) not in self._wide:
+                    if base_pointer(t) not in self._wide and not self._repeats_known(t):
                         all_computable = False
                         break
                 elif self._unknown_storages and base_pointer(t) in self._unknown_storages:
-                    if t.is_floating_point():
+                    if t.is_floating_point() and not self._as_zeros:
                         all_computable = False
                         break
                     inherits = True
@@ -402,10 +416,19 @@ class ValueLayer:
 
     def is_unknown(self, t: torch.Tensor) -> bool:
         """Whether the contents of `t` were never computed, or follow from such contents."""
-        if not t.is_cuda:
+        if not t.is_cuda or t.layout is not torch.strided:
             return False
         pointer = base_pointer(t)
-        return pointer in self._unknown_storages if computable(t) else pointer not in self._wide
+        if computable(t):
+            return pointer in self._unknown_storages
+        return pointer not in self._wide and not self._repeats_known(t)
+
+    def _repeats_known(self, t: torch.Tensor) -> bool:
+        """Whether a large tensor only repeats a small one whose contents are known: an expanded view."""
+        if 0 not in t.stride() or t.numel() > WIDE_LIMIT:
+            return False
+        once = math.prod(n for n, step in zip(t.shape, t.stride(), strict=True) if step)
+        return once <= FLOAT_LIMIT and base_pointer(t) not in self._unknown_storages
 
     def _leaves_device(self, op, args) -> None:
         source = args[1] if op.name == "aten::copy_" else args[0]
@@ -435,10 +458,25 @@ class ValueLayer:
 
     def _equal(self, func, op, args, kwargs):
         a, b = args[:2]
-        if self.is_unknown(a) or self.is_unknown(b):
+        unknown = [t for t in (a, b) if self.is_unknown(t)]
+        if unknown and all(computable(t) and t.dtype == torch.bool for t in (a, b)):
+            self.assumptions.add(
+                "value", f"uncomputed flags were compared by the rule {self.unknown!r}", user_line()
+            )
+        elif unknown:
             self.assumptions.add("value", "unknown tensors were assumed to be equal", user_line())
             return op.name == "aten::allclose" or a.shape == b.shape
         return func(*self._to_cpu(list(args)), **kwargs)
+
+    def _all_true(self, func, op, args, kwargs):
+        """PyTorch's own checks of values end in it, such as those of `torch.distributions`: unknown values pass."""
+        out = self._run(func, op, args, kwargs)
+        if out.is_cuda and self.is_unknown(args[0]):
+            self.assumptions.add(
+                "value", "a check of uncomputed values was assumed to pass", user_line()
+            )
+            cpu_alias(out).fill_(True)
+        return out
 
     def _known_mask(self, mask: torch.Tensor) -> torch.Tensor | None:
         """The CPU view of a mask whose bytes mean something, or None."""
@@ -569,6 +607,65 @@ class ValueLayer:
             return type(value)(place(item) for item in value)
 
         return place(result)
+
+    def _coalesce(self, func, op, args, kwargs):
+        """How many entries of a sparse matrix have an index of their own, the operator reads back."""
+        matrix = args[0]
+        if not matrix.is_cuda or matrix._nnz() < 2:
+            return func(*args, **kwargs)
+        count, known = self._distinct(matrix)
+        self._gpu.oomph_vgpu_answer(count)
+        self._gpu.oomph_vgpu_begin()
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self._gpu.oomph_vgpu_end()
+        self._mark([out._values()])
+        placed = out._indices()
+        if known is not None and placed.shape == known.shape:
+            cpu_alias(placed).copy_(known)
+            self._unknown_storages.pop(base_pointer(placed), None)
+        else:
+            self._mark([placed])
+        return out
+
+    def _distinct(self, matrix: torch.Tensor) -> tuple[int, torch.Tensor | None]:
+        """How many entries of a sparse tensor have an index of their own, and their indices if known."""
+        indices, sizes = matrix._indices(), matrix.shape[: matrix.sparse_dim()]
+        if not computable(indices) or self.is_unknown(indices):
+            self.assumptions.add(
+                "shape", "a sparse tensor is assumed to name no entry twice", user_line()
+            )
+            return matrix._nnz(), None
+        flat = torch.zeros(matrix._nnz(), dtype=torch.int64)
+        for row, size in zip(cpu_alias(indices), sizes, strict=True):
+            flat = flat.mul_(size).add_(row)
+        flat = flat.unique()
+        return len(flat), torch.stack(torch.unravel_index(flat, sizes))
+
+    def _product(self, func, op, args, kwargs):
+        """A product with a sparse matrix coalesces it first."""
+        for t in args[:3]:
+            if t.layout is torch.sparse_coo and t.is_cuda and not t.is_coalesced():
+                self._gpu.oomph_vgpu_answer(self._distinct(t)[0])
+        return self._run(func, op, args, kwargs)
+
+    def _matrix_exp(self, func, op, args, kwargs):
+        """Its parts come here: it sorts matrices by their norms, and each must get some degree."""
+        if not args[0].is_cuda:
+            return func(*args, **kwargs)
+        if self.is_unknown(args[0]):
+            self.assumptions.add(
+                "value", f"{op.name} was given unknown matrices: of norm zero", user_line()
+            )
+        before, self._as_zeros = self._as_zeros, True
+        try:
+            with dispatch.parts_included():
+                out = func._op_dk(torch._C.DispatchKey.CUDA, *args, **kwargs)
+        finally:
+            self._as_zeros = before
+        self._settle(func, op, args, kwargs, out)
+        return out
 
     def _repeat_interleave(self, func, op, args, kwargs):
         if (
