@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name, last_name};
+use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::queries::model_calls::is_data_parallel;
 use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
@@ -84,6 +84,9 @@ fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
     if model.func_name(call.ctx).is_some_and(is_eval_name) && !trains_here {
         return true;
     }
+    if stays_and_never_trains(model, call) {
+        return true;
+    }
     let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
         return false;
     };
@@ -107,6 +110,43 @@ fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
         }
     }
     evaluated
+}
+
+/// Whether the wrapped models stay in a function that trains nothing and lets nothing else train: they
+/// are only run.
+fn stays_and_never_trains(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let (Some(func), Stmt::Assign(assign)) = (model.func_of(call.ctx), model.stmt(call.stmt).node)
+    else {
+        return false;
+    };
+    let Some(Expr::Name(name)) = assign.targets.first() else {
+        return false;
+    };
+    let facts = model.func(func);
+    if facts.has_backward || facts.has_step || model.ctx(call.ctx).class.is_none() && !facts.called {
+        return false;
+    }
+    let leaves = model.stmts.iter().any(|stmt| match stmt.node {
+        Stmt::Return(node) if model.func_of(stmt.ctx) == Some(func) => node
+            .value
+            .as_deref()
+            .is_some_and(|value| !value.is_call_expr() && names_in(value).iter().any(|each| each == name.id.as_str())),
+        // `self.model = model`
+        Stmt::Assign(node) if model.func_of(stmt.ctx) == Some(func) => {
+            node.targets.iter().any(Expr::is_attribute_expr)
+                && names_in(&node.value).iter().any(|each| each == name.id.as_str())
+        }
+        _ => false,
+    });
+    let trains = model.calls_in_function(Some(func)).any(|other| {
+        last_name(&other.node.func).is_some_and(|callee| {
+            let callee = callee.to_ascii_lowercase();
+            ["train", "fit", "optim", "learn", "parameters", "run", "main"]
+                .iter()
+                .any(|word| callee.contains(word))
+        })
+    });
+    !leaves && !trains
 }
 
 /// Whether the wrapper stands in where the alternative is not to be had: in the branch for machines

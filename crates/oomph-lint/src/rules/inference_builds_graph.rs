@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name, last_name};
+use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::feeds_backward;
@@ -79,6 +79,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
             || seen.contains(&(func, place.clone()))
             || wants_graph(model, call, &place)
+            || is_closure(model, func)
+            || is_of_published_inception(model, call)
         {
             continue;
         }
@@ -187,6 +189,7 @@ fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
                 .iter()
                 .any(|other| other.target == func && model.func_of(other.ctx) == Some(id))
     };
+    let returned = is_returned(model, call);
     let last = place.rsplit('.').next().unwrap_or(place);
     let is_it = |name: &str| {
         name == place
@@ -198,7 +201,8 @@ fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
         match name {
             "backward" | "grad" | "jacobian" | "hessian" => {
                 (name != "grad" || other.is("torch.autograd.grad"))
-                    && (near(other.ctx) || model.func_of(other.ctx).is_some_and(calls_it))
+                    && (near(other.ctx)
+                        || returned && model.func_of(other.ctx).is_some_and(calls_it))
                     && !trains(model, func)
             }
             "requires_grad_" => {
@@ -236,6 +240,55 @@ fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
         })
     };
     by_call || by_keyword() || sets_requires_grad(model, near, is_it)
+}
+
+/// Whether the result of a call is returned, as it is or by its name.
+fn is_returned(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let places: Vec<&str> = model
+        .assigns
+        .iter()
+        .filter(|assign| assign.stmt == call.stmt)
+        .map(|assign| assign.place.as_str())
+        .collect();
+    model.stmts.iter().any(|stmt| {
+        let Stmt::Return(node) = stmt.node else {
+            return false;
+        };
+        model.func_of(stmt.ctx) == func
+            && node.value.as_deref().is_some_and(|value| {
+                value.range().contains_range(call.node.range())
+                    || names_in(value).iter().any(|name| places.contains(&name.as_str()))
+            })
+    })
+}
+
+/// Whether a function is defined in another one that hands it out: whoever calls it decides.
+fn is_closure(model: &Model<'_>, func: Option<FuncId>) -> bool {
+    let Some(id) = func else { return false };
+    let name = model.func(id).node.name.as_str();
+    let Some(outer) = model
+        .func(id)
+        .body
+        .and_then(|body| model.ctx(body).parent)
+        .and_then(|parent| model.func_of(parent))
+    else {
+        return false;
+    };
+    model.stmts.iter().any(|stmt| {
+        matches!(stmt.node, Stmt::Return(node) if node.value.as_deref().is_some_and(|value| {
+            names_in(value).iter().any(|each| each == name)
+        })) && model.func_of(stmt.ctx) == Some(outer)
+    })
+}
+
+/// Whether a call is the one that every copy of pytorch-fid has: no parameter of its `InceptionV3`
+/// requires gradients.
+fn is_of_published_inception(model: &Model<'_>, call: &Call<'_>) -> bool {
+    model
+        .func_name(call.ctx)
+        .is_some_and(|name| name.starts_with("get_activations"))
+        && model.module.text().contains("import InceptionV3")
 }
 
 /// Whether gradients are requested of an input near the call, or taken from the model's parameters.

@@ -1,3 +1,4 @@
+use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
@@ -127,7 +128,7 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
             .any(|arg| arg.range().contains_range(load.node.range()))
     };
     if let Some(load) = loads().find(|call| inside(call)) {
-        return (!keeps_its_state(load)).then_some(true);
+        return (!keeps_its_state(load) && !is_on_cpu_yet(model, load)).then_some(true);
     }
     // Names that the checkpoint flows into, by assignment, in this function.
     let mut names: Vec<String> = Vec::new();
@@ -142,7 +143,7 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
         }
     }
     loads()
-        .filter(|call| !keeps_its_state(call))
+        .filter(|call| !keeps_its_state(call) && !is_on_cpu_yet(model, call))
         .any(|call| {
             call.node
                 .arguments
@@ -168,6 +169,36 @@ fn keeps_its_state(load: &Call<'_>) -> bool {
         || ["optim", "sched", "scaler"]
             .iter()
             .any(|word| name.contains(word))
+}
+
+/// Whether the model that is loaded is on the CPU still: this function makes it and moves it
+/// afterwards, so what is loaded is the only copy on the GPU.
+fn is_on_cpu_yet(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let Some(place) = load.recv_place() else {
+        return false;
+    };
+    let func = model.func_of(load.ctx);
+    let moves: Vec<bool> = model
+        .calls_in_function(func)
+        .filter(|call| {
+            matches!(call.method, Some("cuda" | "to")) && call.recv_place().as_ref() == Some(&place)
+        })
+        .map(|call| call.node.start() < load.node.start())
+        .collect();
+    let mut made = model
+        .assigns_to(func, &place)
+        .filter(|assign| assign.target.start() < load.node.start())
+        .filter_map(|assign| assign.expr)
+        .peekable();
+    made.peek().is_some()
+        && made.all(|expr| {
+            matches!(expr, Expr::Call(_))
+                && ![".cuda(", ".to(", "cuda", "device", "DataParallel"]
+                    .iter()
+                    .any(|word| model.text(expr).contains(word))
+        })
+        && moves.contains(&false)
+        && !moves.contains(&true)
 }
 
 /// Whether the weights that a `torch.save` writes were moved to the CPU before.

@@ -104,6 +104,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let func = model.func_of(assign.ctx);
         let place = crate::queries::loop_carried::base(&assign.place);
         if looped.is_some_and(|looped| starts_in(model, looped, place))
+            // Parts of one step, in a loop inside that over the batches.
+            || model
+                .loops_around(assign.ctx)
+                .any(|each| each.data && starts_in(model, each, place))
             || feeds_backward(model, func, place)
             || !lives_outside(model, assign.ctx, &assign.place)
         {
