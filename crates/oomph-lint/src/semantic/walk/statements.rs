@@ -24,6 +24,13 @@ impl<'a> Walker<'a, '_> {
                 index,
             });
             falls &= self.stmt(stmt);
+            // What follows never runs.
+            if matches!(
+                stmt,
+                Stmt::Return(_) | Stmt::Raise(_) | Stmt::Break(_) | Stmt::Continue(_)
+            ) {
+                break;
+            }
         }
         falls
     }
