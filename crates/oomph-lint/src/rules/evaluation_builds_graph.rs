@@ -155,8 +155,8 @@ fn flag_of(test: &ast::Expr) -> Option<&str> {
             (ast::Expr::Name(name), [ast::CmpOp::IsNot], [ast::Expr::NoneLiteral(_)]) => {
                 Some(name.id.as_str())
             }
-            (ast::Expr::Name(name), [ast::CmpOp::Eq], [ast::Expr::StringLiteral(text)])
-                if text.value.to_str().starts_with("train") =>
+            (ast::Expr::Name(name), [ast::CmpOp::Eq], [ast::Expr::StringLiteral(word)])
+                if word.value.to_str().starts_with("train") =>
             {
                 Some(name.id.as_str())
             }

@@ -53,7 +53,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if has_managed_loop(model) || clears_gradients(model) {
+    if model.backwards.is_empty() || has_managed_loop(model) {
         return;
     }
     for call in &model.calls {
@@ -67,7 +67,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             model.is_inside(each.ctx, looped.ctx)
                 && model.calls[each.call].is_method("backward")
         });
-        if backward_here && !in_unit_test(model, call.ctx) {
+        if backward_here && !in_unit_test(model, call.ctx) && !clears_gradients(model) {
             out.push(
                 Report::new(
                     call.node,

@@ -78,9 +78,6 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || is_unpickled(model, func, &place)
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
             || seen.contains(&(func, place.clone()))
-            || wants_graph(model, call, &place)
-            || is_closure(model, func)
-            || is_of_published_inception(model, call)
         {
             continue;
         }
@@ -103,7 +100,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         });
         // `from_pretrained` returns the model in evaluation mode.
         let pretrained = func.is_none() && is_pretrained(model, &place) && model.backwards.is_empty();
-        if (in_eval || built_in_eval || pretrained) && !on_cpu_only(model) {
+        let wanted = || {
+            wants_graph(model, call, &place)
+                || is_closure(model, func)
+                || is_of_published_inception(model, call)
+        };
+        if (in_eval || built_in_eval || pretrained) && !on_cpu_only(model) && !wanted() {
             seen.push((func, place.clone()));
             out.push(
                 Report::new(
@@ -130,13 +132,13 @@ fn trains(model: &Model<'_>, func: Option<FuncId>) -> bool {
 fn is_evaluated_between_steps(model: &Model<'_>, call: &Call<'_>) -> bool {
     let place = model_place(call);
     let func = model.func_of(call.ctx);
-    let modes: Vec<&Call<'_>> = model
+    let switches: Vec<&Call<'_>> = model
         .calls_in_function(func)
         .filter(|other| {
             matches!(other.method, Some("eval" | "train")) && other.recv_place() == place
         })
         .collect();
-    let before = modes
+    let before = switches
         .iter()
         .filter(|other| other.node.start() < call.node.start())
         .max_by_key(|other| other.node.start());
@@ -144,10 +146,10 @@ fn is_evaluated_between_steps(model: &Model<'_>, call: &Call<'_>) -> bool {
         return false;
     };
     // The model trains in between: a teacher is only ever in evaluation mode.
-    let Some(train) = modes.iter().find(|other| other.is_method("train")) else {
+    let Some(train) = switches.iter().find(|other| other.is_method("train")) else {
         return false;
     };
-    let until = modes
+    let until = switches
         .iter()
         .filter(|other| other.is_method("train") && other.node.start() > call.node.start())
         .map(|other| other.node.start())
@@ -215,11 +217,10 @@ fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
                     _ => !off && near(other.ctx),
                 }
             }
-            // A hook on the model or inside it reads activations, and often their gradients.
+            // A hook reads activations, and often their gradients; an export runs the model once, on a
+            // sample.
             "register_forward_hook" | "register_backward_hook" | "register_full_backward_hook"
-            | "register_hook" => near(other.ctx),
-            // Exports run the model once, on a sample.
-            "trace" | "export" | "_export" | "trace_module" => near(other.ctx),
+            | "register_hook" | "trace" | "export" | "_export" | "trace_module" => near(other.ctx),
             // `GradCAM(model)` and its relatives.
             _ => {
                 name.contains("Grad")

@@ -60,7 +60,7 @@ pub(crate) fn may_use_torch(source: &str) -> bool {
 /// Builds the model of a parsed file.
 pub(crate) fn build<'a>(module: &'a Module<'a>) -> Model<'a> {
     let defs = Defs::of(module.body());
-    let usage = Usage::of(module.body());
+    let usage = Usage::of(module);
     let mut learned = Learned {
         params: vec![Vec::new(); defs.funcs.len()],
         returns: vec![None; defs.funcs.len()],

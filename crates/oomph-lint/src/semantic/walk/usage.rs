@@ -5,7 +5,7 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, ExprCall, Stmt};
-use oomph_python_source::dotted_name;
+use oomph_python_source::{Module, dotted_name};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::semantic::value::{Kind, ModelKind};
@@ -27,9 +27,16 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub(super) fn of(body: &[Stmt]) -> Self {
+    pub(super) fn of(module: &Module<'_>) -> Self {
+        // Every pair of methods that says anything has one of these.
+        let tells = ["eval()", "parameters()", "zero_grad("]
+            .iter()
+            .any(|method| module.text().contains(method));
+        if !tells {
+            return Self::default();
+        }
         let mut methods = Methods(FxHashMap::default());
-        for stmt in body {
+        for stmt in module.body() {
             methods.visit_stmt(stmt);
         }
         let mut usage = Self::default();
