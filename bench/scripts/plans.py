@@ -30,7 +30,7 @@ TRACEBACK = "Traceback (most recent call last)"
 def measure(words: list[str], where, out: Path, args) -> dict:
     """Status, peak and error of one `oomph run`."""
     out.mkdir(parents=True, exist_ok=True)
-    summary, log = out / "summary.json", out / "output.log"
+    summary, log = out / "summary.json", out.with_name(f"{out.name}.log")
     summary.unlink(missing_ok=True)
     common = ["run", "--gpu", args.gpu, "--steps", str(args.steps), "--out", str(out)]
     made = {"status": scripts.oomph([*common, *words], where, log, args)}
@@ -71,6 +71,7 @@ def patched(script: dict, where, files: tuple[Path, Path], memory: str, args) ->
 def fit(script: dict, plain: dict, share: float, where, args) -> dict:
     out = (args.checkouts / "fits" / f"{script['name']}-{share:.0%}").resolve()
     out.mkdir(parents=True, exist_ok=True)
+    log = out / "output.log"
     result, plan, patch = out / "fit.json", out / "plan.toml", out / "plan.patch"
     for file in (result, plan, patch):
         file.unlink(missing_ok=True)
@@ -81,15 +82,15 @@ def fit(script: dict, plain: dict, share: float, where, args) -> dict:
     own = ["--steps", str(args.steps), "--margin", f"{MARGIN:.0%}", "--json", str(result)]
     own += ["--plan", str(plan), "--patch", str(patch), "--out", str(out / "runs")]
     began = time.time()
-    status = scripts.oomph(["fit", *words, *own, *command], where, out / "output.log", args)
+    status = scripts.oomph(["fit", *words, *own, *command], where, log, args)
     row = dict(
         name=script["name"], repository=script["repository"], commit=script["commit"],
         share=share, memory=memory, plain=plain, status=status,
         seconds=round(time.time() - began, 1),
-        traceback=TRACEBACK in (out / "output.log").read_text(),
+        traceback=TRACEBACK in log.read_text(),
     )  # fmt: skip
     if not result.exists():
-        return row | {"error": scripts.error(out / "output.log")}
+        return row | {"error": scripts.error(log)}
     found = json.loads(result.read_text())
     keep = ("outcome", "rejected", "runs", "planning_seconds", "held_by", "assumptions")
     row |= {name: found[name] for name in keep}

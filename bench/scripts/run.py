@@ -80,12 +80,12 @@ def run(script: dict, args: argparse.Namespace) -> dict:
     where = place(script, args)
     out = (args.checkouts / "reports" / script["name"]).resolve()
     out.mkdir(parents=True, exist_ok=True)
-    summary = out / "summary.json"
+    summary, log = out / "summary.json", out.with_name(f"{out.name}.log")
     summary.unlink(missing_ok=True)
     words = ["run", *([] if args.gpu == "real" else ["--gpu", args.gpu])]
     words += ["--steps", str(args.steps), "--out", str(out), *shlex.split(script["command"])]
     began = time.time()
-    status = oomph(words, where, out / "output.log", args)
+    status = oomph(words, where, log, args)
     row = dict(
         name=script["name"], kind=script["kind"], repository=script["repository"],
         commit=script["commit"], script=f"{script['folder']}/{script['command']}".removeprefix("./"),
@@ -94,12 +94,13 @@ def run(script: dict, args: argparse.Namespace) -> dict:
     if summary.exists():
         made = json.loads(summary.read_text())
         row |= dict(
-            verdict=made["verdict"], steps=len(made["steps"]), peak=made["peak"],
+            verdict=made["verdict"], basis=made["basis"], growth=made["growth"],
+            steps=len(made["steps"]), peak=made["peak"],
             by_category=made["by_category"], assumptions=made["assumptions"],
             torch=made["versions"]["torch"],
         )  # fmt: skip
     if status not in (0, 3):
-        row["error"] = error(out / "output.log")
+        row["error"] = error(log)
     return without_paths(row, args)
 
 

@@ -9,14 +9,14 @@ import numpy
 import pytest
 import torch
 from oomph._random_states import RandomStates
-from oomph.levers._shared.recomputation import computed_again
+from oomph.levers._shared.recomputation import recomputed_in_backward
 from torch import nn
 
 NOTHING = contextlib.nullcontext()
 
 
 def again(forward, *args, **kwargs):
-    return computed_again("Net.block", forward, args, kwargs, NOTHING, NOTHING)
+    return recomputed_in_backward("Net.block", forward, args, kwargs, NOTHING, NOTHING)
 
 
 class Counted(nn.Module):
@@ -33,7 +33,7 @@ class Counted(nn.Module):
         return result
 
 
-def test_what_is_saved_goes_and_the_last_product_is_not_computed_again():
+def test_what_is_saved_goes_and_the_last_product_is_not_recomputed_in_backward():
     first, act, last = Counted(nn.Linear(4, 8)), Counted(nn.Sigmoid()), Counted(nn.Linear(8, 2))
     x = torch.randn(3, 4, requires_grad=True)
     y = again(nn.Sequential(first, act, last), x)

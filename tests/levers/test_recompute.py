@@ -227,7 +227,7 @@ def test_inert_without_gradients_and_where_nobody_saves_the_result(tmp_path):
         assert words in idle["note"], idle
 
 
-def test_what_cannot_be_computed_again_is_an_error(tmp_path):
+def test_what_cannot_be_recomputed_in_backward_is_an_error(tmp_path):
     code = """
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     loss = model(torch.randn(2, 8)).sum()

@@ -50,9 +50,9 @@ def test_batches_that_differ_are_named(oomph):
     run = oomph(
         TRAIN + "    for size in (64, 8192, 64, 16384) * 10: step(size)\n", "--steps", "4", "-v"
     )
-    assert run.status == 0 and "a larger batch than those that were seen needs more" in text(run)
+    assert run.status == 0 and "a larger one than those that were seen needs more" in text(run)
     same = oomph(TRAIN + "    while True: step()\n", "--steps", "4", "-v")
-    assert "a larger batch" not in same.out
+    assert "a larger one" not in same.out
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,10 @@ export function whatIf() {
   }
   const most = Math.max(...rows.map((row) => Math.max(row.peak_reserved, row.needs ?? 0)));
   const [current] = rows;
-  const best = rows.slice(1).find((row) => (row.needs ?? row.peak_reserved) < (current.needs ?? current.peak_reserved) || (row.fits && !current.fits));
+  const needed = (row) => row.needs ?? row.peak_reserved;
+  const best = rows.slice(1).find((row) => row.fits !== false && (needed(row) < needed(current) || (row.fits && !current.fits)));
+  const nearest = rows.filter((row) => row.needs !== null).sort((a, b) => a.needs - b.needs)[0];
+  const none = rows.every((row) => row.fits === false);
   const knows = rows.some((row) => row.fits !== null);
   const needs = rows.some((row) => row.needs !== null);
   return h(
@@ -50,7 +53,9 @@ export function whatIf() {
       "p",
       { class: "lead" },
       best
-        ? [h("b", {}, best.fits && !current.fits ? "Another setting would have fitted" : `Another setting needs ${bytes((current.needs ?? current.peak_reserved) - (best.needs ?? best.peak_reserved))} less`), ": replayed on the exact history, with every other byte unchanged."]
+        ? [h("b", {}, best.fits && !current.fits ? "Another setting would have fitted" : `Another setting needs ${bytes(needed(current) - needed(best))} less`), ": replayed on the exact history, with every other byte unchanged."]
+        : none
+        ? [h("b", {}, "No setting fits"), nearest ? `: the nearest needs ${bytes(nearest.needs)}.` : "."]
         : [h("b", {}, "No setting needs less"), ": replayed on the exact history, the current settings are as good as any."],
     ),
     h(

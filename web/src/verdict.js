@@ -18,6 +18,7 @@ const PARTS = [
   ["other", "other", 6],
   ["cached", "cached, unused", "cached"],
   ["outside_allocator", "not PyTorch's", 6],
+  ["other_processes", "other processes", 6],
   ["cuda_context", "CUDA context", "context"],
 ];
 
@@ -152,6 +153,39 @@ function ranks() {
   );
 }
 
+/** Each process of a run whose processes share the GPU. */
+function processes() {
+  const { summary } = state.page;
+  const all = summary?.processes ?? [];
+  if (!all.length) return null;
+  const capacity = summary.gpu.memory_bytes;
+  const row = (process) =>
+    h(
+      "tr",
+      {},
+      h("td", { class: "number" }, String(process.process)),
+      h("td", { class: "number" }, bytes(process.held_bytes)),
+      h("td", {}, amountBar(process.held_bytes, capacity, capacity)),
+      h("td", {}, h("code", {}, process.command)),
+      h("td", { class: "quiet" }, process.out_of_memory ? "out of memory" : process.recorded ? "" : "not recorded"),
+    );
+  return h(
+    "details",
+    { class: "ranks", open: all.length <= 16 },
+    h("summary", {}, `${count(all.length, "process", "processes")} on one GPU`),
+    h(
+      "div",
+      { class: "table-box" },
+      h(
+        "table",
+        { class: "grid static" },
+        h("thead", {}, h("tr", {}, h("th", { class: "number" }, "process"), h("th", { class: "number" }, "at the peak"), h("th", { class: "wide" }, ""), h("th", {}, "command"), h("th", {}, ""))),
+        h("tbody", {}, all.map(row)),
+      ),
+    ),
+  );
+}
+
 function cause() {
   const { explanation } = state.page;
   const found = explanation?.cause;
@@ -189,6 +223,7 @@ function fixes() {
           {},
           fix.what,
           h("b", { class: "good" }, ` saves ${fix.basis === "estimated" ? "about " : ""}${bytes(fix.saves_bytes)}`),
+          fix.enough ? h("b", { class: "good" }, ", enough alone") : fix.left_bytes ? `, ${bytes(fix.left_bytes)} still too much` : null,
           h("span", { class: "quiet" }, ` · ${fix.same_result} · ${fix.basis}`),
           fix.apply ? h("pre", {}, fix.apply) : null,
         ),
@@ -202,6 +237,7 @@ function notes() {
   const list = [];
   for (const item of summary?.assumptions ?? []) list.push(["assumed", `${item.what}${item.location ? ` (${base(item.location)})` : ""}${item.count > 1 ? `, ${item.count} ×` : ""}`]);
   for (const item of explanation?.assumptions ?? []) list.push(["assumed", item]);
+  if (explanation?.cause && explanation.lower_bound) list.push(["note", `the figures of causes and fixes are at least: ${explanation.without_limit ? "the run without a limit did not come to an end either" : "they come from the run that was cut off"}`]);
   for (const item of explanation?.message?.corrections ?? []) list.push(["the message", item]);
   for (const item of explanation?.problems ?? []) list.push(["note", item.message]);
   if (summary?.failure) list.push(["error", summary.failure]);
@@ -246,6 +282,7 @@ export function verdict() {
     numbers(),
     fillBar(),
     ranks(),
+    processes(),
     why || what ? h("div", { class: "two" }, why, what) : null,
     failed ? h("p", { class: "jump" }, h("button", { type: "button", class: "plain", onclick: () => change({ moment: failed.moment, tab: "peak" }) }, "Show the failure in the views below")) : null,
     notes(),

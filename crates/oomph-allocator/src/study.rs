@@ -181,6 +181,14 @@ impl Study {
             .iter()
             .min_by_key(|trial| trial.cost())
             .filter(|trial| trial.cost() < self.current.cost())
+            .filter(|trial| self.memory.is_none() || trial.predicted.fits())
+    }
+
+    /// Of settings that do not fit, the one that needs the least.
+    pub fn nearest(&self) -> Option<&Trial> {
+        let all = self.trials.iter().chain([&self.current]);
+        all.filter(|trial| trial.needs.is_some())
+            .min_by_key(|trial| trial.needs)
     }
 
     /// Whether some setting fits the memory; true where no memory is known.

@@ -18,6 +18,8 @@ pub struct Diff {
     pub format: &'static str,
     /// One sentence.
     pub verdict: String,
+    /// What to know about the two histories, such as that one is cut off.
+    pub notes: Vec<String>,
     /// Bytes alive at the peak (or failure) of each.
     pub live_bytes: [u64; 2],
     /// The most reserved in each.
@@ -158,6 +160,7 @@ pub fn diff(a: &Trace, b: &Trace, options: &Options) -> Diff {
     Diff {
         format: FORMAT,
         verdict,
+        notes: Vec::new(),
         live_bytes,
         peak_reserved_bytes,
         categories: changes(categories),

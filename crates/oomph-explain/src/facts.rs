@@ -36,6 +36,8 @@ pub struct Growth {
     pub per_step: u64,
     /// In how many steps they were made.
     pub steps: usize,
+    /// These steps.
+    pub in_steps: Vec<usize>,
     /// How many blocks each step leaves.
     pub blocks_per_step: f64,
     /// How many stacks they come from.
@@ -67,9 +69,11 @@ pub struct Facts<'a> {
     pub steps: Vec<Step>,
     /// The row of the failure, or of the peak.
     pub row: usize,
-    /// The request that failed.
+    /// The request that failed; in a run without a limit, the same request there.
     pub failure: Option<Allocation>,
     /// Its bytes, rounded; 0 without a failure.
+    pub asked: u64,
+    /// The same, if it comes on top of what is alive: 0 in a run without a limit, which got it.
     pub request: u64,
     /// What the allocator then requested from the driver.
     pub segment: u64,
@@ -90,16 +94,36 @@ pub struct Facts<'a> {
 impl<'a> Facts<'a> {
     /// Computes the facts of one device.
     pub fn new(trace: &'a Trace, options: &'a Options, device: u32, version: TorchVersion) -> Self {
+        Self::build(trace, options, device, version, None)
+    }
+
+    /// The facts of a run without a limit at its peak, of a job that failed as `cut` says: what is alive
+    /// is the peak's, and the failure is the same request in this run.
+    pub fn without_limit(trace: &'a Trace, options: &'a Options, cut: &Facts<'_>) -> Self {
+        Self::build(trace, options, cut.program.device, cut.version, Some(cut))
+    }
+
+    fn build(
+        trace: &'a Trace,
+        options: &'a Options,
+        device: u32,
+        version: TorchVersion,
+        cut: Option<&Facts<'_>>,
+    ) -> Self {
         let config = Config::from_settings(&trace.settings, version);
         let program = Program::new(trace, device, &config);
         let stacks = Stacks::new(trace);
-        let failure = program.failure().copied();
+        let failure = match cut {
+            None => program.failure().copied(),
+            Some(cut) => same_request(&program, &config, cut),
+        };
         let rounded = |allocation: &Allocation| config.round_size(allocation.requested);
-        let request = failure.as_ref().map_or(0, rounded);
+        let asked = failure.as_ref().map_or(0, rounded);
+        let request = if cut.is_none() { asked } else { 0 };
         let rows = trace.rows_of(device);
         let row = match &failure {
-            Some(failure) => failure.alloc_row as usize,
-            None => peak_row(&program, &config).unwrap_or(rows.end),
+            Some(failure) if cut.is_none() => failure.alloc_row as usize,
+            _ => peak_row(&program, &config).unwrap_or(rows.end),
         };
         let steps = steps::find(trace, &program, &config, &stacks, row);
         let step_of = |allocation: &Allocation| steps::step_of(&steps, allocation.alloc_row);
@@ -121,12 +145,22 @@ impl<'a> Facts<'a> {
                 step,
             });
         }
-        let growth = growth(&program, &stacks, &steps, &live, row);
-        let room = program.room(&config);
+        let mut growth = growth(&program, &stacks, &steps, &live, row);
+        if let Some(labels) = &trace.labels {
+            // Labels know what stacks without C++ frames do not tell.
+            growth.with_backward = program.allocations.iter().any(|allocation| {
+                allocation.alloc_row != NO_ROW
+                    && labels.get(allocation.alloc_row as usize).phase == Phase::Backward
+                    && step_of(allocation).is_some_and(|step| growth.in_steps.contains(&step))
+            });
+        }
+        // Without a limit, nothing says how much there is.
+        let room = program.room(&config).filter(|_| cut.is_none());
         Self {
             live_bytes: live.iter().map(|block| block.bytes).sum(),
             reserved: program.reserved_at(row as u32),
-            segment: config.segment_size(request),
+            segment: config.segment_size(asked),
+            asked,
             trace,
             options,
             room,
@@ -213,14 +247,61 @@ impl<'a> Facts<'a> {
                 .iter()
                 .any(|block| self.stacks.get(block.stack).in_kv_cache())
         };
-        let trains = || {
-            self.program.allocations.iter().any(|allocation| {
-                let phase = self.stacks.get(allocation.stack).phase;
-                allocation.alloc_row != NO_ROW
-                    && matches!(phase, Phase::Backward | Phase::Optimizer)
-            })
+        let without_graph = || {
+            self.failure_phase() == Phase::Inference
+                || self.live.iter().any(|block| {
+                    self.options
+                        .seen
+                        .unused_graphs
+                        .contains(&self.row_of(block))
+                })
         };
-        (self.steps.len() > 2 || generates()) && !trains()
+        (self.steps.len() > 2 || generates() || without_graph()) && !self.trains()
+    }
+
+    /// What the job did when it failed.
+    pub fn failure_phase(&self) -> Phase {
+        self.failure
+            .as_ref()
+            .map_or(Phase::Unknown, |failure| self.holds(failure, true).1)
+    }
+
+    /// Whether the run ever went backward or made an optimizer's step.
+    pub fn trains(&self) -> bool {
+        self.program.allocations.iter().any(|allocation| {
+            allocation.alloc_row != NO_ROW
+                && matches!(
+                    self.holds(allocation, true).1,
+                    Phase::Backward | Phase::Optimizer
+                )
+        })
+    }
+
+    /// The operator that made an allocation, as labelled; empty if nobody knows.
+    pub fn operator_of(&self, allocation: &Allocation) -> &str {
+        match &self.trace.labels {
+            Some(labels) if allocation.alloc_row != NO_ROW => {
+                let label = labels.get(allocation.alloc_row as usize);
+                self.trace.strings.get(label.op)
+            }
+            _ => "",
+        }
+    }
+
+    /// The same of a block.
+    pub fn operator(&self, block: &Live) -> &str {
+        self.program
+            .allocations
+            .get(block.id as usize)
+            .map_or("", |allocation| self.operator_of(allocation))
+    }
+
+    /// The row in which a block was made.
+    pub fn row_of(&self, block: &Live) -> u32 {
+        self.program
+            .allocations
+            .get(block.id as usize)
+            .map_or(NO_ROW, |allocation| allocation.alloc_row)
     }
 
     /// What was needed at that moment: everything alive and the request.
@@ -289,6 +370,42 @@ fn holds(
         label.category
     };
     (category, phase)
+}
+
+/// The request that failed in another run of the same job: the one after as many others, else the first
+/// that exceeds what was needed there.
+fn same_request(program: &Program, config: &Config, cut: &Facts<'_>) -> Option<Allocation> {
+    let failed = cut.failure?;
+    let before = cut
+        .program
+        .allocations
+        .iter()
+        .filter(|allocation| !allocation.failed && allocation.alloc_row < failed.alloc_row)
+        .count();
+    let counted = program
+        .allocations
+        .get(before)
+        .filter(|allocation| allocation.requested == failed.requested);
+    let exceeds = || {
+        let mut live = 0_u64;
+        let needed = cut.needed();
+        program.ops.iter().find_map(|op| {
+            let (id, grows) = match *op {
+                Op::Alloc(id) => (id, true),
+                Op::Free(id) => (id, false),
+                _ => return None,
+            };
+            let allocation = program.allocations.get(id as usize)?;
+            let bytes = config.round_size(allocation.requested);
+            live = if grows {
+                live.saturating_add(bytes)
+            } else {
+                live.saturating_sub(bytes)
+            };
+            (live >= needed).then_some(allocation)
+        })
+    };
+    counted.or_else(exceeds).copied()
 }
 
 /// Whether an allocation is alive just before a row.
@@ -421,6 +538,7 @@ fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row
     all_steps.dedup();
     growth.stacks.sort_unstable();
     growth.steps = all_steps.len();
+    growth.in_steps.clone_from(&all_steps);
     if growth.steps == 0 {
         return growth;
     }

@@ -13,6 +13,8 @@ mod messages;
 pub mod stacks;
 pub mod steps;
 
+use std::collections::HashSet;
+
 use oomph_allocator::TorchVersion;
 use oomph_trace::text::{MessageKind, OomMessage};
 use oomph_trace::{Bytes, Category, Problem, ProblemKind, StackId, Trace};
@@ -43,6 +45,28 @@ pub struct Options {
     pub process_outside: Option<u64>,
     /// Out-of-memory messages of the same failure.
     pub messages: Vec<OomMessage>,
+    /// What a recorder saw beside the history.
+    pub seen: Seen,
+}
+
+/// What a recorder saw beside the history, as rows of it that allocate.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// Made for a graph that no backward pass needs: an evaluation, an inference, a teacher.
+    pub unused_graphs: HashSet<u32>,
+    /// Parameters, gradients and optimizer state of models that another one of the same kind replaced.
+    pub replaced: HashSet<u32>,
+}
+
+/// The same job, run again without a limit.
+#[derive(Debug, Clone)]
+pub struct WithoutLimit<'a> {
+    /// Its history.
+    pub trace: &'a Trace,
+    /// What the recorder saw of it.
+    pub seen: Seen,
+    /// How much more than the GPU's memory it used; `None` if it did not come to an end.
+    pub short_bytes: Option<u64>,
 }
 
 /// What happened.
@@ -60,6 +84,13 @@ pub struct Explanation {
     pub causes: Vec<Cause>,
     /// Fixes of the likely causes, the largest saving first.
     pub fixes: Vec<Fix>,
+    /// Whether causes and fixes come from a run without a limit, not from the one that was cut off.
+    pub without_limit: bool,
+    /// Whether the bytes of causes and fixes are at least: neither run came to an end.
+    pub lower_bound: bool,
+    /// Whether a recorder watched the job, and the history has labels. Not in the JSON.
+    #[serde(skip)]
+    pub recorded: bool,
     /// Memory at the failure or the peak.
     pub peak: PeakReport,
     /// The lines of code that hold the most at that moment.
@@ -203,6 +234,16 @@ impl From<&Problem> for ProblemReport {
 
 /// Explains a history.
 pub fn explain(trace: &Trace, options: &Options) -> Explanation {
+    explain_run(trace, None, options)
+}
+
+/// Explains the history of a job that failed: where and when, from its own history; what for, and what
+/// would help, from a run `without_limit`.
+pub fn explain_run(
+    trace: &Trace,
+    without_limit: Option<&WithoutLimit<'_>>,
+    options: &Options,
+) -> Explanation {
     let mut options = options.clone();
     let message = primary(&options.messages);
     if let Some(message) = message {
@@ -234,8 +275,28 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
         device,
         known_version.unwrap_or(TorchVersion::ASSUMED),
     );
-    let mut causes = causes::assess(&facts);
-    let growth = growth_report(&facts);
+    let beyond = without_limit.filter(|_| facts.failed()).map(|run| {
+        let options = Options {
+            seen: run.seen.clone(),
+            ..options.clone()
+        };
+        (run, options)
+    });
+    let whole = beyond
+        .as_ref()
+        .map(|(run, options)| Facts::without_limit(run.trace, options, &facts));
+    let mut causes = match &whole {
+        None => causes::assess(&facts),
+        Some(whole) => causes::assess_both(&facts, whole),
+    };
+    if let Some(short) = without_limit.and_then(|run| run.short_bytes) {
+        for fix in causes.iter_mut().flat_map(|cause| &mut cause.fixes) {
+            let left = short.saturating_sub(fix.saves_bytes);
+            fix.left_bytes = Some(left);
+            fix.enough = Some(left == 0);
+        }
+    }
+    let growth = growth_report(whole.as_ref().unwrap_or(&facts));
     let out_of_memory = facts.failed() || message.is_some();
     let mut assumptions = Vec::new();
     if known_version.is_none() {
@@ -280,10 +341,13 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
         out_of_memory,
         fixes: fixes(&causes),
         cause,
+        without_limit: whole.is_some(),
+        recorded: trace.labels.is_some(),
+        lower_bound: facts.failed() && without_limit.is_none_or(|run| run.short_bytes.is_none()),
         peak: peak(&facts),
         holders: holders(&facts),
         timeline: facts.timeline(TIMELINE),
-        held: held::held_stacks(&facts),
+        held: held::held_stacks(whole.as_ref().unwrap_or(&facts)),
         growth,
         steps: facts
             .steps
@@ -302,6 +366,66 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
 }
 
 impl Explanation {
+    /// Says that the bytes of causes and fixes are at least, and why.
+    pub const fn at_least(&self) -> &'static str {
+        if self.without_limit {
+            "these figures are at least: the run without a limit did not come to an end either"
+        } else {
+            "these figures are at least: they come from the run that was cut off"
+        }
+    }
+
+    /// Takes in what the linter found: of each finding the cause that it is about, the bytes of its lines, and
+    /// its text. It confirms a cause that the history shows; if the history cannot show it, it is one.
+    pub fn add_findings(
+        &mut self,
+        findings: impl IntoIterator<Item = (&'static str, u64, String)>,
+    ) {
+        if !self.out_of_memory {
+            return;
+        }
+        let needed: u64 = self.held.iter().map(|stack| stack.bytes).sum();
+        for (id, bytes, text) in findings {
+            if let Some(cause) = self.causes.iter_mut().find(|cause| cause.id == id) {
+                let what = format!("oomph lint: {text}");
+                cause.evidence.push(Evidence::new(what));
+                continue;
+            }
+            // A loop holds everything that is made in it. What grows is what it keeps.
+            let bytes = match id {
+                "graph_retained" | "tensors_kept" => {
+                    self.growth.as_ref().map_or(0, |growth| growth.bytes)
+                }
+                // The recorder would have seen it.
+                "missing_no_grad" | "attention_scores" if self.recorded => 0,
+                _ => bytes,
+            };
+            if bytes > 0 && bytes.saturating_mul(4) >= needed {
+                self.causes.push(causes::of_finding(id, bytes, &text));
+            } else {
+                for cause in &mut self.causes {
+                    cause.verdict = cause.verdict.replace(causes::NOTHING_ELSE, "");
+                }
+            }
+        }
+        if self
+            .causes
+            .iter()
+            .any(|cause| cause.id != "batch_too_large")
+        {
+            for cause in &mut self.causes {
+                cause.verdict = cause.verdict.replace(causes::NOTHING_ELSE, "");
+            }
+        }
+        self.causes
+            .sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+        self.fixes = fixes(&self.causes);
+        if let Some(first) = self.causes.first() {
+            self.verdict.clone_from(&first.verdict);
+            self.cause = Some(first.clone());
+        }
+    }
+
     /// Puts the reader's problems first. A file that ends early may lack the failure, and then the
     /// verdict says so.
     pub fn add_problems<'a>(&mut self, problems: impl IntoIterator<Item = &'a Problem>) {
@@ -337,6 +461,9 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         fixes: fixes(&causes),
         cause,
         causes,
+        without_limit: false,
+        recorded: false,
+        lower_bound: true,
         peak: PeakReport {
             device: message.device.unwrap_or(0),
             live_bytes: allocated,

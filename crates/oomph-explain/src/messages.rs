@@ -71,10 +71,25 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
     }
 }
 
+/// What the allocator has reserved and not given out.
+fn cached(message: &OomMessage) -> Option<Bytes> {
+    let rest = || Some(message.reserved?.saturating_sub(message.allocated?));
+    message.unallocated.or_else(rest)
+}
+
 fn is_fragmented(message: &OomMessage) -> bool {
-    let (Some(unallocated), Some(reserved)) = (message.unallocated, message.reserved) else {
+    let (Some(cached), Some(reserved)) = (cached(message), message.reserved) else {
         return false;
     };
+    // Together with what the device had, it would have been enough.
+    if let (Some(requested), Some(free), None) = (message.requested, message.free, message.allowed)
+        && free + cached >= requested
+        && free < requested
+        && cached.0 * 10 >= requested.0
+    {
+        return true;
+    }
+    let unallocated = cached;
     let share = unallocated.0 as f64 / reserved.0.max(1) as f64;
     let large_enough = message
         .requested
@@ -295,19 +310,32 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         }
     }
     if is_fragmented(message) {
-        let unallocated = message.unallocated.unwrap_or_default();
+        let unallocated = cached(message).unwrap_or_default();
+        let free = message.free.unwrap_or_default();
         let mut evidence = vec![Evidence::of(
             unallocated.0,
             "reserved by PyTorch and free, but fragmented",
         )];
+        let together = unallocated < requested;
+        if together {
+            evidence.push(Evidence::of(
+                free.0,
+                "free on the device: with it there was enough, but not in one piece",
+            ));
+        }
         evidence.extend(request_evidence(message));
         causes.push(Cause {
             id: "fragmentation",
             confidence: 0.8,
             verdict: format!(
-                "{unallocated} of {} reserved by PyTorch are free, but in pieces too small for the \
+                "{unallocated} of {} reserved by PyTorch are free{}, but in pieces too small for the \
                  request of {requested}",
-                message.reserved.unwrap_or_default()
+                message.reserved.unwrap_or_default(),
+                if together {
+                    format!(", and {free} on the device")
+                } else {
+                    String::new()
+                }
             ),
             evidence,
             fixes: vec![
@@ -393,7 +421,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     if let (Some(allocated), Some(reserved)) = (message.allocated, message.reserved) {
         evidence.push(Evidence::of(
             allocated.0,
-            format!("in use by PyTorch, of {reserved} reserved: memory was full, not fragmented"),
+            format!("in use by PyTorch, of {reserved} reserved: memory was full"),
         ));
     }
     evidence.push(Evidence::new(

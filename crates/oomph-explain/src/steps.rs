@@ -58,7 +58,8 @@ pub fn find(
     let rows = trace.rows_of(program.device);
     let end = until.min(rows.end);
     let mut marks = labelled(trace, rows.start, end);
-    if marks.is_empty() {
+    // Labels count the optimizer's steps: a job without one has a single step by them.
+    if marks.len() < 2 {
         marks = optimizer_marks(trace, program, stacks, rows.start, end);
         let after = marks.last().copied().unwrap_or(rows.start);
         // Another loop may follow the last optimizer step: evaluation, generation.

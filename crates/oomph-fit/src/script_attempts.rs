@@ -83,6 +83,16 @@ impl Attempts for ScriptAttempts {
         if let Some(reason) = directory.refusal() {
             bail!("{reason}");
         }
+        if let Some(other) = attempt.processes.others().next()
+            && matches!(processes, Processes::Script)
+        {
+            bail!(
+                "the script uses the GPU in more than one process (process {}: {}), and oomph fit plans the memory of one. \
+                 oomph run tells what each of them holds; run oomph fit on the script that trains",
+                other.process,
+                other.command
+            );
+        }
         let Some(record) = attempt.record else {
             let why = late
                 .then(|| "it took more than six times as long as the plain job".to_owned())

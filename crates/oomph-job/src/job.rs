@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use oomph_allocator::{Config, Program as Replay, TorchVersion};
+use oomph_run::processes::{Cards, Processes};
 use oomph_run::ranks::Culprit;
 use oomph_run::record::Device;
 use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
+use crate::card;
 use crate::files;
 use crate::host::Host;
 use crate::live::{self, Inherits};
@@ -73,6 +75,8 @@ pub struct Attempt {
     pub trace: Option<Trace>,
     /// Why ranks could not go on together.
     pub failure: Option<Culprit>,
+    /// What the processes held of a virtual GPU.
+    pub processes: Processes,
 }
 
 impl Job {
@@ -94,7 +98,7 @@ impl Job {
     }
 
     /// Whether each rank is a separate process.
-    fn is_several(&self) -> bool {
+    pub(crate) fn is_several(&self) -> bool {
         let has_gpus = self.gpu.as_ref().is_some_and(|gpu| gpu.spec.count > 1);
         self.program.launches() || self.rehearsed.is_none() && has_gpus
     }
@@ -114,9 +118,7 @@ impl Job {
         // system has no locks, it lives on.
         let lock = directory.lock();
         let several = self.is_several();
-        let mut rendezvous = (several && self.gpu.is_some())
-            .then(Rendezvous::open)
-            .transpose()?;
+        let mut rendezvous = self.gpu.as_ref().map(|_| Rendezvous::open()).transpose()?;
         let settings = directory.write_settings(&Settings {
             format: FORMAT,
             r#virtual: self.gpu.is_some(),
@@ -127,17 +129,18 @@ impl Job {
         })?;
         let mut command = self.program.command(self.host);
         self.set_environment(&mut command, &settings, several);
-        if let Some(gpu) = &self.gpu {
+        if let (Some(gpu), Some(rendezvous)) = (&self.gpu, &rendezvous) {
             gpu.preload(
                 &mut command,
                 self.host,
                 &directory,
                 limit,
-                rendezvous.as_ref(),
+                rendezvous,
+                several,
             )?;
         }
         let inherits = self.direct_output(&mut command, log)?;
-        if let Some(rendezvous) = &mut rendezvous {
+        if let Some(rendezvous) = rendezvous.as_mut().filter(|_| several) {
             rendezvous.watch();
         }
         let status = if self.watch.live && live::wanted() {
@@ -155,15 +158,26 @@ impl Job {
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         drop(lock);
         let record = directory.record()?;
+        let cards = rendezvous
+            .as_ref()
+            .map_or_else(Cards::default, |rendezvous| card::read(&rendezvous.card()));
         let trace = match &record {
-            Some(record) => label_trace(&directory, record)?,
+            Some(record) => label_trace(&directory, record, &cards)?,
             None => None,
         };
+        let script = record.as_ref().filter(|_| !several);
+        let script = script.map_or(0, |record| record.process);
         Ok(Attempt {
             status,
             record,
             trace,
             failure: rendezvous.as_ref().and_then(Rendezvous::failure),
+            processes: Processes {
+                cards,
+                script,
+                summarized: script,
+                ..Processes::default()
+            },
         })
     }
 
@@ -172,8 +186,9 @@ impl Job {
         if !self.program.launches() {
             command.env(variables::RUN, settings);
         }
-        if several {
-            // The Python processes below it are recorded, if they are ranks.
+        // The Python processes below it are recorded: ranks, and on a virtual GPU whatever a script starts.
+        let is_whole = self.rehearsed.is_none() && self.recording.drift.is_none();
+        if several || self.gpu.is_some() && is_whole {
             command
                 .env(variables::RANKS, settings)
                 .env("PYTHONPATH", with_hook(self.host));
@@ -256,11 +271,14 @@ fn status_within(command: &mut Command, timeout: Duration) -> std::io::Result<Ex
     }
 }
 
-/// What the process held outside the allocator. A virtual GPU has no other process, so all memory that is
+/// What the process held outside the allocator. If a virtual GPU had no other process, all memory that is
 /// neither free nor PyTorch's belongs to this one. A real GPU's driver does not distinguish processes.
-fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
+fn outside(trace: &Trace, record: &Record, device: &Device, cards: &Cards) -> Option<Bytes> {
     if !record.r#virtual {
         return None;
+    }
+    if cards.processes.len() > 1 {
+        return Some(Bytes(device.outside_bytes));
     }
     let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
     let program = Replay::new(trace, device.index, &config);
@@ -279,6 +297,7 @@ fn outside(trace: &Trace, record: &Record, device: &Device) -> Option<Bytes> {
 pub(crate) fn label_trace(
     directory: &RunDirectory,
     record: &Record,
+    cards: &Cards,
 ) -> anyhow::Result<Option<Trace>> {
     let Some(device) = record.busiest() else {
         return Ok(None);
@@ -291,7 +310,7 @@ pub(crate) fn label_trace(
     attribute(&mut trace, record, device.index);
     trace.context.device_total = Some(Bytes(device.total_bytes));
     trace.context.device_name = Some(device.name.clone());
-    trace.context.outside = outside(&trace, record, device);
+    trace.context.outside = outside(&trace, record, device, cards);
     trace.context.torch_version = Some(record.torch.clone());
     directory.write_trace(&trace)?;
     // The compact form holds all of it.

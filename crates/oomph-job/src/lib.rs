@@ -4,6 +4,7 @@
 //! command and the recorder speak by [`Settings`](settings::Settings) and the files of a
 //! [`RunDirectory`] alone, whose other side is `python/oomph/_protocol.py`.
 
+mod card;
 pub mod files;
 pub mod host;
 mod job;

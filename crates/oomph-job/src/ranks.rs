@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 
 use anyhow::Context as _;
 use oomph_run::Record;
+use oomph_run::processes::Recorded;
 use oomph_run::ranks::{self, Culprit, RankSummary};
 use oomph_run::summary::{Peak, Summary, Verdict, summarize};
 
@@ -51,21 +52,33 @@ pub fn attempt(
             attempt
         }
     };
-    let mut ranks = gather(directory, &attempt, job.total_bytes())?;
+    let (mut ranks, recorded) = gather(directory, &attempt, job.total_bytes())?;
     if rehearsed.is_some() {
         ranks.retain(|rank| !rank.directory.is_empty());
     }
-    put_spokesman(directory, &mut attempt, &ranks)?;
+    if job.is_several() || rehearsed.is_some() {
+        let spokesman = ranks::spokesman(&ranks).and_then(|index| ranks.get(index));
+        put_spokesman(directory, &mut attempt, spokesman)?;
+    } else {
+        put_representative(directory, &mut attempt, &ranks, &recorded)?;
+        // What a script starts are no ranks, unless they say so.
+        if !recorded.iter().any(|one| one.is_rank) {
+            ranks.clear();
+        }
+    }
+    attempt.processes.recorded = recorded;
+    attempt.processes.summarized = attempt.record.as_ref().map_or(0, |record| record.process);
     Ok((attempt, ranks))
 }
 
-/// The outcome of each rank, from their directories; none if there was one process.
-/// Each gets its own summary and history in oomph's form.
+/// The outcome of each rank, from their directories, none if there was one process; and of every
+/// process that left a record. Each gets its own summary and history in oomph's form.
 fn gather(
     directory: &RunDirectory,
     attempt: &Attempt,
     total: Option<u64>,
-) -> anyhow::Result<Vec<RankSummary>> {
+) -> anyhow::Result<(Vec<RankSummary>, Vec<Recorded>)> {
+    let mut recorded = Vec::new();
     let mut ranks = Vec::new();
     let mut world = 0;
     let mut add = |record: &Record, summary: &Summary, name: String| {
@@ -74,6 +87,14 @@ fn gather(
             place.rank
         });
         let place = number.unwrap_or(u32::MAX);
+        recorded.push(Recorded {
+            process: record.process,
+            verdict: summary.verdict,
+            stopped: record.stopped,
+            failure: summary.failure.clone(),
+            is_rank: number.is_some(),
+            directory: name.clone(),
+        });
         ranks.push(RankSummary::new(place, record, summary, name));
     };
     if let Some(record) = attempt.record.as_ref().filter(|record| record.used_cuda) {
@@ -85,7 +106,7 @@ fn gather(
         let Some(record) = own.record()? else {
             continue;
         };
-        let trace = match label_trace(&own, &record)? {
+        let trace = match label_trace(&own, &record, &attempt.processes.cards)? {
             None => own.trace()?,
             trace => trace,
         };
@@ -95,7 +116,7 @@ fn gather(
         others += 1;
     }
     if others == 0 {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), recorded));
     }
     // Processes that never reported their rank come last, in the order of their names.
     ranks.sort_by_key(|rank| rank.rank);
@@ -125,16 +146,16 @@ fn gather(
         });
     }
     ranks.sort_by_key(|rank| rank.rank);
-    Ok(ranks)
+    Ok((ranks, recorded))
 }
 
 /// Puts the record and the history of the rank that represents the job where a single process leaves them.
 fn put_spokesman(
     directory: &RunDirectory,
     attempt: &mut Attempt,
-    ranks: &[RankSummary],
+    rank: Option<&RankSummary>,
 ) -> anyhow::Result<()> {
-    let Some(rank) = ranks::spokesman(ranks).and_then(|index| ranks.get(index)) else {
+    let Some(rank) = rank else {
         return Ok(());
     };
     if rank.directory.is_empty() {
@@ -150,6 +171,41 @@ fn put_spokesman(
             .or_else(|_| fs::copy(&trace, &here).map(|_| ()))
             .with_context(|| format!("cannot copy {}", trace.display()))?;
         attempt.trace = directory.trace()?;
+    }
+    Ok(())
+}
+
+/// The same for a script and the processes that it started: one that ran out of memory; otherwise one that
+/// was ended after its steps; otherwise the script's own, if it used the GPU; otherwise the largest.
+fn put_representative(
+    directory: &RunDirectory,
+    attempt: &mut Attempt,
+    ranks: &[RankSummary],
+    recorded: &[Recorded],
+) -> anyhow::Result<()> {
+    let ran_out = |rank: &&RankSummary| rank.verdict == Verdict::OutOfMemory;
+    let stopped = |rank: &RankSummary| {
+        let mut stopped = recorded.iter().filter(|one| one.stopped);
+        stopped.any(|one| one.directory == rank.directory)
+    };
+    let found = ranks.iter().find(ran_out).or_else(|| {
+        let order = |rank: &&RankSummary| {
+            (
+                stopped(rank),
+                rank.directory.is_empty(),
+                rank.peak.used_bytes,
+            )
+        };
+        ranks.iter().max_by_key(order)
+    });
+    let script = attempt.record.clone();
+    put_spokesman(directory, attempt, found)?;
+    if let (Some(script), Some(record)) = (script, &mut attempt.record)
+        && !record.out_of_memory()
+    {
+        // The script decides how it ends, and whether a child's failure matters.
+        record.outcome = script.outcome;
+        record.argv = script.argv;
     }
     Ok(())
 }

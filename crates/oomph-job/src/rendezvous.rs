@@ -1,4 +1,5 @@
-//! Where the ranks of one run meet: communicators, the board of who waits for whom, and failures.
+//! Where the processes of one run meet: what they hold of each GPU, and for ranks communicators, the board
+//! of who waits for whom, and failures.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -17,7 +18,10 @@ use crate::run_directory::create_private;
 /// What the ranks found when they met. The virtual GPU writes it (`crates/oomph-vgpu/src/board.rs`).
 const FAILURE: &str = "failure.txt";
 
-/// Where the ranks of one run meet: a directory in memory, removed afterwards.
+/// What the processes hold of each GPU. The virtual GPU writes it (`crates/oomph-vgpu/src/card.rs`).
+const CARD: &str = "card";
+
+/// Where the processes of one run meet: a directory in memory, removed afterwards.
 #[derive(Debug)]
 pub struct Rendezvous {
     directory: PathBuf,
@@ -32,7 +36,7 @@ pub struct Rendezvous {
 const OWNER: &str = "owner";
 const PREFIX: &str = "oomph-";
 
-/// Makes a directory for the ranks of a run, and takes its lock.
+/// Makes a directory for the processes of a run, and takes its lock.
 fn make_directory(parent: &Path) -> std::io::Result<(PathBuf, fs::File)> {
     const MOST: u32 = 1000;
     let process = std::process::id();
@@ -103,6 +107,11 @@ impl Rendezvous {
     /// The directory.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// The file of what the processes hold.
+    pub fn card(&self) -> PathBuf {
+        self.directory.join(CARD)
     }
 
     /// Kills processes that still run some time after the ranks found that they cannot go on.

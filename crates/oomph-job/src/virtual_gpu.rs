@@ -1,5 +1,6 @@
 //! The virtual GPU of a run: `virtual-gpu.conf`, which its library reads, and the script's environment.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +39,7 @@ impl VirtualGpu {
 
     /// The text of `virtual-gpu.conf`. `limit` is the capacity that is enforced, in bytes. The recorder
     /// adds torch's version of CUDA.
-    fn config(&self, limit: Option<u64>, rendezvous: Option<&Rendezvous>) -> String {
+    fn config(&self, limit: Option<u64>, rendezvous: &Rendezvous, several: bool) -> String {
         let mut text = self
             .spec
             .found
@@ -46,7 +47,8 @@ impl VirtualGpu {
             .to_key_values_with_memory(self.total_bytes);
         let _ = writeln!(text, "count={}", self.spec.count);
         let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
-        if let Some(rendezvous) = rendezvous {
+        let _ = writeln!(text, "card.file={}", rendezvous.card().display());
+        if several {
             let _ = writeln!(text, "ranks.directory={}", rendezvous.directory().display());
             let timeout = self.rank_timeout.as_millis();
             let _ = writeln!(text, "ranks.patience_ms={timeout}");
@@ -61,12 +63,13 @@ impl VirtualGpu {
         host: &Host,
         directory: &RunDirectory,
         limit: Option<u64>,
-        rendezvous: Option<&Rendezvous>,
+        rendezvous: &Rendezvous,
+        several: bool,
     ) -> anyhow::Result<()> {
         let library = host.virtual_gpu()?;
         directory.write(
             RunFile::VirtualGpu,
-            self.config(limit, rendezvous).as_bytes(),
+            self.config(limit, rendezvous, several).as_bytes(),
         )?;
         let mut preload = library.clone().into_os_string();
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -77,6 +80,9 @@ impl VirtualGpu {
             .env("LD_PRELOAD", preload)
             .env(variables::VIRTUAL_GPU, directory.file(RunFile::VirtualGpu))
             .env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
+        if let Some(path) = with_nvidia_smi(&library) {
+            command.env("PATH", path);
+        }
         // What torch.compile decides by timing a virtual GPU must not reach a real one's cache, nor the
         // other way round; nor must what an older virtual GPU timed.
         if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
@@ -91,6 +97,14 @@ impl VirtualGpu {
         }
         Ok(())
     }
+}
+
+/// `PATH` with the virtual GPU's `nvidia-smi` first.
+fn with_nvidia_smi(library: &Path) -> Option<OsString> {
+    let package = Host::virtual_gpu_directory(library).parent()?;
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(package.join("_virtual_gpu").join("bin"));
+    std::env::join_paths(all.chain(std::env::split_paths(&others))).ok()
 }
 
 /// Where caches go: `$XDG_CACHE_HOME/oomph` or `~/.cache/oomph`.

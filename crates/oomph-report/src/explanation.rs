@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use oomph_bytes::format_bytes;
 use oomph_explain::{Basis, Cause, Diff, Explanation, Fix};
 
+use crate::run::suffices;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, columns, pad, pad_left, paint, shorten, signed_bytes,
     sparkline, wrap,
@@ -215,7 +216,7 @@ fn fixes(out: &mut String, fixes: &[Fix], width: usize) {
         };
         let saves = format!("−{sign}{}", format_bytes(fix.saves_bytes));
         let indent = 5 + AMOUNT + 3;
-        let text = format!("{} · {}", fix.what, fix.same_result);
+        let text = format!("{}{} · {}", fix.what, suffices(fix), fix.same_result);
         let _ = writeln!(
             out,
             "  {}  {}  {}",
@@ -245,6 +246,14 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
         for correction in &message.corrections {
             notes.push(("the message:", correction.clone()));
         }
+    }
+    if found.without_limit {
+        let text = if found.lower_bound {
+            found.at_least()
+        } else {
+            "causes and fixes come from the run without a limit"
+        };
+        notes.push(("note:", text.to_owned()));
     }
     for assumption in &found.assumptions {
         notes.push(("assumed:", assumption.clone()));
@@ -284,6 +293,10 @@ pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
             )
         )
     );
+    for note in &found.notes {
+        let text = wrap(note, width.saturating_sub(8), 8);
+        let _ = writeln!(out, "  {} {text}", paint(WARN, "note:"));
+    }
     for (title, changes) in [
         ("by kind", &found.categories),
         ("by module", &found.modules),

@@ -35,6 +35,7 @@ pub struct ReplayReport {
     recorded_out_of_memory: bool,
     settings: Vec<Setting>,
     best: Option<String>,
+    nearest: Option<Nearest>,
     problems: Vec<ProblemRow>,
 }
 
@@ -62,6 +63,14 @@ struct Setting {
     fails_for_bytes: Option<u64>,
     flushes: u64,
     serves_the_failed_request: bool,
+}
+
+/// Where no setting fits: the one that needs the least.
+#[derive(Debug, Serialize)]
+struct Nearest {
+    alloc_conf: String,
+    needs_bytes: u64,
+    short_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -137,6 +146,14 @@ impl ReplayReport {
                 .map(Setting::from)
                 .collect(),
             best: study.best().map(|trial| trial.conf.clone()),
+            nearest: study.nearest().filter(|_| !study.fits()).and_then(|trial| {
+                let needs_bytes = trial.needs?;
+                Some(Nearest {
+                    alloc_conf: trial.conf.clone(),
+                    needs_bytes,
+                    short_bytes: needs_bytes.saturating_sub(study.memory?),
+                })
+            }),
             problems: problems
                 .iter()
                 .chain(&study.problems)
@@ -254,6 +271,20 @@ pub fn replay_text(report: &ReplayReport, width: usize) -> String {
             "  try it:  {}",
             paint(ACCENT, format!("PYTORCH_CUDA_ALLOC_CONF={best}"))
         );
+    } else if let Some(nearest) = &report.nearest {
+        let name = if nearest.alloc_conf.is_empty() {
+            "the defaults, need"
+        } else {
+            &format!("{}, needs", nearest.alloc_conf)
+        };
+        let text = format!(
+            "none of these settings fits: the nearest, {name} {}, {} more than there is",
+            format_bytes(nearest.needs_bytes),
+            format_bytes(nearest.short_bytes)
+        );
+        let _ = writeln!(out, "  {}", wrap(&text, width.saturating_sub(2), 2));
+    } else if report.settings.len() > 1 && report.settings.iter().all(|setting| !setting.fits) {
+        let _ = writeln!(out, "  none of these settings fits");
     } else if report.settings.len() > 1 {
         let _ = writeln!(out, "  none of these settings needs less memory");
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use oomph_bytes::format_bytes;
-use oomph_explain::Explanation;
+use oomph_explain::{Explanation, Fix};
 use oomph_run::ranks::RankSummary;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::{Basis, Share, Summary, Verdict};
@@ -16,7 +16,7 @@ use crate::terminal::{
 };
 
 /// Categories of the summary in the order of the table, with their names.
-const CATEGORIES: [(&str, &str); 10] = [
+const CATEGORIES: [(&str, &str); 11] = [
     ("activations", "activations"),
     ("parameters", "parameters"),
     ("gradients", "gradients"),
@@ -27,6 +27,7 @@ const CATEGORIES: [(&str, &str); 10] = [
     ("cached", "cached, unused"),
     ("outside_allocator", "not PyTorch's"),
     ("cuda_context", "CUDA context"),
+    ("other_processes", "other processes"),
 ];
 /// Rows of a table without `-v`.
 const FEW: usize = 4;
@@ -80,6 +81,7 @@ pub fn run_report(
             steps(&mut out, summary);
         }
     }
+    processes(&mut out, summary, verbose, columns);
     ranks(&mut out, summary, verbose, columns);
     if let Some(explanation) = explanation {
         cause(&mut out, explanation, columns);
@@ -224,7 +226,12 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
         Verdict::OutOfMemory => {
             let mut place = String::from("out of memory");
             if let Some(oom) = &summary.oom {
-                let _ = write!(place, " in step {}, {}", oom.step, oom.phase);
+                if let Some(process) = oom.process {
+                    let _ = write!(place, " in process {process}");
+                }
+                if !oom.phase.is_empty() {
+                    let _ = write!(place, " in step {}, {}", oom.step, oom.phase);
+                }
                 if let Some(module) = &oom.module {
                     let _ = write!(place, ", at {module}");
                 }
@@ -405,6 +412,41 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
     }
 }
 
+/// What each process held when all of them together held most.
+fn processes(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
+    const AMOUNT: usize = 10;
+    const LINES: usize = 8;
+    const NAME: usize = 16;
+    const NOTE: usize = 16;
+    let all = &summary.processes;
+    // Ranks have a table of their own.
+    if all.is_empty() || !summary.ranks.is_empty() && !verbose {
+        return;
+    }
+    let limit = if verbose { usize::MAX } else { LINES };
+    for process in all.iter().take(limit) {
+        let note = match (process.out_of_memory, process.recorded) {
+            (true, _) => "out of memory",
+            (_, false) => "not recorded",
+            _ => "",
+        };
+        let room = columns.saturating_sub(INDENT + NAME + AMOUNT + NOTE + 3);
+        let text = format!(
+            "  {}{}  {} {}",
+            paint(DIM, pad(&format!("process {}", process.process), NAME)),
+            pad_left(&format_bytes(process.held_bytes), AMOUNT),
+            paint(WARN, pad(note, NOTE)),
+            paint(DIM, shorten(&process.command, room)),
+        );
+        let _ = writeln!(out, "{}", text.trim_end());
+    }
+    if all.len() > limit {
+        let more = format!("and {} more processes: -v shows them", all.len() - limit);
+        let _ = writeln!(out, "  {}", paint(DIM, more));
+    }
+    let _ = writeln!(out);
+}
+
 /// The peak of each rank (equal neighbours on one line), and which rank differs or failed.
 fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
     const AMOUNT: usize = 10;
@@ -522,13 +564,30 @@ fn cause(out: &mut String, explanation: &Explanation, columns: usize) {
     for (index, fix) in explanation.fixes.iter().take(3).enumerate() {
         let text = match fix.saves_bytes {
             0 => fix.what.clone(),
-            saved => format!("{} (saves {})", fix.what, format_bytes(saved)),
+            saved => format!(
+                "{} (saves {}{})",
+                fix.what,
+                format_bytes(saved),
+                suffices(fix)
+            ),
         };
         let _ = writeln!(
             out,
             "{}",
             line(if index == 0 { "fixes" } else { "" }, &text, columns)
         );
+    }
+    if explanation.lower_bound && !explanation.fixes.is_empty() {
+        let _ = writeln!(out, "{}", line("", explanation.at_least(), columns));
+    }
+}
+
+/// Whether a fix is enough by itself, for the end of a remark; empty if nobody knows.
+pub(crate) fn suffices(fix: &Fix) -> String {
+    match (fix.enough, fix.left_bytes) {
+        (Some(true), _) => ", enough alone".to_owned(),
+        (_, Some(left)) => format!(", {} still too much", format_bytes(left)),
+        _ => String::new(),
     }
 }
 

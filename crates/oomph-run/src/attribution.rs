@@ -1,6 +1,6 @@
 //! Labels each allocation of PyTorch's memory history with what the recorder saw: module, phase, step.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use oomph_trace::{Action, Category, Label, Labels, Phase, StackId, StringId, Trace};
 
@@ -54,6 +54,7 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
         })
         .collect();
     let ids = ScopeIds::new(trace, record);
+    let handles_have = handle_workspaces(trace, &ids, &scopes, &lives);
     let scope_of = |trace: &Trace, row: usize| {
         let id = ids.get(trace, row);
         id.and_then(|id| scopes.get(id))
@@ -74,7 +75,7 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
                     label.module = owner;
                 }
             }
-            None => label.category = by_scope(trace, &ids, *life, scope),
+            None => label.category = by_scope(trace, &ids, &handles_have, *life, scope),
         }
         let handle = *handles.entry(label).or_insert_with(|| labels.add(label));
         labels.set(life.alloc, handle);
@@ -83,6 +84,117 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
         }
     }
     trace.labels = Some(labels);
+}
+
+/// What a record says about allocations beside their labels: their rows.
+#[derive(Debug, Clone, Default)]
+pub struct Needless {
+    /// Made for a graph that no backward pass needs.
+    pub unused_graphs: HashSet<u32>,
+    /// Of models that another one of the same kind replaced.
+    pub replaced: HashSet<u32>,
+}
+
+/// Finds what an attributed `trace` holds without need. `ended` is whether the run came to its end: if
+/// not, a backward pass may have been about to come.
+pub fn needless(trace: &Trace, record: &Record, device: u32, ended: bool) -> Needless {
+    let rows = trace.rows_of(device);
+    Needless {
+        unused_graphs: unused_graphs(trace, record, rows.clone(), ended),
+        replaced: replaced(trace, record, rows),
+    }
+}
+
+fn unused_graphs(
+    trace: &Trace,
+    record: &Record,
+    rows: std::ops::Range<usize>,
+    ended: bool,
+) -> HashSet<u32> {
+    // The outermost call around each call: a call's number is above that of the call around it.
+    let mut outermost: Vec<u32> = Vec::with_capacity(record.calls.len());
+    for (number, call) in record.calls.iter().enumerate() {
+        let around = match call.1 {
+            0 => number as u32,
+            parent => outermost.get(parent as usize).copied().unwrap_or(0),
+        };
+        outermost.push(around);
+    }
+    let call_of = |scope: usize| {
+        let call = record.scope_calls.get(scope).copied().unwrap_or(0);
+        outermost.get(call as usize).copied().unwrap_or(0)
+    };
+    let walked: HashSet<u32> = (0..record.scopes.len())
+        .filter(|&scope| record.scopes[scope].0 == "backward")
+        .map(call_of)
+        .collect();
+    let last = outermost.last().copied().unwrap_or(0);
+    let optimized = |name: &str| {
+        let mut models = record.outermost_models.iter();
+        models.any(|model| model.optimized && model.name == name)
+    };
+    let infers = record.steps == 0 && record.inferences > 1;
+    let unused = |call: u32| {
+        let Some(found) = record.calls.get(call as usize).filter(|_| call > 0) else {
+            return false;
+        };
+        let idle = record.idle_graphs.contains(&call);
+        if walked.contains(&call) {
+            // A loss on a teacher's output goes back through the teacher, for gradients nobody reads.
+            return idle && !optimized(&found.0);
+        }
+        ended || (call != last && (idle || infers))
+    };
+    let mut known: HashMap<u32, bool> = HashMap::new();
+    let ids = ScopeIds::new(trace, record);
+    rows.filter(|&row| trace.events.action(row) == Action::Alloc)
+        .filter(|&row| {
+            ids.get(trace, row).is_some_and(|scope| {
+                let forward = record
+                    .scopes
+                    .get(scope)
+                    .is_some_and(|scope| scope.0 == "forward");
+                let call = call_of(scope);
+                forward && *known.entry(call).or_insert_with(|| unused(call))
+            })
+        })
+        .map(|row| row as u32)
+        .collect()
+}
+
+fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashSet<u32> {
+    let Some(labels) = &trace.labels else {
+        return HashSet::new();
+    };
+    let mut found = HashSet::new();
+    for old in record.outermost_models.iter().filter(|model| model.alive) {
+        let newer = record
+            .outermost_models
+            .iter()
+            .filter(|new| {
+                new.name == old.name && new.elements == old.elements && new.first_us > old.last_us
+            })
+            .map(|new| new.first_us)
+            .min();
+        let Some(newer) = newer else { continue };
+        for row in rows.clone() {
+            let label = labels.get(row);
+            let before = match label.category {
+                // Those of the newer model were made before its first call, too.
+                Category::Parameter => old.last_us,
+                Category::Gradient | Category::OptimizerState => newer,
+                _ => continue,
+            };
+            let owner = trace.strings.get(label.module);
+            if trace.events.action(row) == Action::Alloc
+                && trace.events.time(row).0 < before
+                && owner.split('.').next() == Some(old.name.as_str())
+            {
+                found.insert(row as u32);
+            }
+        }
+    }
+    found
 }
 
 /// What the recorder calls the frames that carry a scope, where allocations carry no metadata.
@@ -263,14 +375,56 @@ fn spread(
     }
 }
 
-/// What an unmarked allocation holds.
-fn by_scope(trace: &Trace, ids: &ScopeIds, life: Life, scope: Label) -> Category {
+/// Whether an operator calls a library that takes workspaces.
+fn is_scratch(trace: &Trace, scope: Label) -> bool {
     let op = trace.strings.get(scope.op);
     let name = op.rsplit("::").next().unwrap_or(op);
-    let size = trace.events.size(life.alloc).0;
+    SCRATCH.iter().any(|part| name.contains(part))
+}
+
+/// Rows of the workspaces that PyTorch keeps for handles of cuBLAS: it makes one for each stream (and
+/// one for cuBLASLt) and never frees it. Outputs of the same size that the script keeps are more.
+fn handle_workspaces(
+    trace: &Trace,
+    ids: &ScopeIds,
+    scopes: &[Label],
+    lives: &[Life],
+) -> HashSet<usize> {
+    const OF_A_STREAM: usize = 2;
+    let mut by_stream: HashMap<(u64, u64), Vec<usize>> = HashMap::new();
+    for life in lives {
+        let size = trace.events.size(life.alloc).0;
+        let scope = ids
+            .get(trace, life.alloc)
+            .and_then(|id| scopes.get(id))
+            .copied()
+            .unwrap_or_default();
+        if life.free >= trace.events.len()
+            && CUBLAS_WORKSPACES.contains(&size)
+            && is_scratch(trace, scope)
+        {
+            let stream = trace.events.stream(life.alloc).0;
+            by_stream
+                .entry((stream, size))
+                .or_default()
+                .push(life.alloc);
+        }
+    }
+    by_stream.retain(|_, rows| rows.len() <= OF_A_STREAM);
+    by_stream.into_values().flatten().collect()
+}
+
+/// What an unmarked allocation holds.
+fn by_scope(
+    trace: &Trace,
+    ids: &ScopeIds,
+    handles_have: &HashSet<usize>,
+    life: Life,
+    scope: Label,
+) -> Category {
     let ends = life.free >= trace.events.len();
-    let scratch = SCRATCH.iter().any(|part| name.contains(part));
-    if scratch && ends && CUBLAS_WORKSPACES.contains(&size) {
+    let scratch = is_scratch(trace, scope);
+    if handles_have.contains(&life.alloc) {
         return Category::Workspace;
     }
     // Copies of weights that belong to no model: read, moved, cast.

@@ -4,6 +4,7 @@
 //! history into labels, and [`summary`] is what `oomph run` prints and writes.
 
 pub mod attribution;
+pub mod processes;
 pub mod ranks;
 pub mod record;
 pub mod rhythm;

@@ -43,6 +43,9 @@ pub struct Record {
     pub python: String,
     /// The script and its arguments.
     pub argv: Vec<String>,
+    /// The id of its process.
+    #[serde(default)]
+    pub process: u32,
     /// Whether the GPU was a virtual one.
     pub r#virtual: bool,
     /// How long the script ran, from the import of torch on.
@@ -100,6 +103,12 @@ pub struct Record {
     /// Calls of modules in the first steps; the first is no call.
     #[serde(default)]
     pub calls: Vec<Call>,
+    /// The outermost models that were called.
+    #[serde(default)]
+    pub outermost_models: Vec<OutermostModel>,
+    /// Calls of outermost models in evaluation mode that recorded a graph, of inputs without one.
+    #[serde(default)]
+    pub idle_graphs: Vec<u32>,
     /// The virtual clock at the end of each step: step, nanoseconds, launches so far.
     #[serde(default)]
     pub clock: Vec<(u32, u64, u64)>,
@@ -115,6 +124,23 @@ pub struct Record {
 /// that its positional arguments and its result lay in.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Call(pub String, pub u32, pub Vec<u64>, pub Vec<u64>);
+
+/// A model that the script itself called.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct OutermostModel {
+    /// Its class.
+    pub name: String,
+    /// When it was first called, in µs.
+    pub first_us: i64,
+    /// When it was last called, in µs.
+    pub last_us: i64,
+    /// Elements of its parameters.
+    pub elements: u64,
+    /// Whether it was alive at the end.
+    pub alive: bool,
+    /// Whether an optimizer that was alive at the end has parameters of it.
+    pub optimized: bool,
+}
 
 /// Facts about a script.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
+use crate::processes::ProcessSummary;
 use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
 use crate::record::{LeverReport, Record};
 use crate::rhythm::{Growth, Rhythm, rhythm};
@@ -107,6 +108,10 @@ pub struct Oom {
     pub short_bytes: Option<u64>,
     /// How the run without a limit failed, if it did: what it needed until then is a lower bound.
     pub unlimited_failure: Option<String>,
+    /// The process that ran out of memory, if it is not the script's own. Without the recorder it tells
+    /// neither step nor phase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
 }
 
 /// An assumption behind the figures.
@@ -174,6 +179,9 @@ pub struct Summary {
     pub failure: Option<String>,
     /// The assumptions behind the figures.
     pub assumptions: Vec<Assumption>,
+    /// The processes that used a GPU, if they shared one or the script's own is not the only one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessSummary>,
     /// Each rank of a distributed job; empty for one process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankSummary>,
@@ -238,6 +246,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             .saturating_sub(u32::from(record.out_of_memory())),
         failure: failure(record),
         assumptions: assumptions(record, trace),
+        processes: Vec::new(),
         ranks: Vec::new(),
         outlier: None,
         culprit: None,
@@ -336,7 +345,7 @@ fn judge(summary: &mut Summary, record: &Record, rhythm: Rhythm) {
         summary.assumptions.push(Assumption {
             kind: "steps".to_owned(),
             what: format!(
-                "steps need {:.2} to {:.2} GiB, as their batches differ: a larger batch than those that were seen needs more",
+                "steps need {:.2} to {:.2} GiB, as their forward passes differ in size: a larger one than those that were seen needs more",
                 gib(low),
                 gib(high)
             ),
@@ -367,6 +376,7 @@ fn oom(record: &Record) -> Option<Oom> {
         requested_bytes: oom.requested_bytes,
         short_bytes: None,
         unlimited_failure: None,
+        process: None,
     })
 }
 
@@ -519,6 +529,16 @@ impl Summary {
             }
         }
         self.outlier = outlier(&self.ranks);
+        // Other ids, but the same processes, if they come in the same order.
+        let same = |(a, b): (&ProcessSummary, &ProcessSummary)| a.command == b.command;
+        if self.processes.len() == needed.processes.len()
+            && self.processes.iter().zip(&needed.processes).all(same)
+        {
+            for (process, measured) in self.processes.iter_mut().zip(&needed.processes) {
+                process.peak_bytes = measured.peak_bytes;
+                process.held_bytes = measured.held_bytes;
+            }
+        }
         if let Some(oom) = &mut self.oom {
             oom.short_bytes = (!needed.peak.lower_bound)
                 .then(|| needed.peak.used_bytes.saturating_sub(self.gpu.memory_bytes));

@@ -1,8 +1,7 @@
 //! The board: what the processes of one run know about each other.
 //!
 //! `oomph run` names a directory of the run (`ranks.directory`). Each process takes a slot of the
-//! file `board` in it and writes its rank, the memory that it holds on each GPU, the rank that it waits
-//! for, and how it ended. The first failure that concerns several ranks goes to `failure.txt`: kind,
+//! file `board` in it and writes its rank, the rank that it waits for, and how it ended. The first failure that concerns several ranks goes to `failure.txt`: kind,
 //! rank, and a description.
 //!
 //! To find out whether a process still makes progress, the board asks the system how long its threads
@@ -21,8 +20,6 @@ use crate::shared::{self, Shared, Text};
 
 /// The most processes of one run.
 const SLOTS: usize = 1024;
-/// The most GPUs of one host: as many as `--gpu NAME:N` accepts.
-pub const GPUS: usize = 64;
 
 /// A slot's states; 0 is free.
 const ALIVE: u32 = 1;
@@ -44,8 +41,6 @@ pub struct Slot {
     waits_for: AtomicU32,
     /// Milliseconds since the epoch.
     waits_since: AtomicU64,
-    /// Bytes that it holds on each GPU.
-    held: [AtomicU64; GPUS],
     /// What it waits in.
     doing: Text<192>,
     /// How it ended.
@@ -213,31 +208,6 @@ impl Board {
         slot.end.set(how);
         slot.state
             .store(if failed { FAILED } else { FINISHED }, Ordering::Release);
-    }
-
-    /// Records what this process holds on a GPU.
-    pub fn holds(&self, device: u32, bytes: u64) {
-        if let Some(held) = self.slot(self.mine()).held.get(device as usize) {
-            held.store(bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// What the other processes hold on a GPU; with `surely`, without dead processes.
-    pub fn held_by_others(&self, device: u32, surely: bool) -> u64 {
-        let mine = self.mine();
-        (0..self.taken())
-            .filter(|&index| index != mine)
-            .map(|index| self.slot(index))
-            .filter(|slot| slot.state.load(Ordering::Acquire) == ALIVE)
-            .map(|slot| {
-                let held = slot
-                    .held
-                    .get(device as usize)
-                    .map_or(0, |held| held.load(Ordering::Relaxed));
-                let gone = held > 0 && surely && !lives(slot.process.load(Ordering::Relaxed));
-                if gone { 0 } else { held }
-            })
-            .sum()
     }
 
     /// How a process ended, if it has.

@@ -196,6 +196,26 @@ impl ContextCosts {
         }
     }
 
+    /// Creates the context on `device`, unless it is there; false if there is no room for it.
+    pub fn create(&self, device: u32) -> bool {
+        if inner::is_inside() {
+            return true;
+        }
+        let mut charged = self.charged.lock();
+        if charged.contains(&(device, Charge::Context)) {
+            return true;
+        }
+        let bytes = self.bytes[Charge::Context as usize];
+        let created = device::machine()
+            .devices
+            .get(device as usize)
+            .is_none_or(|gpu| gpu.memory.lock().create_context(bytes));
+        if created {
+            charged.insert((device, Charge::Context));
+        }
+        created
+    }
+
     /// Whether `what` was charged to `device`.
     pub fn has(&self, device: u32, what: Charge) -> bool {
         self.charged.lock().contains(&(device, what))

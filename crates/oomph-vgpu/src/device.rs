@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock::Rates;
 use crate::config::Config;
-use crate::context::{Charge, ContextCosts};
+use crate::context::ContextCosts;
 use crate::memory::DeviceMemory;
 use crate::sync::Mutex;
 
@@ -115,12 +115,22 @@ pub struct Machine {
 }
 
 static MACHINE: OnceLock<Machine> = OnceLock::new();
+/// Whether the process has used CUDA, not only looked at its GPUs through NVML.
+static USED: AtomicBool = AtomicBool::new(false);
 /// Set in a child that was forked after the GPU was in use: there, as on a real GPU, CUDA is
 /// unusable, and no lock of the parent is ever touched.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// The machine, built on first use.
+/// The machine, built on first use, for CUDA.
 pub fn machine() -> &'static Machine {
+    if !USED.load(Ordering::Relaxed) {
+        USED.store(true, Ordering::Relaxed);
+    }
+    look()
+}
+
+/// The machine, for who only looks: a process that is forked afterwards may still use CUDA.
+pub fn look() -> &'static Machine {
     MACHINE.get_or_init(|| {
         let config = Config::from_environment();
         let properties = Properties::new(&config);
@@ -191,7 +201,10 @@ pub fn physical(ordinal: i32) -> i32 {
 }
 
 unsafe extern "C" fn mark_forked() {
-    FORKED.store(true, Ordering::Relaxed);
+    crate::card::forget();
+    if USED.load(Ordering::Relaxed) {
+        FORKED.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Whether this process is a fork of one that had used the GPU.
@@ -219,13 +232,17 @@ pub fn set_current(device: i32) -> bool {
     known
 }
 
-/// The calling thread's device, with its context created.
+/// The calling thread's device, with its context created; `None` if there is no such device, or no
+/// room for the context.
 pub fn active() -> Option<&'static Device> {
     let machine = machine();
     let index = current();
     let device = machine.devices.get(index as usize)?;
-    if !CONTEXT_SEEN.replace(true) {
-        machine.costs.charge(index, Charge::Context);
+    if !CONTEXT_SEEN.get() {
+        if !machine.costs.create(index) {
+            return None;
+        }
+        CONTEXT_SEEN.set(true);
     }
     Some(device)
 }

@@ -18,6 +18,7 @@
 mod arguments;
 mod board;
 mod busy;
+mod card;
 mod clock;
 mod config;
 mod context;

@@ -4,6 +4,8 @@
 //! vendor's libraries and ask them for functions: ONNX Runtime does so with cuDNN and cuFFT,
 //! Python with `ctypes`. If this library defines the function that they ask for, they get it.
 //!
+//! NVML comes with the driver, so a machine without a GPU has none: whoever opens it gets this library.
+//!
 //! cuDNN gets this library's NVRTC and cuBLASLt. Some of cuDNN's engines compile kernels while they
 //! make a plan, which takes seconds each. Nothing runs those kernels here, and this library's NVRTC
 //! compiles nothing. The vendor's cuBLASLt makes no handles without the driver's private tables; this
@@ -127,10 +129,11 @@ fn open_own() -> Option<usize> {
 }
 
 unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
-    let stands_in = inner::is_inside() && !name.is_null() && {
+    let stands_in = !name.is_null() && {
         // SAFETY: not null, so what `dlopen` takes: a C string.
         let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-        name.starts_with(b"libnvrtc.so") || name.starts_with(b"libcublasLt.so")
+        let for_plans = name.starts_with(b"libnvrtc.so") || name.starts_with(b"libcublasLt.so");
+        name.starts_with(b"libnvidia-ml.so") || for_plans && inner::is_inside()
     };
     let handle = if stands_in { own_handle() } else { None };
     let next = system_open();

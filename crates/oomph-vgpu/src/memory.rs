@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::board;
+use crate::card;
 
 /// Physical memory is handed out in pages of this size.
 pub const GRANULE: u64 = 2 << 20;
@@ -282,24 +282,26 @@ impl DeviceMemory {
         }
     }
 
-    /// All bytes in use.
+    /// What this process holds.
+    const fn held(&self) -> u64 {
+        self.allocated + self.context
+    }
+
+    /// All bytes in use, by whatever process.
     pub fn used(&self) -> u64 {
-        self.used_surely(false)
+        let others = card::get().map_or(0, |cards| cards.held_by_others(self.index));
+        self.held() + self.others + others
     }
 
-    /// The same; if `surely`, without processes that died holding memory.
-    fn used_surely(&self, surely: bool) -> u64 {
-        let ranks = board::get().map_or(0, |board| board.held_by_others(self.index, surely));
-        self.allocated + self.context + self.others + ranks
-    }
-
-    /// Records a change: the peak, and what other processes of the run see.
-    fn changed(&mut self) {
-        let held = self.allocated + self.context;
-        self.peak = self.peak.max(held);
-        if let Some(board) = board::get() {
-            board.holds(self.index, held);
+    /// Tells the other processes of the run what this one wants to hold; false if all of them would
+    /// then hold more than `limit`.
+    fn hold(&mut self, bytes: u64, limit: u64) -> bool {
+        let limit = limit.saturating_sub(self.others);
+        let fits = card::get().map_or(bytes <= limit, |cards| cards.hold(self.index, bytes, limit));
+        if fits {
+            self.peak = self.peak.max(bytes);
         }
+        fits
     }
 
     /// Free bytes as `cudaMemGetInfo` reports them.
@@ -307,11 +309,21 @@ impl DeviceMemory {
         self.total.saturating_sub(self.used())
     }
 
+    /// Creates the context, of `bytes`; false if what other processes hold leaves no room for it.
+    pub fn create_context(&mut self, bytes: u64) -> bool {
+        let alone = card::get().is_none_or(|cards| cards.held_by_others(self.index) == 0);
+        let fits = alone || self.hold(self.held() + bytes, self.limit);
+        if fits {
+            self.charge_context(bytes);
+        }
+        fits
+    }
+
     /// Charges `bytes` to the context. Real drivers fail here too, but only after the job is
     /// far beyond saving; the peak shows it.
     pub fn charge_context(&mut self, bytes: u64) {
         self.context += bytes;
-        self.changed();
+        self.hold(self.held(), u64::MAX);
     }
 
     /// The first kernel was launched.
@@ -330,19 +342,17 @@ impl DeviceMemory {
 
     /// Accounts `bytes` of physical memory; false if they do not fit.
     pub fn take_physical(&mut self, bytes: u64) -> bool {
-        let full = |used: u64| used.saturating_add(bytes) > self.limit;
-        if full(self.used()) && full(self.used_surely(true)) {
-            return false;
+        let fits = self.hold(self.held().saturating_add(bytes), self.limit);
+        if fits {
+            self.allocated += bytes;
         }
-        self.allocated += bytes;
-        self.changed();
-        true
+        fits
     }
 
     /// Gives back what [`DeviceMemory::take_physical`] accounted.
     pub fn give_physical(&mut self, bytes: u64) {
         self.allocated = self.allocated.saturating_sub(bytes);
-        self.changed();
+        self.hold(self.held(), u64::MAX);
     }
 
     fn layout(&mut self) -> Result<&mut Layout, Refusal> {

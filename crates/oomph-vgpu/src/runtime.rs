@@ -62,8 +62,18 @@ fn on_device(body: impl FnOnce(&'static Device) -> Error) -> Error {
     }
     match active() {
         Some(device) => body(device),
+        // The device is there, but other processes leave no room for a context.
+        None if (device::current() as usize) < machine().devices.len() => fail(MEMORY_ALLOCATION),
         None => fail(INVALID_DEVICE),
     }
+}
+
+/// The version of CUDA that the driver supports. A driver is never older than what a working program
+/// was built for.
+pub fn driver_version() -> c_int {
+    let config = &device::look().config;
+    let built_for = config.int("cuda_version", 13_000);
+    config.int("driver_version", 13_000).max(built_for)
 }
 
 /// Names and texts of the errors that this library returns, as the runtime words them.
@@ -166,9 +176,7 @@ export! {
         SUCCESS
     }
     fn cudaDriverGetVersion(version: Out<c_int>) -> Error, or UNKNOWN; {
-        // A driver is never older than what a working program was built for.
-        let built_for = machine().config.int("cuda_version", 13_000);
-        version.put(machine().config.int("driver_version", 13_000).max(built_for));
+        version.put(driver_version());
         SUCCESS
     }
     fn cudaGetDeviceCount(count: Out<c_int>) -> Error, or UNKNOWN; {

@@ -1,4 +1,4 @@
-"""Records each rank that a launcher starts: `oomph run` puts this directory first in
+"""Records each rank that a launcher starts, and each process that a script starts: `oomph run` puts this directory first in
 `PYTHONPATH`, and Python imports this module when it starts. It then runs the environment's own module of this
 name.
 """

@@ -1,7 +1,8 @@
-"""Records ranks that launchers start, each in its own directory.
+"""Records ranks that launchers start, and processes that scripts start, each in its own directory.
 
 `oomph run -- torchrun … train.py` starts the launcher as it is; `_hook/sitecustomize.py` comes into
-every Python process below it and calls `begin`, which records those that are ranks.
+every Python process below it and calls `begin`, which records those that are ranks. Below a script on a
+virtual GPU it records those that use the GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import warnings
 from typing import Any
 
 from oomph import _protocol, levers
-from oomph._protocol import Refused, RunDirectory
+from oomph._protocol import Refused, RunDirectory, Settings
 from oomph._ranks.launcher import Launcher
 from oomph._recorder.session import Session, outcome_of
 
@@ -64,6 +65,8 @@ def begin() -> None:
         if name is not None:
             os._exit(run.refuse(refusal))
         return  # its ranks will refuse
+    if not settings.several:
+        return _begin_child(run, settings)
     if name is None:
         levers.prepare(settings.levers)
         if settings.fork:
@@ -88,6 +91,18 @@ def begin() -> None:
     _End(session)
 
 
+def _begin_child(run: RunDirectory, settings: Settings) -> None:
+    """Record this process, which a script started, if it uses the GPU."""
+    helpers = ("compile_worker", "multiprocessing.resource_tracker")
+    if any(helper in word for word in sys.orig_argv for helper in helpers):
+        return
+    session = Session(settings, run.rank(f"process-{os.getpid()}"))
+    # In an environment that the virtual GPU does not support it runs as it is; the card counts it.
+    with contextlib.suppress(Refused):
+        session.begin()
+        _End(session, terminated=False)
+
+
 def _outlived(run: RunDirectory) -> None:
     """End this process when the run has ended for any reason: its command holds the lock until then.
 
@@ -101,7 +116,8 @@ def _outlived(run: RunDirectory) -> None:
 class _End:
     """Observes how a script that Python itself runs ends."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, terminated: bool = True) -> None:
+        """`terminated`: a record is written also where a launcher terminates the process."""
         self._session = session
         self._outcome: dict[str, Any] = dict(kind="finished", status=0)
         self._process = os.getpid()
@@ -120,7 +136,7 @@ class _End:
 
         sys.excepthook, sys.exit = failed, leaving
         atexit.register(self._finish)
-        if threading.current_thread() is threading.main_thread():
+        if terminated and threading.current_thread() is threading.main_thread():
             self._watch_termination()
 
     def _finish(self) -> None:

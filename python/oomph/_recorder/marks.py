@@ -30,7 +30,8 @@ class Marks:
         # Weak: an observer must not keep objects alive.
         self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The optimizers that are alive."""
 
     def add_model(self, root: torch.nn.Module) -> None:
         """Mark the parameters and buffers of `root`."""
@@ -39,7 +40,7 @@ class Marks:
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """`optimizer` holds state, and its parameters' gradients count."""
-        self._optimizers.add(optimizer)
+        self.optimizers.add(optimizer)
 
     def inputs(self, args: Any) -> None:
         """Mark what a model was given."""
@@ -59,7 +60,7 @@ class Marks:
     def gradients(self) -> None:
         """Mark the gradients that are there."""
         pairs = []
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for p in group["params"]:
                     owner = self._parameters.get(id(p), (None, ""))[1]
@@ -73,7 +74,7 @@ class Marks:
 
     def optimizer_state(self) -> None:
         """Mark the state that optimizers hold."""
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             for p, state in optimizer.state.items():
                 owner = self._parameters.get(id(p), (None, ""))[1]
                 if isinstance(state, dict):

@@ -14,8 +14,12 @@ from torch.nn.utils.parametrize import ParametrizationList
 from oomph._recorder.addresses import addresses
 from oomph._recorder.facts import Facts
 from oomph._recorder.marks import Marks
+from oomph._recorder.outermost_models import OutermostModels, builds_graph_in_evaluation
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import MARKED_STEPS, Progress
+
+MOST_CALLS = 100_000
+"""Calls of evaluations in later steps are kept up to this number."""
 
 
 class ModuleCalls:
@@ -30,6 +34,10 @@ class ModuleCalls:
 
         A call's number is its place; the first is none.
         """
+        self.models = OutermostModels()
+        """The outermost models that were called."""
+        self._kept = True
+        """Whether the calls inside the outermost one are kept."""
         self._names: dict[int, str] = {}
         self._hooks: list[Any] = []
         self._counts = True
@@ -66,10 +74,14 @@ class ModuleCalls:
             self._names[id(module)] = name
         if not running:
             self._counts = self._lazy is None and not _is_construction(module)
+            self._kept = progress.step < MARKED_STEPS or (
+                builds_graph_in_evaluation(module) and len(self.calls) < MOST_CALLS
+            )
             if self._counts:
+                self.models.called(module, name, args, len(self.calls) if self._kept else 0)
                 self._passes.begin(module, args)
         call = 0
-        if progress.step < MARKED_STEPS:
+        if self._kept:
             call = len(self.calls)
             parent = running[-1][1] if running else 0
             self.calls.append([name, parent, addresses(args), []])

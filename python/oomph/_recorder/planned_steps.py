@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-import oomph
-
 _WITHOUT_LOOPS = tuple(
-    os.path.dirname(os.path.abspath(str(package.__file__))) + os.sep for package in (torch, oomph)
+    os.path.dirname(os.path.abspath(file)) + os.sep
+    for file in (str(torch.__file__), os.path.dirname(__file__))
 )
 """Code of PyTorch's and of oomph's stands between a step and the loop that makes it."""
 

@@ -108,11 +108,21 @@ class Recorder:
             self.layer.leave()
 
     def _cuda_starts(self) -> None:
+        if os.getpid() != self.process:
+            self._becomes_child()
         context = "all" if self._scopes.in_stacks else "alloc"
         torch.cuda.memory._record_memory_history(
             enabled="all", context=context, stacks="python", max_entries=MAX_EVENTS
         )
         self.out_of_memory.watch()
+
+    def _becomes_child(self) -> None:
+        """A fork of the script uses the GPU, which the script did not: it leaves a record of its own."""
+        if self.settings.several:
+            return
+        self.process = os.getpid()
+        self.directory = self.directory.run.rank(f"process-{self.process}")
+        self.directory.make()
 
     def _watch_compile(self) -> None:
         """Hooks on modules would change what is compiled; they go when compilation is asked for."""
@@ -142,7 +152,7 @@ class Recorder:
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write `record.json` and `trace.pickle`; once."""
-        if self._finished:
+        if self._finished or os.getpid() != self.process:
             return
         self._finished = True
         for told in self.before_record:
@@ -152,7 +162,8 @@ class Recorder:
         # Code other than PyTorch may have used it.
         usage = self._usage(0)
         used_cuda = torch.cuda.is_initialized() or (usage is not None and usage.peak > 0)
-        if not used_cuda and self.settings.several and self.rank is None:
+        is_child = self.directory.run is not self.directory
+        if not used_cuda and self.rank is None and (self.settings.several or is_child):
             return  # a helper of the script, no rank
         self.passes.finish()
         found = []
@@ -194,6 +205,7 @@ class Recorder:
             rank=self.rank,
             calls=self._modules.calls,
             facts=self._facts.as_dict(),
+            **self._modules.models.as_dict(self._marks.optimizers),
             marks=self._marks.marks,
             max_events=MAX_EVENTS,
             assumptions=self.assumptions.as_list(),

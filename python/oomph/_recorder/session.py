@@ -57,6 +57,8 @@ class Session:
         self.recorder.watch()
 
     def _torch_imported(self) -> None:
+        if not os.path.isdir(self.directory.path):
+            self.directory.make()
         if self.settings.drift is not None:
             return self._measures_drift()
         from oomph._recorder.recorder import Recorder

@@ -13,7 +13,7 @@ from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward, arounds
 from oomph.levers._shared.job import Job
-from oomph.levers._shared.recomputation import computed_again
+from oomph.levers._shared.recomputation import recomputed_in_backward
 
 NORMS = (torch.nn.modules.batchnorm._NormBase,)
 """In training they update their statistics without reading them."""
@@ -117,7 +117,7 @@ class _Block:
         self.calls += 1
         call = _Call(self, module)
         call.given = _versions((*args, *kwargs.values()))
-        output = computed_again(self.name, forward, args, kwargs, call.first, call.again)
+        output = recomputed_in_backward(self.name, forward, args, kwargs, call.first, call.again)
         if _have_changed(call.given):
             raise self.lever.refuse(
                 f"{self.name} changes its input in place, so it cannot be recomputed. Leave "

@@ -4,16 +4,18 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use oomph_explain::{Diff, Options};
+use oomph_job::RunDirectory;
 use oomph_report::explanation::difference;
 use oomph_report::terminal::{DIM, paint, width};
-use oomph_trace::Trace;
+use oomph_trace::{Action, Trace};
 
+use crate::page::RecordedRun;
 use crate::{ExitStatus, json, page, stdout};
 
 /// Arguments of `oomph diff`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Compares what is alive at the peak of each history (at the failure, if it failed).\n\nExamples:\n  oomph diff before.pickle after.pickle\n  oomph diff epoch1.pickle epoch9.pickle --json -"
+    after_help = "Compares what is alive at the peak of each history (of a run that failed, in its run without a limit; of a snapshot that ends in a failure, at the failure).\n\nExamples:\n  oomph diff before.pickle after.pickle\n  oomph diff epoch1.pickle epoch9.pickle --json -"
 )]
 pub struct Args {
     /// The snapshot or trace before
@@ -41,16 +43,40 @@ pub struct Args {
     no_report: bool,
 }
 
+/// The history to compare, and what to know about it. Of a run that failed and was made again without a
+/// limit, that one: the other is cut off.
+fn history(path: &Path) -> anyhow::Result<(Trace, Option<&'static str>)> {
+    if RecordedRun::is(path)
+        && let Some(trace) = RunDirectory::at(path).unlimited().trace()?
+    {
+        return Ok((
+            trace,
+            Some("ran out of memory; this is its run without a limit"),
+        ));
+    }
+    let trace = page::read_trace(path)?;
+    let events = &trace.events;
+    let failed = (0..events.len()).any(|row| events.action(row) == Action::Oom);
+    Ok((
+        trace,
+        failed.then_some("ran out of memory: what it would have held later is missing here"),
+    ))
+}
+
 impl Args {
     /// Compares, and prints.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
-        let before = page::read_trace(&self.before)?;
-        let after = page::read_trace(&self.after)?;
+        let (before, of_before) = history(&self.before)?;
+        let (after, of_after) = history(&self.after)?;
         let options = Options {
             device: self.device,
             ..Options::default()
         };
-        let found = oomph_explain::diff(&before, &after, &options);
+        let mut found = oomph_explain::diff(&before, &after, &options);
+        found.notes = [("A", of_before), ("B", of_after)]
+            .into_iter()
+            .filter_map(|(side, note)| Some(format!("{side} {}", note?)))
+            .collect();
         let page = self.page(&found, [&before, &after], &options);
         if let Some(target) = &self.json {
             json::write(target, &found)?;

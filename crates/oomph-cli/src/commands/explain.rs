@@ -83,10 +83,27 @@ pub(crate) struct Found {
     pub(crate) findings: Vec<HeldFinding>,
 }
 
+/// The cause that a rule of the linter is about, if it is about one.
+fn cause_of(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "OOM101" | "OOM102" | "OOM104" | "OOM105" | "OOM107" => "graph_retained",
+        "OOM103" | "OOM108" | "OOM301" | "OOM603" => "tensors_kept",
+        "OOM201" | "OOM202" | "OOM205" | "OOM206" => "missing_no_grad",
+        "OOM501" | "OOM502" | "OOM503" => "checkpoint_on_gpu",
+        "OOM801" => "attention_scores",
+        _ => return None,
+    })
+}
+
 impl From<Explanation> for Found {
-    fn from(explanation: Explanation) -> Self {
+    fn from(mut explanation: Explanation) -> Self {
+        let findings = held_findings(&explanation.held);
+        let named = findings.iter().filter_map(|finding| {
+            Some((cause_of(finding.code)?, finding.held_bytes, finding.text()))
+        });
+        explanation.add_findings(named);
         Self {
-            findings: held_findings(&explanation.held),
+            findings,
             explanation,
         }
     }

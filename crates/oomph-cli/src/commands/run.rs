@@ -2,20 +2,21 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::time::Duration;
 
 use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
-use oomph_bytes::parse_capacity;
-use oomph_explain::Explanation;
+use oomph_bytes::{format_bytes, parse_capacity};
+use oomph_explain::{Cause, Explanation, Fix};
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
 use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
 use oomph_run::Record;
+use oomph_run::attribution::{Needless, needless};
+use oomph_run::processes::Held;
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
 use oomph_trace::Trace;
@@ -131,7 +132,7 @@ impl Args {
         let total = job.total_bytes();
         let (attempt, all) = self.attempt(&job, &directory, total, None, "running")?;
         let Some(record) = &attempt.record else {
-            return self.without_record(&directory, attempt.status);
+            return self.without_record(&directory, &attempt);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), total);
         if !all.is_empty() {
@@ -146,6 +147,7 @@ impl Args {
                 summary.assumptions.push(self.absent());
             }
         }
+        summary.join_processes(&attempt.processes);
         if let Some(plan) = &plan {
             let versions = Versions {
                 torch: record.torch.clone(),
@@ -162,10 +164,6 @@ impl Args {
             warnings.append(&mut later);
             summary.plan = Some(self.applied(plan, warnings));
         }
-        let explained = attempt
-            .trace
-            .as_ref()
-            .map(|trace| Found::from(explain(trace, record, &summary)));
         if summary.verdict == Verdict::Refused {
             let of_rank = summary.ranks.iter().find_map(|rank| rank.blame.as_ref());
             let blame = of_rank.or(record.outcome.blame.as_ref());
@@ -173,13 +171,18 @@ impl Args {
             summary.failure = Some(by_hand::refusal(&message, blame, &job.recording.levers));
         }
         let grows = summary.growth.is_some();
+        let mut unlimited = None;
         if summary.verdict == Verdict::OutOfMemory
             && !grows
             && job.gpu.is_some()
             && !self.no_measure
         {
-            self.measure(&mut job, &directory, &mut summary)?;
+            unlimited = self.measure(&mut job, &directory, record, &mut summary)?;
         }
+        let explained = attempt
+            .trace
+            .as_ref()
+            .map(|trace| Found::from(explain(trace, record, unlimited.as_ref(), &summary)));
         self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
             Verdict::Fits => ExitStatus::Success,
@@ -330,8 +333,9 @@ impl Args {
     fn without_record(
         &self,
         directory: &RunDirectory,
-        status: process::ExitStatus,
+        attempt: &Attempt,
     ) -> anyhow::Result<ExitStatus> {
+        let status = attempt.status;
         for place in [directory, &directory.rank(self.ranks[0])] {
             if let Some(reason) = place.refusal() {
                 bail!("{reason}");
@@ -362,6 +366,24 @@ impl Args {
             }
             return Ok(ExitStatus::Findings);
         }
+        let held = &attempt.processes.cards.processes;
+        if let Some(most) = attempt.processes.cards.peaks.iter().max()
+            && !held.is_empty()
+        {
+            eprintln!(
+                "oomph: {} ran without oomph's recorder and used {} of GPU memory",
+                processes(held),
+                format_bytes(*most)
+            );
+            return Ok(if held.iter().any(|one| one.refused_bytes.is_some()) {
+                eprintln!("oomph: out of memory");
+                ExitStatus::Findings
+            } else if status.success() {
+                ExitStatus::NoVerdict
+            } else {
+                ExitStatus::ScriptFailed
+            });
+        }
         match status.code() {
             // The script never imported torch, or failed before.
             Some(0) => {
@@ -383,8 +405,9 @@ impl Args {
         &self,
         job: &mut Job,
         directory: &RunDirectory,
+        failed: &Record,
         summary: &mut Summary,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<Attempt>> {
         if !self.quiet {
             eprintln!(
                 "oomph: out of memory; running again without a limit to see how much is needed…"
@@ -392,8 +415,10 @@ impl Args {
         }
         let place = RunDirectory::prepare(directory.unlimited().path())?;
         // One step beyond the one that failed shows the optimizer's state too; three show a steady step.
-        let failed = summary.oom.as_ref().map_or(1, |oom| oom.step);
-        job.recording.steps.get_or_insert(failed.max(3));
+        // A job without an optimizer counts its passes.
+        let step = summary.oom.as_ref().map_or(1, |oom| oom.step);
+        let reached = step.max(failed.inferences + 1);
+        job.recording.steps.get_or_insert(reached.max(3));
         let (attempt, all) = self.attempt(
             job,
             &place,
@@ -406,11 +431,12 @@ impl Args {
             .as_ref()
             .filter(|record| record.oom.as_ref().is_none_or(|oom| !oom.raised));
         let Some(record) = measured else {
-            return Ok(());
+            return Ok(None);
         };
-        let needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
+        let mut needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
+        needed.join_processes(&attempt.processes);
         summary.measured_without_limit(needed, &all);
-        Ok(())
+        Ok(Some(attempt))
     }
 
     fn write(
@@ -421,7 +447,13 @@ impl Args {
     ) -> anyhow::Result<()> {
         let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
         let findings = explained.map_or(&[][..], |explained| &explained.findings);
-        let result = Output { summary, findings };
+        let explanation = failed.map(|explained| &explained.explanation);
+        let result = Output {
+            summary,
+            cause: explanation.and_then(|found| found.cause.as_ref()),
+            fixes: explanation.map_or(&[][..], |found| &found.fixes),
+            findings,
+        };
         directory.write_json(RunFile::Summary, &result)?;
         if let Some(explained) = failed {
             directory.write_json(RunFile::Explanation, explained)?;
@@ -433,7 +465,7 @@ impl Args {
         if !self.quiet && !self.json.as_deref().is_some_and(json::is_stdout) {
             stdout(&run_report(
                 summary,
-                failed.map(|explained| &explained.explanation),
+                explanation,
                 findings,
                 report.as_deref().unwrap_or(directory.path()),
                 width(),
@@ -456,12 +488,21 @@ fn this_gpu(job: &Job) -> oomph_plan::PlanGpu {
     }
 }
 
-/// The summary, and what the linter finds on the lines that hold memory.
+/// The summary, why memory ran out and what would help, and what the linter finds on the lines that hold memory.
 #[derive(serde::Serialize)]
 struct Output<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
+    cause: Option<&'a Cause>,
+    fixes: &'a [Fix],
     findings: &'a [HeldFinding],
+}
+
+/// The processes by their ids.
+fn processes(held: &[Held]) -> String {
+    let ids: Vec<String> = held.iter().map(|one| one.process.to_string()).collect();
+    let s = if ids.len() == 1 { "" } else { "es" };
+    format!("process{s} {}", ids.join(", "))
 }
 
 /// Whether the driver of a real GPU is there.
@@ -471,7 +512,12 @@ fn has_real_gpu() -> bool {
         || Path::new("/dev/dxg").exists()
 }
 
-fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
+fn explain(
+    trace: &Trace,
+    record: &Record,
+    unlimited: Option<&Attempt>,
+    summary: &Summary,
+) -> Explanation {
     // Only the message says what this process holds besides PyTorch's memory.
     let message = record.outcome.message.as_deref().unwrap_or_default();
     let (messages, _) = oomph_trace::text::read_from(message.as_bytes()).unwrap_or_default();
@@ -486,7 +532,29 @@ fn explain(trace: &Trace, record: &Record, summary: &Summary) -> Explanation {
         } else {
             Vec::new()
         },
+        seen: seen(trace, record, record.outcome.status == 0),
         ..oomph_explain::Options::default()
     };
-    oomph_explain::explain(trace, &options)
+    let unlimited = unlimited.and_then(|attempt| {
+        let (trace, record) = (attempt.trace.as_ref()?, attempt.record.as_ref()?);
+        Some(oomph_explain::WithoutLimit {
+            trace,
+            seen: seen(trace, record, record.outcome.status == 0),
+            short_bytes: summary.oom.as_ref().and_then(|oom| oom.short_bytes),
+        })
+    });
+    oomph_explain::explain_run(trace, unlimited.as_ref(), &options)
+}
+
+/// What the recorder saw beside a history.
+fn seen(trace: &Trace, record: &Record, ended: bool) -> oomph_explain::Seen {
+    let device = record.busiest().map_or(0, |device| device.index);
+    let Needless {
+        unused_graphs,
+        replaced,
+    } = needless(trace, record, device, ended);
+    oomph_explain::Seen {
+        unused_graphs,
+        replaced,
+    }
 }

@@ -2,19 +2,45 @@
 
 use oomph_trace::Bytes;
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence};
-use crate::facts::Facts;
+use std::collections::{HashMap, HashSet};
+
+use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
+use crate::facts::{Facts, Live};
 use crate::lever;
 
 /// Scores below this share of what was needed are not why memory ran out.
-const DECISIVE: f64 = 0.35;
+const DECISIVE: f64 = 0.25;
+
+/// A softmax of fewer bytes has short sequences, or is no attention.
+const MIN_SCORES: u64 = 1 << 20;
+
+/// Operators that make scores, or the next copy of them.
+const ON_SCORES: [&str; 14] = [
+    "bmm",
+    "baddbmm",
+    "softmax",
+    "mul",
+    "div",
+    "add",
+    "masked_fill",
+    "where",
+    "dropout",
+    "clone",
+    "copy",
+    "tanh",
+    "sub",
+    "sigmoid",
+];
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
-    let in_attention = |stack| facts.stacks.get(stack).in_eager_attention();
+    let written_out = written_out(facts);
+    let in_attention = |block: &Live| {
+        facts.stacks.get(block.stack).in_eager_attention() || written_out.contains(&block.id)
+    };
     let scores: u64 = facts
         .live
         .iter()
-        .filter(|block| in_attention(block.stack))
+        .filter(|block| in_attention(block))
         .map(|block| block.bytes)
         .sum();
     let share = facts.share(scores);
@@ -24,18 +50,22 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let layers = facts
         .live
         .iter()
-        .filter(|block| in_attention(block.stack))
+        .filter(|block| in_attention(block))
         .count();
+    let place = top_stacks(facts, in_attention)
+        .first()
+        .and_then(|&(stack, ..)| user_line(facts, stack))
+        .map_or_else(String::new, |line| format!(" at {line}"));
     let mut evidence = vec![Evidence::of(
         scores,
         format!("{layers} blocks inside attention that keeps its scores"),
     )];
-    evidence.extend(stack_evidence(facts, |block| in_attention(block.stack)));
+    evidence.extend(stack_evidence(facts, in_attention));
     Some(Cause {
         id: "attention_scores",
-        confidence: (0.6 + share / 3.0).min(0.9),
+        confidence: (0.7 + share / 3.0).min(0.95),
         verdict: format!(
-            "attention keeps {} of scores that grow with the square of the length",
+            "attention{place} keeps {} of scores, which grow with the square of the length",
             Bytes(scores)
         ),
         evidence,
@@ -56,4 +86,73 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
         ],
     })
+}
+
+/// Blocks of attention that is written out: in a module that multiplies batches of matrices and takes a
+/// softmax, what has the size of the softmax (or of its mask, or in another precision).
+///
+/// Labels name operators and modules; without them nothing is found.
+fn written_out(facts: &Facts) -> HashSet<u32> {
+    let Some(labels) = &facts.trace.labels else {
+        return HashSet::new();
+    };
+    let strings = &facts.trace.strings;
+    let operator = |row: u32| {
+        let name = strings.get(labels.get(row as usize).op);
+        name.rsplit("::").next().unwrap_or(name).trim_matches('_')
+    };
+    // By module: the sizes of products and of softmaxes.
+    let mut products: HashSet<(oomph_trace::StringId, u64)> = HashSet::new();
+    let mut softmaxes: HashMap<oomph_trace::StringId, HashSet<u64>> = HashMap::new();
+    for allocation in &facts.program.allocations {
+        if allocation.alloc_row == oomph_allocator::program::NO_ROW
+            || allocation.requested < MIN_SCORES
+        {
+            continue;
+        }
+        let module = labels.get(allocation.alloc_row as usize).module;
+        match operator(allocation.alloc_row) {
+            "bmm" | "baddbmm" => {
+                products.insert((module, allocation.requested));
+            }
+            "softmax" => {
+                softmaxes
+                    .entry(module)
+                    .or_default()
+                    .insert(allocation.requested);
+            }
+            _ => {}
+        }
+    }
+    for (module, sizes) in &mut softmaxes {
+        // A product in 16 bits may have a softmax in 32.
+        sizes.retain(|&size| {
+            [size, size / 2, size * 2]
+                .iter()
+                .any(|&size| products.contains(&(*module, size)))
+        });
+    }
+    facts
+        .live
+        .iter()
+        .filter(|block| {
+            let row = facts.row_of(block);
+            if row == oomph_allocator::program::NO_ROW {
+                return false;
+            }
+            let Some(sizes) = softmaxes.get(&labels.get(row as usize).module) else {
+                return false;
+            };
+            let name = operator(row);
+            ON_SCORES
+                .iter()
+                .any(|part| name.starts_with(part) || name.ends_with(part))
+                && sizes.iter().any(|&size| {
+                    [size, size / 2, size * 2, size / 4]
+                        .iter()
+                        .any(|&like| facts.config.round_size(like) == block.bytes)
+                })
+        })
+        .map(|block| block.id)
+        .collect()
 }

@@ -5,10 +5,11 @@ use oomph_trace::{Bytes, Category, Phase};
 use super::graph_retained::DECISIVE;
 use super::{Cause, Evidence, activation_fixes, stack_evidence, user_line};
 use crate::facts::Facts;
+use crate::steps::step_of;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
-    let phase = facts.failure_stack().phase;
+    let phase = facts.failure_phase();
     let activations = facts.bytes_of(Category::Activation)
         + facts.bytes_of(Category::Temporary)
         + facts.bytes_of(Category::Input)
@@ -29,7 +30,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         Phase::Optimizer => "in the optimizer's step",
         _ => "in forward",
     };
-    let steps = match facts.current_step() {
+    let steps = match step_of(&facts.steps, failure.alloc_row) {
         None | Some(0) => "in the first step".to_owned(),
         Some(step) => format!("in step {} of those recorded", step + 1),
     };
@@ -41,7 +42,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 share * 100.0
             ),
         ),
-        Evidence::of(facts.request, format!("asked for {when}, {steps}")).at(facts, failure.stack),
+        Evidence::of(facts.asked, format!("asked for {when}, {steps}")).at(facts, failure.stack),
     ];
     if !grows {
         evidence.push(Evidence::new(if facts.steps.len() > 2 {
@@ -62,8 +63,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             0.45 + share * 0.3
         },
         verdict: format!(
-            "the job needs more memory than there is: {} of activations {when}{place}, and \
-             nothing that should not be there",
+            "the job needs more memory than there is: {} of activations, and it ran out {when}{place}",
             Bytes(activations)
         ),
         evidence,

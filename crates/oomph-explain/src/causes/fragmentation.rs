@@ -19,7 +19,7 @@ const LARGE_REQUEST: f64 = 0.25;
 /// Below this, it is a handful of half-used segments of 20 MiB, as every job has.
 const A_FEW_SEGMENTS: u64 = 8 * (20 << 20);
 
-pub(super) fn check(facts: &Facts) -> Option<Cause> {
+pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
     let room = facts.room?;
     let unused = facts.unused();
@@ -33,7 +33,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         limit: Some(room.at_least),
         ..Device::UNLIMITED
     };
-    let trials = search::search(&facts.program, facts.version, device);
+    // What the job goes on to request must be served, too: of a run without a limit, all of it.
+    let trials = search::search(&whole.program, facts.version, device);
     let best = trials.iter().find(|trial| trial.predicted.fits());
     let mut evidence = vec![
         Evidence::of(
@@ -55,6 +56,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     ];
     let grows = facts.share(facts.growth.bytes) >= DECISIVE
         && (facts.segment as f64) < unused as f64 * LARGE_REQUEST;
+    // So would a cache that grows with every token.
+    let grows = grows || super::kv_cache::check(whole).is_some();
     let mut fixes = Vec::new();
     if let Some(trial) = best {
         let needs = trial.needs.unwrap_or(trial.predicted.stats.reserved_peak);
@@ -66,7 +69,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 Bytes(room.at_least)
             ),
         ));
-        let would_need = search::smallest(&facts.program, &facts.config)
+        let would_need = search::smallest(&whole.program, &facts.config)
             .unwrap_or(facts.needed().saturating_add(unused));
         fixes.push(
             Fix::lever(
@@ -76,6 +79,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                     .reserved
                     .saturating_add(facts.segment)
                     .max(would_need)
+                    .max(whole.program.recorded_peak_reserved)
                     .saturating_sub(needs),
                 Basis::Replayed,
                 "exact",
@@ -97,7 +101,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             // Holes smaller than ever smaller requests, between blocks that a leak leaves behind:
             // the leak would fill them, too.
             (Some(_), true) => 0.6,
-            (None, _) => 0.5,
+            // No setting is enough: the job needs more than there is, whatever the holes.
+            (None, _) => 0.45,
         },
         verdict: format!(
             "{} of {} reserved by PyTorch are free, but in pieces too small for the request of {}",

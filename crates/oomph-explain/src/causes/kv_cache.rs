@@ -1,6 +1,8 @@
 //! `kv_cache`: generation keeps keys and values of every token.
 
-use oomph_trace::Bytes;
+use oomph_trace::{Bytes, Phase, StackId};
+
+use std::collections::{HashMap, HashSet};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
@@ -10,7 +12,8 @@ use crate::lever;
 const DECISIVE: f64 = 0.3;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
-    let in_cache = |stack| facts.stacks.get(stack).in_kv_cache();
+    let joined = joined(facts);
+    let in_cache = |stack| facts.stacks.get(stack).in_kv_cache() || joined.contains(&stack);
     let cached: u64 = facts
         .live
         .iter()
@@ -51,4 +54,26 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
         ],
     })
+}
+
+/// Stacks of a cache that is written by hand: in inference they join tensors again and again, each
+/// time a longer one.
+fn joined(facts: &Facts) -> HashSet<StackId> {
+    const TIMES: usize = 4;
+    let mut sizes: HashMap<StackId, Vec<u64>> = HashMap::new();
+    for allocation in &facts.program.allocations {
+        if facts.holds(allocation, true).1 == Phase::Inference
+            && facts.operator_of(allocation).ends_with("::cat")
+        {
+            sizes
+                .entry(allocation.stack)
+                .or_default()
+                .push(allocation.requested);
+        }
+    }
+    sizes.retain(|_, sizes| {
+        sizes.dedup();
+        sizes.len() >= TIMES && sizes.is_sorted()
+    });
+    sizes.into_keys().collect()
 }

@@ -1,12 +1,81 @@
 //! `missing_no_grad`: evaluation or inference builds a graph that no backward ever frees.
 
-use oomph_trace::Bytes;
+use oomph_trace::{Bytes, Category};
 
 use super::graph_retained::{confidence, growth_evidence, is_graph};
-use super::{Basis, Cause, Fix, user_line};
-use crate::facts::Facts;
+use super::{Basis, Cause, Evidence, Fix, outermost_line, stack_evidence, top_stacks, user_line};
+use crate::facts::{Facts, Live};
+
+/// Activations below this share of what was needed are not why memory ran out.
+const DECISIVE: f64 = 0.25;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    unused(facts).or_else(|| growing(facts))
+}
+
+/// What the recorder saw: graphs that no backward pass needs.
+fn unused(facts: &Facts) -> Option<Cause> {
+    let is_unused = |block: &Live| {
+        block.category == Category::Activation
+            && facts
+                .options
+                .seen
+                .unused_graphs
+                .contains(&facts.row_of(block))
+    };
+    let mut sizes: Vec<u64> = facts
+        .live
+        .iter()
+        .filter(|block| is_unused(block))
+        .map(|block| block.bytes)
+        .collect();
+    sizes.sort_unstable();
+    let kept: u64 = sizes.iter().sum();
+    let share = facts.share(kept);
+    if share < DECISIVE {
+        return None;
+    }
+    // Without a graph, an operator's input and output are alive.
+    let saved = kept.saturating_sub(sizes.iter().rev().take(2).sum());
+    let place = top_stacks(facts, is_unused)
+        .first()
+        .and_then(|&(stack, ..)| outermost_line(facts, stack))
+        .map_or_else(String::new, |line| format!(" at {line}"));
+    let what = if facts.trains() {
+        "an evaluation or a teacher"
+    } else {
+        "inference"
+    };
+    let mut evidence = vec![Evidence::of(
+        kept,
+        "kept for a graph that no backward pass uses".to_owned(),
+    )];
+    evidence.extend(stack_evidence(facts, is_unused));
+    Some(Cause {
+        id: "missing_no_grad",
+        confidence: (0.85 + share / 5.0).min(0.98),
+        verdict: format!(
+            "{what} without no_grad: {} are kept for a graph of the pass{place} that no backward \
+             pass uses",
+            Bytes(kept)
+        ),
+        evidence,
+        fixes: vec![fix(saved, Basis::Estimated)],
+    })
+}
+
+fn fix(saved: u64, basis: Basis) -> Fix {
+    Fix::advice(
+        "no_grad",
+        "run the pass under torch.inference_mode() (or torch.no_grad())",
+        saved,
+        basis,
+        "exact",
+    )
+    .apply("with torch.inference_mode():")
+}
+
+fn growing(facts: &Facts) -> Option<Cause> {
     let growth = &facts.growth;
     let confidence = confidence(facts)?;
     if !is_graph(growth) || growth.with_backward {
@@ -26,16 +95,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Bytes(growth.per_step)
         ),
         evidence: growth_evidence(facts),
-        fixes: vec![
-            Fix::advice(
-                "no_grad",
-                "run the loop under torch.inference_mode() (or torch.no_grad())",
-                // The outputs that are collected stay.
-                growth.bytes,
-                Basis::Counted,
-                "exact",
-            )
-            .apply("with torch.inference_mode():"),
-        ],
+        // The outputs that are collected stay.
+        fixes: vec![fix(growth.bytes, Basis::Counted)],
     })
 }

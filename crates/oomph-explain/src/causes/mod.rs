@@ -31,6 +31,8 @@ use crate::facts::Facts;
 use crate::lever::{self, Lever};
 use crate::stacks::frame_text;
 
+/// From this confidence on a cause is named beside others.
+const WORTH_NAMING: f64 = 0.3;
 /// The most stacks to list as evidence.
 const SHOWN_STACKS: usize = 3;
 
@@ -122,6 +124,12 @@ pub struct Fix {
     pub saves_bytes: u64,
     /// How that was found.
     pub basis: Basis,
+    /// Whether it is enough by itself; absent if how much is needed was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enough: Option<bool>,
+    /// What is still too much with it; absent if how much is needed was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_bytes: Option<u64>,
     /// Whether the job computes the same.
     pub same_result: &'static str,
     /// A setting or a line to copy, if there is one.
@@ -176,6 +184,8 @@ impl Fix {
             what,
             saves_bytes,
             basis,
+            enough: None,
+            left_bytes: None,
             same_result,
             apply: None,
         }
@@ -211,6 +221,17 @@ pub(crate) fn user_line(facts: &Facts, stack: StackId) -> Option<String> {
         .get(stack)
         .user
         .map(|frame| frame_text(facts.trace, frame))
+}
+
+/// The user's own outermost line of a stack that is inside a call: where the script called the model.
+pub(crate) fn outermost_line(facts: &Facts, stack: StackId) -> Option<String> {
+    let strings = &facts.trace.strings;
+    let mut own = facts.trace.stacks.frames(stack).filter(|frame| {
+        frame.is_python(strings) && oomph_trace::is_users_own(strings.get(frame.file))
+    });
+    let innermost = own.next()?;
+    let outer = own.last().unwrap_or(innermost);
+    Some(frame_text(facts.trace, outer))
 }
 
 /// The stacks of the largest blocks among some, with their bytes and counts, largest first.
@@ -297,30 +318,77 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
     fixes
 }
 
+/// What is said of a job that simply needs more.
+pub(crate) const NOTHING_ELSE: &str = ", and there is nothing that should not be there";
+
+/// The cause that a finding of the linter is about, on lines that hold `bytes`.
+pub(crate) fn of_finding(id: &'static str, bytes: u64, text: &str) -> Cause {
+    Cause {
+        id,
+        // More than what is left when nothing else explains the failure, less than what a history shows.
+        confidence: 0.76,
+        verdict: format!("{text}: {} are held by it", oomph_trace::Bytes(bytes)),
+        evidence: vec![Evidence::of(bytes, format!("oomph lint: {text}"))],
+        fixes: Vec::new(),
+    }
+}
+
+type Check = fn(&Facts) -> Option<Cause>;
+
+/// Causes that the moment of failure shows: what the device had then.
+const OF_THE_FAILURE: [Check; 3] = [
+    other_process::check,
+    outside_allocator::check,
+    huge_request::check,
+];
+
+/// Causes that what is alive shows.
+const OF_WHAT_IS_ALIVE: [Check; 15] = [
+    graph_retained::check,
+    missing_no_grad::check,
+    tensors_kept::check,
+    kv_cache::check,
+    stale_model::check,
+    checkpoint_on_gpu::check,
+    cast_on_gpu::check,
+    input_spike::check,
+    optimizer_state::check,
+    logits::check,
+    attention_scores::check,
+    workspace::check,
+    mitigation_inert::check,
+    model_too_large::check,
+    batch_too_large::check,
+];
+
 /// Every cause that the facts support, the most likely first.
 pub fn assess(facts: &Facts) -> Vec<Cause> {
-    let checks: [fn(&Facts) -> Option<Cause>; 19] = [
-        other_process::check,
-        outside_allocator::check,
-        fragmentation::check,
-        huge_request::check,
-        graph_retained::check,
-        missing_no_grad::check,
-        tensors_kept::check,
-        kv_cache::check,
-        stale_model::check,
-        checkpoint_on_gpu::check,
-        cast_on_gpu::check,
-        input_spike::check,
-        optimizer_state::check,
-        logits::check,
-        attention_scores::check,
-        workspace::check,
-        mitigation_inert::check,
-        model_too_large::check,
-        batch_too_large::check,
-    ];
-    let mut causes: Vec<Cause> = checks.iter().filter_map(|check| check(facts)).collect();
+    assess_both(facts, facts)
+}
+
+/// The same of a job that failed as `cut` says, and needed without a limit what `whole` says.
+pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = OF_THE_FAILURE
+        .iter()
+        .filter_map(|check| check(cut))
+        .chain(fragmentation::check(cut, whole))
+        .chain(OF_WHAT_IS_ALIVE.iter().filter_map(|check| check(whole)))
+        .collect();
+    // Weights that are there twice are not a model that is too large.
+    let twice = ["stale_model", "checkpoint_on_gpu", "cast_on_gpu"];
+    let explained = causes.iter().any(|cause| twice.contains(&cause.id));
+    let alone = causes
+        .iter()
+        .all(|cause| cause.id == "batch_too_large" || cause.confidence < WORTH_NAMING);
+    for cause in &mut causes {
+        match cause.id {
+            "model_too_large" if explained => cause.confidence = cause.confidence.min(0.55),
+            "batch_too_large" if alone => {
+                cause.verdict.push_str(NOTHING_ELSE);
+            }
+            _ => {}
+        }
+    }
     // Stable: among equals the order above decides.
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     for cause in &mut causes {

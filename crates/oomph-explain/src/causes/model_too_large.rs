@@ -11,7 +11,7 @@ const DOMINANT: f64 = 0.8;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
-    let in_setup = facts.failure_stack().phase == Phase::Setup;
+    let in_setup = matches!(facts.failure_phase(), Phase::Setup | Phase::Load);
     let mut persistent = facts.persistent();
     if in_setup {
         persistent += facts.request;
@@ -29,7 +29,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 share * 100.0
             ),
         ),
-        Evidence::of(facts.request, "asked for at the failure".to_owned()).at(facts, failure.stack),
+        Evidence::of(facts.asked, "asked for at the failure".to_owned()).at(facts, failure.stack),
     ];
     evidence.extend(stack_evidence(facts, |block| {
         block.category == Category::Parameter

@@ -9,14 +9,14 @@ use crate::lever;
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
     let stack = facts.failure_stack();
-    if !stack.in_optimizer() && stack.phase != Phase::Optimizer {
+    if !stack.in_optimizer() && facts.failure_phase() != Phase::Optimizer {
         return None;
     }
     let state = facts.bytes_of(Category::OptimizerState);
     let parameters = facts.bytes_of(Category::Parameter);
     let place = user_line(facts, failure.stack).map_or_else(String::new, |l| format!(" ({l})"));
     let mut evidence = vec![
-        Evidence::of(facts.request, "requested inside optimizer.step".to_owned())
+        Evidence::of(facts.asked, "requested inside optimizer.step".to_owned())
             .at(facts, failure.stack),
         Evidence::of(
             state,
@@ -29,8 +29,12 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     evidence.extend(stack_evidence(facts, |block| {
         block.category == Category::OptimizerState
     }));
-    // Adam keeps two values per parameter.
-    let whole = state.max(parameters.saturating_mul(2));
+    // Adam keeps two values per parameter. A run without a limit has them all.
+    let whole = if facts.request == 0 {
+        state
+    } else {
+        state.max(parameters.saturating_mul(2))
+    };
     Some(Cause {
         id: "optimizer_state",
         confidence: 0.9,

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use oomph_trace::{Bytes, Category};
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence};
-use crate::facts::Facts;
+use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
+use crate::facts::{Facts, Live};
 
 /// Parameters below this share of what was needed are not why memory ran out.
 const DECISIVE: f64 = 0.3;
@@ -16,6 +16,45 @@ const MIN_BLOCKS: usize = 8;
 const MIN_SIZE: u64 = 64 << 10;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    replaced(facts).or_else(|| repeated(facts))
+}
+
+/// What the recorder saw: models that are alive and were not called again after another one of their
+/// kind was.
+fn replaced(facts: &Facts) -> Option<Cause> {
+    let is_stale = |block: &Live| facts.options.seen.replaced.contains(&facts.row_of(block));
+    let stale: u64 = facts
+        .live
+        .iter()
+        .filter(|block| is_stale(block))
+        .map(|block| block.bytes)
+        .sum();
+    let share = facts.share(stale);
+    if share < DECISIVE {
+        return None;
+    }
+    let place = top_stacks(facts, is_stale)
+        .first()
+        .and_then(|&(stack, ..)| user_line(facts, stack))
+        .map_or_else(String::new, |line| format!(" (made at {line})"));
+    let mut evidence = vec![Evidence::of(
+        stale,
+        "parameters, gradients and optimizer state of models that were replaced".to_owned(),
+    )];
+    evidence.extend(stack_evidence(facts, is_stale));
+    Some(cause(
+        stale,
+        0.93,
+        format!(
+            "an earlier model{place} is still referenced although another one took its place: {}",
+            Bytes(stale)
+        ),
+        evidence,
+    ))
+}
+
+/// What the sizes say: parameters of a second model repeat those of the first.
+fn repeated(facts: &Facts) -> Option<Cause> {
     // In allocation order, parameters of a second model repeat the sizes of the first.
     let mut parameters: Vec<(u32, u64)> = facts
         .live
@@ -26,7 +65,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     parameters.sort_unstable();
     let sizes: Vec<u64> = parameters.iter().map(|&(_, bytes)| bytes).collect();
     let period = shortest_period(&sizes)?;
-    let generations = sizes.len() / period;
+    // The last one may still be in the making.
+    let generations = sizes.len().div_ceil(period);
     let one: u64 = sizes.iter().take(period).sum();
     let stale = one.saturating_mul(generations as u64 - 1);
     let share = facts.share(stale);
@@ -48,14 +88,23 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     evidence.extend(stack_evidence(facts, |block| {
         block.category == Category::Parameter
     }));
-    Some(Cause {
-        id: "stale_model",
-        confidence: 0.6 + share / 4.0,
-        verdict: format!(
+    Some(cause(
+        stale,
+        0.6 + share / 4.0,
+        format!(
             "{generations} copies of the model are alive, {} each: earlier ones are still \
              referenced",
             Bytes(one)
         ),
+        evidence,
+    ))
+}
+
+fn cause(stale: u64, confidence: f64, verdict: String, evidence: Vec<Evidence>) -> Cause {
+    Cause {
+        id: "stale_model",
+        confidence,
+        verdict,
         evidence,
         fixes: vec![Fix::advice(
             "drop_references",
@@ -65,13 +114,13 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Basis::Counted,
             "exact",
         )],
-    })
+    }
 }
 
-/// The length of a beginning that the whole sequence repeats at least twice; a last, partial
-/// repetition is allowed.
+/// The length of a beginning that the sequence repeats; the last repetition may be partial, with at
+/// least `MIN_BLOCKS`.
 fn shortest_period(sizes: &[u64]) -> Option<usize> {
-    (MIN_BLOCKS..=sizes.len() / 2).find(|&period| {
+    (MIN_BLOCKS..=sizes.len().saturating_sub(MIN_BLOCKS)).find(|&period| {
         sizes
             .iter()
             .zip(sizes.iter().skip(period))

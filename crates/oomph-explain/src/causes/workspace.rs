@@ -2,7 +2,7 @@
 
 use oomph_trace::{Bytes, Category};
 
-use super::{Basis, Cause, Evidence, Fix};
+use super::{Basis, Cause, Evidence, Fix, top_stacks, user_line};
 use crate::facts::Facts;
 use crate::lever;
 
@@ -20,7 +20,24 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     if share < DECISIVE || held + asked < USUAL {
         return None;
     }
-    let whose = if stack.is_convolution_workspace() {
+    let of_convolution = stack.is_convolution_workspace()
+        || top_stacks(facts, |block| block.category == Category::Workspace)
+            .first()
+            .is_some_and(|&(largest, ..)| {
+                facts.live.iter().any(|block| {
+                    block.category == Category::Workspace
+                        && block.stack == largest
+                        && facts.operator(block).contains("conv")
+                })
+            });
+    let of_transform = facts.live.iter().any(|block| {
+        block.category == Category::Workspace && facts.operator(block).contains("fft")
+    });
+    let place = top_stacks(facts, |block| block.category == Category::Workspace)
+        .first()
+        .and_then(|&(largest, ..)| user_line(facts, largest))
+        .map_or_else(String::new, |line| format!(" at {line}"));
+    let whose = if of_convolution {
         "a convolution"
     } else {
         "a library"
@@ -32,16 +49,28 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     };
     Some(Cause {
         id: "workspace",
-        confidence: if stack.is_workspace { 0.85 } else { 0.5 },
+        confidence: if stack.is_workspace {
+            0.85
+        } else {
+            (0.5 + share).min(0.85)
+        },
         verdict: format!(
-            "{whose} requested {} of workspace{trying}",
+            "{whose} requested {} of workspace{trying}{place}",
             Bytes(held + asked)
         ),
         evidence: vec![
             Evidence::of(asked, "requested as workspace".to_owned()).at(facts, failure.stack),
             Evidence::of(held, "held as workspace".to_owned()),
         ],
-        fixes: vec![if stack.is_convolution_workspace() {
+        fixes: vec![if of_transform {
+            Fix::advice(
+                "smaller_transforms",
+                "transform fewer at once: cuFFT takes as much workspace as the transform's result",
+                (held + asked) / 2,
+                Basis::Estimated,
+                "exact",
+            )
+        } else if of_convolution {
             Fix::lever(
                 lever::CUDNN_BENCHMARK,
                 "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \

@@ -45,7 +45,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: masks and biases have to become `attn_mask`.
-    OOM801 "attention-keeps-scores" { fix: None, default: false }
+    OOM801 "attention-keeps-scores" { fix: None, default: true }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -88,7 +88,12 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
             if !is_plain_scores(model, expr) {
                 return None;
             }
-            scores.push(&assign.place);
+            if is_softmax(expr) {
+                weights.push(&assign.place);
+                softmax_at = softmax_at.or(Some(expr.range()));
+            } else {
+                scores.push(&assign.place);
+            }
         } else if is_softmax(expr) && reads(&scores) {
             weights.push(&assign.place);
             softmax_at = softmax_at.or(Some(expr.range()));
@@ -221,6 +226,15 @@ fn is_product(expr: &Expr) -> bool {
     !products(expr).is_empty()
 }
 
+/// One of the names, or its dropout: `weights`, `self.dropout(weights)`.
+fn is_of(expr: &Expr, names: &[&str]) -> bool {
+    if let Some(place) = dotted_name(expr) {
+        return names.contains(&root(&place));
+    }
+    let Expr::Call(call) = expr else { return false };
+    call.arguments.args.first().is_some_and(|first| is_of(first, names))
+}
+
 fn product_with(model: &Model<'_>, func: FuncId, weights: &[&str]) -> bool {
     model.stmts.iter().any(|info| {
         if model.func_of(info.ctx) != Some(func) {
@@ -234,7 +248,7 @@ fn product_with(model: &Model<'_>, func: FuncId, weights: &[&str]) -> bool {
         expr.is_some_and(|expr| {
             products(expr)
                 .iter()
-                .any(|(left, _)| dotted_name(left).is_some_and(|place| weights.contains(&root(&place))))
+                .any(|(left, _)| is_of(left, weights))
         })
     })
 }

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from oomph.levers._shared.autocast import Autocast
 
 
-def computed_again(
+def recomputed_in_backward(
     name: str,
     forward: Callable[..., Any],
     args: tuple,

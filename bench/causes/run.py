@@ -1,0 +1,153 @@
+"""Planted failures: is the right cause named first?
+
+    python bench/causes/run.py OUT.json [--split tuned|held_out] [--only JOB,…]
+
+Each job runs out of memory on the virtual GPU with the memory given here. What counts is the first cause of
+`oomph run --json`. `--table` prints a results file.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+LIMIT = 240
+"""Seconds that one command may take."""
+
+TUNED, HELD_OUT = "tuned", "held_out"
+JOBS = {
+    # job: (cause, memory, split[, gpu])
+    "efficientnet_batch": ("batch_too_large", "10GiB", TUNED),
+    "unet_batch": ("batch_too_large", "4GiB", HELD_OUT),
+    "video_batch": ("batch_too_large", "5GiB", TUNED),
+    "wavenet_batch": ("batch_too_large", "6GiB", HELD_OUT),
+    "opt_setup": ("model_too_large", "2GiB", TUNED),
+    "dlrm_tables": ("model_too_large", "3.2GiB", HELD_OUT),
+    "experts_gradients": ("model_too_large", "4GiB", HELD_OUT),
+    "bert_adamw": ("optimizer_state", "4GiB", TUNED),
+    "convnext_adam": ("optimizer_state", "2.8GiB", HELD_OUT),
+    "gru_nadam": ("optimizer_state", "3.5GiB", TUNED),
+    "t5_vocabulary": ("logits", "6GiB", TUNED),
+    "llama_vocabulary": ("logits", "5GiB", HELD_OUT),
+    "gru_words": ("logits", "3GiB", TUNED),
+    "items_softmax": ("logits", "5GiB", HELD_OUT),
+    "vit_softmax": ("attention_scores", "2.5GiB", TUNED),
+    "einsum_attention": ("attention_scores", "2.5GiB", HELD_OUT),
+    "bert_eager": ("attention_scores", "6GiB", TUNED),
+    "t5_scores": ("attention_scores", "6GiB", HELD_OUT),
+    "large_image": ("input_spike", "4GiB", TUNED),
+    "long_document": ("input_spike", "2.5GiB", HELD_OUT),
+    "many_points": ("input_spike", "4GiB", TUNED),
+    "loss_summed": ("graph_retained", "3GiB", TUNED),
+    "recurrent_state": ("graph_retained", "2GiB", HELD_OUT),
+    "log_probabilities": ("graph_retained", "2GiB", TUNED),
+    "second_order": ("graph_retained", "3GiB", HELD_OUT),
+    "masks_collected": ("tensors_kept", "4GiB", TUNED),
+    "features_collected": ("tensors_kept", "1.2GiB", HELD_OUT),
+    "replay_buffer": ("tensors_kept", "1.5GiB", TUNED),
+    "probabilities_kept": ("tensors_kept", "3GiB", HELD_OUT),
+    "teacher_graph": ("missing_no_grad", "5GiB", TUNED),
+    "embeddings_graph": ("missing_no_grad", "4GiB", HELD_OUT),
+    "validation_graph": ("missing_no_grad", "3GiB", TUNED),
+    "decoder_graph": ("missing_no_grad", "1GiB", HELD_OUT),
+    "folds_kept": ("stale_model", "1.5GiB", TUNED),
+    "search_kept": ("stale_model", "1.5GiB", HELD_OUT),
+    "second_model": ("stale_model", "2GiB", HELD_OUT),
+    "resume_on_gpu": ("checkpoint_on_gpu", "0.6GiB", TUNED),
+    "best_on_gpu": ("checkpoint_on_gpu", "0.8GiB", HELD_OUT),
+    "optimizer_checkpoint": ("checkpoint_on_gpu", "0.45GiB", HELD_OUT),
+    "tables_between": ("fragmentation", "4.3GiB", TUNED),
+    "indexes_between": ("fragmentation", "4GiB", HELD_OUT),
+    "levels_between": ("fragmentation", "3.5GiB", TUNED),
+    "volumes_transformed": ("workspace", "3.6GiB", TUNED),
+    "heads_on_streams": ("workspace", "1.6GiB", HELD_OUT, "h200"),
+    "experts_on_streams": ("workspace", "1.6GiB", TUNED, "h200"),
+    "qwen_generation": ("kv_cache", "3GiB", TUNED),
+    "own_cache": ("kv_cache", "2GiB", HELD_OUT),
+    "llama_long_answer": ("kv_cache", "2.5GiB", HELD_OUT),
+    "one_segment": ("mitigation_inert", "4GiB", TUNED),
+    "outputs_hooked": ("mitigation_inert", "1.6GiB", HELD_OUT),
+}
+
+
+def run(name, *more):
+    """What `oomph run` says about a job."""
+    _, memory, _, *gpu = JOBS[name]
+    with tempfile.TemporaryDirectory() as place:
+        command = [
+            os.path.join(os.path.dirname(sys.executable), "oomph"), "run",
+            "--gpu", gpu[0] if gpu else "rtx-3060", "--memory", memory, "--json", "out.json", "--out", "run",
+            *more, str(FOLDER / "jobs" / f"{name}.py"),
+        ]  # fmt: skip
+        began = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, cwd=place, timeout=LIMIT)
+        found = Path(place, "out.json")
+        said = json.loads(found.read_text()) if found.exists() else {}
+        explained = Path(place, "run", "explanation.json")
+        why = json.loads(explained.read_text()) if explained.exists() else {}
+        failed = "" if said else (done.stderr or done.stdout)[-400:]
+    return said, why, failed, round(time.monotonic() - began, 1)
+
+
+def measure(name):
+    """One row of the results."""
+    cause, memory, split, *gpu = JOBS[name]
+    said, why, failed, seconds = run(name)
+    causes = why.get("causes", [])
+    oom = said.get("oom") or {}
+    row = dict(
+        planted=cause, split=split, memory=memory, gpu=gpu[0] if gpu else "rtx-3060", verdict=said.get("verdict"),
+        phase=oom.get("phase"), step=oom.get("step"), short_bytes=oom.get("short_bytes"),
+        named=causes[0]["id"] if causes else None, says=causes[0]["verdict"] if causes else failed,
+        others=[f"{c['id']} {c['confidence']:.2f}" for c in causes[1:]],
+        fixes=[{k: f.get(k) for k in ("lever", "advice", "saves_bytes", "enough")} for f in why.get("fixes", [])],
+        seconds=seconds,
+    )  # fmt: skip
+    row["right"] = row["named"] == cause
+    return row
+
+
+def table(jobs):
+    """Prints the rows, and how many are right."""
+    for name, row in jobs.items():
+        mark = "✓" if row["right"] else "✗"
+        print(f"{mark} {name:24} {row['planted']:18} {row['named']!s:20} {row['says'][:110]}")
+    for split in (TUNED, HELD_OUT):
+        rows = [row for row in jobs.values() if row["split"] == split]
+        print(f"{split}: {sum(row['right'] for row in rows)} of {len(rows)}")
+
+
+def main():
+    """Runs what is asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--split", choices=(TUNED, HELD_OUT))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    if args.table:
+        table(json.loads(args.out.read_text())["jobs"])
+        return
+    chosen = args.only.split(",") if args.only else list(JOBS)
+    jobs = {}
+    chosen = [name for name in chosen if args.split in (None, JOBS[name][2])]
+    with ThreadPoolExecutor(2) as pool:
+        for name, row in zip(chosen, pool.map(measure, chosen)):
+            jobs[name] = row
+            print(name, "✓" if row["right"] else f"✗ {row['named']}", file=sys.stderr, flush=True)
+    result = dict(
+        machine="2 cores", date=time.strftime("%Y-%m-%d"),
+        command=" ".join(["python", "bench/causes/run.py", *sys.argv[1:]]), jobs=jobs,
+    )  # fmt: skip
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    table(jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Why a run ran out of memory: causes and fixes from the run without a limit."""
+
+import json
+import subprocess
+
+from tests.support.command import OOMPH
+
+ATTENTION = """
+    import torch
+    from torch import nn
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(64, 192)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            scores = q @ k.transpose(-2, -1) / 8
+            return scores.softmax(-1) @ v
+
+    model = nn.Sequential(*[Attention() for _ in range(8)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(64, 1024, 64, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+INFERENCE = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(12)]).cuda()
+    outputs = []
+    for _ in range(6):
+        outputs.append(model(torch.randn(65536, 1024, device="cuda")))
+"""
+
+TEACHER = """
+    import torch
+    from torch import nn
+
+    def net():
+        return nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(12)])
+
+    class Teacher(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def forward(self, x):
+            return self.net(x)
+
+    teacher, student = Teacher().cuda().eval(), nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.SGD(student.parameters(), 0.1)
+    for _ in range(3):
+        x = torch.randn(65536, 512, device="cuda")
+        loss = (student(x) - teacher(x)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+KEPT = """
+    import torch
+    from torch import nn
+
+    model = nn.Linear(2048, 2048).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    history = {"a": []}
+    for _ in range(100):
+        optimizer.zero_grad()
+        out = model(torch.randn(4096, 2048, device="cuda"))
+        out.sum().backward()
+        optimizer.step()
+        history["a"].append(out)
+"""
+
+TWICE = """
+    import torch
+    from torch import nn
+
+    def train():
+        model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(12)]).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            model(torch.randn(8, 2048, device="cuda")).mean().backward()
+            optimizer.step()
+        return model, optimizer
+
+    first = train()
+    second = train()
+"""
+
+
+def test_attention_that_is_written_out_is_the_first_fix(oomph):
+    run = oomph(ATTENTION, "--memory", "3GiB")
+    assert run.status == 3
+    assert run.json["cause"]["id"] == "attention_scores"
+    assert "script.py:1" in run.json["cause"]["verdict"]
+    (fix, *_) = run.json["fixes"]
+    # Eight layers keep at least the scores and their softmax: 256 MiB each.
+    assert fix["lever"] == "attention" and fix["saves_bytes"] > 3 << 30
+    assert fix["enough"] is True and fix["left_bytes"] == 0
+    assert "enough alone" in " ".join(run.out.split())
+    assert "nothing that should not be there" not in run.out
+
+
+def test_bytes_come_from_the_run_without_a_limit(oomph):
+    limited = oomph(ATTENTION, "--memory", "2GiB", "--no-measure").json
+    whole = oomph(ATTENTION, "--memory", "2GiB").json
+    assert limited["fixes"][0]["saves_bytes"] < 2 << 30 < whole["fixes"][0]["saves_bytes"]
+    assert "enough" not in limited["fixes"][0]
+
+
+def test_figures_are_at_least_if_the_run_without_a_limit_failed_too(oomph):
+    run = oomph(ATTENTION + '\n    raise RuntimeError("a bug")\n', "--memory", "2GiB")
+    assert "these figures are at least" in " ".join(run.out.split())
+
+
+def test_inference_with_a_graph_is_the_cause(oomph):
+    run = oomph(INFERENCE, "--memory", "6GiB")
+    assert run.status == 3
+    assert run.json["cause"]["id"] == "missing_no_grad"
+    assert run.json["fixes"][0]["advice"] == "no_grad"
+    levers = {fix.get("lever") for fix in run.json["fixes"]}
+    assert not levers & {"micro_batch", "checkpoint"}, levers
+
+
+def test_a_teacher_with_a_graph_is_the_cause(oomph):
+    run = oomph(TEACHER, "--memory", "2GiB")
+    assert run.json["cause"]["id"] == "missing_no_grad", run.json["cause"]
+    assert "teacher" in run.json["cause"]["verdict"]
+
+
+def test_outputs_of_a_workspaces_size_are_no_workspace(oomph):
+    run = oomph(KEPT, "--memory", "2GiB")
+    assert run.json["cause"]["id"] == "tensors_kept"
+    assert run.json["by_category"].get("workspace", 0) < 128 << 20
+
+
+def test_a_model_that_was_replaced_is_not_one_that_is_too_large(oomph):
+    run = oomph(TWICE, "--memory", "1.2GiB")
+    assert run.json["cause"]["id"] == "stale_model", run.json["cause"]
+
+
+def test_a_difference_compares_the_run_without_a_limit(oomph, tmp_path):
+    oomph(ATTENTION, "--memory", "2GiB")
+    (tmp_path / "run").rename(tmp_path / "failed")
+    oomph(ATTENTION)
+    (tmp_path / "run").rename(tmp_path / "whole")
+    done = subprocess.run(
+        [OOMPH, "diff", "failed", "whole", "--json", "-"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=120,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    before, after = found["live_bytes"]
+    assert before == after
+    assert found["notes"] == ["A ran out of memory; this is its run without a limit"]
