@@ -203,11 +203,7 @@ fn collect<'s>(
         match entry {
             Ok(entry) => {
                 let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
-                let is_python = entry
-                    .path()
-                    .extension()
-                    .is_some_and(|extension| extension == "py" || extension == "ipynb");
-                if !is_file || !is_python {
+                if !is_file || !is_python(entry.path()) {
                     continue;
                 }
                 let absolute = std::path::absolute(entry.path())
@@ -225,6 +221,23 @@ fn collect<'s>(
             )),
         }
     }
+}
+
+/// Whether a file is Python, by its extension or, if it has none, by its first line.
+fn is_python(path: &Path) -> bool {
+    if let Some(extension) = path.extension() {
+        return extension == "py" || extension == "ipynb";
+    }
+    /// As much of the first line as Linux reads.
+    const SHEBANG_BYTES: u64 = 256;
+    let mut start = Vec::new();
+    let read =
+        fs::File::open(path).and_then(|file| file.take(SHEBANG_BYTES).read_to_end(&mut start));
+    let line = start
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    read.is_ok() && line.starts_with(b"#!") && line.windows(6).any(|part| part == b"python")
 }
 
 fn failed(path: String, message: &str) -> LintedFile {

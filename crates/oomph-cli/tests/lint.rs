@@ -60,6 +60,30 @@ fn run(args: &[&str], cwd: &Path, stdin: Option<&str>) -> Output {
 }
 
 #[test]
+fn files_without_extension_are_python_by_their_first_line() {
+    let tool = folder(&[("bin/train", &format!("#!/usr/bin/env python3\n{BAD}"))]);
+    let shell = folder(&[
+        ("bin/train", &format!("#!/bin/sh\n{BAD}")),
+        ("LICENSE", BAD),
+    ]);
+    assert_eq!(status(&[], tool.path()), 3);
+    assert_eq!(status(&[], shell.path()), 0);
+}
+
+#[test]
+fn async_arguments_of_old_code_are_read() {
+    let old = "import torch\n\nx = x.cuda(async=True)\n";
+    let cells = format!("{{\"cells\": [{{\"cell_type\": \"code\", \"source\": {old:?}}}]}}");
+    let both = folder(&[("a.py", old), ("b.ipynb", &cells)]);
+    assert_eq!(status(&["--select", "OOM605"], both.path()), 3);
+    assert_eq!(status(&["--select", "OOM605", "--fix"], both.path()), 0);
+    let script = fs::read_to_string(both.path().join("a.py")).unwrap();
+    let notebook = fs::read_to_string(both.path().join("b.ipynb")).unwrap();
+    assert!(script.contains("x.cuda(non_blocking=True)"));
+    assert!(notebook.contains("x.cuda(non_blocking=True)"));
+}
+
+#[test]
 fn exit_status_says_clean_findings_or_error() {
     let clean = folder(&[("a.py", "import torch\n")]);
     let bad = folder(&[("a.py", BAD)]);

@@ -43,7 +43,17 @@ impl<'a> Module<'a> {
 
     /// Parses a script, whatever stack that takes.
     pub(crate) fn parse_here(text: &'a str) -> Result<Self, Problem> {
-        let parsed = parse_unchecked(text, ParseOptions::from(Mode::Module)).try_into_module();
+        let options = ParseOptions::from(Mode::Module);
+        let mut parsed = parse_unchecked(text, options.clone());
+        if parsed.has_invalid_syntax()
+            && let Some(today) = without_async_arguments(text)
+        {
+            let again = parse_unchecked(&today, options);
+            if !again.has_invalid_syntax() {
+                parsed = again;
+            }
+        }
+        let parsed = parsed.try_into_module();
         let Some(parsed) = parsed else {
             return Err(Problem::new(1, 1, "not a module"));
         };
@@ -227,4 +237,23 @@ impl<'a> Module<'a> {
         self.lines
             .get_or_init(|| LineIndex::from_source_text(self.text))
     }
+}
+
+/// The text with every argument that is called `async` under another name of the same length, if there
+/// is one: `x.cuda(async=True)` was Python until 3.7. Offsets are those of the text.
+pub(crate) fn without_async_arguments(text: &str) -> Option<String> {
+    const OLD: &str = "async";
+    let mut today: Option<String> = None;
+    for (at, _) in text.match_indices(OLD) {
+        let before = text[..at].trim_end().chars().next_back();
+        let after = text[at + OLD.len()..].trim_start();
+        let is_argument =
+            matches!(before, Some('(' | ',')) && after.starts_with('=') && !after.starts_with("==");
+        if is_argument {
+            today
+                .get_or_insert_with(|| text.to_owned())
+                .replace_range(at..at + OLD.len(), "aSync");
+        }
+    }
+    today
 }

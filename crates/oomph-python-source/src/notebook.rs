@@ -7,6 +7,7 @@ use ruff_text_size::{TextRange, TextSize};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::module::without_async_arguments;
 use crate::problem::Problem;
 use crate::stack::with_stack;
 
@@ -148,7 +149,11 @@ fn broken(text: &str) -> Option<Problem> {
             error.error.to_string(),
         ))
     };
-    with_stack(text, true, parse).unwrap_or_else(Some)
+    let problem = with_stack(text, true, parse).unwrap_or_else(Some)?;
+    match without_async_arguments(text) {
+        Some(today) => broken(&today),
+        None => Some(problem),
+    }
 }
 
 /// Where `part`, a slice of `whole`, begins.

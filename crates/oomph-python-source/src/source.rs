@@ -4,7 +4,7 @@ use ruff_python_parser::{Mode, ParseOptions, parse_cells_unchecked};
 use ruff_text_size::TextSize;
 
 use crate::edit::{Edit, apply_groups};
-use crate::module::Module;
+use crate::module::{Module, without_async_arguments};
 use crate::notebook::Notebook;
 use crate::problem::{Position, Problem};
 
@@ -118,7 +118,12 @@ impl Source {
         let mut problems = notebook.problems.clone();
         let options = ParseOptions::from(Mode::Ipython);
         let cells = notebook.cells.iter().map(|cell| cell.range);
-        let parsed = parse_cells_unchecked(&self.text, cells, &options);
+        let mut parsed = parse_cells_unchecked(&self.text, cells.clone(), &options);
+        if parsed.has_invalid_syntax()
+            && let Some(today) = without_async_arguments(&self.text)
+        {
+            parsed = parse_cells_unchecked(&today, cells, &options);
+        }
         if parsed.has_invalid_syntax() {
             problems.push(Problem::new(1, 1, "the cells do not parse together"));
             return (None, problems);

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::Expr;
-use oomph_python_source::{dotted_name, last_name};
+use oomph_python_source::{Ranged, dotted_name, last_name};
 
 use crate::queries::loop_carried::starts_in;
 use crate::rule::{Report, declare_rule};
@@ -82,13 +82,24 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             continue;
         };
         // `torch.FloatTensor()` is a tensor on the CPU, and takes no other.
-        let on_cpu = model
-            .assigns_to(model.func_of(assign.ctx), &assign.place)
-            .any(|each| {
-                matches!(each.expr, Some(Expr::Call(made))
-                    if last_name(&made.func).is_some_and(|name| name.ends_with("Tensor") && name != "Tensor"))
-                    && each.value.device == Device::Cpu
-            });
+        let func = model.func_of(assign.ctx);
+        let made_on_cpu = model.assigns_to(func, &assign.place).any(|each| {
+            matches!(each.expr, Some(Expr::Call(made))
+                if last_name(&made.func).is_some_and(|name| name.ends_with("Tensor") && name != "Tensor"))
+                && each.value.device == Device::Cpu
+        });
+        // A part that was moved to the CPU, or came from the loader and was never moved.
+        let part_on_cpu = parts.iter().filter_map(dotted_name).any(|part| {
+            let mut bound = model.assigns_to(func, &part).filter(|each| {
+                part != assign.place && each.target.start() < node.start()
+            }).peekable();
+            bound.peek().is_some()
+                && bound.all(|each| {
+                    each.value.device == Device::Cpu
+                        || (each.bind == Bind::Other && each.value.is_tensor())
+                })
+        });
+        let on_cpu = made_on_cpu || part_on_cpu;
         if grows && looped.data && !on_cpu && !starts_in(model, looped, &assign.place) {
             out.push(
                 Report::new(

@@ -1,11 +1,10 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name};
+use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::queries::model_calls::is_data_parallel;
 use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Kind;
-use crate::semantic::{Call, Model};
+use crate::semantic::{Call, CtxId, CtxKind, Model};
 
 declare_rule! {
     /// `DataParallel` puts the largest load on the first GPU.
@@ -64,6 +63,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !on_one_gpu
             && !in_unit_test(model, call.ctx)
             && !only_evaluates(model, call)
+            && !stands_in(model, call)
         {
             out.push(
                 Report::new(
@@ -76,27 +76,130 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
 }
 
-/// Whether the function that wraps puts the wrapped model in evaluation mode and trains nothing.
+/// Whether the wrapped model is only evaluated: it is put in evaluation mode, and nothing takes its
+/// parameters or puts it back.
 fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
-    let Some(func) = model.func_of(call.ctx) else {
-        return false;
-    };
-    if model.func_name(call.ctx).is_some_and(is_eval_name) && !model.func(func).has_backward {
+    let func = model.func_of(call.ctx);
+    let trains_here = func.is_some_and(|id| model.func(id).has_backward);
+    if model.func_name(call.ctx).is_some_and(is_eval_name) && !trains_here {
+        return true;
+    }
+    if stays_and_never_trains(model, call) {
         return true;
     }
     let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
         return false;
     };
     let place = assign.targets.first().and_then(dotted_name);
+    let Some(place) = place else { return false };
+    // The other names that this function gives the same model: `wrapped = DataParallel(model)`.
+    let inner = call.node.arguments.find_positional(0).and_then(dotted_name);
+    let is_it = |recv: Option<String>| {
+        recv.is_some_and(|recv| recv == place || inner.as_deref() == Some(recv.as_str()))
+    };
+    let in_scope = |ctx: CtxId| place.contains('.') || model.func_of(ctx) == func;
+    let mut evaluated = false;
+    for other in &model.calls {
+        if !in_scope(other.ctx) || !is_it(other.recv_place()) {
+            continue;
+        }
+        match other.method {
+            Some("eval") => evaluated |= other.node.start() > call.node.start(),
+            Some("train" | "parameters" | "named_parameters" | "zero_grad") => return false,
+            _ => {}
+        }
+    }
+    evaluated
+}
+
+/// Whether the wrapped models stay in a function that trains nothing and lets nothing else train: they
+/// are only run.
+fn stays_and_never_trains(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let (Some(func), Stmt::Assign(assign)) = (model.func_of(call.ctx), model.stmt(call.stmt).node)
+    else {
+        return false;
+    };
+    let Some(Expr::Name(name)) = assign.targets.first() else {
+        return false;
+    };
     let facts = model.func(func);
-    !facts.has_backward
-        && !facts.has_step
-        && model.calls_in_function(Some(func)).any(|other| {
-            other.is_method("eval")
-                && other.node.start() > call.node.start()
-                && other.recv_place() == place
+    if facts.has_backward || facts.has_step || model.ctx(call.ctx).class.is_none() && !facts.called {
+        return false;
+    }
+    let leaves = model.stmts.iter().any(|stmt| match stmt.node {
+        Stmt::Return(node) if model.func_of(stmt.ctx) == Some(func) => node
+            .value
+            .as_deref()
+            .is_some_and(|value| !value.is_call_expr() && names_in(value).iter().any(|each| each == name.id.as_str())),
+        // `self.model = model`
+        Stmt::Assign(node) if model.func_of(stmt.ctx) == Some(func) => {
+            node.targets.iter().any(Expr::is_attribute_expr)
+                && names_in(&node.value).iter().any(|each| each == name.id.as_str())
+        }
+        _ => false,
+    });
+    let trains = model.calls_in_function(Some(func)).any(|other| {
+        last_name(&other.node.func).is_some_and(|callee| {
+            let callee = callee.to_ascii_lowercase();
+            ["train", "fit", "optim", "learn", "parameters", "run", "main"]
+                .iter()
+                .any(|word| callee.contains(word))
         })
-        && !model.calls_in_function(Some(func)).any(|other| {
-            other.result.kind == Kind::Optimizer || other.is_method("train")
+    });
+    !leaves && !trains
+}
+
+/// Whether the wrapper stands in where the alternative is not to be had: in the branch for machines
+/// without CUDA, or beside a branch that wraps in `DistributedDataParallel`.
+fn stands_in(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let around: Vec<CtxId> = model.within_function(call.ctx).collect();
+    for stmt in &model.stmts {
+        let Stmt::If(node) = stmt.node else { continue };
+        if !node.range.contains_range(call.node.range())
+            || model.func_of(stmt.ctx) != model.func_of(call.ctx)
+        {
+            continue;
+        }
+        let in_body = node
+            .body
+            .iter()
+            .any(|each| each.range().contains_range(call.node.range()));
+        let test = model.text(&*node.test);
+        // `gpu is not None` and counts of devices choose among GPUs.
+        let asks_for_cuda = test.contains("cuda.is_available")
+            || test.ends_with("cuda")
+            || test.ends_with("use_gpu");
+        let denied = test.starts_with("not ");
+        let is_else = node
+            .elif_else_clauses
+            .last()
+            .is_some_and(|last| last.test.is_none() && last.range.contains_range(call.node.range()));
+        let without_cuda = if denied { in_body } else { is_else };
+        if asks_for_cuda && without_cuda {
+            return true;
+        }
+        if has_ddp(model, |other| {
+            node.range.contains_range(other.node.range())
+        }) {
+            return true;
+        }
+    }
+    // `if distributed: return DDP(model)` before it.
+    let func = model.func_of(call.ctx);
+    func.is_some()
+        && has_ddp(model, |other| {
+            model.func_of(other.ctx) == func
+                && model.within_function(other.ctx).any(|id| {
+                    matches!(model.ctx(id).kind, CtxKind::Branch(_)) && !around.contains(&id)
+                })
         })
+}
+
+fn has_ddp(model: &Model<'_>, within: impl Fn(&Call<'_>) -> bool) -> bool {
+    model.calls.iter().any(|call| {
+        matches!(
+            last_name(&call.node.func),
+            Some("DistributedDataParallel" | "DDP" | "MMDistributedDataParallel")
+        ) && within(call)
+    })
 }

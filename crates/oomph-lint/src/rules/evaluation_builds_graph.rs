@@ -1,11 +1,12 @@
+use oomph_python_source::ast::Stmt;
 use oomph_python_source::{Edit, Ranged, ast};
 
 use crate::fix::Fix;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
-use crate::queries::purpose::{in_unit_test, is_eval_name};
+use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Call, CtxKind, Grad, Loop, Model};
+use crate::semantic::{Call, CtxId, CtxKind, Grad, Loop, Model};
 
 declare_rule! {
     /// Evaluation builds a graph.
@@ -14,7 +15,8 @@ declare_rule! {
     ///
     /// Looks for loops over a loader that call a model which `model.eval()` put in evaluation mode,
     /// without `torch.no_grad()` or `torch.inference_mode()` around them, and without a
-    /// `backward()`.
+    /// `backward()`. Also for loops that train and evaluate by a flag, `run_epoch(train=False)`, and run
+    /// `backward()` only if it is set, where the forward pass records a graph either way.
     ///
     /// ## Why it costs memory
     ///
@@ -77,6 +79,144 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .fix(decorate(model, call)),
         );
     }
+    for (flag, call) in shared_loops(model) {
+        let place = model_place(call).unwrap_or_default();
+        out.push(
+            Report::new(
+                call.node,
+                format!("`{place}` records a graph also when `{flag}` says that nothing trains: every activation is kept for a `backward()` that never comes"),
+            )
+            .help("put `with torch.set_grad_enabled(training):` around the forward pass"),
+        );
+    }
+}
+
+/// Loops over batches that train or evaluate by a flag: the flag and the call of the model.
+fn shared_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'a str, &'m Call<'a>)> {
+    let mut found = Vec::new();
+    if has_managed_loop(model) {
+        return found;
+    }
+    for looped in &model.loops {
+        if !looped.data || !looped.contains_backward || looped.grad != Grad::On {
+            continue;
+        }
+        let guards: Vec<_> = model
+            .backwards
+            .iter()
+            .filter(|backward| model.is_inside(backward.ctx, looped.ctx))
+            .map(|backward| flag_around(model, backward.ctx, looped))
+            .collect();
+        // One test around every `backward()`.
+        let Some(Some((branch, flag))) = guards.first().copied() else {
+            continue;
+        };
+        if guards.iter().any(|each| each.is_none_or(|(_, other)| other != flag))
+            || !is_unset_somewhere(model, looped, flag)
+        {
+            continue;
+        }
+        let call = model.calls.iter().find(|call| {
+            is_model_call(call)
+                && call.grad == Grad::On
+                && call.node.start() < model.ctx(branch).range.start()
+                && model.loops_around(call.ctx).find(|each| each.data).map(|each| each.ctx)
+                    == Some(looped.ctx)
+                // Inside no branch of its own: `if train: … else: with no_grad(): …` is fine.
+                && !model.is_conditional_in(call.ctx, looped.ctx)
+        });
+        if let Some(call) = call
+            && !runs_on_cpu(call)
+            && !on_cpu_only(model)
+            && !in_unit_test(model, looped.ctx)
+        {
+            found.push((flag, call));
+        }
+    }
+    found
+}
+
+/// The branch around a `backward()` whose test is a flag, and the flag: `if train:`,
+/// `if optimizer is not None:`, `if phase == "train":`.
+fn flag_around<'a>(model: &Model<'a>, ctx: CtxId, looped: &Loop<'a>) -> Option<(CtxId, &'a str)> {
+    model
+        .within_function(ctx)
+        .take_while(|id| *id != looped.ctx)
+        .find_map(|id| match model.ctx(id).kind {
+            CtxKind::Branch(Some(test)) => flag_of(test).map(|flag| (id, flag)),
+            _ => None,
+        })
+}
+
+fn flag_of(test: &ast::Expr) -> Option<&str> {
+    match test {
+        ast::Expr::Name(name) => Some(name.id.as_str()),
+        ast::Expr::Compare(node) => match (&*node.left, &*node.ops, &*node.comparators) {
+            (ast::Expr::Name(name), [ast::CmpOp::IsNot], [ast::Expr::NoneLiteral(_)]) => {
+                Some(name.id.as_str())
+            }
+            (ast::Expr::Name(name), [ast::CmpOp::Eq], [ast::Expr::StringLiteral(word)])
+                if word.value.to_str().starts_with("train") =>
+            {
+                Some(name.id.as_str())
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether the file runs the loop with the flag unset: a call passes `False`, `None` or another
+/// word, or leaves it at such a default; or a loop over words sets it.
+fn is_unset_somewhere(model: &Model<'_>, looped: &Loop<'_>, flag: &str) -> bool {
+    let unset = |expr: &ast::Expr| match expr {
+        ast::Expr::NoneLiteral(_) => true,
+        ast::Expr::BooleanLiteral(literal) => !literal.value,
+        ast::Expr::StringLiteral(text) => !text.value.to_str().starts_with("train"),
+        _ => false,
+    };
+    // `for phase in ["train", "val"]:`
+    let by_loop = model.loops_around(looped.ctx).any(|around| {
+        model.stmts.iter().any(|stmt| {
+            let Stmt::For(node) = stmt.node else { return false };
+            node.range == around.range
+                && matches!(&*node.target, ast::Expr::Name(name) if name.id.as_str() == flag)
+                && match &*node.iter {
+                    ast::Expr::List(list) => list.elts.iter().any(unset),
+                    ast::Expr::Tuple(tuple) => tuple.elts.iter().any(unset),
+                    _ => false,
+                }
+        })
+    });
+    let Some(func) = model.func_of(looped.ctx) else {
+        return by_loop;
+    };
+    let parameters: Vec<_> = model.func(func).node.parameters.iter_non_variadic_params().collect();
+    let Some(position) = parameters
+        .iter()
+        .position(|each| each.parameter.name.as_str() == flag)
+    else {
+        return by_loop;
+    };
+    // Bound to another value inside: not the caller's any more.
+    if model.assigns_to(Some(func), flag).next().is_some() {
+        return by_loop;
+    }
+    let default = parameters[position].default.as_deref();
+    let is_method = parameters
+        .first()
+        .is_some_and(|each| each.parameter.name.as_str() == "self");
+    by_loop
+        || model.calls.iter().any(|call| {
+            call.target == Some(func)
+                && matches!(call.grad, Grad::On)
+                && !call.has_star_args()
+                && !call.has_star_kwargs()
+                && call
+                    .arg(flag, position - usize::from(is_method))
+                    .or(default)
+                    .is_some_and(unset)
+        })
 }
 
 /// Loops over batches that call a model with gradients on and run no `backward()`: the loop and

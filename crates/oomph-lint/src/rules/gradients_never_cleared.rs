@@ -1,7 +1,10 @@
+use oomph_python_source::ast::Expr;
+use oomph_python_source::last_name;
+
 use crate::queries::accumulation::stepped_optimizer;
 use crate::queries::purpose::{has_managed_loop, in_unit_test};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Bind, Call, Model};
 
 declare_rule! {
     /// The optimizer steps with gradients that are never cleared.
@@ -50,10 +53,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    let clears = ["zero_grad", "grad = None", "grad=None", "grad.zero_", "grad.data.zero_", "clear_grad", "optimize("]
-        .iter()
-        .any(|text| model.module.text().contains(text));
-    if clears || has_managed_loop(model) {
+    if model.backwards.is_empty() || has_managed_loop(model) {
         return;
     }
     for call in &model.calls {
@@ -67,7 +67,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             model.is_inside(each.ctx, looped.ctx)
                 && model.calls[each.call].is_method("backward")
         });
-        if backward_here && !in_unit_test(model, call.ctx) {
+        if backward_here && !in_unit_test(model, call.ctx) && !clears_gradients(model) {
             out.push(
                 Report::new(
                     call.node,
@@ -76,5 +76,51 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .help("call `optimizer.zero_grad()` once per step"),
             );
         }
+    }
+}
+
+/// Whether anything in the file clears gradients: a call that says so, an assignment to `.grad`, or a
+/// method of a gradient that overwrites it.
+fn clears_gradients(model: &Model<'_>) -> bool {
+    let assigned = model.assigns.iter().any(|assign| {
+        assign.bind == Bind::Set
+            && assign
+                .place
+                .split('.')
+                .any(|part| matches!(part, "grad" | "_grad"))
+    });
+    assigned || model.calls.iter().any(clears)
+}
+
+fn clears(call: &Call<'_>) -> bool {
+    let Some(name) = last_name(&call.node.func) else {
+        return false;
+    };
+    match name {
+        "zero_" | "fill_" | "mul_" | "copy_" => call.recv_expr().is_some_and(of_gradient),
+        "setattr" => matches!(
+            call.arg("name", 1),
+            Some(Expr::StringLiteral(attr)) if attr.value.to_str() == "grad"
+        ),
+        // A function of another file that runs the whole step.
+        "optimize" => true,
+        _ => {
+            let name = name.to_ascii_lowercase();
+            name.contains("grad")
+                && ["zero", "clear", "reset", "none"]
+                    .iter()
+                    .any(|word| name.contains(word))
+        }
+    }
+}
+
+/// Whether an expression is a gradient: `p.grad`, `p.grad.data`, `p.grad.detach()`.
+fn of_gradient(expr: &Expr) -> bool {
+    match expr {
+        Expr::Attribute(attribute) => {
+            attribute.attr.as_str() == "grad" || of_gradient(&attribute.value)
+        }
+        Expr::Call(call) => of_gradient(&call.func),
+        _ => false,
     }
 }

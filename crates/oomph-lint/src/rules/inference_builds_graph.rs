@@ -1,12 +1,13 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name, last_name};
+use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
+use crate::queries::loop_carried::feeds_backward;
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{CtxKind, FuncId, Grad, Model};
+use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model};
 
 declare_rule! {
     /// Inference outside a loop over batches builds a graph.
@@ -14,7 +15,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for a call of a model after `model.eval()` in the same function, with gradients on, in
-    /// a function that trains nothing.
+    /// a function that trains nothing or between the steps of one that does. A model that
+    /// `from_pretrained` made at the top of a script is in evaluation mode from the start.
     ///
     /// ## Why it costs memory
     ///
@@ -55,13 +57,6 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    // Gradients of inputs, hooks and exports all want the graph or do not run the model for real.
-    let other_purpose = ["requires_grad", "autograd.grad", "jit.trace", "onnx", "Grad", "_hook"]
-        .iter()
-        .any(|word| model.module.text().contains(word));
-    if other_purpose {
-        return;
-    }
     let mut seen = Vec::new();
     for call in &model.calls {
         if !is_model_call(call) || call.grad != Grad::On {
@@ -72,9 +67,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         };
         let func = model.func_of(call.ctx);
         // Inside a method, `self.model.eval()` elsewhere decides; loops over batches are OOM201.
-        if model.loops_around(call.ctx).any(|each| each.data || each.contains_backward)
-            || func.is_some_and(|id| model.func(id).has_backward || model.func(id).has_step)
-            || (func.is_none() && !model.backwards.is_empty())
+        if model.loops_around(call.ctx).any(|each| each.data && !each.contains_backward)
+            || (trains(model, func) && !is_evaluated_between_steps(model, call))
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)
             // The graph is dropped as soon as it is made, or the output itself is.
@@ -104,7 +98,14 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let built_in_eval = model.assigns_to(func, &place).last().is_some_and(|assign| {
             assign.expr.is_some_and(|expr| model.text(expr).ends_with(".eval()"))
         });
-        if (in_eval || built_in_eval) && !on_cpu_only(model) {
+        // `from_pretrained` returns the model in evaluation mode.
+        let pretrained = func.is_none() && is_pretrained(model, &place) && model.backwards.is_empty();
+        let wanted = || {
+            wants_graph(model, call, &place)
+                || is_closure(model, func)
+                || is_of_published_inception(model, call)
+        };
+        if (in_eval || built_in_eval || pretrained) && !on_cpu_only(model) && !wanted() {
             seen.push((func, place.clone()));
             out.push(
                 Report::new(
@@ -115,6 +116,218 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether the function, or the file at its top, trains.
+fn trains(model: &Model<'_>, func: Option<FuncId>) -> bool {
+    match func {
+        Some(id) => model.func(id).has_backward || model.func(id).has_step,
+        None => !model.backwards.is_empty(),
+    }
+}
+
+/// Whether a call in a function that trains is an evaluation all the same: its own block turned
+/// evaluation mode on before it, no `backward()` comes before the next `train()`, and its result
+/// reaches none.
+fn is_evaluated_between_steps(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let place = model_place(call);
+    let func = model.func_of(call.ctx);
+    let switches: Vec<&Call<'_>> = model
+        .calls_in_function(func)
+        .filter(|other| {
+            matches!(other.method, Some("eval" | "train")) && other.recv_place() == place
+        })
+        .collect();
+    let before = switches
+        .iter()
+        .filter(|other| other.node.start() < call.node.start())
+        .max_by_key(|other| other.node.start());
+    let Some(eval) = before.filter(|other| other.is_method("eval")) else {
+        return false;
+    };
+    // The model trains in between: a teacher is only ever in evaluation mode.
+    let Some(train) = switches.iter().find(|other| other.is_method("train")) else {
+        return false;
+    };
+    let until = switches
+        .iter()
+        .filter(|other| other.is_method("train") && other.node.start() > call.node.start())
+        .map(|other| other.node.start())
+        .min();
+    let stepped = model.backwards.iter().any(|backward| {
+        let at = model.calls[backward.call].node.start();
+        model.func_of(backward.ctx) == func
+            && at > eval.node.start()
+            && until.is_none_or(|until| at < until)
+    });
+    let kept = model.assigns.iter().any(|assign| {
+        assign.stmt == call.stmt
+            && feeds_backward(model, func, crate::queries::loop_carried::base(&assign.place))
+    });
+    let in_a_loop = model
+        .loops_around(call.ctx)
+        .any(|each| each.contains_backward);
+    // Where no loop trains around it, the end of the function is the end of the evaluation.
+    (train.node.start() < eval.node.start() || until.is_some())
+        && (in_a_loop || func.is_none())
+        && model.is_inside(call.ctx, eval.ctx)
+        && !stepped
+        && !kept
+}
+
+/// Whether the graph has a use: gradients of an input or of the result, a hook, an export; or
+/// whether there is none, because no parameter requires gradients.
+fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+    let func = model.func_of(call.ctx);
+    let class = model.ctx(call.ctx).class;
+    // Methods of a class share the graph; what a function returns belongs to its callers.
+    let near = |ctx: CtxId| {
+        model.func_of(ctx) == func || (class.is_some() && model.ctx(ctx).class == class)
+    };
+    let calls_it = |id: FuncId| {
+        func.is_some()
+            && model
+                .calls
+                .iter()
+                .any(|other| other.target == func && model.func_of(other.ctx) == Some(id))
+    };
+    let returned = is_returned(model, call);
+    let last = place.rsplit('.').next().unwrap_or(place);
+    let is_it = |name: &str| {
+        name == place
+            || name.starts_with(&format!("{place}."))
+            || name.rsplit('.').next() == Some(last)
+    };
+    let by_call = model.calls.iter().any(|other| {
+        let name = last_name(&other.node.func).unwrap_or_default();
+        match name {
+            "backward" | "grad" | "jacobian" | "hessian" => {
+                (name != "grad" || other.is("torch.autograd.grad"))
+                    && (near(other.ctx)
+                        || returned && model.func_of(other.ctx).is_some_and(calls_it))
+                    && !trains(model, func)
+            }
+            "requires_grad_" => {
+                let off = matches!(
+                    other.node.arguments.find_positional(0),
+                    Some(Expr::BooleanLiteral(flag)) if !flag.value
+                );
+                match other.recv_place() {
+                    Some(recv) if off => is_it(&recv),
+                    _ => !off && near(other.ctx),
+                }
+            }
+            // A hook reads activations, and often their gradients; an export runs the model once, on a
+            // sample.
+            "register_forward_hook" | "register_backward_hook" | "register_full_backward_hook"
+            | "register_hook" | "trace" | "export" | "_export" | "trace_module" => near(other.ctx),
+            // `GradCAM(model)` and its relatives.
+            _ => {
+                name.contains("Grad")
+                    && !name.contains("Scaler")
+                    && other
+                        .node
+                        .arguments
+                        .args
+                        .iter()
+                        .any(|arg| dotted_name(arg).is_some_and(|name| is_it(&name)))
+            }
+        }
+    });
+    let by_keyword = || {
+        model.calls.iter().any(|other| {
+            near(other.ctx)
+                && matches!(other.keyword("requires_grad"), Some(Expr::BooleanLiteral(flag)) if flag.value)
+        })
+    };
+    by_call || by_keyword() || sets_requires_grad(model, near, is_it)
+}
+
+/// Whether the result of a call is returned, as it is or by its name.
+fn is_returned(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let places: Vec<&str> = model
+        .assigns
+        .iter()
+        .filter(|assign| assign.stmt == call.stmt)
+        .map(|assign| assign.place.as_str())
+        .collect();
+    model.stmts.iter().any(|stmt| {
+        let Stmt::Return(node) = stmt.node else {
+            return false;
+        };
+        model.func_of(stmt.ctx) == func
+            && node.value.as_deref().is_some_and(|value| {
+                value.range().contains_range(call.node.range())
+                    || names_in(value).iter().any(|name| places.contains(&name.as_str()))
+            })
+    })
+}
+
+/// Whether a function is defined in another one that hands it out: whoever calls it decides.
+fn is_closure(model: &Model<'_>, func: Option<FuncId>) -> bool {
+    let Some(id) = func else { return false };
+    let name = model.func(id).node.name.as_str();
+    let Some(outer) = model
+        .func(id)
+        .body
+        .and_then(|body| model.ctx(body).parent)
+        .and_then(|parent| model.func_of(parent))
+    else {
+        return false;
+    };
+    model.stmts.iter().any(|stmt| {
+        matches!(stmt.node, Stmt::Return(node) if node.value.as_deref().is_some_and(|value| {
+            names_in(value).iter().any(|each| each == name)
+        })) && model.func_of(stmt.ctx) == Some(outer)
+    })
+}
+
+/// Whether a call is the one that every copy of pytorch-fid has: no parameter of its `InceptionV3`
+/// requires gradients.
+fn is_of_published_inception(model: &Model<'_>, call: &Call<'_>) -> bool {
+    model
+        .func_name(call.ctx)
+        .is_some_and(|name| name.starts_with("get_activations"))
+        && model.module.text().contains("import InceptionV3")
+}
+
+/// Whether gradients are requested of an input near the call, or taken from the model's parameters.
+fn sets_requires_grad(
+    model: &Model<'_>,
+    near: impl Fn(CtxId) -> bool,
+    is_it: impl Fn(&str) -> bool,
+) -> bool {
+    model.assigns.iter().any(|assign| {
+        if !assign.place.ends_with(".requires_grad") {
+            return false;
+        }
+        if !matches!(assign.expr, Some(Expr::BooleanLiteral(flag)) if !flag.value) {
+            return near(assign.ctx);
+        }
+        // `for p in model.parameters(): p.requires_grad = False`
+        model.within_function(assign.ctx).any(|id| {
+            model.calls.iter().any(|other| {
+                matches!(other.method, Some("parameters" | "named_parameters"))
+                    && model.ctx(id).range.contains_range(other.node.range())
+                    && other.recv_place().is_some_and(|recv| is_it(&recv))
+            })
+        })
+    })
+}
+
+/// Whether the module-level name was made by `from_pretrained` and nothing put it in training mode.
+fn is_pretrained(model: &Model<'_>, place: &str) -> bool {
+    let made = model.assigns_to(None, place).last().is_some_and(|assign| {
+        assign
+            .expr
+            .is_some_and(|expr| model.text(expr).contains(".from_pretrained("))
+    });
+    made && !model.calls.iter().any(|call| {
+        (call.is_method("train") && call.recv_place().as_deref() == Some(place))
+            || call.result.kind == Kind::Optimizer
+            || last_name(&call.node.func).is_some_and(|name| name.ends_with("Trainer"))
+    })
 }
 
 /// Whether the model came out of a pickled dictionary, `torch.load(path)["model"]`: whether its

@@ -1,10 +1,10 @@
 use oomph_python_source::Ranged;
 use oomph_python_source::ast::Expr;
 
-use crate::queries::accumulation::{accumulations, stepped_optimizer};
+use crate::queries::accumulation::{Accumulation, accumulations};
 use crate::queries::purpose::has_managed_loop;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Call, CtxKind, Model};
 
 declare_rule! {
     /// The optimizer does not step on the last, incomplete group of an accumulation.
@@ -75,14 +75,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     && assign.bind == crate::semantic::Bind::Other
             })
         });
-        let steps_after = model.calls.iter().any(|call| {
-            stepped_optimizer(call).as_deref() == Some(found.optimizer.as_str())
-                && call.node.start() > found.looped.range.end()
-                && model.func_of(call.ctx) == model.func_of(found.looped.ctx)
-        });
         // A loop that skips batches may well skip the incomplete group.
         let skips = found.looped.body.iter().any(|stmt| model.text(stmt).contains("continue"));
-        if counts_this_loop && !skips && !steps_after && !text.contains("len(") {
+        if counts_this_loop && !skips && !steps_after(model, &found) && !text.contains("len(") {
             out.push(
                 Report::new(
                     found.test,
@@ -92,4 +87,51 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether the last group is stepped after the batches: behind the loop, in its `else`, in a branch
+/// for the last batch, in a function that is called there, or by the function's caller.
+fn steps_after(model: &Model<'_>, found: &Accumulation<'_, '_>) -> bool {
+    let func = model.func_of(found.looped.ctx);
+    let body_end = found
+        .looped
+        .body
+        .last()
+        .map_or(found.looped.range.end(), Ranged::end);
+    let steps = |call: &Call<'_>| {
+        call.is_step()
+            || call.is_method("step")
+                && call.recv_place().as_deref() == Some(found.optimizer.as_str())
+            || call.target.is_some_and(|target| model.func(target).has_step)
+    };
+    model.calls.iter().any(|call| {
+        let here = model.func_of(call.ctx) == func;
+        // Behind the loop: steps of another training loop are not this one's.
+        let behind = here
+            && call.node.start() >= body_end
+            && steps(call)
+            && model
+                .training_loop(call.ctx)
+                .is_none_or(|around| around.range.contains_range(found.looped.range));
+        // A second branch of the loop that steps, with another test.
+        let last_batch = here
+            && steps(call)
+            && model.is_inside(call.ctx, found.looped.ctx)
+            && !found_branch(model, call, found)
+            && model.is_conditional_in(call.ctx, found.looped.ctx);
+        // The caller steps once more.
+        let caller = func.is_some()
+            && call.target == func
+            && model.calls_in_function(model.func_of(call.ctx)).any(|other| {
+                other.is_step() && other.node.start() > call.node.end()
+            });
+        behind || last_batch || caller
+    })
+}
+
+/// Whether a call is under the test of the accumulation.
+fn found_branch(model: &Model<'_>, call: &Call<'_>, found: &Accumulation<'_, '_>) -> bool {
+    model.within_function(call.ctx).any(|id| {
+        matches!(model.ctx(id).kind, CtxKind::Branch(Some(test)) if test.range() == found.test.range())
+    })
 }

@@ -1,10 +1,11 @@
-use oomph_python_source::names_in;
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{Ranged, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::mentions_gpu;
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Kind;
+use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Call, Model};
 
 declare_rule! {
@@ -66,12 +67,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
     // Where published weights were saved from is not known: the file has to train or save.
     let saves = model.calls.iter().any(|call| call.is("torch.save"));
-    let saves_from_cpu = model.calls.iter().any(|call| {
-        call.is("torch.save")
-            && model
-                .func_of(call.ctx)
-                .is_some_and(|func| model.text(model.func(func).node).contains(".cpu()"))
-    });
+    let saves_from_cpu = model
+        .calls
+        .iter()
+        .any(|call| call.is("torch.save") && saves_from_cpu(model, call));
     let trains = model
         .calls
         .iter()
@@ -126,15 +125,10 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
             .arguments
             .args
             .iter()
-            .any(|arg| oomph_python_source::Ranged::range(arg).contains_range(oomph_python_source::Ranged::range(load.node)))
+            .any(|arg| arg.range().contains_range(load.node.range()))
     };
     if let Some(load) = loads().find(|call| inside(call)) {
-        // An optimizer keeps the state that it is given: there is no second copy. A scheduler's has
-        // no tensors.
-        let is_scheduler = load
-            .recv_place()
-            .is_some_and(|place| place.to_ascii_lowercase().contains("sched"));
-        return (load.recv.kind != Kind::Optimizer && !is_scheduler).then_some(true);
+        return (!keeps_its_state(load) && !is_on_cpu_yet(model, load)).then_some(true);
     }
     // Names that the checkpoint flows into, by assignment, in this function.
     let mut names: Vec<String> = Vec::new();
@@ -143,13 +137,13 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
             continue;
         }
         let Some(expr) = assign.expr else { continue };
-        let from_load = oomph_python_source::Ranged::range(expr)
-            .contains_range(oomph_python_source::Ranged::range(load.node));
+        let from_load = expr.range().contains_range(load.node.range());
         if from_load || names_in(expr).iter().any(|name| carries(name, &names)) {
             names.push(crate::queries::loop_carried::base(&assign.place).to_string());
         }
     }
     loads()
+        .filter(|call| !keeps_its_state(call) && !is_on_cpu_yet(model, call))
         .any(|call| {
             call.node
                 .arguments
@@ -158,6 +152,116 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
                 .any(|arg| names_in(arg).iter().any(|name| carries(name, &names)))
         })
         .then_some(false)
+}
+
+/// Whether `load_state_dict` is an optimizer's, which keeps the tensors that it is given, or a
+/// scheduler's or a scaler's, which have next to none: there is no second copy.
+fn keeps_its_state(load: &Call<'_>) -> bool {
+    if matches!(load.recv.kind, Kind::Optimizer | Kind::Scaler) {
+        return true;
+    }
+    let Some(place) = load.recv_expr().and_then(last_name) else {
+        return false;
+    };
+    let name = place.to_ascii_lowercase();
+    let first = name.trim_start_matches('_').split('_').next();
+    first == Some("opt")
+        || ["optim", "sched", "scaler"]
+            .iter()
+            .any(|word| name.contains(word))
+}
+
+/// Whether the model that is loaded is on the CPU still: this function makes it and moves it
+/// afterwards, so what is loaded is the only copy on the GPU.
+fn is_on_cpu_yet(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let Some(place) = load.recv_place() else {
+        return false;
+    };
+    let func = model.func_of(load.ctx);
+    let moves: Vec<bool> = model
+        .calls_in_function(func)
+        .filter(|call| {
+            matches!(call.method, Some("cuda" | "to")) && call.recv_place().as_ref() == Some(&place)
+        })
+        .map(|call| call.node.start() < load.node.start())
+        .collect();
+    let mut made = model
+        .assigns_to(func, &place)
+        .filter(|assign| assign.target.start() < load.node.start())
+        .filter_map(|assign| assign.expr)
+        .peekable();
+    made.peek().is_some()
+        && made.all(|expr| {
+            matches!(expr, Expr::Call(_))
+                && ![".cuda(", ".to(", "cuda", "device", "DataParallel"]
+                    .iter()
+                    .any(|word| model.text(expr).contains(word))
+        })
+        && moves.contains(&false)
+        && !moves.contains(&true)
+}
+
+/// Whether the weights that a `torch.save` writes were moved to the CPU before.
+fn saves_from_cpu(model: &Model<'_>, save: &Call<'_>) -> bool {
+    /// Names are followed this far: `save(checkpoint)`, `checkpoint = {..: state}`, `state = …`.
+    const MAX_NAMES: usize = 4;
+    let Some(saved) = save.arg("obj", 0) else {
+        return false;
+    };
+    let func = model.func_of(save.ctx);
+    let mut seen: Vec<String> = Vec::new();
+    let mut exprs = vec![saved];
+    for _ in 0..=MAX_NAMES {
+        let mut next = Vec::new();
+        for expr in exprs.drain(..) {
+            if is_cpu_weights(model.text(expr)) {
+                return true;
+            }
+            for name in names_in(expr) {
+                let root = name.split('.').next().unwrap_or(&name);
+                for place in [name.as_str(), root] {
+                    if seen.iter().any(|each| each == place) {
+                        continue;
+                    }
+                    seen.push(place.to_owned());
+                    // `state[key] = value.cpu()` fills the dictionary that is saved.
+                    let item = format!("{place}[]");
+                    let filled = model
+                        .assigns_to(func, &item)
+                        .filter_map(|assign| assign.expr)
+                        .any(|expr| to_cpu(model.text(expr)));
+                    let moved = model.calls_in_function(func).any(|call| {
+                        call.node.start() < save.node.start()
+                            && call.recv.is_model()
+                            && call.result.device == Device::Cpu
+                            && call.recv_place().as_deref() == Some(place)
+                    });
+                    if filled && place == name || moved {
+                        return true;
+                    }
+                    next.extend(model.assigns_to(func, place).filter_map(|assign| assign.expr));
+                }
+            }
+        }
+        exprs = next;
+    }
+    false
+}
+
+fn to_cpu(text: &str) -> bool {
+    [".cpu()", ".to(\"cpu\")", ".to('cpu')"]
+        .iter()
+        .any(|call| text.contains(call))
+}
+
+/// `model.cpu().state_dict()`, `{k: v.cpu() for k, v in …}`: weights, not a metric beside them.
+fn is_cpu_weights(text: &str) -> bool {
+    let comprehension = text.contains(" for ") && to_cpu(text);
+    comprehension
+        || [".cpu()", ".to(\"cpu\")", ".to('cpu')"].iter().any(|call| {
+            text.contains(&format!("{call}.state_dict")) || text.contains(&format!("{call}.module"))
+        })
+        || text.strip_suffix(".cpu()").is_some_and(|weights| weights.contains("state_dict"))
 }
 
 fn carries(name: &str, names: &[String]) -> bool {

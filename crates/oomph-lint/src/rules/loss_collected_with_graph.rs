@@ -2,12 +2,13 @@ use oomph_python_source::ast::Expr;
 use oomph_python_source::{dotted_name, last_name};
 
 use crate::fix::{Applicability, Fix};
-use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only};
+use crate::queries::devices::{leaves_batches_on_cpu, mentions_gpu, on_cpu_only};
 use crate::queries::loop_carried::{feeds_backward, is_cleared_in, starts_in};
-use crate::queries::purpose::in_unit_test;
+use crate::queries::purpose::{in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Grad, Model};
+use crate::semantic::{Call, Grad, Loop, Model};
+use super::evaluation_builds_graph::{graph_loops, is_in_eval_mode};
 
 declare_rule! {
     /// Losses are collected in a list with their graphs.
@@ -88,19 +89,23 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
         if !value.has_graph() || !value.is_tensor() || value.device == Device::Cpu {
             continue;
         }
-        let Some(list) = call.recv_expr().and_then(dotted_name) else {
+        let Some((list, is_item)) = call.recv_expr().and_then(collection) else {
             continue;
         };
+        let func = model.func_of(call.ctx);
         // Attributes are read by other functions, as in policy-gradient code.
         if list.contains('.') {
             continue;
         }
-        let Some(looped) = model.training_loop(call.ctx) else {
+        let Some(looped) = model
+            .training_loop(call.ctx)
+            .or_else(|| inference_loop(model, call, value.model_output))
+        else {
             continue;
         };
-        let func = model.func_of(call.ctx);
         // `append` and `add` of an object are a meter's: what it keeps, only its class tells.
-        let is_collection = model.assigns_to(func, &list).any(|assign| {
+        // `history["loss"]` can only be a list in a dictionary.
+        let is_collection = is_item || model.assigns_to(func, &list).any(|assign| {
             assign.value.kind == Kind::Collection
                 || matches!(assign.expr, Some(Expr::Call(made)) if last_name(&made.func) == Some("deque"))
         });
@@ -123,7 +128,8 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
         let report = Report::new(
             arg,
             format!(
-                "`{list}` keeps the graph of every {what} that is appended to it"
+                "`{}` keeps the graph of every {what} that is appended to it",
+                call.recv_expr().map_or(list.as_str(), |recv| model.text(recv))
             ),
         )
         .help("append its `.detach()`, or its `.item()` if it is a single number")
@@ -131,4 +137,42 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
         found.push((report, value.model_output));
     }
     found
+}
+
+/// The collection that something is appended to, and whether it is an item of that name:
+/// `losses`, `history["loss"]`.
+fn collection(recv: &Expr) -> Option<(String, bool)> {
+    match recv {
+        Expr::Subscript(item) if item.slice.is_string_literal_expr() => {
+            dotted_name(&item.value).map(|name| (name, true))
+        }
+        _ => dotted_name(recv).map(|name| (name, false)),
+    }
+}
+
+/// The loop around a call that collects outputs where nothing trains: over batches that are
+/// evaluated, or at the top of a script.
+fn inference_loop<'m, 'a>(
+    model: &'m Model<'a>,
+    call: &Call<'a>,
+    is_output: bool,
+) -> Option<&'m Loop<'a>> {
+    if !is_output || model.in_lightning(call.ctx) {
+        return None;
+    }
+    let looped = model.loops_around(call.ctx).last()?;
+    if looped.contains_backward {
+        return None;
+    }
+    let at_top = model.func_of(call.ctx).is_none()
+        && model.backwards.is_empty()
+        && mentions_gpu(model);
+    let evaluates = || {
+        graph_loops(model).iter().any(|(each, first)| {
+            model.is_inside(call.ctx, each.ctx)
+                && (is_in_eval_mode(model, first)
+                    || model.func_name(first.ctx).is_some_and(is_eval_name))
+        })
+    };
+    (at_top || evaluates()).then_some(looped)
 }

@@ -7,7 +7,7 @@ use crate::queries::loop_carried::{feeds_backward, starts_in};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;
-use crate::semantic::{Bind, Grad, Model};
+use crate::semantic::{Assign, Bind, Grad, Model};
 
 declare_rule! {
     /// A loss is summed over the steps of a training loop with its graph.
@@ -90,17 +90,24 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if !assign.value.is_tensor() || assign.value.device == Device::Cpu || on_cpu_only(model) {
             continue;
         }
-        let Some(looped) = model.training_loop(assign.ctx) else {
+        let looped = model.training_loop(assign.ctx);
+        // A step whose loop is elsewhere: what it adds to an attribute outlives it.
+        if looped.is_none() && !is_step_of_other_loop(model, assign) {
             continue;
-        };
+        }
         // What a `backward()` of the project's own returns is not known.
         let of_backward = matches!(operand, Expr::Call(call) if last_name(&call.func) == Some("backward"));
-        if of_backward || leaves_batches_on_cpu(model, looped) || in_unit_test(model, assign.ctx) {
+        let on_cpu = looped.is_some_and(|looped| leaves_batches_on_cpu(model, looped));
+        if of_backward || on_cpu || in_unit_test(model, assign.ctx) {
             continue;
         }
         let func = model.func_of(assign.ctx);
         let place = crate::queries::loop_carried::base(&assign.place);
-        if starts_in(model, looped, place)
+        if looped.is_some_and(|looped| starts_in(model, looped, place))
+            // Parts of one step, in a loop inside that over the batches.
+            || model
+                .loops_around(assign.ctx)
+                .any(|each| each.data && starts_in(model, each, place))
             || feeds_backward(model, func, place)
             || !lives_outside(model, assign.ctx, &assign.place)
         {
@@ -127,4 +134,22 @@ fn lives_outside(model: &Model<'_>, ctx: crate::semantic::CtxId, place: &str) ->
     let base = crate::queries::loop_carried::base(place);
     let own = usize::from(base == place);
     place.contains('.') || model.assigns_to(model.func_of(ctx), base).count() > own
+}
+
+/// Whether an assignment to an attribute is in a method that is one training step: it runs
+/// `backward()` in no loop of its own, and does not start the sum.
+fn is_step_of_other_loop(model: &Model<'_>, assign: &Assign<'_>) -> bool {
+    let Some(func) = model.func_of(assign.ctx) else {
+        return false;
+    };
+    assign.place.starts_with("self.")
+        && !assign.place.ends_with("[]")
+        && model.loops_around(assign.ctx).next().is_none()
+        && model.backwards.iter().any(|backward| {
+            model.func_of(backward.ctx) == Some(func)
+                && model.loops_around(backward.ctx).next().is_none()
+        })
+        && model
+            .assigns_to(Some(func), &assign.place)
+            .all(|each| each.bind == Bind::Add || each.stmt == assign.stmt)
 }

@@ -1,7 +1,10 @@
+use oomph_python_source::ast::Stmt;
+use oomph_python_source::{Ranged, dotted_name};
+
 use crate::queries::devices::on_cpu_only;
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Call, Model};
 
 declare_rule! {
     /// Every training step makes a new optimizer.
@@ -72,6 +75,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .next()
                 .is_some_and(|inner| inner.ctx == looped.ctx)
         });
+        // Over an attacked input, only to clear its gradient: plain SGD that never steps has no state.
+        let is_stepped = call_target(model, call).is_none_or(|place| {
+            model.calls_in_function(model.func_of(call.ctx)).any(|other| {
+                other.is_method("step") && other.recv_place().as_deref() == Some(place.as_str())
+                    || other
+                        .node
+                        .arguments
+                        .args
+                        .iter()
+                        .any(|arg| dotted_name(arg).as_deref() == Some(place.as_str()))
+            })
+        });
         let inner_training = model.loops.iter().any(|each| {
             each.ctx != looped.ctx
                 && each.contains_backward
@@ -79,6 +94,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         });
         if looped.trains
             && steps_here
+            && is_stepped
             && !inner_training
             && !in_unit_test(model, call.ctx)
             && !on_cpu_only(model)
@@ -89,5 +105,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .help("make the optimizer once, before the loop"),
             );
         }
+    }
+}
+
+/// The name that a call's result is bound to.
+fn call_target(model: &Model<'_>, call: &Call<'_>) -> Option<String> {
+    match model.stmt(call.stmt).node {
+        Stmt::Assign(assign) if assign.value.range() == call.node.range() => {
+            assign.targets.first().and_then(dotted_name)
+        }
+        _ => None,
     }
 }

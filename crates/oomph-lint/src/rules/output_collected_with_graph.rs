@@ -3,17 +3,19 @@ use crate::semantic::Model;
 use super::loss_collected_with_graph::collected;
 
 declare_rule! {
-    /// Outputs of the model are collected in a training loop with their graphs.
+    /// Outputs of the model are collected with their graphs.
     ///
     /// ## What it does
     ///
-    /// Looks for `outputs.append(output)` in a training loop where `output` comes from a model with
-    /// its graph, and the list lives longer than one iteration.
+    /// Looks for `outputs.append(output)` where `output` comes from a model with its graph, and the
+    /// list lives longer than one iteration: in training loops, in evaluation, and in scripts that run
+    /// inference at their top.
     ///
     /// ## Why it costs memory
     ///
     /// An output refers to its graph, and to itself as an activation on the GPU. Collected over an
-    /// epoch for a metric, that is one batch of predictions and one graph per step, never freed.
+    /// epoch for a metric, that is one batch of predictions and one graph per step, never freed. Where
+    /// no `backward()` runs, each graph still holds all activations of its forward pass.
     ///
     /// ## Example
     ///

@@ -1,5 +1,5 @@
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Model, torch};
+use crate::semantic::{Call, Model, torch};
 
 declare_rule! {
     /// All ranks use the first GPU.
@@ -62,17 +62,20 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     if chooses || !distributed {
         return;
     }
-    let wraps = model
-        .calls
-        .iter()
-        .any(|call| call.qual.as_deref().is_some_and(torch::is_ddp));
-    if !wraps {
-        return;
-    }
-    let moved = model
-        .calls
-        .iter()
-        .find(|call| call.is_method("cuda") && call.recv.is_model() && call.args.is_empty());
+    // A branch of its own, as for `not distributed`, never gets to the wrapper.
+    let is_wrapped_after = |moved: &Call<'_>| {
+        model.calls.iter().any(|call| {
+            call.qual.as_deref().is_some_and(torch::is_ddp)
+                && (model.func_of(call.ctx) != model.func_of(moved.ctx)
+                    || model.is_inside(call.ctx, moved.ctx))
+        })
+    };
+    let moved = model.calls.iter().find(|call| {
+        call.is_method("cuda")
+            && call.recv.is_model()
+            && call.args.is_empty()
+            && is_wrapped_after(call)
+    });
     if let Some(call) = moved {
         out.push(
             Report::new(call.node, "every rank puts its model on GPU 0")

@@ -71,7 +71,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || name.starts_with("ema_")
             || name.ends_with("_ema")
             || name.starts_with("target_net");
-        if is_teacher && model.training_loop(call.ctx).is_some() {
+        // One that has gradients to clear trains as well.
+        let trains = model.calls.iter().any(|other| {
+            other.is_zero_grad() && other.recv_place().as_deref() == Some(place.as_str())
+        });
+        if is_teacher && !trains && model.training_loop(call.ctx).is_some() {
             out.push(
                 Report::new(
                     call.node,

@@ -21,7 +21,7 @@ def evaluate(model, dataloader, device):
     for batch in tqdm(dataloader):
         batch = {k: v.to(device) for k, v in batch.items()}
         outputs = model(**batch)  # OOM201
-        logits.append(outputs.logits)
+        logits.append(outputs.logits)  # OOM103
         labels.append(batch["labels"])
     return torch.cat(logits), torch.cat(labels)
 

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use oomph_python_source::ast::{self, Expr, ExprCall};
 use oomph_python_source::dotted_name;
 
-use super::lookup::with_hint;
 use super::{Site, Walker};
 use crate::semantic::value::{DefId, Kind, Tri, Value};
 use crate::semantic::{Call, FuncId, Grad, torch};
@@ -25,7 +24,7 @@ impl<'a> Walker<'a, '_> {
                 if name.id.as_str() == "self" {
                     self.eval(&call.func)
                 } else {
-                    with_hint(value, name.id.as_str())
+                    self.with_hint(value, name.id.as_str())
                 }
             }
             other => self.eval(other),
@@ -99,14 +98,14 @@ impl<'a> Walker<'a, '_> {
         }
         if let Some(place) = dotted_name(func) {
             if let Some(value) = self.lookup(&place) {
-                return with_hint(value, &place);
+                return self.with_hint(value, &place);
             }
             if let Some(class) = recv.class
                 && let Some(value) = self.class_attr(class, attr, 0)
             {
                 return value;
             }
-            return with_hint(Value::unknown(), &place);
+            return self.with_hint(Value::unknown(), &place);
         }
         if let Some(class) = recv.class
             && let Some(method) = self.method_of(class, attr, 0)

@@ -7,7 +7,6 @@ use oomph_python_source::ast::{self, Expr};
 use oomph_python_source::{TextRange, dotted_name};
 
 use super::Walker;
-use super::lookup::with_hint;
 use super::loops::element_of;
 use crate::semantic::value::{DefId, Device, Kind, ModelKind, Tri, Value};
 use crate::semantic::{Bind, CtxKind};
@@ -34,7 +33,7 @@ impl<'a> Walker<'a, '_> {
                     // Called functions are looked up elsewhere: this one is passed on.
                     self.escaped.insert(func);
                 }
-                with_hint(value, place)
+                self.with_hint(value, place)
             }
             Expr::Attribute(attribute) => self.eval_attribute(expr, attribute),
             Expr::Call(call) => self.eval_call(call),
@@ -258,7 +257,7 @@ impl<'a> Walker<'a, '_> {
                 if let Kind::Func(func) = value.kind {
                     self.escaped.insert(func);
                 }
-                return with_hint(value, &place);
+                return self.with_hint(value, &place);
             }
             if let Kind::Qual(qual) = &base.kind {
                 return Value::of(Kind::Qual(Rc::from(format!("{qual}.{attr}").as_str())));
@@ -272,7 +271,7 @@ impl<'a> Walker<'a, '_> {
                 {
                     return value;
                 }
-                return with_hint(Value::unknown(), &place);
+                return self.with_hint(Value::unknown(), &place);
             }
         }
         match base.kind {

@@ -100,24 +100,25 @@ impl Walker<'_, '_> {
 
     pub(super) fn peek_hinted(&self, expr: &Expr) -> Value {
         match dotted_name(expr) {
-            Some(place) => with_hint(self.lookup(&place).unwrap_or_default(), &place),
+            Some(place) => self.with_hint(self.lookup(&place).unwrap_or_default(), &place),
             None => Value::unknown(),
         }
     }
-}
 
-/// Lets the name decide where nothing else is known.
-pub(super) fn with_hint(mut value: Value, place: &str) -> Value {
-    if value.kind == Kind::Unknown {
-        let root = place.split('.').next().unwrap_or(place);
-        if torch::is_settings_root(root) || place.starts_with("self.args.") {
+    /// Lets the methods that are called on the name decide, and then the name itself, where nothing
+    /// else is known.
+    pub(super) fn with_hint(&self, mut value: Value, place: &str) -> Value {
+        if value.kind != Kind::Unknown {
             return value;
         }
         let last = place.rsplit('.').next().unwrap_or(place);
-        if let Some(kind) = torch::hint(last) {
+        let root = place.split('.').next().unwrap_or(place);
+        let is_setting = torch::is_settings_root(root) || place.starts_with("self.args.");
+        let by_name = || (!is_setting).then(|| torch::hint(last)).flatten();
+        if let Some(kind) = self.usage.kind(place).or_else(by_name) {
             value.kind = kind;
             value.weak = true;
         }
+        value
     }
-    value
 }

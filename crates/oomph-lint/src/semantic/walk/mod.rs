@@ -15,6 +15,7 @@ mod lookup;
 mod loops;
 mod results;
 mod statements;
+mod usage;
 
 use std::rc::Rc;
 
@@ -24,6 +25,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::semantic::value::{DefId, Value};
 use crate::semantic::{Class, ClassId, Ctx, CtxId, CtxKind, Func, FuncId, Grad, Model, StmtId};
 use definitions::Defs;
+use usage::Usage;
 
 /// PyTorch and the libraries on top of it: a file that imports none of them has nothing to lint.
 const TORCH_ROOTS: &[&str] = &[
@@ -58,6 +60,7 @@ pub(crate) fn may_use_torch(source: &str) -> bool {
 /// Builds the model of a parsed file.
 pub(crate) fn build<'a>(module: &'a Module<'a>) -> Model<'a> {
     let defs = Defs::of(module.body());
+    let usage = Usage::of(module);
     let mut learned = Learned {
         params: vec![Vec::new(); defs.funcs.len()],
         returns: vec![None; defs.funcs.len()],
@@ -65,10 +68,10 @@ pub(crate) fn build<'a>(module: &'a Module<'a>) -> Model<'a> {
         class_attrs: vec![FxHashMap::default(); defs.classes.len()],
         graph_defs: FxHashSet::default(),
     };
-    let mut first = Walker::new(module, &defs, learned);
+    let mut first = Walker::new(module, &defs, &usage, learned);
     first.module();
     learned = first.finish_learning();
-    let mut second = Walker::new(module, &defs, learned);
+    let mut second = Walker::new(module, &defs, &usage, learned);
     second.module();
     second.finish()
 }
@@ -112,6 +115,7 @@ struct Deferred {
 struct Walker<'a, 'd> {
     model: Model<'a>,
     defs: &'d Defs<'a>,
+    usage: &'d Usage,
     learned: Learned,
     vars: Vars,
     frame: Option<Rc<Frame>>,
@@ -132,7 +136,7 @@ struct Walker<'a, 'd> {
 }
 
 impl<'a, 'd> Walker<'a, 'd> {
-    fn new(module: &'a Module<'a>, defs: &'d Defs<'a>, learned: Learned) -> Self {
+    fn new(module: &'a Module<'a>, defs: &'d Defs<'a>, usage: &'d Usage, learned: Learned) -> Self {
         let funcs = defs
             .funcs
             .iter()
@@ -173,6 +177,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 loops: Vec::new(),
             },
             defs,
+            usage,
             learned,
             vars: Vars::default(),
             frame: None,

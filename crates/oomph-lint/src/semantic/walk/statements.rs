@@ -24,6 +24,13 @@ impl<'a> Walker<'a, '_> {
                 index,
             });
             falls &= self.stmt(stmt);
+            // What follows never runs.
+            if matches!(
+                stmt,
+                Stmt::Return(_) | Stmt::Raise(_) | Stmt::Break(_) | Stmt::Continue(_)
+            ) {
+                break;
+            }
         }
         falls
     }
@@ -227,11 +234,22 @@ impl<'a> Walker<'a, '_> {
                     self.grad = Grad::Off;
                 }
             } else if let Some(place) = dotted_name(&item.context_expr) {
-                // A stored context: `with ctx:`. It may be anything.
-                let lower = place.to_ascii_lowercase();
-                if lower.contains("grad") {
+                // A stored context: `with ctx:`. Its name or what made it may be about gradients.
+                let made = self
+                    .model
+                    .assigns
+                    .iter()
+                    .rev()
+                    .find(|assign| assign.place == place);
+                let made = made.and_then(|assign| assign.expr);
+                if is_about_gradients(&place)
+                    || made.is_some_and(|expr| is_about_gradients(self.model.text(expr)))
+                {
                     self.grad = Grad::Maybe;
                 }
+            } else if is_about_gradients(self.model.text(&item.context_expr)) {
+                // `with torch.no_grad() if evaluating else nullcontext():`
+                self.grad = Grad::Maybe;
             }
             if let Some(target) = item.optional_vars.as_deref() {
                 self.assign(target, bound, None, Bind::Other);
@@ -317,6 +335,11 @@ impl<'a> Walker<'a, '_> {
             self.grad = grad_flag(call);
         }
     }
+}
+
+fn is_about_gradients(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.contains("grad") || text.contains("inference_mode")
 }
 
 pub(super) fn join_vars(mut a: Vars, b: Vars, at: TextSize) -> Vars {

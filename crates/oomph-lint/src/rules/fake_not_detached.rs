@@ -1,0 +1,260 @@
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{Ranged, TextSize, dotted_name, names_in};
+
+use crate::fix::{Applicability, Fix};
+use crate::queries::purpose::in_unit_test;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Tri;
+use crate::semantic::{Assign, Backward, Bind, Call, FuncId, Grad, Model};
+
+declare_rule! {
+    /// The discriminator's step runs backward through the generator.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `D(fake)` in the loss of a discriminator's step where `fake` is an output of the
+    /// generator with its graph, and only the discriminator's optimizer steps on that loss.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// `backward()` goes on through the generator: all of its activations are kept during the
+    /// discriminator's step, and gradients of all of its parameters are computed that no step of this
+    /// loss uses. Without a `zero_grad()` they are mixed into the generator's next step.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def step(netG, netD, optimizer_d, criterion, real, noise, ones, zeros):
+    ///     fake = netG(noise)
+    ///     loss = criterion(netD(real), ones) + criterion(netD(fake), zeros)
+    ///     optimizer_d.zero_grad()
+    ///     loss.backward()
+    ///     optimizer_d.step()
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def step(netG, netD, optimizer_d, criterion, real, noise, ones, zeros):
+    ///     fake = netG(noise)
+    ///     loss = criterion(netD(real), ones) + criterion(netD(fake.detach()), zeros)
+    ///     optimizer_d.zero_grad()
+    ///     loss.backward()
+    ///     optimizer_d.step()
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the generator trains on this loss too, through an optimizer whose name does not say so.
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: if nothing clears the generator's gradients before its step, they change.
+    OOM109 "fake-not-detached" { fix: Sometimes, default: true }
+}
+
+/// The part of a network in adversarial training.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Generator,
+    Discriminator,
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for backward in &model.backwards {
+        let func = model.func_of(backward.ctx);
+        let Some(optimizer) = only_step(model, backward) else {
+            continue;
+        };
+        for judged in judged_in_loss(model, backward) {
+            let Some(discriminator) = place_of(judged, Role::Discriminator) else {
+                continue;
+            };
+            for arg in &judged.node.arguments.args {
+                let Some(fake) = dotted_name(arg) else { continue };
+                let Some(made) = last_assign(model, func, &fake, judged.node.start()) else {
+                    continue;
+                };
+                let Some(generator) = generator_of(model, made) else {
+                    continue;
+                };
+                if made.grad != Grad::On
+                    || judged.grad != Grad::On
+                    || made.value.graph == Tri::No
+                    || !trains_only(model, &optimizer, &discriminator, &generator)
+                    || is_frozen(model, &generator)
+                    || in_unit_test(model, judged.ctx)
+                {
+                    continue;
+                }
+                let fix = Fix::append(arg, ".detach()", Applicability::Unsafe, "detach the fake");
+                out.push(
+                    Report::new(
+                        arg,
+                        format!("the backward pass of `{discriminator}` runs through `{generator}` as well, which does not step on this loss"),
+                    )
+                    .help("pass `fake.detach()` in the discriminator's step")
+                    .fix(fix),
+                );
+            }
+        }
+    }
+}
+
+/// The one optimizer that steps between a `backward()` and the next.
+fn only_step(model: &Model<'_>, backward: &Backward<'_>) -> Option<String> {
+    let func = model.func_of(backward.ctx);
+    let from = model.calls[backward.call].node.start();
+    let until = model
+        .backwards
+        .iter()
+        .filter(|each| model.func_of(each.ctx) == func)
+        .map(|each| model.calls[each.call].node.start())
+        .filter(|at| *at > from)
+        .min();
+    let mut steps = model.calls_in_function(func).filter_map(|call| {
+        let at = call.node.start();
+        let inside = call.is_method("step") && at > from && until.is_none_or(|until| at < until);
+        if !inside {
+            return None;
+        }
+        // `scaler.step(optimizer)`
+        let stepped = call.node.arguments.find_positional(0).and_then(dotted_name);
+        stepped.or_else(|| call.recv_place())
+    });
+    let first = steps.next()?;
+    steps.all(|other| other == first).then_some(first)
+}
+
+/// The calls whose results flow into the loss of a `backward()`.
+fn judged_in_loss<'m, 'a>(model: &'m Model<'a>, backward: &Backward<'a>) -> Vec<&'m Call<'a>> {
+    let func = model.func_of(backward.ctx);
+    let mut exprs: Vec<(&'a Expr, TextSize)> =
+        vec![(backward.target, model.calls[backward.call].node.start())];
+    let mut seen: Vec<TextSize> = Vec::new();
+    let mut found: Vec<&Call<'a>> = Vec::new();
+    while let Some((expr, at)) = exprs.pop() {
+        if seen.contains(&expr.start()) {
+            continue;
+        }
+        seen.push(expr.start());
+        found.extend(
+            model
+                .calls_in_function(func)
+                .filter(|call| expr.range().contains_range(call.node.range())),
+        );
+        for name in names_in(expr) {
+            exprs.extend(
+                assigns_before(model, func, &name, at)
+                    .filter_map(|assign| Some((assign.expr?, assign.target.start()))),
+            );
+        }
+    }
+    found
+}
+
+/// The assignment that binds a place before an offset, and what is added to it after that.
+fn assigns_before<'m, 'a>(
+    model: &'m Model<'a>,
+    func: Option<FuncId>,
+    place: &'m str,
+    at: TextSize,
+) -> impl Iterator<Item = &'m Assign<'a>> {
+    let bound = last_assign(model, func, place, at).map_or(at, |assign| assign.target.start());
+    model
+        .assigns_to(func, place)
+        .filter(move |assign| (bound..at).contains(&assign.target.start()))
+}
+
+fn last_assign<'m, 'a>(
+    model: &'m Model<'a>,
+    func: Option<FuncId>,
+    place: &'m str,
+    at: TextSize,
+) -> Option<&'m Assign<'a>> {
+    model
+        .assigns_to(func, place)
+        .filter(|assign| {
+            assign.target.start() < at && !matches!(assign.bind, Bind::Add | Bind::Augment)
+        })
+        .last()
+}
+
+/// The generator whose output an assignment binds.
+fn generator_of(model: &Model<'_>, made: &Assign<'_>) -> Option<String> {
+    let expr = made.expr?;
+    model
+        .calls
+        .iter()
+        .find(|call| call.node.range() == expr.range())
+        .and_then(|call| place_of(call, Role::Generator))
+}
+
+/// The network that a call runs, if its name has the role.
+fn place_of(call: &Call<'_>, role: Role) -> Option<String> {
+    let place = dotted_name(&call.node.func)?;
+    (role_of(&place) == Some(role)).then_some(place)
+}
+
+/// The role that a name has: `G`, `netD`, `self.discriminator`, `optimizer_D`.
+fn role_of(place: &str) -> Option<Role> {
+    let last = place.rsplit('.').next()?.to_ascii_lowercase();
+    last.split('_').find_map(|word| {
+        let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
+        let word = ["optimizer", "optim", "opt", "net", "model"]
+            .iter()
+            .find_map(|prefix| word.strip_prefix(prefix))
+            .unwrap_or(word);
+        match word {
+            "g" | "gen" | "generator" => Some(Role::Generator),
+            "d" | "dis" | "disc" | "discriminator" | "critic" => Some(Role::Discriminator),
+            _ => None,
+        }
+    })
+}
+
+/// Whether an optimizer has the parameters of one network and not of the other: by how it is made,
+/// or, if that is in another file, by its name.
+fn trains_only(model: &Model<'_>, optimizer: &str, one: &str, other: &str) -> bool {
+    let last = |place: &str| place.rsplit('.').next().map(str::to_owned);
+    let made: Vec<&str> = model
+        .assigns
+        .iter()
+        .filter(|assign| last(&assign.place) == last(optimizer) && assign.bind == Bind::Set)
+        .filter_map(|assign| assign.expr)
+        .map(|expr| model.text(expr))
+        .filter(|text| text.contains("parameters"))
+        .collect();
+    if made.is_empty() {
+        return role_of(optimizer) == role_of(one);
+    }
+    let takes = |text: &&str, place: &str| {
+        last(place).is_some_and(|name| text.contains(&format!("{name}.parameters")))
+    };
+    made.iter()
+        .all(|text| takes(text, one) && !takes(text, other))
+}
+
+/// Whether the file turns off the gradients of a network's parameters.
+fn is_frozen(model: &Model<'_>, place: &str) -> bool {
+    model.calls.iter().any(|call| {
+        let text = model.text(&*call.node.func);
+        let freezes = text.contains("requires_grad") || text.contains("freeze") || text.contains("toggle");
+        freezes && names_in(&Expr::Call(call.node.clone())).iter().any(|name| {
+            name == place || name.starts_with(&format!("{place}."))
+        })
+    }) || model.assigns.iter().any(|assign| {
+        assign.place.ends_with(".requires_grad")
+            && model.within_function(assign.ctx).any(|id| {
+                model.calls.iter().any(|call| {
+                    call.is_method("parameters")
+                        && call.recv_place().as_deref() == Some(place)
+                        && model.ctx(id).range.contains_range(call.node.range())
+                })
+            })
+    })
+}
