@@ -71,6 +71,10 @@ pub struct WithoutLimit<'a> {
 
 /// What happened.
 #[derive(Debug, Clone, Serialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts of a report, each by itself"
+)]
 pub struct Explanation {
     /// [`FORMAT`].
     pub format: &'static str,

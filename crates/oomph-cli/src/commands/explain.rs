@@ -103,8 +103,8 @@ impl From<Explanation> for Found {
         });
         explanation.add_findings(named);
         Self {
-            findings,
             explanation,
+            findings,
         }
     }
 }

@@ -230,7 +230,7 @@ pub(crate) fn outermost_line(facts: &Facts, stack: StackId) -> Option<String> {
         frame.is_python(strings) && oomph_trace::is_users_own(strings.get(frame.file))
     });
     let innermost = own.next()?;
-    let outer = own.last().unwrap_or(innermost);
+    let outer = own.next_back().unwrap_or(innermost);
     Some(frame_text(facts.trace, outer))
 }
 

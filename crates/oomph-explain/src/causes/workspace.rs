@@ -66,7 +66,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Fix::advice(
                 "smaller_transforms",
                 "transform fewer at once: cuFFT takes as much workspace as the transform's result",
-                (held + asked) / 2,
+                held.midpoint(asked),
                 Basis::Estimated,
                 "exact",
             )
