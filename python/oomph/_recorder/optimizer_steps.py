@@ -41,6 +41,8 @@ class OptimizerSteps:
         optim.register_optimizer_step_post_hook(self._after)
 
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> Any:
+        if torch.compiler.is_compiling():
+            return None  # within compiled code, hooks would be compiled, too
         self._progress.in_optimizer += 1
         self._marks.add_optimizer(optimizer)
         if not any(map(callable, (*args[1:], *kwargs.values()))):
@@ -80,6 +82,8 @@ class OptimizerSteps:
         progress.boundary("optimizer", progress.step)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if torch.compiler.is_compiling():
+            return
         progress = self._progress
         progress.in_optimizer = max(0, progress.in_optimizer - 1)
         if progress.step < MARKED_STEPS:

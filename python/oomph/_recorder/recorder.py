@@ -45,6 +45,7 @@ _POOLS = (
     "off; there is no history of stacks, and memory is not attributed to lines"
 )
 _COMPILED = "torch.compile is used: memory is not attributed to modules"
+_COMPILED_STEPS = "the optimizer steps within compiled code: its steps are not counted"
 
 
 class Recorder:
@@ -171,6 +172,8 @@ class Recorder:
         if not used_cuda and self.rank is None and (self.settings.several or is_child):
             return  # a helper of the script, no rank
         self.passes.finish()
+        if self._facts.compiled and self._progress.trains and not self._progress.step:
+            self.assumptions.add("attribution", _COMPILED_STEPS, "")
         found = []
         if used_cuda:
             self.out_of_memory.finish()
