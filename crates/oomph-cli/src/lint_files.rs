@@ -223,13 +223,14 @@ fn collect<'s>(
     }
 }
 
+/// As much of a first line as Linux reads.
+const SHEBANG_BYTES: u64 = 256;
+
 /// Whether a file is Python, by its extension or, if it has none, by its first line.
 fn is_python(path: &Path) -> bool {
     if let Some(extension) = path.extension() {
         return extension == "py" || extension == "ipynb";
     }
-    /// As much of the first line as Linux reads.
-    const SHEBANG_BYTES: u64 = 256;
     let mut start = Vec::new();
     let read =
         fs::File::open(path).and_then(|file| file.take(SHEBANG_BYTES).read_to_end(&mut start));
