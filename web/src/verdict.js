@@ -58,7 +58,7 @@ function numbers() {
   } else if (summary) {
     const { peak, gpu, oom } = summary;
     const failed = summary.verdict === "out_of_memory";
-    if (peak.used_bytes) add(failed ? "needed" : "peak", `${peak.lower_bound ? "at least " : ""}${bytes(peak.used_bytes)}`);
+    if (peak.used_bytes) add(failed && oom ? "needed" : "peak", `${peak.lower_bound ? "at least " : ""}${bytes(peak.used_bytes)}`);
     add("capacity", bytes(gpu.memory_bytes));
     if (failed && oom?.short_bytes) add("too much", bytes(oom.short_bytes), "bad");
     if (!failed && !peak.lower_bound && peak.used_bytes) add("to spare", `${bytes(Math.max(0, gpu.memory_bytes - peak.used_bytes))} (${percent(Math.max(0, gpu.memory_bytes - peak.used_bytes), gpu.memory_bytes)})`, "good");
