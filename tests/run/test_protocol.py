@@ -30,6 +30,7 @@ C_TYPES = {
     "Text": ctypes.c_char_p,
     "Out<u64>": ctypes.POINTER(ctypes.c_uint64),
     "Out<Usage>": ctypes.POINTER(library.Usage),
+    "*mut PoolEvent": ctypes.POINTER(library.PoolEvent),
 }
 
 
