@@ -195,7 +195,7 @@ def test_two_ranks_on_one_gpu(tmp_path):
         "import os, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "x = torch.empty(4 << 30, dtype=torch.uint8, device='cuda'); dist.barrier()\n"
-        "free, total = torch.cuda.mem_get_info(); print('used', (total - free) >> 30, flush=True); dist.barrier()\n"
+        "free, total = torch.cuda.mem_get_info(); print(f'used {(total - free) >> 30}', flush=True); dist.barrier()\n"
     )
     words = ["run", "--gpu", "rtx-3060", "--json", "r.json", "--out", "run"]
     done = command(

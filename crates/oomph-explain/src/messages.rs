@@ -275,7 +275,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 confidence: 0.85,
                 verdict: format!(
                     "the GPU is full although PyTorch holds only {}: {outside} of {total} are held \
-                     by somebody else",
+                     by other processes",
                     message.reserved.unwrap_or_default()
                 ),
                 evidence: evidence.clone(),

@@ -366,6 +366,9 @@ impl Args {
             }
             return Ok(ExitStatus::Findings);
         }
+        if status.code().is_none() {
+            eprintln!("oomph: the script was killed ({status}) before its record was written");
+        }
         let held = &attempt.processes.cards.processes;
         if let Some(most) = attempt.processes.cards.peaks.iter().max()
             && !held.is_empty()
@@ -392,11 +395,7 @@ impl Args {
                 );
                 Ok(ExitStatus::Success)
             }
-            Some(_) => Ok(ExitStatus::ScriptFailed),
-            None => {
-                eprintln!("oomph: the script was killed ({status}) before its record was written");
-                Ok(ExitStatus::ScriptFailed)
-            }
+            _ => Ok(ExitStatus::ScriptFailed),
         }
     }
 
