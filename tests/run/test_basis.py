@@ -171,3 +171,23 @@ def test_a_lazy_model(oomph):
     print(model(torch.randn(4, 3, 32, 32, device="cuda")).shape)
     """)
     assert run.status == 0 and "torch.Size([4, 10])" in run.out, run.err
+
+
+def test_steps_within_compiled_code_are_an_assumption(oomph):
+    run = oomph(
+        """
+    import torch
+    model = torch.nn.Linear(256, 256).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    @torch.compile(backend="eager")
+    def update():
+        optimizer.step()
+    for _ in range(3):
+        model(torch.randn(64, 256, device="cuda")).sum().backward()
+        update()
+    print("through")
+    """,
+        "-v",
+    )
+    assert run.status == 0 and "through" in run.out, run.err
+    assert any("its steps are not counted" in found["what"] for found in run.json["assumptions"])
