@@ -7,14 +7,15 @@ import sys
 from types import FrameType
 
 _LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
+OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
+"""Where oomph's own files are."""
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 
 
 def is_user_file(name: str) -> bool:
     """Whether a source file is the user's own."""
     return not (
-        name.startswith((_OWN_DIRECTORY, _STDLIB, "<"))
+        name.startswith((OWN_DIRECTORY, _STDLIB, "<"))
         or any(part in name for part in _LIBRARY_PARTS)
     )
 

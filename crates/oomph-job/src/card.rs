@@ -93,15 +93,12 @@ mod tests {
     fn a_file_that_is_cut_short_or_absent_is_no_harm() {
         assert!(read(Path::new("/nowhere")).processes.is_empty());
         let path = std::env::temp_dir().join(format!("oomph-card-cut-{}", std::process::id()));
+        let write = |words: &[u64]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            fs::write(&path, bytes).unwrap();
+        };
         let mut words = vec![0_u64, 3, 0];
-        fs::write(
-            &path,
-            words
-                .iter()
-                .flat_map(|w| w.to_ne_bytes())
-                .collect::<Vec<_>>(),
-        )
-        .unwrap();
+        write(&words);
         assert!(read(&path).processes.is_empty());
         words.resize(HEAD + GPUS + SLOT, 0);
         words[HEAD] = 50;
@@ -110,14 +107,7 @@ mod tests {
         words[slot + OWN] = u64::from_le_bytes(*b"a\0b.py\0\0");
         words[slot + OWN + COMMAND + 1] = 40;
         words[slot + OWN + COMMAND + 2] = 30;
-        fs::write(
-            &path,
-            words
-                .iter()
-                .flat_map(|w| w.to_ne_bytes())
-                .collect::<Vec<_>>(),
-        )
-        .unwrap();
+        write(&words);
         let found = read(&path);
         fs::remove_file(&path).unwrap();
         assert_eq!(found.peaks[0], 50);

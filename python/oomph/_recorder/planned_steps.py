@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-_WITHOUT_LOOPS = tuple(
-    os.path.dirname(os.path.abspath(file)) + os.sep
-    for file in (str(torch.__file__), os.path.dirname(__file__))
-)
+from oomph._user_code import OWN_DIRECTORY
+
+_WITHOUT_LOOPS = (os.path.dirname(os.path.abspath(str(torch.__file__))) + os.sep, OWN_DIRECTORY)
 """Code of PyTorch's and of oomph's stands between a step and the loop that makes it."""
 
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
@@ -156,10 +155,7 @@ def _length(over: ast.expr, frame: FrameType) -> int:
         elif name == "zip" and over.args:
             return min(_length(argument, frame) for argument in over.args)
         raise _Unknown
-    try:
-        return len(_value(over, frame))
-    except (TypeError, NotImplementedError):
-        raise _Unknown from None
+    return len(_value(over, frame))
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:
