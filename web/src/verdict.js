@@ -116,6 +116,12 @@ function fillBar() {
   );
 }
 
+/** The members of a job, a row each, which fold up where they are many. */
+function members(title, notes, heads, rows) {
+  const table = h("table", { class: "grid static" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
+  return h("details", { class: "ranks", open: rows.length <= 16 }, h("summary", {}, title), notes, h("div", { class: "table-box" }, table));
+}
+
 /** Each rank of a distributed job: its peak, and which rank differs or failed. */
 function ranks() {
   const { summary } = state.page;
@@ -134,22 +140,14 @@ function ranks() {
       h("td", { class: rank.verdict === "fits" ? "good" : "quiet" }, rank.terminated ? "ended by its launcher" : states[rank.verdict]),
     );
   const parts = (outlier?.by_category ?? []).slice(0, 3).map((part) => `${PARTS.find(([id]) => id === part.name)?.[1] ?? part.name} ${signed(part.bytes)}`);
-  return h(
-    "details",
-    { class: "ranks", open: all.length <= 16 },
-    h("summary", {}, count(all.length, "rank")),
-    outlier ? h("p", {}, h("b", {}, `rank ${outlier.rank}`), ` differs from the others by ${signed(outlier.difference_bytes)}`, parts.length ? ` (${parts.join(", ")})` : "") : null,
-    culprit ? h("p", {}, h("b", {}, `rank ${culprit.rank}`), " made the others fail", culprit.failure ? `: ${culprit.failure.split("\n")[0]}` : "") : null,
-    h(
-      "div",
-      { class: "table-box" },
-      h(
-        "table",
-        { class: "grid static" },
-        h("thead", {}, h("tr", {}, h("th", { class: "number" }, "rank"), h("th", { class: "number" }, "peak"), h("th", { class: "wide" }, ""), h("th", {}, ""))),
-        h("tbody", {}, all.map(row)),
-      ),
-    ),
+  return members(
+    count(all.length, "rank"),
+    [
+      outlier ? h("p", {}, h("b", {}, `rank ${outlier.rank}`), ` differs from the others by ${signed(outlier.difference_bytes)}`, parts.length ? ` (${parts.join(", ")})` : "") : null,
+      culprit ? h("p", {}, h("b", {}, `rank ${culprit.rank}`), " made the others fail", culprit.failure ? `: ${culprit.failure.split("\n")[0]}` : "") : null,
+    ],
+    [h("th", { class: "number" }, "rank"), h("th", { class: "number" }, "peak"), h("th", { class: "wide" }, ""), h("th", {}, "")],
+    all.map(row),
   );
 }
 
@@ -169,20 +167,11 @@ function processes() {
       h("td", {}, h("code", {}, process.command)),
       h("td", { class: "quiet" }, process.out_of_memory ? "out of memory" : process.recorded ? "" : "not recorded"),
     );
-  return h(
-    "details",
-    { class: "ranks", open: all.length <= 16 },
-    h("summary", {}, `${count(all.length, "process", "processes")} on one GPU`),
-    h(
-      "div",
-      { class: "table-box" },
-      h(
-        "table",
-        { class: "grid static" },
-        h("thead", {}, h("tr", {}, h("th", { class: "number" }, "process"), h("th", { class: "number" }, "at the peak"), h("th", { class: "wide" }, ""), h("th", {}, "command"), h("th", {}, ""))),
-        h("tbody", {}, all.map(row)),
-      ),
-    ),
+  return members(
+    `${count(all.length, "process", "processes")} on one GPU`,
+    [],
+    [h("th", { class: "number" }, "process"), h("th", { class: "number" }, "at the peak"), h("th", { class: "wide" }, ""), h("th", {}, "command"), h("th", {}, "")],
+    all.map(row),
   );
 }
 

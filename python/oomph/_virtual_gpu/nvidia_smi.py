@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 MIB = 1 << 20
 MISSING = "[N/A]"
@@ -38,26 +38,24 @@ class Nvml:
     def __init__(self) -> None:
         """Raises `OSError` without the library."""
         self._library = ctypes.CDLL("libnvidia-ml.so.1")
-        self._call("nvmlInit_v2")
+        self.call("nvmlInit_v2")
 
-    def _call(self, name: str, *arguments: object) -> None:
+    def call(self, name: str, *arguments: object) -> None:
+        """Raises `OSError` if the function fails."""
         status = getattr(self._library, name)(*arguments)
         if status:
             raise OSError(f"{name} failed with {status}")
 
-    def _text(self, name: str, *arguments: object) -> str:
+    def text(self, name: str, *arguments: object) -> str:
+        """What a function writes into a buffer."""
         buffer = ctypes.create_string_buffer(96)
-        self._call(name, *arguments, buffer, ctypes.c_uint(len(buffer)))
+        self.call(name, *arguments, buffer, ctypes.c_uint(len(buffer)))
         return buffer.value.decode()
-
-    def driver(self) -> str:
-        """The driver's version."""
-        return self._text("nvmlSystemGetDriverVersion")
 
     def devices(self) -> list[Device]:
         """All GPUs."""
         count = ctypes.c_uint()
-        self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+        self.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         return [Device(self, index) for index in range(count.value)]
 
 
@@ -67,90 +65,82 @@ class Device:
     def __init__(self, nvml: Nvml, index: int) -> None:
         """Reads it. Sizes are in bytes."""
         handle = ctypes.c_void_p()
-        nvml._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
         memory, busy = _Memory(), _Utilization()
-        nvml._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
-        nvml._call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(busy))
+        nvml.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+        nvml.call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(busy))
         self.index, self.memory, self.busy = index, memory, busy
-        self.name = nvml._text("nvmlDeviceGetName", handle)
-        self.uuid = nvml._text("nvmlDeviceGetUUID", handle)
+        self.driver = nvml.text("nvmlSystemGetDriverVersion")
+        self.name = nvml.text("nvmlDeviceGetName", handle)
+        self.uuid = nvml.text("nvmlDeviceGetUUID", handle)
         count, processes = ctypes.c_uint(256), (_Process * 256)()
-        nvml._call(
-            "nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), processes
-        )
+        nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), processes)
         self.processes: list[tuple[int, int]] = [
             (process.pid, process.used) for process in processes[: count.value]
         ]
 
 
-_Field = tuple[str, Callable[[Device], object]]
-_FIELDS: dict[str, _Field] = {
-    "index": ("", lambda gpu: gpu.index),
-    "name": ("", lambda gpu: gpu.name),
-    "gpu_name": ("", lambda gpu: gpu.name),
-    "uuid": ("", lambda gpu: gpu.uuid),
-    "gpu_uuid": ("", lambda gpu: gpu.uuid),
-    "count": ("", lambda gpu: 1),
-    "memory.total": ("MiB", lambda gpu: gpu.memory.total // MIB),
-    "memory.used": ("MiB", lambda gpu: gpu.memory.used // MIB),
-    "memory.free": ("MiB", lambda gpu: gpu.memory.free // MIB),
-    "memory.reserved": ("MiB", lambda gpu: 0),
-    "utilization.gpu": ("%", lambda gpu: gpu.busy.gpu),
-    "utilization.memory": ("%", lambda gpu: gpu.busy.memory),
-    "temperature.gpu": ("", lambda gpu: 0),
-    "power.draw": ("W", lambda gpu: "0.00"),
-    "driver_version": ("", lambda gpu: Nvml().driver()),
+_Row = tuple[Device, int, int]
+"""A GPU, and a process on it with its bytes; of a GPU alone, no process."""
+_Field = tuple[str, Callable[[_Row], object]]
+"""The unit of a field, and how it is read."""
+
+_OF_GPU: dict[str, _Field] = {
+    "gpu_name": ("", lambda row: row[0].name),
+    "gpu_uuid": ("", lambda row: row[0].uuid),
+    "gpu_serial": ("", lambda row: MISSING),
+    "gpu_bus_id": ("", lambda row: MISSING),
 }
-_PROCESS_FIELDS = {"pid": "", "used_memory": "MiB", "used_gpu_memory": "MiB"}
-_ABSENT = (
-    "gpu_serial", "serial", "display_active", "display_mode", "pstate", "power.limit", "fan.speed",
-    "pci.bus_id", "compute_mode", "clocks.sm", "clocks.mem", "gpu_bus_id", "process_name", "name",
-)  # fmt: skip
+_GPU_FIELDS: dict[str, _Field] = {
+    **_OF_GPU,
+    "index": ("", lambda row: row[0].index),
+    "name": ("", lambda row: row[0].name),
+    "uuid": ("", lambda row: row[0].uuid),
+    "count": ("", lambda row: 1),
+    "memory.total": ("MiB", lambda row: row[0].memory.total // MIB),
+    "memory.used": ("MiB", lambda row: row[0].memory.used // MIB),
+    "memory.free": ("MiB", lambda row: row[0].memory.free // MIB),
+    "memory.reserved": ("MiB", lambda row: 0),
+    "utilization.gpu": ("%", lambda row: row[0].busy.gpu),
+    "utilization.memory": ("%", lambda row: row[0].busy.memory),
+    "temperature.gpu": ("", lambda row: 0),
+    "power.draw": ("W", lambda row: "0.00"),
+    "driver_version": ("", lambda row: row[0].driver),
+    **dict.fromkeys(
+        (
+            "serial", "display_active", "display_mode", "pstate", "power.limit", "fan.speed",
+            "pci.bus_id", "compute_mode", "clocks.sm", "clocks.mem",
+        ),
+        ("", lambda row: MISSING),
+    ),
+}  # fmt: skip
+_PROCESS_FIELDS: dict[str, _Field] = {
+    **_OF_GPU,
+    "pid": ("", lambda row: row[1]),
+    "used_memory": ("MiB", lambda row: row[2] // MIB),
+    "used_gpu_memory": ("MiB", lambda row: row[2] // MIB),
+    "name": ("", lambda row: MISSING),
+    "process_name": ("", lambda row: MISSING),
+}
 
 
-def _row(values: Sequence[object], units: Sequence[str], bare: bool) -> str:
-    parts = zip(values, units, strict=True)
-    return ", ".join(f"{value}{f' {unit}' if unit and not bare else ''}" for value, unit in parts)
+def _csv(rows: list[_Row], fields: dict[str, _Field], head: bool, bare: bool) -> list[str]:
+    """`fields` of all rows; `head`: with a line of names first; `bare`: without units."""
+
+    def line(texts: Iterable[object], form: str) -> str:
+        units = ["" if bare else unit for unit, _ in fields.values()]
+        pairs = zip(texts, units, strict=True)
+        return ", ".join(f"{text}{form.format(unit) if unit else ''}" for text, unit in pairs)
+
+    values = [line([read(row) for _, read in fields.values()], " {}") for row in rows]
+    return [*([line(fields, " [{}]")] if head else []), *values]
 
 
-def _head(names: Sequence[str], units: Sequence[str], bare: bool) -> str:
-    parts = zip(names, units, strict=True)
-    return ", ".join(f"{name}{f' [{unit}]' if unit and not bare else ''}" for name, unit in parts)
-
-
-def _unknown(names: Sequence[str], known: Sequence[str]) -> str | None:
-    return next((name for name in names if name not in (*known, *_ABSENT)), None)
-
-
-def _query(devices: list[Device], names: list[str], head: bool, bare: bool) -> list[str]:
-    absent: _Field = ("", lambda gpu: MISSING)
-    fields = [_FIELDS.get(name, absent) for name in names]
-    units = [unit for unit, _ in fields]
-    rows = [_row([read(gpu) for _, read in fields], units, bare) for gpu in devices]
-    return [*([_head(names, units, bare)] if head else []), *rows]
-
-
-def _query_processes(devices: list[Device], names: list[str], head: bool, bare: bool) -> list[str]:
-    units = [_PROCESS_FIELDS.get(name, "") for name in names]
-    rows = []
-    for gpu in devices:
-        for pid, used in gpu.processes:
-            values = {
-                "pid": pid,
-                "used_memory": used // MIB,
-                "used_gpu_memory": used // MIB,
-                "gpu_uuid": gpu.uuid,
-                "gpu_name": gpu.name,
-            }
-            rows.append(_row([values.get(name, MISSING) for name in names], units, bare))
-    return [*([_head(names, units, bare)] if head else []), *rows]
-
-
-def _table(nvml: Nvml, devices: list[Device]) -> list[str]:
+def _table(devices: list[Device]) -> list[str]:
     edge = "+" + "-" * 77 + "+"
     lines = [
         edge,
-        f"| NVIDIA-SMI on virtual GPUs of oomph     Driver Version: {nvml.driver():<22}|",
+        f"| NVIDIA-SMI on virtual GPUs of oomph     Driver Version: {devices[0].driver:<22}|",
         edge,
     ]
     for gpu in devices:
@@ -175,33 +165,34 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--format", default="csv")
     given = parser.parse_args(arguments)
     try:
-        nvml = Nvml()
-        devices = nvml.devices()
+        devices = Nvml().devices()
     except OSError:
         print("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
         return 9
     if given.id is not None:
         wanted = given.id.split(",")
         chosen = [gpu for gpu in devices if str(gpu.index) in wanted or gpu.uuid in wanted]
-        if len(chosen) < len(wanted):
-            print("No devices were found")
-            return 6
-        devices = chosen
+        devices = chosen if len(chosen) == len(wanted) else []
+    if not devices:
+        print("No devices were found")
+        return 6
     options = given.format.replace(" ", "").split(",")
     head, bare = "noheader" not in options, "nounits" in options
     asked = given.query_gpu or given.query_compute_apps
     if asked:
+        known = _GPU_FIELDS if given.query_gpu else _PROCESS_FIELDS
         names = asked.replace(" ", "").split(",")
-        known = list(_FIELDS if given.query_gpu else (*_PROCESS_FIELDS, "gpu_uuid", "gpu_name"))
-        if wrong := _unknown(names, known):
+        if wrong := next((name for name in names if name not in known), None):
             print(f'Field "{wrong}" is not a valid field to query.\n')
             return 2
-        query = _query if given.query_gpu else _query_processes
-        lines = query(devices, names, head, bare)
+        rows = [(gpu, 0, 0) for gpu in devices]
+        if given.query_compute_apps:
+            rows = [(gpu, *process) for gpu in devices for process in gpu.processes]
+        lines = _csv(rows, {name: known[name] for name in names}, head, bare)
     elif given.list_gpus:
         lines = [f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})" for gpu in devices]
     else:
-        lines = _table(nvml, devices)
+        lines = _table(devices)
     print("\n".join(lines))
     return 0
 
