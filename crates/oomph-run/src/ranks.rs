@@ -153,6 +153,15 @@ pub fn culprit(ranks: &[RankSummary], noted: Option<Culprit>) -> Option<Culprit>
             kind: "failed".to_owned(),
             what: rank.failure.clone().unwrap_or_default(),
         });
+    // Of a rank that died without a report, its launcher knows how; the others only that it is gone.
+    let noted = noted.map(|noted| {
+        let of = |rank: &&RankSummary| rank.rank == noted.rank && rank.directory.is_empty();
+        let how = ranks.iter().find(of).and_then(|rank| rank.failure.clone());
+        match how.filter(|_| noted.kind == "ended") {
+            Some(what) => Culprit { what, ..noted },
+            None => noted,
+        }
+    });
     by_memory.or(noted).or(by_failure)
 }
 
@@ -233,5 +242,26 @@ mod tests {
             culprit(&ranks, None).map(|found| found.kind),
             Some("failed".to_owned())
         );
+    }
+
+    #[test]
+    fn a_rank_without_a_report_is_described_by_its_launcher() {
+        let killed = "it was killed by SIGSEGV and left no record";
+        let mut ranks = vec![
+            rank(0, 3, Verdict::ScriptFailed),
+            rank(1, 4, Verdict::ScriptFailed),
+        ];
+        ranks[1].failure = Some(killed.to_owned());
+        let noted = Some(Culprit {
+            rank: 1,
+            kind: "ended".to_owned(),
+            what: "rank 1 is gone".to_owned(),
+        });
+        let sentence =
+            |ranks: &[RankSummary]| culprit(ranks, noted.clone()).map(|found| found.sentence());
+        assert_eq!(sentence(&ranks), Some(format!("rank 1: {killed}")));
+        // One that left a record has told the others how it ended.
+        ranks[1].directory = "rank-1".to_owned();
+        assert_eq!(sentence(&ranks).as_deref(), Some("rank 1 is gone"));
     }
 }
