@@ -288,6 +288,14 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// Whether an allocation is the result of joining tensors.
+    pub fn joins_tensors(&self, allocation: &Allocation) -> bool {
+        let operator = self.operator_of(allocation);
+        operator.ends_with("::cat")
+            || operator.ends_with("::stack")
+            || operator.is_empty() && self.stacks.get(allocation.stack).concatenates()
+    }
+
     /// The same of a block.
     pub fn operator(&self, block: &Live) -> &str {
         self.program
@@ -468,6 +476,9 @@ fn category(
 ) -> Category {
     if facts.is_workspace {
         return Category::Workspace;
+    }
+    if facts.copies_parameter() {
+        return Category::Parameter;
     }
     match phase {
         Phase::Setup | Phase::Load => Category::Parameter,

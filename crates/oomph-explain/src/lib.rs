@@ -10,6 +10,7 @@ pub mod facts;
 mod held;
 pub mod lever;
 mod messages;
+mod repeats;
 pub mod stacks;
 pub mod steps;
 

@@ -3,13 +3,16 @@
 
 use oomph_trace::Bytes;
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence};
-use crate::facts::{Facts, Growth};
+use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
+use crate::facts::{Facts, Growth, Live};
+use crate::repeats;
 
 /// Growth below this share of what was needed is not why memory ran out.
 pub(super) const DECISIVE: f64 = 0.15;
 /// A graph keeps at least this share of what forward made; a few kept results are less.
 const GRAPH_SHARE: f64 = 0.25;
+/// A loop's graphs below this share of what was needed are not why memory ran out.
+const DOMINANT: f64 = 0.5;
 /// A graph has at least this many blocks.
 const GRAPH_BLOCKS: f64 = 3.0;
 
@@ -46,6 +49,60 @@ pub(super) fn confidence(facts: &Facts) -> Option<f64> {
 }
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    over_steps(facts).or_else(|| within_step(facts))
+}
+
+/// A loop within one step whose iterations are all alive: a state that is carried on with its graph, losses
+/// that are summed.
+fn within_step(facts: &Facts) -> Option<Cause> {
+    let pile = repeats::pile(facts, |block| repeats::is_graph_of_this_step(facts, block))?;
+    let share = facts.share(pile.bytes);
+    // Activation checkpointing piles up inputs, and has a cause of its own.
+    let checkpointed = |block: &Live| facts.stacks.get(block.stack).in_checkpoint();
+    if share < DOMINANT || facts.live.iter().any(checkpointed) {
+        return None;
+    }
+    let in_pile = |block: &Live| pile.blocks.contains(&block.id);
+    let place = top_stacks(facts, in_pile)
+        .first()
+        .and_then(|&(stack, ..)| user_line(facts, stack))
+        .map_or_else(String::new, |line| format!(" through {line}"));
+    let each = pile.bytes / pile.iterations as u64;
+    let mut evidence = vec![Evidence::of(
+        pile.bytes,
+        format!(
+            "kept by {} iterations of a loop within one step, about {} each",
+            pile.iterations,
+            Bytes(each)
+        ),
+    )];
+    evidence.extend(stack_evidence(facts, in_pile));
+    Some(Cause {
+        id: "graph_retained",
+        confidence: 0.76 + share / 8.0,
+        verdict: format!(
+            "the graphs of {} iterations of a loop{place} are alive at once within one step: {} \
+             that grow by {} an iteration",
+            pile.iterations,
+            Bytes(pile.bytes),
+            Bytes(each)
+        ),
+        evidence,
+        fixes: vec![
+            Fix::advice(
+                "detach",
+                "run backward within the loop and detach the state that is carried on, at least \
+                 every few iterations; keep numbers, not tensors with a graph",
+                pile.bytes.saturating_sub(each),
+                Basis::Counted,
+                "other gradients, if they should reach back through the whole loop",
+            )
+            .apply("state = state.detach()"),
+        ],
+    })
+}
+
+fn over_steps(facts: &Facts) -> Option<Cause> {
     let growth = &facts.growth;
     let confidence = confidence(facts)?;
     if !is_graph(growth) || !growth.with_backward {
