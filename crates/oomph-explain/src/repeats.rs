@@ -8,8 +8,10 @@ use oomph_trace::{Category, Phase, StackId, StringId};
 
 use crate::facts::{Facts, Live};
 
-/// How often a buffer must have been joined.
-const JOINS: usize = 4;
+/// How many sizes a buffer must have had by then to be known by them alone.
+const SIZES: usize = 4;
+/// By how much at most a buffer grows with one token or batch after a longer beginning.
+const LITTLE: f64 = 1.1;
 /// Iterations of a loop from which on its blocks are a pile: models call a module a few times on purpose.
 const ITERATIONS: usize = 16;
 
@@ -22,6 +24,21 @@ pub(crate) struct Join {
     pub in_module: bool,
     /// Whether all of it happened in inference.
     pub inference: bool,
+}
+
+impl Join {
+    /// Whether it grew often enough to be known by its sizes alone.
+    pub(crate) const fn is_steady(&self) -> bool {
+        self.sizes.len() >= SIZES
+    }
+
+    /// Whether each join adds little to what is there, as a token does to a prompt.
+    pub(crate) fn adds_little(&self) -> bool {
+        self.sizes
+            .iter()
+            .zip(self.sizes.iter().skip(1))
+            .all(|(&before, &after)| after as f64 <= before as f64 * LITTLE)
+    }
 }
 
 /// Buffers that are joined longer and longer, by the stack that allocates them.
@@ -42,7 +59,7 @@ pub(crate) fn joins(facts: &Facts) -> HashMap<StackId, Join> {
         }
         join.inference &= facts.holds(allocation, true).1 == Phase::Inference;
     }
-    found.retain(|_, join| join.sizes.len() >= JOINS && join.sizes.is_sorted());
+    found.retain(|_, join| join.sizes.len() >= 2 && join.sizes.is_sorted());
     found
 }
 

@@ -23,7 +23,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     }
     let mut evidence = vec![Evidence::of(
         cached,
-        "keys and values of the tokens so far, and the copies that are made as they grow".to_owned(),
+        "keys and values of the tokens so far, and the copies that are made as they grow"
+            .to_owned(),
     )];
     evidence.extend(stack_evidence(facts, in_cache));
     let mut fixes = vec![Fix::advice(
@@ -67,37 +68,46 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     })
 }
 
-/// Blocks of a cache that is written by hand: in inference it is joined again and again, each time into a
-/// longer one, within modules or for keys and values alike. Lists that are joined for every use count, too.
+/// Blocks of a cache that is written by hand: in inference, modules join it again and again, each time into a
+/// longer one, or a function does so for keys and values alike. Lists that are joined for every use count, too.
 fn by_hand(facts: &Facts) -> HashSet<u32> {
     let mut joins = repeats::joins(facts);
     joins.retain(|_, join| join.inference);
+    let by_modules =
+        |block: &Live| block.phase == Phase::Inference && facts.stacks.get(block.stack).in_module();
+    // What one pass made and the next one gets: keys and values, or the whole that they are views of.
+    let mut blocks: HashSet<u32> = facts
+        .live
+        .iter()
+        .filter(|block| by_modules(block) && block.category == Category::Input)
+        .map(|block| block.id)
+        .collect();
+    let in_modules = joins.values().any(|join| {
+        join.in_module && (join.is_steady() || !blocks.is_empty() && join.adds_little())
+    });
+    if in_modules {
+        let pile = repeats::pile(facts, by_modules);
+        blocks.extend(pile.into_iter().flat_map(|pile| pile.blocks));
+    } else {
+        blocks.clear();
+        joins.retain(|_, join| join.is_steady());
+    }
     let mut alike: HashMap<&[u64], usize> = HashMap::new();
     for join in joins.values() {
         *alike.entry(&join.sizes).or_default() += 1;
     }
-    let is_cache =
-        |join: &Join| join.in_module || alike.get(join.sizes.as_slice()).is_some_and(|&n| n > 1);
+    let is_cache = |join: &Join| {
+        join.in_module && in_modules || alike.get(join.sizes.as_slice()).is_some_and(|&n| n > 1)
+    };
     let stacks: HashSet<StackId> = joins
         .iter()
         .filter(|(_, join)| is_cache(join))
         .map(|(&stack, _)| stack)
         .collect();
-    let mut blocks: HashSet<u32> = facts
+    let joined = facts
         .live
         .iter()
-        .filter(|block| stacks.contains(&block.stack))
-        .map(|block| block.id)
-        .collect();
-    if joins.values().any(|join| join.in_module) {
-        let by_modules = |block: &Live| {
-            block.phase == Phase::Inference && facts.stacks.get(block.stack).in_module()
-        };
-        let pile = repeats::pile(facts, by_modules);
-        blocks.extend(pile.into_iter().flat_map(|pile| pile.blocks));
-        // What one pass made and the next one gets: keys and values, or the whole that they are views of.
-        let handed_on = |block: &&Live| by_modules(block) && block.category == Category::Input;
-        blocks.extend(facts.live.iter().filter(handed_on).map(|block| block.id));
-    }
+        .filter(|block| stacks.contains(&block.stack));
+    blocks.extend(joined.map(|block| block.id));
     blocks
 }

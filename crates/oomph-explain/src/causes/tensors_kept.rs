@@ -18,7 +18,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
 
 /// A tensor that is joined with something new again and again: a queue, predictions.
 fn joined(facts: &Facts) -> Option<Cause> {
-    let joins: HashMap<_, Join> = repeats::joins(facts);
+    let mut joins: HashMap<_, Join> = repeats::joins(facts);
+    joins.retain(|_, join| join.is_steady());
     let in_buffer = |block: &Live| joins.contains_key(&block.stack);
     let held = repeats::bytes(facts, in_buffer);
     let share = facts.share(held);
