@@ -508,6 +508,21 @@ fn a_loop_within_one_step_retains_graphs() {
     assert!(cause.fixes[0].saves_bytes > 1 << 30);
 }
 
+/// Attention that is written out, in a history without labels: the linter's finding is the cause, with a fix.
+#[test]
+fn a_finding_that_is_a_cause_has_a_fix_with_bytes() {
+    let mut found = explain(&trace("oom/batch_too_big.pickle.xz"), &Options::default());
+    let text = "train.py:3: attention keeps its scores".to_owned();
+    found.add_findings([("attention_scores", 4 << 30, text)]);
+    let cause = found.cause.unwrap();
+    assert_eq!(cause.id, "attention_scores");
+    assert!(cause.verdict.contains("train.py:3"));
+    let fix = &cause.fixes[0];
+    assert!(matches!(fix.remedy, Remedy::Lever(lever) if lever.name() == "attention"));
+    assert!(fix.what.contains("scaled_dot_product_attention"));
+    assert!(fix.saves_bytes > 3 << 30);
+}
+
 /// What the allocator has cached and what the device has free would have been enough together.
 #[test]
 fn a_message_is_of_fragmentation_if_cached_and_free_memory_were_enough_together() {

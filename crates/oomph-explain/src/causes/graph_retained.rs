@@ -118,16 +118,18 @@ fn over_steps(facts: &Facts) -> Option<Cause> {
             Bytes(growth.per_step)
         ),
         evidence: growth_evidence(facts),
-        fixes: vec![
-            Fix::advice(
-                "detach",
-                "keep numbers, not tensors with a graph: `total += loss.item()`, \
-                 `hidden = hidden.detach()`; drop `retain_graph=True`",
-                growth.bytes,
-                Basis::Counted,
-                "exact",
-            )
-            .apply("loss.item()  # or loss.detach()"),
-        ],
+        fixes: vec![fix(growth.bytes)],
     })
+}
+
+pub(super) fn fix(bytes: u64) -> Fix {
+    Fix::advice(
+        "detach",
+        "keep numbers, not tensors with a graph: `total += loss.item()`, `hidden = hidden.detach()`; \
+         drop `retain_graph=True`",
+        bytes,
+        Basis::Counted,
+        "exact",
+    )
+    .apply("loss.item()  # or loss.detach()")
 }

@@ -88,15 +88,17 @@ fn collected(facts: &Facts) -> Option<Cause> {
             Bytes(growth.per_step)
         ),
         evidence: growth_evidence(facts),
-        fixes: vec![
-            Fix::advice(
-                "to_cpu",
-                "move what you collect to the CPU, or reduce it to the number that you need",
-                growth.bytes,
-                Basis::Counted,
-                "exact",
-            )
-            .apply("preds.append(output.detach().cpu())"),
-        ],
+        fixes: vec![fix(growth.bytes)],
     })
+}
+
+pub(super) fn fix(bytes: u64) -> Fix {
+    Fix::advice(
+        "to_cpu",
+        "move what you collect to the CPU, or reduce it to the number that you need",
+        bytes,
+        Basis::Counted,
+        "exact",
+    )
+    .apply("preds.append(output.detach().cpu())")
 }
