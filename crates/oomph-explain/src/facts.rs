@@ -42,6 +42,8 @@ pub struct Growth {
     pub blocks_per_step: f64,
     /// How many stacks they come from.
     pub stacks: Vec<StackId>,
+    /// How many of these stacks are of forward passes that build a graph.
+    pub lines_with_graph: usize,
     /// The share of a step's forward allocations that stay.
     pub kept_share: f64,
     /// Whether the steps that leave them run backward.
@@ -543,6 +545,12 @@ fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row
         growth.bytes += bytes;
         blocks += count;
         growth.stacks.push(stack);
+        let with_graph = live.iter().any(|block| {
+            block.stack == stack
+                && block.category == Category::Activation
+                && block.phase == Phase::Forward
+        });
+        growth.lines_with_graph += usize::from(with_graph && stacks.get(stack).in_module());
         all_steps.extend(of_steps);
     }
     all_steps.sort_unstable();

@@ -57,6 +57,8 @@ pub struct Seen {
     pub unused_graphs: HashSet<u32>,
     /// Parameters, gradients and optimizer state of models that another one of the same kind replaced.
     pub replaced: HashSet<u32>,
+    /// Whether the run was ended after some steps: what grows in it would have grown on.
+    pub stopped: bool,
 }
 
 /// The same job, run again without a limit.

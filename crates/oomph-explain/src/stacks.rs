@@ -144,7 +144,11 @@ impl Stacks {
                 let mut facts = StackFacts::default();
                 let mut after_allocate = false;
                 for &member in members {
-                    let flags = flags_of(member);
+                    let mut flags = flags_of(member);
+                    // A closure runs forward and backward inside of `optimizer.step`.
+                    if facts.has(flag::MODULE_CALL | flag::LOSS | flag::ENGINE) {
+                        flags &= !flag::OPTIMIZER;
+                    }
                     if flags & (flag::PYTHON | flag::PLUMBING) == flag::PYTHON
                         && facts.python.is_none()
                     {

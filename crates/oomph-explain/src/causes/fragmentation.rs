@@ -62,6 +62,8 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     ];
     let grows = facts.share(facts.growth.bytes) >= DECISIVE
         && ((facts.segment as f64) < unused as f64 * LARGE_REQUEST || served_before(facts));
+    // That every request is served in a run that was ended early says nothing of what grows on.
+    let grows = grows || whole.options.seen.stopped && super::tensors_kept::check(whole).is_some();
     // So would a cache that grows with every token.
     let grows = grows || super::kv_cache::check(whole).is_some();
     // What the whole run has alive is more than there is, without any hole, or all but that.

@@ -13,12 +13,16 @@ pub(super) const DECISIVE: f64 = 0.15;
 const GRAPH_SHARE: f64 = 0.25;
 /// A loop's graphs below this share of what was needed are not why memory ran out.
 const DOMINANT: f64 = 0.5;
+/// Or it keeps what as many lines made where a graph is built: a part of the model, such as a branch.
+const GRAPH_LINES: usize = 6;
 /// A graph has at least this many blocks.
 const GRAPH_BLOCKS: f64 = 3.0;
 
 /// Whether the blocks of old steps are whole graphs, not single results.
 pub(super) fn is_graph(growth: &Growth) -> bool {
-    growth.in_modules && growth.blocks_per_step >= GRAPH_BLOCKS && growth.kept_share >= GRAPH_SHARE
+    growth.in_modules
+        && growth.blocks_per_step >= GRAPH_BLOCKS
+        && (growth.kept_share >= GRAPH_SHARE || growth.lines_with_graph >= GRAPH_LINES)
 }
 
 /// Evidence for blocks that grow from step to step.
