@@ -91,7 +91,7 @@ JOBS = {
     "failures_kept": ("stale_model", "1.1GiB", FRESH),
     "snapshots_kept": ("stale_model", "1.2GiB", FRESH),
     "averaged_checkpoint": ("checkpoint_on_gpu", "0.38GiB", FRESH),
-    "clips_between": ("fragmentation", "2GiB", FRESH),
+    "clips_between": ("fragmentation", "1.5GiB", FRESH),
     "listed_cache": ("kv_cache", "3GiB", FRESH),
     "beams_translated": ("kv_cache", "0.9GiB", FRESH),
 }

@@ -460,7 +460,11 @@ fn causes_of(name: &str) -> Vec<(&'static str, f64)> {
     let (cut, whole) = (recorded(name), recorded(&format!("{name}.without_limit")));
     let whole = WithoutLimit {
         trace: &whole,
-        seen: Seen::default(),
+        // One step beyond the failure was enough.
+        seen: Seen {
+            stopped: true,
+            ..Seen::default()
+        },
         short_bytes: None,
     };
     let found = explain_run(&cut, Some(&whole), &Options::default());
@@ -557,4 +561,22 @@ fn a_message_is_of_fragmentation_if_cached_and_free_memory_were_enough_together(
         Some("fragmentation")
     );
     assert!(corrected(&too_little));
+}
+
+#[test]
+fn what_a_closure_does_is_not_the_optimizers() {
+    let causes = causes_of("lightning_batch");
+    assert_eq!(causes[0].0, "batch_too_large", "{causes:?}");
+}
+
+#[test]
+fn a_branch_that_is_kept_with_its_graph_is_no_result() {
+    let causes = causes_of("lightning_monitor");
+    assert_eq!(causes[0].0, "graph_retained", "{causes:?}");
+}
+
+#[test]
+fn holes_are_not_the_cause_of_what_grows_on_after_the_run_was_ended() {
+    let causes = causes_of("trainer_predictions");
+    assert_eq!(causes[0].0, "tensors_kept", "{causes:?}");
 }
