@@ -1,6 +1,6 @@
 """Planted failures: is the right cause named first?
 
-    python bench/causes/run.py OUT.json [--split tuned|held_out] [--only JOB,…]
+    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh] [--only JOB,…]
 
 Each job runs out of memory on the virtual GPU with the memory given here. What counts is the first cause of
 `oomph run --json`. `--table` prints a results file.
@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-LIMIT = 240
+LIMIT = 900
 """Seconds that one command may take."""
 
-TUNED, HELD_OUT = "tuned", "held_out"
+TUNED, HELD_OUT, FRESH = "tuned", "held_out", "fresh"
 JOBS = {
     # job: (cause, memory, split[, gpu])
     "efficientnet_batch": ("batch_too_large", "10GiB", TUNED),
@@ -73,6 +73,27 @@ JOBS = {
     "llama_long_answer": ("kv_cache", "2.5GiB", HELD_OUT),
     "one_segment": ("mitigation_inert", "4GiB", TUNED),
     "outputs_hooked": ("mitigation_inert", "1.6GiB", HELD_OUT),
+    "lightning_batch": ("batch_too_large", "2.2GiB", FRESH),
+    "answers_without_cache": ("batch_too_large", "5GiB", FRESH),
+    "mistral_gradients": ("model_too_large", "2.6GiB", FRESH),
+    "swin_amsgrad": ("optimizer_state", "1.6GiB", FRESH),
+    "float_logits": ("logits", "4GiB", FRESH),
+    "attention_function": ("attention_scores", "2GiB", FRESH),
+    "one_large_graph": ("input_spike", "5GiB", FRESH),
+    "simulator_state": ("graph_retained", "4GiB", FRESH),
+    "lightning_monitor": ("graph_retained", "1.2GiB", FRESH),
+    "contrast_queue": ("tensors_kept", "1.1GiB", FRESH),
+    "parts_segmented": ("tensors_kept", "2GiB", FRESH),
+    "trainer_predictions": ("tensors_kept", "2GiB", FRESH),
+    "diffusion_sampling": ("missing_no_grad", "4GiB", FRESH),
+    "value_targets": ("missing_no_grad", "1.3GiB", FRESH),
+    "recurrent_evaluation": ("missing_no_grad", "1.2GiB", FRESH),
+    "failures_kept": ("stale_model", "1.1GiB", FRESH),
+    "snapshots_kept": ("stale_model", "1.2GiB", FRESH),
+    "averaged_checkpoint": ("checkpoint_on_gpu", "0.38GiB", FRESH),
+    "clips_between": ("fragmentation", "1.5GiB", FRESH),
+    "listed_cache": ("kv_cache", "3GiB", FRESH),
+    "beams_translated": ("kv_cache", "0.9GiB", FRESH),
 }
 
 
@@ -118,16 +139,17 @@ def table(jobs):
     for name, row in jobs.items():
         mark = "✓" if row["right"] else "✗"
         print(f"{mark} {name:24} {row['planted']:18} {row['named']!s:20} {row['says'][:110]}")
-    for split in (TUNED, HELD_OUT):
+    for split in (TUNED, HELD_OUT, FRESH):
         rows = [row for row in jobs.values() if row["split"] == split]
-        print(f"{split}: {sum(row['right'] for row in rows)} of {len(rows)}")
+        if rows:
+            print(f"{split}: {sum(row['right'] for row in rows)} of {len(rows)}")
 
 
 def main():
     """Runs what is asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--split", choices=(TUNED, HELD_OUT))
+    parser.add_argument("--split", choices=(TUNED, HELD_OUT, FRESH))
     parser.add_argument("--only", default="")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
@@ -142,7 +164,7 @@ def main():
             jobs[name] = row
             print(name, "✓" if row["right"] else f"✗ {row['named']}", file=sys.stderr, flush=True)
     result = dict(
-        machine="2 cores", date=time.strftime("%Y-%m-%d"),
+        machine="2-core VM", date=time.strftime("%Y-%m-%d"),
         command=" ".join(["python", "bench/causes/run.py", *sys.argv[1:]]), jobs=jobs,
     )  # fmt: skip
     args.out.write_text(json.dumps(result, indent=1) + "\n")

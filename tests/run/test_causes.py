@@ -1,10 +1,5 @@
 """Why a run ran out of memory: causes and fixes from the run without a limit."""
 
-import json
-import subprocess
-
-from tests.support.command import OOMPH
-
 ATTENTION = """
     import torch
     from torch import nn
@@ -147,18 +142,3 @@ def test_outputs_of_a_workspaces_size_are_no_workspace(oomph):
 def test_a_model_that_was_replaced_is_not_one_that_is_too_large(oomph):
     run = oomph(TWICE, "--memory", "1.2GiB")
     assert run.json["cause"]["id"] == "stale_model", run.json["cause"]
-
-
-def test_a_difference_compares_the_run_without_a_limit(oomph, tmp_path):
-    oomph(ATTENTION, "--memory", "2GiB")
-    (tmp_path / "run").rename(tmp_path / "failed")
-    oomph(ATTENTION)
-    (tmp_path / "run").rename(tmp_path / "whole")
-    done = subprocess.run(
-        [OOMPH, "diff", "failed", "whole", "--json", "-"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=120,
-    )  # fmt: skip
-    found = json.loads(done.stdout)
-    before, after = found["live_bytes"]
-    assert before == after
-    assert found["notes"] == ["A ran out of memory; this is its run without a limit"]

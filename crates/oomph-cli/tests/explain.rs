@@ -5,6 +5,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use oomph_allocator::study::{Question, Study};
+use oomph_report::replay::{ReplayReport, replay_text};
+use oomph_trace::Content;
 use serde_json::Value;
 
 fn fixture(name: &str) -> String {
@@ -127,6 +130,14 @@ fn replay_without_enough_memory_is_a_finding() {
             .iter()
             .all(|s| s["fits"] == false)
     );
+    // What does not fit is not the best, and is not offered.
+    assert_eq!(found["best"], Value::Null);
+    assert!(found["nearest"]["short_bytes"].as_u64().unwrap() > 0);
+    let text = replay_text_of("snapshots/gpt2_b8.pickle.xz", 12 << 30);
+    assert!(!text.contains("best") && !text.contains("try it"), "{text}");
+    assert!(text.contains("none of these settings fits"), "{text}");
+    let text = replay_text_of("oom/fragmentation.pickle.xz", 6 << 30);
+    assert!(text.contains("◄ best") && text.contains("try it"), "{text}");
     let (status, _) = json(&[
         "replay",
         &fixture("snapshots/gpt2_b8.pickle.xz"),
@@ -136,6 +147,60 @@ fn replay_without_enough_memory_is_a_finding() {
         "expandable_segments:True",
     ]);
     assert_eq!(status, 0);
+}
+
+/// What `oomph replay --search` prints.
+fn replay_text_of(name: &str, memory: u64) -> String {
+    let path = fixture(name);
+    let (content, problems) = oomph_job::files::read(Path::new(&path)).unwrap();
+    let trace = match content {
+        Content::Trace(trace) => Some(trace),
+        _ => None,
+    };
+    let trace = trace.unwrap();
+    let question = Question {
+        memory: Some(memory),
+        search: true,
+        ..Question::default()
+    };
+    let study = Study::new(&trace, &question).unwrap();
+    replay_text(&ReplayReport::new(Path::new(name), &study, &problems), 100)
+}
+
+/// Of a run that failed, `diff` takes its run without a limit: the history of the failure is cut off.
+#[test]
+fn diff_takes_the_run_without_a_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let recorded = |name: &str, target: &Path| {
+        std::fs::create_dir_all(target).unwrap();
+        let from = fixture(&format!("run/causes/{name}.oomph.xz"));
+        std::fs::copy(from, target.join("trace.oomph")).unwrap();
+        std::fs::write(target.join("summary.json"), "{}").unwrap();
+    };
+    let place = |name: &str| directory.path().join(name);
+    let diff = |before: &str, after: &str| {
+        let [before, after] = [before, after].map(|name| place(name).display().to_string());
+        json(&["diff", &before, &after]).1
+    };
+    recorded("video_batch", &place("cut"));
+    recorded("video_batch", &place("failed"));
+    recorded("video_batch.without_limit", &place("failed/unlimited"));
+    recorded("video_batch.without_limit", &place("whole"));
+
+    let found = diff("failed", "whole");
+    assert_eq!(found["live_bytes"][0], found["live_bytes"][1]);
+    assert_eq!(
+        found["notes"][0],
+        "A ran out of memory; this is its run without a limit"
+    );
+    let found = diff("cut", "whole");
+    assert!(found["live_bytes"][0].as_u64() < found["live_bytes"][1].as_u64());
+    assert!(
+        found["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains("is missing here")
+    );
 }
 
 #[test]

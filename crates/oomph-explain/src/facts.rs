@@ -42,6 +42,8 @@ pub struct Growth {
     pub blocks_per_step: f64,
     /// How many stacks they come from.
     pub stacks: Vec<StackId>,
+    /// How many of these stacks are of forward passes that build a graph.
+    pub lines_with_graph: usize,
     /// The share of a step's forward allocations that stay.
     pub kept_share: f64,
     /// Whether the steps that leave them run backward.
@@ -288,6 +290,14 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// Whether an allocation is the result of joining tensors.
+    pub fn joins_tensors(&self, allocation: &Allocation) -> bool {
+        let operator = self.operator_of(allocation);
+        operator.ends_with("::cat")
+            || operator.ends_with("::stack")
+            || operator.is_empty() && self.stacks.get(allocation.stack).concatenates()
+    }
+
     /// The same of a block.
     pub fn operator(&self, block: &Live) -> &str {
         self.program
@@ -469,6 +479,9 @@ fn category(
     if facts.is_workspace {
         return Category::Workspace;
     }
+    if facts.copies_parameter() {
+        return Category::Parameter;
+    }
     match phase {
         Phase::Setup | Phase::Load => Category::Parameter,
         Phase::Optimizer => Category::OptimizerState,
@@ -532,6 +545,12 @@ fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row
         growth.bytes += bytes;
         blocks += count;
         growth.stacks.push(stack);
+        let with_graph = live.iter().any(|block| {
+            block.stack == stack
+                && block.category == Category::Activation
+                && block.phase == Phase::Forward
+        });
+        growth.lines_with_graph += usize::from(with_graph && stacks.get(stack).in_module());
         all_steps.extend(of_steps);
     }
     all_steps.sort_unstable();

@@ -10,6 +10,7 @@ pub mod facts;
 mod held;
 pub mod lever;
 mod messages;
+mod repeats;
 pub mod stacks;
 pub mod steps;
 
@@ -56,6 +57,8 @@ pub struct Seen {
     pub unused_graphs: HashSet<u32>,
     /// Parameters, gradients and optimizer state of models that another one of the same kind replaced.
     pub replaced: HashSet<u32>,
+    /// Whether the run was ended after some steps: what grows in it would have grown on.
+    pub stopped: bool,
 }
 
 /// The same job, run again without a limit.
@@ -504,10 +507,13 @@ fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
     messages.iter().max_by_key(|message| weight(message))
 }
 
-/// Fixes of the first cause, then of the others that are about as likely; the largest first.
+/// Fixes of the first cause, then of the others that are about as likely; the largest first. What saves next to
+/// nothing beside another fix is no fix.
 fn fixes(causes: &[Cause]) -> Vec<Fix> {
     /// Causes that are this much less likely than the first do not add fixes.
     const CLOSE: f64 = 0.25;
+    /// One part in this many of the largest saving.
+    const NEXT_TO_NOTHING: u64 = 50;
     let Some(first) = causes.first() else {
         return Vec::new();
     };
@@ -522,6 +528,8 @@ fn fixes(causes: &[Cause]) -> Vec<Fix> {
             }
         }
     }
+    let most = fixes.iter().map(|fix| fix.saves_bytes).max().unwrap_or(0);
+    fixes.retain(|fix| fix.saves_bytes.saturating_mul(NEXT_TO_NOTHING) >= most);
     fixes
 }
 

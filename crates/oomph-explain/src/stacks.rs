@@ -25,6 +25,7 @@ mod flag {
     pub(super) const RECOMPUTE: u32 = 1 << 18;
     pub(super) const PLUMBING: u32 = 1 << 19;
     pub(super) const CAST: u32 = 1 << 20;
+    pub(super) const COPY: u32 = 1 << 21;
 }
 
 /// What a stack reveals.
@@ -74,6 +75,16 @@ impl StackFacts {
     /// Inside attention that keeps its scores.
     pub const fn in_eager_attention(self) -> bool {
         self.has(flag::ATTENTION)
+    }
+
+    /// Where tensors are joined.
+    pub const fn concatenates(self) -> bool {
+        self.has(flag::CONCATENATE)
+    }
+
+    /// Under `copy.deepcopy` of a module's parameter.
+    pub const fn copies_parameter(self) -> bool {
+        self.has(flag::COPY)
     }
 
     /// In a cache of keys and values.
@@ -133,7 +144,11 @@ impl Stacks {
                 let mut facts = StackFacts::default();
                 let mut after_allocate = false;
                 for &member in members {
-                    let flags = flags_of(member);
+                    let mut flags = flags_of(member);
+                    // A closure runs forward and backward inside of `optimizer.step`.
+                    if facts.has(flag::MODULE_CALL | flag::LOSS | flag::ENGINE) {
+                        flags &= !flag::OPTIMIZER;
+                    }
                     if flags & (flag::PYTHON | flag::PLUMBING) == flag::PYTHON
                         && facts.python.is_none()
                     {
@@ -236,6 +251,9 @@ fn classify(file: &str, name: &str, python: bool) -> u32 {
             if matches!(name, "unpack_hook" | "recompute_fn" | "backward") {
                 flags |= flag::RECOMPUTE;
             }
+        }
+        if path.ends_with("torch/nn/parameter.py") && name == "__deepcopy__" {
+            flags |= flag::SETUP | flag::COPY;
         }
         if path.ends_with("cache_utils.py") {
             flags |= flag::KV_CACHE;

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::Path;
 
 use oomph_allocator::{AddressModel, Config, Driver, Op, Program, Simulator, TorchVersion};
-use oomph_explain::{Options, Remedy, explain, explain_messages};
+use oomph_explain::{Options, Remedy, Seen, WithoutLimit, explain, explain_messages, explain_run};
 use oomph_trace::{Action, Event, Trace, text};
 use proptest::prelude::*;
 
@@ -445,4 +445,138 @@ fn a_request_beyond_the_gpu_is_called_what_it_is() {
     let found = explain(&trace, &Options::default());
     assert_eq!(found.cause.as_ref().map(|c| c.id), Some("huge_request"));
     assert_eq!(found.peak.request_bytes, asked);
+}
+
+/// A recorded run of `bench/causes`, of a job that failed, with its labels.
+fn recorded(name: &str) -> Trace {
+    let name = format!("run/causes/{name}.oomph.xz");
+    oomph_trace::oomph_file::read(fixture(&name), Path::new(&name))
+        .unwrap()
+        .0
+}
+
+/// The causes of a recorded run, from the run without a limit.
+fn causes_of(name: &str) -> Vec<(&'static str, f64)> {
+    let (cut, whole) = (recorded(name), recorded(&format!("{name}.without_limit")));
+    let whole = WithoutLimit {
+        trace: &whole,
+        // One step beyond the failure was enough.
+        seen: Seen {
+            stopped: true,
+            ..Seen::default()
+        },
+        short_bytes: None,
+    };
+    let found = explain_run(&cut, Some(&whole), &Options::default());
+    found.causes.iter().map(|c| (c.id, c.confidence)).collect()
+}
+
+#[test]
+fn a_cache_that_a_module_joins_is_a_cache() {
+    // The prompt's keys and values are views of a larger result, which the next pass gets.
+    let causes = causes_of("own_cache");
+    assert_eq!(causes[0].0, "kv_cache", "{causes:?}");
+}
+
+#[test]
+fn what_is_collected_is_the_cause_where_the_same_request_was_served_before() {
+    let causes = causes_of("features_collected");
+    assert_eq!(causes[0].0, "tensors_kept", "{causes:?}");
+    assert!(causes.iter().any(|&(id, _)| id == "fragmentation"));
+}
+
+#[test]
+fn a_job_that_uses_all_but_everything_is_too_large_whatever_the_holes() {
+    let causes = causes_of("video_batch");
+    assert_eq!(causes[0].0, "batch_too_large", "{causes:?}");
+}
+
+#[test]
+fn a_small_spike_beside_a_kept_checkpoint_is_not_the_cause() {
+    let causes = causes_of("resume_on_gpu");
+    assert_eq!(causes[0].0, "checkpoint_on_gpu", "{causes:?}");
+    assert!(causes.iter().all(|&(id, _)| id != "input_spike"));
+}
+
+#[test]
+fn a_loop_within_one_step_retains_graphs() {
+    let found = explain(&recorded("recurrent_state"), &Options::default());
+    let cause = found.cause.unwrap();
+    assert_eq!(cause.id, "graph_retained");
+    // The optimizer never stepped: the figures count what was alive when it failed.
+    assert!(
+        cause.verdict.contains("within one step"),
+        "{}",
+        cause.verdict
+    );
+    assert!(cause.fixes[0].saves_bytes > 1 << 30);
+}
+
+/// Attention that is written out, in a history without labels: the linter's finding is the cause, with a fix.
+#[test]
+fn a_finding_that_is_a_cause_has_a_fix_with_bytes() {
+    let mut found = explain(&trace("oom/batch_too_big.pickle.xz"), &Options::default());
+    let text = "train.py:3: attention keeps its scores".to_owned();
+    found.add_findings([("attention_scores", 4 << 30, text)]);
+    let cause = found.cause.unwrap();
+    assert_eq!(cause.id, "attention_scores");
+    assert!(cause.verdict.contains("train.py:3"));
+    let fix = &cause.fixes[0];
+    assert!(matches!(fix.remedy, Remedy::Lever(lever) if lever.name() == "attention"));
+    assert!(fix.what.contains("scaled_dot_product_attention"));
+    assert!(fix.saves_bytes > 3 << 30);
+}
+
+/// What the allocator has cached and what the device has free would have been enough together.
+#[test]
+fn a_message_is_of_fragmentation_if_cached_and_free_memory_were_enough_together() {
+    let message = |free: &str| {
+        format!(
+            "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 11.77 GiB total \
+             capacity; 8.21 GiB already allocated; {free} GiB free; 9.30 GiB reserved in total by \
+             PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to \
+             avoid fragmentation.  See documentation for Memory Management and \
+             PYTORCH_CUDA_ALLOC_CONF"
+        )
+    };
+    let explained = |free| explain_messages(&text::find(&message(free))).unwrap();
+    let hint = "the hint about fragmentation; it does not apply";
+    let corrected = |found: &oomph_explain::Explanation| {
+        let message = found.message.as_ref().unwrap();
+        message.corrections.iter().any(|text| text.contains(hint))
+    };
+
+    let enough = explained("1.02");
+    assert_eq!(enough.cause.as_ref().map(|c| c.id), Some("fragmentation"));
+    assert!(
+        enough.verdict.contains("1.0 GiB on the device"),
+        "{}",
+        enough.verdict
+    );
+    assert!(!corrected(&enough));
+
+    let too_little = explained("0.52");
+    assert_ne!(
+        too_little.cause.as_ref().map(|c| c.id),
+        Some("fragmentation")
+    );
+    assert!(corrected(&too_little));
+}
+
+#[test]
+fn what_a_closure_does_is_not_the_optimizers() {
+    let causes = causes_of("lightning_batch");
+    assert_eq!(causes[0].0, "batch_too_large", "{causes:?}");
+}
+
+#[test]
+fn a_branch_that_is_kept_with_its_graph_is_no_result() {
+    let causes = causes_of("lightning_monitor");
+    assert_eq!(causes[0].0, "graph_retained", "{causes:?}");
+}
+
+#[test]
+fn holes_are_not_the_cause_of_what_grows_on_after_the_run_was_ended() {
+    let causes = causes_of("trainer_predictions");
+    assert_eq!(causes[0].0, "tensors_kept", "{causes:?}");
 }

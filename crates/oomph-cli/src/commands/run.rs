@@ -555,5 +555,6 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> oomph_explain::Seen {
     oomph_explain::Seen {
         unused_graphs,
         replaced,
+        stopped: record.stopped,
     }
 }

@@ -70,13 +70,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            Fix::lever(
-                lever::ATTENTION,
-                "scaled_dot_product_attention (attn_implementation=\"sdpa\"), which keeps no scores",
-                scores / 10 * 9,
-                Basis::Estimated,
-                "exact to rounding",
-            ),
+            fix(scores),
             Fix::advice(
                 "shorter_sequences",
                 "half the length needs a quarter of the scores",
@@ -86,6 +80,16 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
         ],
     })
+}
+
+pub(super) fn fix(scores: u64) -> Fix {
+    Fix::lever(
+        lever::ATTENTION,
+        "scaled_dot_product_attention (attn_implementation=\"sdpa\"), which keeps no scores",
+        scores / 10 * 9,
+        Basis::Estimated,
+        "exact to rounding",
+    )
 }
 
 /// Blocks of attention that is written out: in a module that multiplies batches of matrices and takes a

@@ -41,15 +41,17 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Bytes(loaded)
         ),
         evidence,
-        fixes: vec![
-            Fix::lever(
-                lever::LOAD_ON_CPU,
-                "load to the CPU and delete the dictionary after load_state_dict",
-                loaded,
-                Basis::Counted,
-                "exact",
-            )
-            .apply("torch.load(path, map_location=\"cpu\")"),
-        ],
+        fixes: vec![fix(loaded)],
     })
+}
+
+pub(super) fn fix(loaded: u64) -> Fix {
+    Fix::lever(
+        lever::LOAD_ON_CPU,
+        "load to the CPU and delete the dictionary after load_state_dict",
+        loaded,
+        Basis::Counted,
+        "exact",
+    )
+    .apply("torch.load(path, map_location=\"cpu\")")
 }

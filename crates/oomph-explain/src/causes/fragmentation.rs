@@ -10,6 +10,7 @@ use super::graph_retained::DECISIVE;
 use super::{Basis, Cause, Evidence, Fix};
 use crate::facts::Facts;
 use crate::lever;
+use crate::steps::step_of;
 
 /// Below this share of the memory, fragmentation is the ordinary loss of rounding and caching:
 /// the failed jobs that have another cause lose 1 to 5 %.
@@ -18,6 +19,11 @@ const ORDINARY: f64 = 0.12;
 const LARGE_REQUEST: f64 = 0.25;
 /// Below this, it is a handful of half-used segments of 20 MiB, as every job has.
 const A_FEW_SEGMENTS: u64 = 8 * (20 << 20);
+
+/// A request that was served in as many earlier steps would be served again.
+const STEPS_BEFORE: usize = 3;
+/// A job that uses more of the memory than this needs to be smaller, not only better packed.
+const TIGHT: f64 = 0.9;
 
 pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
@@ -55,9 +61,14 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
         ),
     ];
     let grows = facts.share(facts.growth.bytes) >= DECISIVE
-        && (facts.segment as f64) < unused as f64 * LARGE_REQUEST;
+        && ((facts.segment as f64) < unused as f64 * LARGE_REQUEST || served_before(facts));
+    // That every request is served in a run that was ended early says nothing of what grows on.
+    let grows = grows || whole.options.seen.stopped && super::tensors_kept::check(whole).is_some();
     // So would a cache that grows with every token.
     let grows = grows || super::kv_cache::check(whole).is_some();
+    // What the whole run has alive is more than there is, without any hole, or all but that.
+    let too_much = whole.needed() > memory;
+    let tight = whole.needed() as f64 > memory as f64 * TIGHT;
     let mut fixes = Vec::new();
     if let Some(trial) = best {
         let needs = trial.needs.unwrap_or(trial.predicted.stats.reserved_peak);
@@ -96,7 +107,8 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     ));
     Some(Cause {
         id: "fragmentation",
-        confidence: match (best, grows) {
+        confidence: match (best, grows || tight) {
+            _ if too_much => 0.3,
             (Some(_), false) => 0.95,
             // Holes smaller than ever smaller requests, between blocks that a leak leaves behind:
             // the leak would fill them, too.
@@ -113,4 +125,24 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
         evidence,
         fixes,
     })
+}
+
+/// Whether the line that failed had the same request served in earlier steps: then what has grown since took
+/// its room, not sizes that vary.
+fn served_before(facts: &Facts) -> bool {
+    let (Some(failure), Some(current)) = (facts.failure, facts.current_step()) else {
+        return false;
+    };
+    let mut steps: Vec<usize> = facts
+        .program
+        .allocations
+        .iter()
+        .filter(|one| {
+            !one.failed && one.stack == failure.stack && one.requested >= failure.requested
+        })
+        .filter_map(|one| step_of(&facts.steps, one.alloc_row))
+        .filter(|&step| step < current)
+        .collect();
+    steps.dedup();
+    steps.len() >= STEPS_BEFORE
 }

@@ -3,19 +3,26 @@
 
 use oomph_trace::Bytes;
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence};
-use crate::facts::{Facts, Growth};
+use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
+use crate::facts::{Facts, Growth, Live};
+use crate::repeats;
 
 /// Growth below this share of what was needed is not why memory ran out.
 pub(super) const DECISIVE: f64 = 0.15;
 /// A graph keeps at least this share of what forward made; a few kept results are less.
 const GRAPH_SHARE: f64 = 0.25;
+/// A loop's graphs below this share of what was needed are not why memory ran out.
+const DOMINANT: f64 = 0.5;
+/// Or it keeps what as many lines made where a graph is built: a part of the model, such as a branch.
+const GRAPH_LINES: usize = 6;
 /// A graph has at least this many blocks.
 const GRAPH_BLOCKS: f64 = 3.0;
 
 /// Whether the blocks of old steps are whole graphs, not single results.
 pub(super) fn is_graph(growth: &Growth) -> bool {
-    growth.in_modules && growth.blocks_per_step >= GRAPH_BLOCKS && growth.kept_share >= GRAPH_SHARE
+    growth.in_modules
+        && growth.blocks_per_step >= GRAPH_BLOCKS
+        && (growth.kept_share >= GRAPH_SHARE || growth.lines_with_graph >= GRAPH_LINES)
 }
 
 /// Evidence for blocks that grow from step to step.
@@ -46,6 +53,60 @@ pub(super) fn confidence(facts: &Facts) -> Option<f64> {
 }
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    over_steps(facts).or_else(|| within_step(facts))
+}
+
+/// A loop within one step whose iterations are all alive: a state that is carried on with its graph, losses
+/// that are summed.
+fn within_step(facts: &Facts) -> Option<Cause> {
+    let pile = repeats::pile(facts, |block| repeats::is_graph_of_this_step(facts, block))?;
+    let share = facts.share(pile.bytes);
+    // Activation checkpointing piles up inputs, and has a cause of its own.
+    let checkpointed = |block: &Live| facts.stacks.get(block.stack).in_checkpoint();
+    if share < DOMINANT || facts.live.iter().any(checkpointed) {
+        return None;
+    }
+    let in_pile = |block: &Live| pile.blocks.contains(&block.id);
+    let place = top_stacks(facts, in_pile)
+        .first()
+        .and_then(|&(stack, ..)| user_line(facts, stack))
+        .map_or_else(String::new, |line| format!(" through {line}"));
+    let each = pile.bytes / pile.iterations as u64;
+    let mut evidence = vec![Evidence::of(
+        pile.bytes,
+        format!(
+            "kept by {} iterations of a loop within one step, about {} each",
+            pile.iterations,
+            Bytes(each)
+        ),
+    )];
+    evidence.extend(stack_evidence(facts, in_pile));
+    Some(Cause {
+        id: "graph_retained",
+        confidence: 0.76 + share / 8.0,
+        verdict: format!(
+            "the graphs of {} iterations of a loop{place} are alive at once within one step: {} \
+             that grow by {} an iteration",
+            pile.iterations,
+            Bytes(pile.bytes),
+            Bytes(each)
+        ),
+        evidence,
+        fixes: vec![
+            Fix::advice(
+                "detach",
+                "run backward within the loop and detach the state that is carried on, at least \
+                 every few iterations; keep numbers, not tensors with a graph",
+                pile.bytes.saturating_sub(each),
+                Basis::Counted,
+                "other gradients, if they should reach back through the whole loop",
+            )
+            .apply("state = state.detach()"),
+        ],
+    })
+}
+
+fn over_steps(facts: &Facts) -> Option<Cause> {
     let growth = &facts.growth;
     let confidence = confidence(facts)?;
     if !is_graph(growth) || !growth.with_backward {
@@ -61,16 +122,18 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Bytes(growth.per_step)
         ),
         evidence: growth_evidence(facts),
-        fixes: vec![
-            Fix::advice(
-                "detach",
-                "keep numbers, not tensors with a graph: `total += loss.item()`, \
-                 `hidden = hidden.detach()`; drop `retain_graph=True`",
-                growth.bytes,
-                Basis::Counted,
-                "exact",
-            )
-            .apply("loss.item()  # or loss.detach()"),
-        ],
+        fixes: vec![fix(growth.bytes)],
     })
+}
+
+pub(super) fn fix(bytes: u64) -> Fix {
+    Fix::advice(
+        "detach",
+        "keep numbers, not tensors with a graph: `total += loss.item()`, `hidden = hidden.detach()`; \
+         drop `retain_graph=True`",
+        bytes,
+        Basis::Counted,
+        "exact",
+    )
+    .apply("loss.item()  # or loss.detach()")
 }

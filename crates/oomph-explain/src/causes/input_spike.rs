@@ -11,6 +11,8 @@ use crate::steps::step_of;
 const MIN_STEPS: usize = 3;
 /// How far above the steps' working memory the failing step must be.
 const FAR_ABOVE: f64 = 1.3;
+/// A spike below this share of what was needed is not why memory ran out.
+const DECISIVE: f64 = 0.2;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     facts.failure?;
@@ -27,7 +29,9 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .max()?;
     let floor = before.last()?.live_at_end;
     let now = working(facts.needed(), floor);
-    if (now as f64) < highest as f64 * FAR_ABOVE {
+    if (now as f64) < highest as f64 * FAR_ABOVE
+        || facts.share(now.saturating_sub(highest)) < DECISIVE
+    {
         return None;
     }
     // The same lines of code must have requested more than ever before.

@@ -1,43 +1,42 @@
 //! `kv_cache`: generation keeps keys and values of every token.
 
-use oomph_trace::{Bytes, Phase, StackId};
+use oomph_trace::{Bytes, Category, Phase, StackId};
 
 use std::collections::{HashMap, HashSet};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
-use crate::facts::Facts;
+use crate::facts::{Facts, Live};
 use crate::lever;
+use crate::repeats::{self, Join};
 
 /// A cache below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.3;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
-    let joined = joined(facts);
-    let in_cache = |stack| facts.stacks.get(stack).in_kv_cache() || joined.contains(&stack);
-    let cached: u64 = facts
-        .live
-        .iter()
-        .filter(|block| in_cache(block.stack))
-        .map(|block| block.bytes)
-        .sum();
+    let of_library = |block: &Live| facts.stacks.get(block.stack).in_kv_cache();
+    let by_hand = by_hand(facts);
+    let in_cache = |block: &Live| of_library(block) || by_hand.contains(&block.id);
+    let cached = repeats::bytes(facts, in_cache);
     let share = facts.share(cached);
     if share < DECISIVE {
         return None;
     }
     let mut evidence = vec![Evidence::of(
         cached,
-        "keys and values of the tokens so far".to_owned(),
+        "keys and values of the tokens so far, and the copies that are made as they grow"
+            .to_owned(),
     )];
-    evidence.extend(stack_evidence(facts, |block| in_cache(block.stack)));
-    Some(Cause {
-        id: "kv_cache",
-        confidence: 0.6 + share / 3.0,
-        verdict: format!(
-            "the KV cache holds {} and grows with every token",
-            Bytes(cached)
-        ),
-        evidence,
-        fixes: vec![
+    evidence.extend(stack_evidence(facts, in_cache));
+    let mut fixes = vec![Fix::advice(
+        "smaller_batch",
+        "generate for half as many sequences at once",
+        cached / 2,
+        Basis::Estimated,
+        "exact",
+    )];
+    if facts.live.iter().any(of_library) {
+        fixes.insert(
+            0,
             Fix::lever(
                 lever::KV_CACHE,
                 "store the cache in 8 bits (cache_implementation=\"quantized\")",
@@ -45,35 +44,70 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 Basis::Estimated,
                 "numerics change",
             ),
-            Fix::advice(
-                "smaller_batch",
-                "generate for half as many sequences at once",
-                cached / 2,
-                Basis::Estimated,
-                "exact",
-            ),
-        ],
+        );
+    } else {
+        fixes.push(Fix::advice(
+            "allocate_once",
+            "allocate the cache once at its full length and write into it: joining needs the old \
+             and the new one at a time",
+            cached / 4,
+            Basis::Estimated,
+            "exact",
+        ));
+    }
+    Some(Cause {
+        id: "kv_cache",
+        // Activations beside it are the same job's.
+        confidence: (0.76 + share / 5.0).min(0.95),
+        verdict: format!(
+            "the KV cache holds {} and grows with every token",
+            Bytes(cached)
+        ),
+        evidence,
+        fixes,
     })
 }
 
-/// Stacks of a cache that is written by hand: in inference they join tensors again and again, each
-/// time a longer one.
-fn joined(facts: &Facts) -> HashSet<StackId> {
-    const TIMES: usize = 4;
-    let mut sizes: HashMap<StackId, Vec<u64>> = HashMap::new();
-    for allocation in &facts.program.allocations {
-        if facts.holds(allocation, true).1 == Phase::Inference
-            && facts.operator_of(allocation).ends_with("::cat")
-        {
-            sizes
-                .entry(allocation.stack)
-                .or_default()
-                .push(allocation.requested);
-        }
-    }
-    sizes.retain(|_, sizes| {
-        sizes.dedup();
-        sizes.len() >= TIMES && sizes.is_sorted()
+/// Blocks of a cache that is written by hand: in inference, modules join it again and again, each time into a
+/// longer one, or a function does so for keys and values alike. Lists that are joined for every use count, too.
+fn by_hand(facts: &Facts) -> HashSet<u32> {
+    let mut joins = repeats::joins(facts);
+    joins.retain(|_, join| join.inference);
+    let by_modules =
+        |block: &Live| block.phase == Phase::Inference && facts.stacks.get(block.stack).in_module();
+    // What one pass made and the next one gets: keys and values, or the whole that they are views of.
+    let mut blocks: HashSet<u32> = facts
+        .live
+        .iter()
+        .filter(|block| by_modules(block) && block.category == Category::Input)
+        .map(|block| block.id)
+        .collect();
+    let in_modules = joins.values().any(|join| {
+        join.in_module && (join.is_steady() || !blocks.is_empty() && join.adds_little())
     });
-    sizes.into_keys().collect()
+    if in_modules {
+        let pile = repeats::pile(facts, by_modules);
+        blocks.extend(pile.into_iter().flat_map(|pile| pile.blocks));
+    } else {
+        blocks.clear();
+        joins.retain(|_, join| join.is_steady());
+    }
+    let mut alike: HashMap<&[u64], usize> = HashMap::new();
+    for join in joins.values() {
+        *alike.entry(&join.sizes).or_default() += 1;
+    }
+    let is_cache = |join: &Join| {
+        join.in_module && in_modules || alike.get(join.sizes.as_slice()).is_some_and(|&n| n > 1)
+    };
+    let stacks: HashSet<StackId> = joins
+        .iter()
+        .filter(|(_, join)| is_cache(join))
+        .map(|(&stack, _)| stack)
+        .collect();
+    let joined = facts
+        .live
+        .iter()
+        .filter(|block| stacks.contains(&block.stack));
+    blocks.extend(joined.map(|block| block.id));
+    blocks
 }

@@ -64,7 +64,7 @@ fn unused(facts: &Facts) -> Option<Cause> {
     })
 }
 
-fn fix(saved: u64, basis: Basis) -> Fix {
+pub(super) fn fix(saved: u64, basis: Basis) -> Fix {
     Fix::advice(
         "no_grad",
         "run the pass under torch.inference_mode() (or torch.no_grad())",

@@ -329,7 +329,14 @@ pub(crate) fn of_finding(id: &'static str, bytes: u64, text: &str) -> Cause {
         confidence: 0.76,
         verdict: format!("{text}: {} are held by it", oomph_trace::Bytes(bytes)),
         evidence: vec![Evidence::of(bytes, format!("oomph lint: {text}"))],
-        fixes: Vec::new(),
+        fixes: match id {
+            "attention_scores" => vec![attention_scores::fix(bytes)],
+            "checkpoint_on_gpu" => vec![checkpoint_on_gpu::fix(bytes)],
+            "graph_retained" => vec![graph_retained::fix(bytes)],
+            "missing_no_grad" => vec![missing_no_grad::fix(bytes, Basis::Estimated)],
+            "tensors_kept" => vec![tensors_kept::fix(bytes)],
+            _ => Vec::new(),
+        },
     }
 }
 

@@ -7,16 +7,57 @@ use oomph_trace::{Bytes, Category};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
 use crate::facts::{Facts, Live};
+use crate::repeats;
 
 /// Parameters below this share of what was needed are not why memory ran out.
 const DECISIVE: f64 = 0.3;
 /// A generation has at least this many blocks: a model has many parameters.
 const MIN_BLOCKS: usize = 8;
+/// Copies of the model beside it from which on they are too many.
+const COPIES: u64 = 2;
 /// Blocks from here on are compared: small ones repeat by chance.
 const MIN_SIZE: u64 = 64 << 10;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
-    replaced(facts).or_else(|| repeated(facts))
+    replaced(facts)
+        .or_else(|| copied(facts))
+        .or_else(|| repeated(facts))
+}
+
+/// What the stacks say: copies of a model that `copy.deepcopy` made, beyond the one that an average, a target
+/// or a teacher needs.
+fn copied(facts: &Facts) -> Option<Cause> {
+    let is_copy = |block: &Live| facts.stacks.get(block.stack).copies_parameter();
+    let copies = repeats::bytes(facts, is_copy);
+    let originals = repeats::bytes(facts, |block| {
+        block.category == Category::Parameter && !is_copy(block)
+    });
+    let share = facts.share(copies);
+    if share < DECISIVE || copies < originals.saturating_mul(COPIES) {
+        return None;
+    }
+    let place = top_stacks(facts, is_copy)
+        .first()
+        .and_then(|&(stack, ..)| user_line(facts, stack))
+        .map_or_else(String::new, |line| format!(" at {line}"));
+    let mut evidence = vec![Evidence::of(
+        copies,
+        format!(
+            "parameters that copy.deepcopy made, of a model of {}",
+            Bytes(originals)
+        ),
+    )];
+    evidence.extend(stack_evidence(facts, is_copy));
+    Some(cause(
+        copies,
+        0.98,
+        format!(
+            "copies of the model that were made{place} are still referenced: {} beside its own {}",
+            Bytes(copies),
+            Bytes(originals)
+        ),
+        evidence,
+    ))
 }
 
 /// What the recorder saw: models that are alive and were not called again after another one of their

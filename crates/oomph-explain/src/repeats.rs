@@ -1,0 +1,122 @@
+//! What one line of code makes again and again: buffers that are joined longer and longer, and blocks that a
+//! loop within one step piles up.
+
+use std::collections::{HashMap, HashSet};
+
+use oomph_allocator::program::NO_ROW;
+use oomph_trace::{Category, Phase, StackId, StringId};
+
+use crate::facts::{Facts, Live};
+
+/// How many sizes a buffer must have had by then to be known by them alone.
+const SIZES: usize = 4;
+/// By how much at most a buffer grows with one token or batch after a longer beginning.
+const LITTLE: f64 = 1.1;
+/// Iterations of a loop from which on its blocks are a pile: models call a module a few times on purpose.
+const ITERATIONS: usize = 16;
+
+/// A buffer that a line joins with something new again and again, each time into a longer one.
+#[derive(Debug, Clone)]
+pub(crate) struct Join {
+    /// The sizes that it had.
+    pub sizes: Vec<u64>,
+    /// Whether a module's forward does it.
+    pub in_module: bool,
+    /// Whether all of it happened in inference.
+    pub inference: bool,
+}
+
+impl Join {
+    /// Whether it grew often enough to be known by its sizes alone.
+    pub(crate) const fn is_steady(&self) -> bool {
+        self.sizes.len() >= SIZES
+    }
+
+    /// Whether each join adds little to what is there, as a token does to a prompt.
+    pub(crate) fn adds_little(&self) -> bool {
+        self.sizes
+            .iter()
+            .zip(self.sizes.iter().skip(1))
+            .all(|(&before, &after)| after as f64 <= before as f64 * LITTLE)
+    }
+}
+
+/// Buffers that are joined longer and longer, by the stack that allocates them.
+pub(crate) fn joins(facts: &Facts) -> HashMap<StackId, Join> {
+    let mut found: HashMap<StackId, Join> = HashMap::new();
+    for allocation in &facts.program.allocations {
+        if allocation.alloc_row == NO_ROW || !facts.joins_tensors(allocation) {
+            continue;
+        }
+        let join = found.entry(allocation.stack).or_insert_with(|| Join {
+            sizes: Vec::new(),
+            in_module: facts.stacks.get(allocation.stack).in_module(),
+            inference: true,
+        });
+        // Layers run the same line for buffers of the same size.
+        if join.sizes.last() != Some(&allocation.requested) {
+            join.sizes.push(allocation.requested);
+        }
+        join.inference &= facts.holds(allocation, true).1 == Phase::Inference;
+    }
+    found.retain(|_, join| join.sizes.len() >= 2 && join.sizes.is_sorted());
+    found
+}
+
+/// Blocks of a loop within one step.
+#[derive(Debug, Clone)]
+pub(crate) struct Pile {
+    /// The blocks.
+    pub blocks: HashSet<u32>,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How often the loop ran.
+    pub iterations: usize,
+}
+
+/// The blocks among some that the same line in the same module made at least [`ITERATIONS`] times.
+///
+/// Layers of a model run the same lines in modules of their own. Without labels nobody knows the modules,
+/// and nothing is found.
+pub(crate) fn pile(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Option<Pile> {
+    let labels = facts.trace.labels.as_ref()?;
+    let mut by_line: HashMap<(StackId, StringId, StringId), Vec<&Live>> = HashMap::new();
+    for block in facts.live.iter().filter(|block| wanted(block)) {
+        let row = facts.row_of(block);
+        if row == NO_ROW || block.stack == StackId::NONE {
+            continue;
+        }
+        let label = labels.get(row as usize);
+        if label.module != StringId::EMPTY {
+            by_line
+                .entry((block.stack, label.module, label.op))
+                .or_default()
+                .push(block);
+        }
+    }
+    by_line.retain(|_, blocks| blocks.len() >= ITERATIONS);
+    let bytes_of = |blocks: &[&Live]| blocks.iter().map(|block| block.bytes).sum::<u64>();
+    let largest = by_line.values().max_by_key(|blocks| bytes_of(blocks))?;
+    Some(Pile {
+        iterations: largest.len(),
+        bytes: by_line.values().map(|blocks| bytes_of(blocks)).sum(),
+        blocks: by_line.values().flatten().map(|block| block.id).collect(),
+    })
+}
+
+/// Bytes that blocks alive hold, of those that are wanted.
+pub(crate) fn bytes(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> u64 {
+    facts
+        .live
+        .iter()
+        .filter(|block| wanted(block))
+        .map(|block| block.bytes)
+        .sum()
+}
+
+/// The activations with a graph that the current step made.
+pub(crate) fn is_graph_of_this_step(facts: &Facts, block: &Live) -> bool {
+    block.category == Category::Activation
+        && block.phase == Phase::Forward
+        && (block.step == facts.current_step() || block.step.is_none())
+}
