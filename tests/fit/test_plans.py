@@ -175,7 +175,7 @@ def test_the_largest_batch_is_the_largest(tmp_path, plain):
 
 BATCH_NORM = TRAIN.replace("nn.GELU()", "nn.BatchNorm1d(4096), nn.GELU()")
 NO_LOADER = TRAIN.replace(
-    "data = DataLoader(TensorDataset(torch.randn(16384 * 4, 1024)), batch_size=16384)",
+    "data = DataLoader(TensorDataset(torch.zeros(1, 1024).expand(16384 * 4, 1024)), batch_size=16384)",
     "data = [(torch.randn(16384, 1024),) for _ in range(4)]",
 )
 CLIPPED = TRAIN.replace(
