@@ -71,9 +71,10 @@ test: check-rust check-python test-rust test-python
 test-all: SUITE := --start-each
 test-all: test
 
-# The extension has no tests of its own; it is compiled for the wheel.
+# The extension has no tests and is not compiled here, but belongs to the selection: what it asks of
+# dependencies is then compiled once, for clippy, for the tests and for the wheel.
 test-rust:
-	$(CARGO) test -q --workspace --exclude oomph-py
+	$(CARGO) test -q --workspace
 
 # After all the rest, which takes the cores that these tests want.
 WORKERS ?= $(shell nproc)

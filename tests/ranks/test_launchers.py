@@ -185,7 +185,7 @@ def test_whoever_does_not_come_to_a_broadcast_is_missed_by_its_root(ranks):
         "--no-measure",
         "--patience",
         "3",
-        timeout=60,
+        timeout=300,
     )
     assert process.returncode == 1
     assert (result["culprit"]["rank"], result["culprit"]["kind"]) == (1, "stuck"), result["culprit"]
@@ -242,7 +242,7 @@ def test_a_script_that_fails_in_its_first_step_ends(ranks):
         """,
         2,
         "--no-measure",
-        timeout=60,
+        timeout=300,
     )
     assert process.returncode == 1 and "a mistake" in result["culprit"]["failure"]
 
