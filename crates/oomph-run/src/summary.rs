@@ -405,7 +405,8 @@ fn failure(record: &Record) -> Option<String> {
         (Some(kind), Some(message)) => format!("{kind}: {message}"),
         _ if outcome.kind == "interrupted" => "interrupted".to_owned(),
         _ if outcome.kind == "killed" => {
-            "the script was killed; its steps until then were as those that were recorded".to_owned()
+            "the script was killed; its steps until then were as those that were recorded"
+                .to_owned()
         }
         _ => format!("exit status {}", outcome.status),
     })
