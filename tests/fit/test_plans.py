@@ -254,6 +254,7 @@ USED_TWICE = """
 """
 
 
+@pytest.mark.slow
 def test_a_step_in_backward_waits_for_all_uses_of_a_parameter(tmp_path):
     """Gradients of the first use wait for those of the second, and are not promised away."""
     found = fit(tmp_path, USED_TWICE, "--memory", "600MiB", "--allow", "step_in_backward")
@@ -277,6 +278,7 @@ EVALUATED_FIRST = TRAIN.replace(
 )
 
 
+@pytest.mark.slow
 def test_an_evaluation_before_the_first_step_is_a_floor(tmp_path):
     """What it needs is predicted, and said to be what no lever changes."""
     (tmp_path / "script.py").write_text(textwrap.dedent(EVALUATED_FIRST))

@@ -143,7 +143,7 @@ torch.cuda.set_device(int(os.environ["LOCAL_RANK"])); torch.ones(1, device="cuda
 @pytest.mark.parametrize(
     "what, first, expected",
     [
-        ("nothing", "", "True 1 None"),
+        pytest.param("nothing", "", "True 1 None", marks=pytest.mark.slow),
         pytest.param("a late variable", "import os; os.environ['NCCL_DEBUG'] = 'WARN'", "True 1 None",
                      marks=pytest.mark.slow),
         pytest.param("threads", "import os; os.environ['OMP_NUM_THREADS'] = '2'", "False 2 None",
@@ -167,7 +167,10 @@ def test_what_torch_reads_when_it_is_imported_is_never_stale(tmp_path, what, fir
 @pytest.mark.parametrize(
     "launcher",
     [
-        ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+        pytest.param(
+            ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+            marks=pytest.mark.slow,
+        ),
         ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
          "--mixed_precision", "no", "--dynamo_backend", "no"],
     ],

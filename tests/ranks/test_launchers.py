@@ -152,22 +152,18 @@ parallelize_module(block, mesh, dict(
     up=ColwiseParallel(input_layouts=Shard(1))))
 out = block(x.chunk(world, 1)[rank])
 assert out.shape == expected.shape and torch.allclose(out, expected, atol=1e-6), (out, expected)
-print(f"rank {rank} agrees", flush=True)
+print(f"rank {rank} computed", flush=True)
 dist.destroy_process_group()
 """
 
 
-def test_context_pipeline_and_sequence_parallel(ranks):
-    process, result = ranks(PARALLEL, 2, "-q")
+def test_collectives_carry_values_and_kinds_of_parallelism_run(ranks):
+    """Small and integral tensors; context, pipeline and sequence parallel; in one start."""
+    process, result = ranks(VALUES + PARALLEL, 2, "-q")
     assert process.returncode == 0, process.stderr
-    assert "rank 0 agrees" in process.stdout and "rank 1 agrees" in process.stdout
+    for rank in (0, 1):
+        assert f"rank {rank} agrees" in process.stdout and f"rank {rank} computed" in process.stdout
     assert result["verdict"] == "fits"
-
-
-def test_small_and_integral_collectives_carry_values(ranks):
-    process, result = ranks(VALUES, 2, "-q")
-    assert process.returncode == 0, process.stderr
-    assert "rank 0 agrees" in process.stdout and "rank 1 agrees" in process.stdout
     assert not [a for a in result["assumptions"] if a["kind"] == "value"]
 
 
