@@ -8,7 +8,7 @@ PACKAGE := $(shell find python/oomph -name "*.py") pyproject.toml
 
 UV := uv==0.13.9
 
-.PHONY: build demo test test-rust test-python check check-rust check-python check-docs \
+.PHONY: build demo test test-all test-rust test-python check check-rust check-python check-docs \
 	bench-accuracy bench-speed bench-report test-matrix test-web clean
 
 # The release build, in dist/ and installed in .venv.
@@ -67,14 +67,20 @@ check-python: $(VENV)/.packages
 
 test: check-rust check-python test-rust test-python
 
-# The extension has no tests of its own; it is compiled for the wheel.
+# The slow suite too, which CI leaves out, and a Python of its own for each script (tests/README.md).
+test-all: SUITE := --start-each
+test-all: test
+
+# The extension has no tests and is not compiled here, but belongs to the selection: what it asks of
+# dependencies is then compiled once, for clippy, for the tests and for the wheel.
 test-rust:
-	$(CARGO) test -q --workspace --exclude oomph-py
+	$(CARGO) test -q --workspace
 
 # After all the rest, which takes the cores that these tests want.
 WORKERS ?= $(shell nproc)
+SUITE := -m "not slow"
 test-python: $(VENV)/.dev | check-rust check-python test-rust
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(SUITE)
 
 # The report in a browser: needs Node 20, npm and Chromium, which nothing else here does.
 test-web: build

@@ -8,7 +8,45 @@ import pytest
 
 pytest.register_assert_rewrite("tests.support")
 
-from tests.support.command import OOMPH, Run  # noqa: E402  (rewritten from here on)
+from tests.support import forked  # noqa: E402  (rewritten from here on)
+from tests.support.command import OOMPH, Run  # noqa: E402
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--start-each", action="store_true", help="start a Python for each script; none is forked"
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_servers(request, tmp_path_factory):
+    """Fork the scripts of `oomph run` from processes that have imported torch (`support/forked`)."""
+    # Two workers that each start as many threads as there are cores wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if request.config.getoption("--start-each"):
+        yield
+        return
+    place = tmp_path_factory.mktemp("fork-servers")
+    with forked.servers(place) as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """For tests of how Python is started: their scripts are not forked."""
+    monkeypatch.delenv(forked.SERVERS, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def same_environment():
+    """Libraries set variables when they are imported, which scripts of later tests would inherit."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys() - {"PYTEST_CURRENT_TEST"}:
+        del os.environ[name]
+    os.environ.update({k: v for k, v in before.items() if os.environ.get(k) != v})
 
 
 @pytest.fixture

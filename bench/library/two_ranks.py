@@ -89,7 +89,7 @@ def main():
     parser.add_argument("--out")
     options = parser.parse_args()
     file = f"/tmp/oomph-two-ranks-{os.getpid()}"
-    context = mp.get_context("spawn")
+    context = mp.get_context("fork")  # torch is imported once, and nothing has used it
     queue = context.SimpleQueue()
     workers = [context.Process(target=worker, args=(r, options, file, queue)) for r in range(2)]
     for w in workers:

@@ -275,6 +275,7 @@ def test_of_several_functions_the_one_that_ran_is_changed(tmp_path):
     assert distance(left(tmp_path, code), left(tmp_path, SEVERAL)) < 1e-5
 
 
+@pytest.mark.usefixtures("started")
 def test_fit_changes_the_function_that_it_saw(tmp_path):
     """The lines come from the run itself."""
     code = SEVERAL.replace("torch.nn.Linear(4, 1)", "torch.nn.Linear(4, 4096).cuda()")
@@ -323,8 +324,8 @@ for path in sys.argv[1:]:
 
 def test_patches_need_what_was_planned(oomph, tmp_path):
     """Where the effect is one of memory, and `oomph fit`'s own patches are not tested (test_plans)."""
-    much = script("cuda", 256, 4096).replace("nn.ReLU()", "nn.GELU()")
-    wide = script("cuda", 1024, 16)
+    much = script("cuda", 256, 1024).replace("nn.ReLU()", "nn.GELU()")
+    wide = script("cuda", 512, 16)
     both = [f"{block}.{part}" for block in BLOCKS for part in ("norm", "mlp.1")]
     cases = {
         "recompute": (much, {"modules": both}),

@@ -9,6 +9,8 @@ import pytest
 from tests.support.command import command, fit
 from tests.support.jobs import TRAIN, WIDE
 
+SLOW = pytest.mark.slow
+
 
 def peak(place, script, *options):
     """The peak of a script in bytes: allocated and used."""
@@ -61,7 +63,12 @@ def test_a_plan_is_found_verified_written_and_holds(tmp_path, plain):
 
 
 @pytest.mark.parametrize(
-    "lever", ["checkpoint", "micro_batch", "mixed_precision", "optimizer_step"]
+    "lever",
+    [
+        "checkpoint",
+        "micro_batch",
+        *(pytest.param(lever, marks=SLOW) for lever in ("mixed_precision", "optimizer_step")),
+    ],
 )
 def test_by_hand_needs_what_was_planned(tmp_path, plain, lever):
     script, memory = TRAIN, plain["used_bytes"] * 75 // 100
@@ -125,6 +132,7 @@ EVALUATED = (
 )
 
 
+@pytest.mark.slow
 def test_an_evaluation_with_a_graph_is_found_and_cured(tmp_path, plain):
     memory = int(plain["used_bytes"] * 1.4)
     found = fit(tmp_path, EVALUATED, "--memory", memory, "--margin", "0%")
@@ -142,6 +150,7 @@ WRITTEN_OUT = TRAIN.replace("nn.GELU()", "NewGELU()").replace(
 )
 
 
+@pytest.mark.slow
 def test_what_is_written_out_becomes_one_kernel(tmp_path, plain):
     memory = int(plain["used_bytes"] * 1.02)
     options = ("--memory", memory, "--margin", "0%", "--forbid", "optimizer_step")
@@ -151,6 +160,7 @@ def test_what_is_written_out_becomes_one_kernel(tmp_path, plain):
     assert found.chosen["time_ratio"] < 1.0
 
 
+@pytest.mark.slow
 def test_tf32_buys_time_back(tmp_path, plain):
     memory = plain["used_bytes"] * 8 // 10
     options = ("--memory", memory, "--margin", "0%", "--allow", "checkpoint", "--allow", "tf32")
@@ -162,6 +172,7 @@ def test_tf32_buys_time_back(tmp_path, plain):
     assert kept.levers == ["checkpoint"] and kept.chosen["time_ratio"] > 1.0
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_the_largest(tmp_path, plain):
     found = fit(
         tmp_path, TRAIN, "--memory", plain["used_bytes"] // 2, "--margin", "0%", "--max-batch"
@@ -175,7 +186,7 @@ def test_the_largest_batch_is_the_largest(tmp_path, plain):
 
 BATCH_NORM = TRAIN.replace("nn.GELU()", "nn.BatchNorm1d(4096), nn.GELU()")
 NO_LOADER = TRAIN.replace(
-    "data = DataLoader(TensorDataset(torch.randn(16384 * 4, 1024)), batch_size=16384)",
+    "data = DataLoader(TensorDataset(torch.zeros(1, 1024).expand(16384 * 4, 1024)), batch_size=16384)",
     "data = [(torch.randn(16384, 1024),) for _ in range(4)]",
 )
 CLIPPED = TRAIN.replace(
@@ -208,13 +219,13 @@ SUM = TRAIN.replace(".mean()", ".sum()")
     ("code", "left_out", "why"),
     [
         (BATCH_NORM, "micro_batch", "batch normalization"),
-        (NO_LOADER, "micro_batch", "no DataLoader"),
-        (CLIPPED, "step_in_backward", "clipped"),
-        (CLOSURE, "micro_batch", "closure"),
+        pytest.param(NO_LOADER, "micro_batch", "no DataLoader", marks=SLOW),
+        pytest.param(CLIPPED, "step_in_backward", "clipped", marks=SLOW),
+        pytest.param(CLOSURE, "micro_batch", "closure", marks=SLOW),
         (TWO, "step_in_backward", "several optimizers"),
-        (TWICE, None, None),
-        (FROZEN, None, None),
-        (SUM, None, None),
+        pytest.param(TWICE, None, None, marks=SLOW),
+        pytest.param(FROZEN, None, None, marks=SLOW),
+        pytest.param(SUM, None, None, marks=SLOW),
     ],
     ids=["batch norm", "no loader", "clipped", "closure", "two optimizers", "twice", "frozen", "sum"],
 )  # fmt: skip
@@ -243,6 +254,7 @@ USED_TWICE = """
 """
 
 
+@pytest.mark.slow
 def test_a_step_in_backward_waits_for_all_uses_of_a_parameter(tmp_path):
     """Gradients of the first use wait for those of the second, and are not promised away."""
     found = fit(tmp_path, USED_TWICE, "--memory", "600MiB", "--allow", "step_in_backward")
@@ -266,6 +278,7 @@ EVALUATED_FIRST = TRAIN.replace(
 )
 
 
+@pytest.mark.slow
 def test_an_evaluation_before_the_first_step_is_a_floor(tmp_path):
     """What it needs is predicted, and said to be what no lever changes."""
     (tmp_path / "script.py").write_text(textwrap.dedent(EVALUATED_FIRST))
@@ -363,7 +376,14 @@ def test_the_first_prediction_is_close(tmp_path, code, lever, memory):
 
 
 @pytest.mark.parametrize(
-    ("choice", "results"), [("exact", "exact"), ("fastest", "numerics"), ("least-memory", None)]
+    ("choice", "results"),
+    [
+        ("exact", "exact"),
+        *(
+            pytest.param(*case, marks=SLOW)
+            for case in (("fastest", "numerics"), ("least-memory", None))
+        ),
+    ],
 )
 def test_another_plan_can_be_chosen(tmp_path, plain, choice, results):
     """It is verified, and first in what was asked for."""

@@ -5,6 +5,8 @@ import torch
 from oomph._recorder import smaller_models
 from torch import nn
 
+from tests.support.levers import run
+
 
 def image_model(name, **arguments):
     models = pytest.importorskip("torchvision.models")
@@ -85,12 +87,11 @@ def test_convolutions_in_two_parts():
 
 
 CODE = """
-import sys
 from oomph._recorder import smaller_models
 member = smaller_models.Member({steps})
 member.install()
 {build}
-print(member.became, sum(p.numel() for p in model.parameters()))
+out = member.became
 """
 
 
@@ -105,18 +106,11 @@ print(member.became, sum(p.numel() for p in model.parameters()))
         ("import transformers as t\nmodel = t.LlamaForCausalLM(t.LlamaConfig(num_hidden_layers=2, hidden_size=128, num_attention_heads=4))", 1, None),
     ],
 )  # fmt: skip
-def test_members_of_families(build, steps, became):
-    import subprocess
-    import sys
-
-    pytest.importorskip("torchvision" if "torchvision" in build else "transformers")
-    done = subprocess.run(
-        [sys.executable, "-c", CODE.format(steps=steps, build=build)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith(f"{[became] if became else []} "), done.stdout
+def test_members_of_families(tmp_path, build, steps, became):
+    package = "torchvision" if "torchvision" in build else "transformers"
+    pytest.importorskip(package)
+    done = run(tmp_path, CODE.format(steps=steps, build=build), prelude=f"import {package}")
+    assert done.out == ([became] if became else [])
 
 
 def test_each_model_is_changed_once_also_where_another_one_lay(monkeypatch):

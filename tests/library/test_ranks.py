@@ -37,7 +37,7 @@ def worker(rank, file):
     os._exit(0)
 
 if __name__ == "__main__":
-    workers = [mp.get_context("spawn").Process(target=worker, args=(r, sys.argv[1])) for r in range(2)]
+    workers = [mp.get_context("fork").Process(target=worker, args=(r, sys.argv[1])) for r in range(2)]
     [w.start() for w in workers]; [w.join() for w in workers]
 """
 

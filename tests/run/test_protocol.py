@@ -71,6 +71,7 @@ def test_settings_that_lack_or_have_more_are_an_error():
             Settings.parse(json.dumps(settings))
 
 
+@pytest.mark.usefixtures("started")
 @pytest.mark.parametrize("kind", ["script", "rank"])
 def test_settings_of_another_version_are_refused(tmp_path, kind):
     with pytest.raises(Refused, match=r"oomph.settings/9.*oomph.settings/1"):
@@ -126,6 +127,7 @@ def test_every_function_of_the_virtual_gpu_has_its_signature():
     assert [name for name, _ in library.Usage._fields_] == fields
 
 
+@pytest.mark.usefixtures("started")
 def test_a_virtual_gpu_of_another_version_is_refused(tmp_path):
     (tmp_path / "script.py").write_text("import torch; print('ran')")
     (tmp_path / "sitecustomize.py").write_text(

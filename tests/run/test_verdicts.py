@@ -22,6 +22,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.usefixtures("started")
 def test_a_job_that_fits(oomph):
     run = oomph(TRAIN, args=["64"])
     assert run.status == 0, run.err
@@ -57,6 +58,7 @@ def test_a_closure_is_no_part_of_the_optimizers_step(oomph):
     assert any("Sequential" in share["name"] for share in run.json["modules"])
 
 
+@pytest.mark.usefixtures("started")
 def test_a_job_that_does_not_fit_says_where_and_by_how_much(oomph):
     run = oomph(TRAIN, args=["400000"])
     assert run.status == 3
@@ -177,11 +179,12 @@ def test_a_python_without_torch_is_refused(tmp_path):
     (tmp_path / "s.py").write_text("print('ran')")
     found = subprocess.run(
         [OOMPH, "run", "--gpu", "t4", "s.py"], capture_output=True, text=True,
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=60,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=300,
     )  # fmt: skip
     assert found.returncode == 2 and "torch" in found.stderr and "ran" not in found.stdout
 
 
+@pytest.mark.usefixtures("started")
 def test_the_record_is_written_without_importing_the_compiler(oomph):
     """It takes a second, which every run would take."""
     run = oomph("""

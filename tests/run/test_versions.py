@@ -34,7 +34,7 @@ def fake_torch(place, version, cuda):
     (place / "s.py").write_text("import torch; print('ran')")
     return subprocess.run(
         [OOMPH, "run", "--gpu", "t4", "s.py"], capture_output=True, text=True,
-        cwd=place, env={**os.environ, "PYTHONPATH": str(place)}, timeout=60,
+        cwd=place, env={**os.environ, "PYTHONPATH": str(place)}, timeout=300,
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def test_a_torch_in_the_working_directory_is_not_the_scripts(tmp_path):
     (tmp_path / "job" / "s.py").write_text("print('ran')")
     found = subprocess.run(
         [OOMPH, "run", "--gpu", "t4", "job/s.py"], capture_output=True, text=True,
-        cwd=tmp_path, timeout=60,
+        cwd=tmp_path, timeout=300,
     )  # fmt: skip
     assert found.returncode == 0 and "ran" in found.stdout
 
@@ -154,7 +154,7 @@ def empty_environment(tmp_path_factory):
     def run(*words):
         command = [str(place / "venv" / "bin" / "oomph"), *words]
         return subprocess.run(
-            command, capture_output=True, text=True, env=path, cwd=place, timeout=60
+            command, capture_output=True, text=True, env=path, cwd=place, timeout=300
         )
 
     return run

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import textwrap
 
+import pytest
+
 from tests.support.command import OOMPH, command
 
 CHILD = """
@@ -250,6 +252,7 @@ def test_fit_refuses_by_name(tmp_path):
     assert "in more than one process" in done.stderr and "child.py" in done.stderr
 
 
+@pytest.mark.usefixtures("started")
 def test_nothing_is_left_in_shared_memory_after_a_kill(tmp_path):
     (tmp_path / "child.py").write_text(CHILD + "\nimport time; time.sleep(60)\n")
     (tmp_path / "script.py").write_text(PARENT + "\nchild(1)\n")
