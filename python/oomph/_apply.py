@@ -12,9 +12,7 @@ from typing import Any
 
 from oomph import _oomph, levers
 from oomph._import_hooks import before_import, on_import
-
-PLAN = "OOMPH_PLAN"
-"""The path of a plan that every Python process applies when it imports torch."""
+from oomph._protocol import PLAN
 
 _LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "mpirun", "horovodrun")
 """They import torch, and only start the processes that train."""
@@ -124,7 +122,7 @@ def _check_that_nothing_exists() -> None:
         return
     raise NotApplied(
         f"too late: {what} exists already. Call oomph.apply at the top of the script, before the model "
-        "is made, or set OOMPH_PLAN in the environment"
+        f"is made, or set {PLAN} in the environment"
     )
 
 

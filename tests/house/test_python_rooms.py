@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "huggingface": {"_training"},
     "lightning": {"_training"},
     "notebook": {"_protocol"},
-    "_apply": {"_import_hooks", "_oomph", "levers"},
+    "_apply": {"_import_hooks", "_oomph", "_protocol", "levers"},
     "__main__": {"_oomph"},
     "": {"_apply", "_oomph", "_training", "notebook"},
 }
