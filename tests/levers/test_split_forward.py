@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.support.command import fit
+from tests.support.jobs import TRAIN
 from tests.support.levers import distance, run, same
 
 PARTS = 3
@@ -652,3 +654,65 @@ def test_the_gradient_is_not_copied(tmp_path):
     out = sorted(p.grad.data_ptr() for p in model.parameters()) == sorted(made)
 """
     assert run(tmp_path, code, ("split_forward", {"parts": 2})).out
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_logits_are_chunked_and_never_whole(tmp_path, inside):
+    """With the loss in the model or outside of it, and weights that embed and classify."""
+    code = """
+    from oomph.levers import chunked_cross_entropy
+    chunked_cross_entropy.VOCABULARY, chunked_cross_entropy.MANY = 16, 7 * 9 * 80
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.body = nn.Embedding(80, 16), nn.Sequential(nn.Linear(16, 16), nn.GELU())
+            self.head = nn.Linear(16, 80, bias=False)
+            self.head.weight = self.embed.weight
+        def forward(self, tokens, labels=None):
+            logits = self.head(self.body(self.embed(tokens)))
+            found = {"logits": logits}
+            if labels is not None:
+                found["loss"] = loss_of(logits, labels)
+            return found
+    def loss_of(logits, labels):
+        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=3)
+    model, losses = Net(), []
+    for _ in range(2):
+        tokens = torch.randint(0, 80, (7, 9))
+        found = model(tokens, labels=tokens) if INSIDE else model(tokens)
+        loss = found["loss"] if INSIDE else loss_of(found["logits"], tokens)
+        loss.backward()
+        losses.append(loss.detach())
+    parameters, outputs = model.parameters(), losses
+""".replace("INSIDE", str(inside))
+    split = gradients(tmp_path, code, ("chunked_cross_entropy", {"chunks": 4}))
+    lever = split.levers["chunked_cross_entropy"]
+    assert lever["applied"] > 0 and lever["note"] is None, lever
+
+
+def test_a_batch_from_a_function_gets_a_plan(tmp_path):
+    """No DataLoader, and a loss that compares all samples: `micro_batch` could do nothing."""
+    loop = TRAIN[TRAIN.index("    data = DataLoader") :]
+    script = TRAIN.replace(
+        loop,
+        """
+    def batch():
+        return torch.randn(16384, 1024, device="cuda")
+    for _ in range(3):
+        found = model(batch())
+        loss = (found - found.mean(0)).pow(2).mean().log()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    )
+    found = fit(tmp_path, script, "--memory", "3GiB", "--allow", "split_forward")
+    assert found.status == 0, found.err + found.out
+    assert found.levers == ["split_forward"]
+    chosen = found.chosen
+    assert chosen["verified"] and chosen["same_results"] == "rounding"
+    assert 0.9 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.05
+    assert 1.2 < chosen["time_ratio"] < 1.5
+    # What cannot be placed by itself is told.
+    by_hand = (tmp_path / "oomph-plan.patch").read_text()
+    assert "outputs.grad.chunk(" in by_hand and "requires_grad_()" in by_hand

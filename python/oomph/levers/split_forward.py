@@ -7,13 +7,14 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from oomph._random_states import RandomStates
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever, failure
+from oomph.levers._shared.deferred_rows import lazy_for_the_whole_batch
 from oomph.levers._shared.forward import around_forward
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.loss_terms import (
@@ -32,7 +33,10 @@ from oomph.levers._shared.sample_parts import (
     Output,
     cut,
     describe,
+    lazy_places,
     leaves,
+    like_results,
+    results,
     samples,
     with_leaves,
 )
@@ -137,17 +141,30 @@ class Layout:
     """What a call's outputs are, and which state it changes: found when it is first made."""
 
     def __init__(
-        self, outputs: list[Output], others: list[torch.Tensor], changed: list[tuple[int, str]]
+        self,
+        outputs: list[Output],
+        lazy: list[bool],
+        others: list[torch.Tensor],
+        changed: list[tuple[int, str]],
     ) -> None:
-        """`others`: parameters of other modules that it uses. `changed`: buffers, by the number of
-        their module and their name."""
-        self.outputs, self.changed = outputs, changed
+        """`lazy`: which outputs are lazy rows. `others`: parameters of other modules that it uses.
+        `changed`: buffers, by the number of their module and their name."""
+        self.outputs, self.lazy, self.changed = outputs, lazy, changed
         self.others = [weakref.ref(other) for other in others]
 
     @property
-    def has_loss(self) -> bool:
-        """Whether an output is one value, so that its graph tells how parts are weighed."""
-        return any(one.kind == "loss" for one in self.outputs)
+    def needs_graph(self) -> bool:
+        """Whether the first pass has a graph, too: a loss, whose graph tells how parts are weighed, or
+        rows that are lazy only with gradients."""
+        return any(self.lazy) or any(one.kind == "loss" for one in self.outputs)
+
+
+class Part(NamedTuple):
+    """The arguments for some of the samples, and how many these are."""
+
+    args: tuple
+    kwargs: dict
+    size: int
 
 
 class Call:
@@ -220,10 +237,10 @@ class Call:
         versions = self._versions()
         random = self._random()
         with torch.enable_grad():
-            first = self._forward(*self._cut(0, sizes[0]), caches=False)
+            first = self._forward(self._cut(0, sizes[0]), caches=False)
         if self._versions() != versions:
             raise CannotSplit("it changes an argument in place")
-        tensors = [t for t in leaves(first) if isinstance(t, torch.Tensor) and t.requires_grad]
+        tensors = [t for t in results(first) if isinstance(t, torch.Tensor) and t.requires_grad]
         for tensor in tensors:
             if why := coupled(tensor, sizes[0]):
                 raise Inseparable(why)
@@ -232,9 +249,10 @@ class Call:
         after = {key: self._buffer(key).clone() for key in changed}
         self._set_buffers(before)
         random.restore()
-        with torch.no_grad():
-            second = self._forward(*self._cut(0, sizes[1]), caches=False)
-        layout = Layout(describe(first, second, sizes, _only_parameters), others, changed)
+        lazy = lazy_places(first)
+        with torch.set_grad_enabled(any(lazy)):
+            second = self._forward(self._cut(0, sizes[1]), caches=False)
+        layout = Layout(describe(first, second, sizes, _only_parameters), lazy, others, changed)
         Weights(layout, self).add(first, 0, sizes[0])
         for key, value in after.items():
             if not torch.equal(value, self._buffer(key)):
@@ -271,8 +289,8 @@ class Call:
                 ranges = ((0, count), (0, 1), (1, count))
                 found = []
                 for begin, end in ranges:
-                    output = self._forward(*self._cut(begin, end), caches=False)
-                    found.append([t for t in leaves(output) if isinstance(t, torch.Tensor)])
+                    output = self._forward(self._cut(begin, end), caches=False)
+                    found.append([t for t in results(output) if isinstance(t, torch.Tensor)])
                     self._set_buffers(before)
             if not random.has_drawn():
                 _check_alike(found, count)
@@ -298,16 +316,18 @@ class Call:
         self.before = self._buffers(layout.changed)
         self.randoms: list[RandomStates] = []
         versions = self._versions()
-        mode = torch.enable_grad if layout.has_loss else torch.no_grad
+        mode = torch.enable_grad if layout.needs_graph else torch.no_grad
         output = None
         for begin, end in self.ranges:
             if begin:
                 self._set_buffers(self.before)
             self.randoms.append(self._random())
             with mode():
-                output = self._forward(*self._cut(begin, end), caches=False)
+                output = self._forward(self._cut(begin, end), caches=False)
             self.randoms[-1].keep_if_drawn()
             try:
+                if lazy_places(output) != layout.lazy:
+                    raise CannotSplit("logits are computed lazily in some calls and not in others")
                 joined.add(output, begin, end)
                 self.weights.add(output, begin, end)
             except (CannotSplit, Inseparable):
@@ -341,7 +361,7 @@ class Call:
         )
         for number, tensor in zip(self.numbers, made, strict=True):
             values[number] = tensor
-        return with_leaves(output, iter(values))
+        return like_results(output, values)
 
     # ---- the second ----
 
@@ -386,16 +406,16 @@ class Call:
             pieces[one] = pieces[one].detach().requires_grad_()
         tensors = iter(pieces)
         places = (next(tensors) if t is _TENSOR else t for t in leaves(self.arguments))
-        args, kwargs = self._cut(begin, end, with_leaves(self.arguments, places))
+        part = self._cut(begin, end, with_leaves(self.arguments, places))
         self._set_buffers(self.before)
         random = self.randoms[number]
         random.restore()
         try:
             with torch.enable_grad():
-                output = self._forward(args, kwargs)
+                output = self._forward(part)
         finally:
             random.put_back()
-        found = list(leaves(output))
+        found = results(output)
         del output
         roots, given_gradients = [], []
         for place, gradient in zip(self.numbers, gradients, strict=True):
@@ -431,19 +451,20 @@ class Call:
 
     # ---- state ----
 
-    def _forward(self, args: tuple, kwargs: dict, caches: bool | None = None) -> Any:
+    def _forward(self, part: Part, caches: bool | None = None) -> Any:
         self.lever.running = True
         try:
-            with self.autocast.again(caches):
-                return self.forward(*args, **kwargs)
+            with self.autocast.again(caches), lazy_for_the_whole_batch(self.size / part.size):
+                return self.forward(*part.args, **part.kwargs)
         finally:
             self.lever.running = False
 
-    def _cut(self, begin: int, end: int, arguments: Any = None) -> tuple[tuple, dict]:
+    def _cut(self, begin: int, end: int, arguments: Any = None) -> Part:
         args, kwargs = arguments or self.arguments
-        return (
+        return Part(
             tuple(cut(value, self.size, begin, end) for value in args),
             {name: cut(value, self.size, begin, end) for name, value in kwargs.items()},
+            end - begin,
         )
 
     def _tensors(self) -> list[torch.Tensor]:
@@ -502,7 +523,7 @@ class Weights:
 
     def add(self, output: Any, begin: int, end: int) -> None:
         """The output of a part, with its graph."""
-        found = list(leaves(output))
+        found = results(output)
         for place in self.places:
             loss = found[place]
             count = self._count(self._terms(place, found, end - begin), end - begin)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from oomph._containers import arrays, children, is_array, is_namedtuple, rebuild
+from oomph.levers._shared.deferred_rows import LazyRows, whole
 from oomph.levers._shared.splitting import CannotSplit
 
 PLAIN = (
@@ -40,6 +41,27 @@ def leaves(value: Any) -> Iterator[Any]:
     else:
         for _, part in parts:
             yield from leaves(part)
+
+
+def results(output: Any) -> list[Any]:
+    """The leaves of a model's output; what lazy rows are made from stands for them."""
+    return [leaf.hidden if _is_lazy(leaf) else whole(leaf) for leaf in leaves(output)]
+
+
+def like_results(output: Any, values: list[Any]) -> Any:
+    """Containers like those of `output` with other `results`, from which lazy rows are then made."""
+    pairs = zip(leaves(output), values, strict=True)
+    made = (leaf.like(value) if _is_lazy(leaf) else value for leaf, value in pairs)
+    return with_leaves(output, made)
+
+
+def lazy_places(output: Any) -> list[bool]:
+    """Which leaves are lazy rows."""
+    return [_is_lazy(leaf) for leaf in leaves(output)]
+
+
+def _is_lazy(leaf: Any) -> bool:
+    return isinstance(leaf, LazyRows) and leaf.logits is None
 
 
 def with_leaves(value: Any, found: Iterator[Any]) -> Any:
@@ -117,7 +139,7 @@ class Joined:
 
     def add(self, output: Any, begin: int, end: int) -> None:
         """A part's output, of the samples from `begin` to `end`; losses are left to the caller."""
-        found = list(leaves(output))
+        found = results(output)
         if len(found) != len(self.outputs):
             raise CannotSplit("the outputs of its parts differ in what they hold")
         for number, (one, value) in enumerate(zip(self.outputs, found, strict=True)):
@@ -160,7 +182,7 @@ def describe(
 
     `only_parameters` tells whether a tensor was made of parameters alone. Raises `CannotSplit`.
     """
-    first, second = list(leaves(one)), list(leaves(other))
+    first, second = results(one), results(other)
     if [type(value) for value in first] != [type(value) for value in second]:
         raise CannotSplit("the outputs of its parts differ in what they hold")
     return [_describe(a, b, sizes, only_parameters) for a, b in zip(first, second, strict=True)]
