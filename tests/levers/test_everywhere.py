@@ -79,6 +79,18 @@ def test_levers_to_rounding(tmp_path, framework, setting):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_split_calls_with_all_others(tmp_path, framework):
+    exact = [lever for lever in KEPT if lever[0] != "set_to_none"]
+    others = [lever for lever in ROUNDED if lever[0] != "micro_batch"]
+    setting = dict(adam=False, clip=0.1)
+    plain = job(tmp_path, framework, **setting)
+    other = job(tmp_path, framework, ("split_forward", {"parts": 2}), *exact, *others, **setting)
+    idle = [name for name, lever in other.levers.items() if not lever["applied"]]
+    assert idle == [], other.levers
+    assert unlike(other.out[:-1], plain.out[:-1], 1e-4) == []
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_mixed_precision(tmp_path, framework):
     plain = job(tmp_path, framework, adam=False, clip=0.1)
     other = job(tmp_path, framework, ("mixed_precision", {"dtype": "bf16"}), adam=False, clip=0.1)

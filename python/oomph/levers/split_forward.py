@@ -205,7 +205,16 @@ class Call:
         self._check_modules()
         random, before = self._random(), self._buffers(None)
         try:
-            return self._look(before)
+            # One sample alone cannot show what compares samples; but two may be more than a part is.
+            part = self.ranges[0][1]
+            try:
+                return self._look(before, max(2, part))
+            except torch.OutOfMemoryError:
+                if part > 1:
+                    raise
+            self._set_buffers(before)
+            random.restore()
+            return self._look(before, 1)
         except (CannotSplit, Inseparable, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -230,9 +239,8 @@ class Call:
         if any(type(part).__name__.startswith(("FSDP", "FullySharded")) for part in self.modules):
             raise CannotSplit("its parameters are sharded (FSDP)")
 
-    def _look(self, before: dict[tuple[int, str], torch.Tensor]) -> Layout:
-        # One sample alone cannot show what compares samples.
-        sizes = max(2, self.ranges[0][1]), 1
+    def _look(self, before: dict[tuple[int, str], torch.Tensor], count: int) -> Layout:
+        sizes = count, 2 if count == 1 else 1
         since = _newest_node()
         versions = self._versions()
         random = self._random()
@@ -294,7 +302,7 @@ class Call:
                     self._set_buffers(before)
             if not random.has_drawn():
                 _check_alike(found, count)
-        except (CannotSplit, torch.OutOfMemoryError):
+        except CannotSplit:
             raise
         except Exception as error:
             self.lever.add_note(
@@ -322,6 +330,7 @@ class Call:
             if begin:
                 self._set_buffers(self.before)
             self.randoms.append(self._random())
+            output = None  # and the graph of the part before, if it has one
             with mode():
                 output = self._forward(self._cut(begin, end), caches=False)
             self.randoms[-1].keep_if_drawn()
