@@ -86,6 +86,7 @@ class SplitForward(Lever):
 
     def install(self, job: Job) -> None:
         """Around the outermost models."""
+        self.job = job
         job.on_model.append(self._model)
 
     def finish(self) -> None:
@@ -104,6 +105,8 @@ class SplitForward(Lever):
     ) -> Any:
         if self.running or not torch.is_grad_enabled() or module in self.whole:
             return forward(*args, **kwargs)
+        if torch._C._len_torch_dispatch_stack() > 0:
+            return forward(*args, **kwargs)  # another lever looks at what the whole call does
         if torch.compiler.is_compiling():
             raise self.refuse(
                 f"{type(module).__name__} is called inside a function that is compiled by torch.compile"
@@ -464,7 +467,11 @@ class Call:
         self.lever.running = True
         try:
             with self.autocast.again(caches), lazy_for_the_whole_batch(self.size / part.size):
-                return self.forward(*part.args, **part.kwargs)
+                if not torch.is_grad_enabled():
+                    return self.forward(*part.args, **part.kwargs)
+                with self.lever.job.part(self.module, part.args, part.kwargs) as output:
+                    output.append(self.forward(*part.args, **part.kwargs))
+                return output.pop()
         finally:
             self.lever.running = False
 
