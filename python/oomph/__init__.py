@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oomph._oomph import __version__
 
 if TYPE_CHECKING:
+    from oomph._apply import NotApplied, apply
     from oomph._training.batch_size_finder import BatchSizes, find_batch_size
     from oomph._training.errors import (
         CannotFit,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from oomph._training.watch import Watch, memory_line, watch
 
 _HOMES = {
+    "_apply": ("NotApplied", "apply"),
     "_training.errors": (
         "CannotFit", "MemoryNotRecovered", "PeerFailed", "Refused", "StateLost", "is_out_of_memory",
     ),
@@ -53,6 +55,7 @@ __all__ = [
     "MemoryBatchSampler",
     "MemoryModel",
     "MemoryNotRecovered",
+    "NotApplied",
     "PeerFailed",
     "Refused",
     "Rung",
@@ -62,6 +65,7 @@ __all__ = [
     "TrainStep",
     "Watch",
     "__version__",
+    "apply",
     "find_batch_size",
     "free",
     "is_out_of_memory",

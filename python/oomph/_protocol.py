@@ -193,6 +193,11 @@ class RunDirectory:
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.file(file))
 
+    def rename(self, file: File, name: File) -> None:
+        """Give a file another's name, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self.file(file), self.file(name))
+
     def refuse(self, refusal: Refused) -> int:
         """Leave word for the command why the run cannot begin; returns the exit status."""
         self.run.write(File.REFUSAL, str(refusal))

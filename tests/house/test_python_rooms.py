@@ -36,8 +36,9 @@ MAY_IMPORT = {
     "huggingface": {"_training"},
     "lightning": {"_training"},
     "notebook": {"_protocol"},
+    "_apply": {"_import_hooks", "_oomph", "levers"},
     "__main__": {"_oomph"},
-    "": {"_oomph", "_training", "notebook"},
+    "": {"_apply", "_oomph", "_training", "notebook"},
 }
 
 

@@ -100,6 +100,32 @@ fn by_hand(path: &str, source: &str, levers: &str, ran: Vec<usize>) -> PyResult<
     Ok(oomph_plan::by_hand::by_hand(path, source, &levers, &ran.into_iter().collect()).text())
 }
 
+/// The levers of a plan file with this text (a JSON array), what they are in a few words, and how the plan's job
+/// differs from `script` with `arguments`; what is empty is not known.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "a Python list is converted")]
+fn read_plan(
+    text: &str,
+    script: &str,
+    arguments: Vec<String>,
+) -> PyResult<(String, String, Vec<String>)> {
+    let invalid = |error: String| PyValueError::new_err(error.trim_end().to_owned());
+    let plan = oomph_plan::PlanFile::parse(text).map_err(|error| invalid(error.to_string()))?;
+    let levers = serde_json::to_string(&plan.levers).map_err(|error| invalid(error.to_string()))?;
+    let what: Vec<String> = plan.levers.iter().map(ToString::to_string).collect();
+    let job = oomph_plan::PlanJob {
+        script: script.to_owned(),
+        arguments,
+        ..oomph_plan::PlanJob::default()
+    };
+    let unknown = (
+        oomph_plan::PlanGpu::default(),
+        oomph_plan::Versions::default(),
+    );
+    let differs = plan.mismatches(&job, &unknown.0, &unknown.1);
+    Ok((levers, what.join(", "), differs))
+}
+
 /// Names of all levers in the order in which they step in.
 #[pyfunction]
 fn lever_order() -> Vec<&'static str> {
@@ -134,6 +160,7 @@ fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(next_levers, module)?)?;
+    module.add_function(wrap_pyfunction!(read_plan, module)?)?;
     module.add_function(wrap_pyfunction!(lever_order, module)?)?;
     module.add_function(wrap_pyfunction!(lever_environment, module)?)?;
     module.add_function(wrap_pyfunction!(by_hand, module)?)?;

@@ -200,6 +200,10 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
     if let Some(file) = &fit.plan_file {
         let command = format!("oomph run --plan {file} {}", fit.command);
         let _ = writeln!(out, "{}", line("apply it", &paint(ACCENT, command), width));
+        let inside = format!(
+            "OOMPH_PLAN={file} in its environment, or oomph.apply(\"{file}\") in its first line"
+        );
+        let _ = writeln!(out, "{}", line("or inside", &inside, width));
     }
     if let Some((file, lines)) = &fit.patch_file {
         let text = match lines {

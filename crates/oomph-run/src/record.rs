@@ -64,6 +64,9 @@ pub struct Record {
     /// Steps that the script's own loop would make at least, where that is known.
     #[serde(default)]
     pub planned_steps: Option<u64>,
+    /// The first and the last step of each part of the run that was recorded in full; none if all of it was.
+    #[serde(default)]
+    pub windows: Vec<(u32, u32)>,
     /// Each GPU that torch saw.
     pub devices: Vec<Device>,
     /// Its rank, in a distributed job.
@@ -249,8 +252,8 @@ pub struct Optimizer {
 /// How the script ended.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Outcome {
-    /// `finished`, `exit`, `exception`, `interrupted`, or `refused`: a lever of the plan cannot be
-    /// applied, and the message says why.
+    /// `finished`, `exit`, `exception`, `interrupted`, `killed` (the script left no other word), or
+    /// `refused`: a lever of the plan cannot be applied, and the message says why.
     pub kind: String,
     /// The exit status.
     pub status: i32,

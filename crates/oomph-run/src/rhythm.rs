@@ -240,7 +240,8 @@ fn growth(trace: &Trace, record: &Record, device: u32, steps: &[Step]) -> Option
     Some(Growth {
         bytes_per_step,
         place,
-        full_at_step: steps.len() as u64 + left / bytes_per_step + 1,
+        // The peak is that of all steps, also where only the first were recorded.
+        full_at_step: u64::from(record.steps.max(record.inferences)) + left / bytes_per_step + 1,
     })
 }
 

@@ -16,6 +16,9 @@ pub const FORMAT: &str = "oomph.run/1";
 /// Shares of [`Summary::timeline`]: more than a terminal has columns.
 const TIMELINE: usize = 240;
 
+/// The part of the peak that may be missing from what was recorded before it is said.
+const UNRECORDED: f64 = 0.01;
+
 /// PyTorch's allocator rounds every request up to this.
 const ROUNDING: u64 = 512;
 
@@ -293,6 +296,18 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     // Blocks that were larger than their request, and what the history no longer holds.
     let rest = device.peak_allocated_bytes.saturating_sub(attributed);
     *summary.by_category.entry("other").or_default() += rest;
+    if let Some((first, last)) = record.windows.last()
+        && rest as f64 > device.peak_allocated_bytes as f64 * UNRECORDED
+    {
+        summary.assumptions.push(Assumption {
+            kind: "attribution".to_owned(),
+            what: format!(
+                "steps {first} to {last} are recorded, and the peak came later: what it holds more counts as other (--steps N records N steps)"
+            ),
+            location: None,
+            count: 1,
+        });
+    }
     let allocated: u64 = summary.by_category.values().sum();
     summary.by_category.insert(
         "cached",
@@ -389,6 +404,10 @@ fn failure(record: &Record) -> Option<String> {
         (_, Some(message)) if outcome.kind == "refused" => message.clone(),
         (Some(kind), Some(message)) => format!("{kind}: {message}"),
         _ if outcome.kind == "interrupted" => "interrupted".to_owned(),
+        _ if outcome.kind == "killed" => {
+            "the script was killed; its steps until then were as those that were recorded"
+                .to_owned()
+        }
         _ => format!("exit status {}", outcome.status),
     })
 }

@@ -1,5 +1,6 @@
 """The memory history: PyTorch's own, or that of the virtual GPU's pools where PyTorch keeps none."""
 
+import itertools
 import sys
 import types
 from typing import Any
@@ -30,9 +31,29 @@ def begin(most: int, in_stacks: bool) -> None:
     )
 
 
+def keep_newest(most: int, context: str | None) -> None:
+    """Keep the newest `most` events, with stacks where `context` is "alloc", without where it is None."""
+    torch.cuda.memory._record_memory_history(
+        enabled="all", context=context, stacks="python", max_entries=most
+    )
+
+
+def end() -> None:
+    """Keep no history, and forget what there is; blocks that are alive keep their stacks."""
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
 def snapshot() -> Any:
     """The history so far, in the form of `torch.cuda.memory._snapshot()`."""
     return _of_pools() if uses_pools() else _of_pytorch()
+
+
+def snapshot_unlabelled() -> Any:
+    """The same of a time in which allocations were not labelled: the labels that are there are old."""
+    made = snapshot()
+    for event in itertools.chain(*made["device_traces"]):
+        event.pop("user_metadata", None)
+    return made
 
 
 def _of_pools() -> Any:

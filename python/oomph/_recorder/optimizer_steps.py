@@ -43,6 +43,8 @@ class OptimizerSteps:
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> Any:
         if torch.compiler.is_compiling():
             return None  # within compiled code, hooks would be compiled, too
+        if not self._progress.is_recorded:
+            return None
         self._progress.in_optimizer += 1
         self._marks.add_optimizer(optimizer)
         if not any(map(callable, (*args[1:], *kwargs.values()))):
@@ -86,7 +88,7 @@ class OptimizerSteps:
             return
         progress = self._progress
         progress.in_optimizer = max(0, progress.in_optimizer - 1)
-        if progress.step < MARKED_STEPS:
+        if progress.is_recorded and progress.step < MARKED_STEPS:
             self._marks.optimizer_state()
         if self._main is None:
             self._main = id(optimizer)

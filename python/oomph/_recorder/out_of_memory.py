@@ -51,6 +51,8 @@ class OutOfMemory:
         """The last time that the allocator gave up, as the record has it."""
         self._count = 0
         """How often the script has seen it give up."""
+        self.when_recorded = True
+        """Whether everything was being recorded when it last did."""
         self._watching = False
         self._raised_outside: BaseException | None = None
         self._next_capture = 0.0
@@ -115,6 +117,7 @@ class OutOfMemory:
 
     def _note(self, **what: Any) -> None:
         self._count += 1
+        self.when_recorded = self._progress.is_recorded
         progress = self._progress
         self.last = dict(what, step=progress.step, time=now(), forwards=progress.forwards)
 
@@ -128,7 +131,9 @@ class OutOfMemory:
         if began < self._next_capture:
             return
         with self._directory.writing(File.FAILURE_SNAPSHOT) as file:
-            pickle.dump(history.snapshot(), file, protocol=4)
+            recorded = self._progress.is_recorded
+            made = history.snapshot() if recorded else history.snapshot_unlabelled()
+            pickle.dump(made, file, protocol=4)
         ended = time.monotonic()
         self._next_capture = ended + 9 * (ended - began)
 
@@ -143,7 +148,7 @@ class OutOfMemory:
     def finish(self) -> None:
         """The script has ended. It may have caught the error, but did nothing after it."""
         last, progress = self.last, self._progress
-        if last is None or last.get("handled"):
+        if last is None or last.get("handled") or not progress.is_recorded:
             return
         if (last["step"], last["forwards"]) == (progress.step, progress.forwards):
             last["raised"] = True

@@ -44,6 +44,12 @@ class OutermostModels:
         ):
             self._idle.append(call)
 
+    @property
+    def alive(self) -> list[torch.nn.Module]:
+        """Those that are still there."""
+        found = (seen["model"]() for seen in self._models.values())
+        return [model for model in found if model is not None]
+
     def as_dict(self, optimizers: Any) -> dict[str, Any]:
         """The record's part of it; `optimizers` are those that are alive."""
         optimized = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -57,6 +58,15 @@ class Passes:
         if not self._progress.running and not self._progress.trains:
             self._progress.say(INFERENCE)
             self._progress.end_pass()
+
+    def count_alone(self, models: Iterable[torch.nn.Module]) -> list[Any]:
+        """Count the passes of a job that infers with nothing but a hook on each of `models`; returns the hooks."""
+
+        def ended(*_: Any) -> None:
+            if not self._generating and not self._progress.trains:
+                self._progress.end_pass()
+
+        return [model.register_forward_hook(ended) for model in models]
 
     def finish(self) -> None:
         """The script has ended: no backward pass comes any more."""

@@ -44,7 +44,7 @@ class Progress:
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_horizon", "_reserved", "_status",
         "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
-        "running", "seen_forward", "step", "stopped", "trains",
+        "running", "seen_forward", "step", "stopped", "trains", "window",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,8 @@ class Progress:
         """How many steps of optimizers are in progress, one inside the other."""
         self.loading = 0
         """How many functions that load weights are in progress, one inside the other."""
+        self.window: Any = None
+        """On a real GPU, how long everything is recorded; None: as long as the script runs."""
         self._horizon, self._busy = horizon, busy
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
@@ -92,9 +94,17 @@ class Progress:
         self.inferences += 1
         self._end("inference", self.inferences)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether everything is being recorded, which is not so on a real GPU once steps are alike."""
+        return self.window is None or self.window.open
+
     def _end(self, what: str, number: int) -> None:
-        self.boundary(what, number)
-        self._reserved = f" · {torch.cuda.memory_reserved() / 2**30:.1f} GiB reserved"
+        if self.is_recorded:
+            self.boundary(what, number)
+            self._reserved = f" · {torch.cuda.memory_reserved() / 2**30:.1f} GiB reserved"
+        if self.window is not None:
+            self.window.step_ended(number)
         if self._horizon is not None:
             self._clock.append((number, self._horizon(0), self._busy[2]))
             self._clock_calls.append(self.module_calls)
@@ -112,6 +122,10 @@ class Progress:
         counted = self.step if self.trains else self.inferences
         what = phase if self.trains else "pass"
         self._status.say(f"step {counted + 1}, {what}{self._reserved}")
+
+    def say_recorded(self, first: int, last: int) -> None:
+        """Show on the status line that the script runs without the recorder now."""
+        self._status.say(f"steps {first} to {last} are recorded; the script runs on its own")
 
     def as_dict(self) -> dict[str, Any]:
         """The record's part of it."""

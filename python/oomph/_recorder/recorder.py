@@ -29,6 +29,7 @@ from oomph._recorder.out_of_memory import OutOfMemory
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
 from oomph._recorder.scopes import Scopes
+from oomph._recorder.window import EVENTS, StackTrial, Window
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
 from oomph._virtual_gpu.assumptions import Assumptions
@@ -75,6 +76,8 @@ class Recorder:
         self.passes = Passes(self._progress, self._facts, self._marks)
         self._modules = ModuleCalls(self._progress, self.passes, self._facts, self._marks)
         self._steps = OptimizerSteps(self._progress, self._scopes, self._marks)
+        self._hooked = False
+        self._pass_hooks: list[Any] = []
         self.out_of_memory = OutOfMemory(
             directory, self.virtual, self._progress, self._scopes, self._marks, self.layer
         )
@@ -102,6 +105,7 @@ class Recorder:
         self._facts.watch()
         self._steps.watch()
         self._watch_compile()
+        self._watch_window()
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -150,6 +154,58 @@ class Recorder:
             self._facts.compiled = True
             self.assumptions.add("attribution", _COMPILED, user_line())
 
+    # ---- leaving a job that repeats itself ----
+
+    def _watch_window(self) -> None:
+        """On a real GPU the script is recorded until its steps are alike; all of it if only some steps run."""
+        if self.virtual or self.settings.steps is not None:
+            return
+        self._progress.window = Window(
+            lambda: self._scopes.keys,
+            lambda: bool(self._progress.running) or not torch.cuda.is_initialized(),
+            self._leave,
+            self._come_back,
+        )
+        self._progress.window.watch_signal()
+
+    def _leave(self) -> None:
+        """Write the record, as if the script were killed from here on, and remove the hooks."""
+        self._note_memory()
+        self._write_history()
+        self.layer.leave()
+        self._hooked = self._modules.stop()
+        if not self._progress.trains:
+            self._pass_hooks = self.passes.count_alone(self._modules.models.alive)
+        history.end()
+        self._progress.window.trial = StackTrial(EVENTS)
+        killed = dict(kind="killed", status=137)
+        self.directory.write_json(File.RECORD, self._record(killed, True, self._devices(), []))
+        self._progress.say_recorded(*self._progress.window.recorded[-1])
+
+    def _come_back(self) -> None:
+        """Record everything again."""
+        history.end()
+        history.begin(MAX_EVENTS, self._scopes.in_stacks)
+        for hook in self._pass_hooks:
+            hook.remove()
+        self._pass_hooks = []
+        if self._hooked:
+            self._modules.watch()
+        self.layer.before = self._scopes.label
+        self.layer.come_back()
+
+    def _note_memory(self) -> None:
+        """Mark what models and optimizers hold now."""
+        self._marks.gradients()
+        self._marks.optimizer_state()
+        self._marks.models()
+
+    def _devices(self) -> list[dict[str, Any]]:
+        return [
+            devices.describe(index, self._usage(index))
+            for index in range(torch.cuda.device_count())
+        ]
+
     # ---- the end ----
 
     def failed_with(self, error: BaseException) -> None:
@@ -177,17 +233,18 @@ class Recorder:
         found = []
         if used_cuda:
             self.out_of_memory.finish()
-            self._marks.gradients()
-            self._marks.optimizer_state()
-            self._marks.models()
-            found = [
-                devices.describe(index, self._usage(index))
-                for index in range(torch.cuda.device_count())
-            ]
+            self._note_memory()
+            found = self._devices()
             self._write_history()
-        self.directory.write_json(File.RECORD, self._record(outcome, used_cuda, found))
+        levers = self.levers.report() if self.levers else []
+        self.directory.write_json(File.RECORD, self._record(outcome, used_cuda, found, levers))
 
     def _write_history(self) -> None:
+        if not self._progress.is_recorded:
+            # The window's is written already; a failure after it has one of its own.
+            if self.oom and self.oom.get("raised") and not self.out_of_memory.when_recorded:
+                self.directory.rename(File.FAILURE_SNAPSHOT, File.SNAPSHOT)
+            return
         # The snapshot's own work must not be recorded as the job's.
         snapshot = history.snapshot()
         with self.directory.writing(File.SNAPSHOT) as file:
@@ -196,7 +253,11 @@ class Recorder:
         self.directory.remove(File.FAILURE_SNAPSHOT)
 
     def _record(
-        self, outcome: dict[str, Any], used_cuda: bool, found: list[dict[str, Any]]
+        self,
+        outcome: dict[str, Any],
+        used_cuda: bool,
+        found: list[dict[str, Any]],
+        levers: list[dict[str, Any]],
     ) -> dict[str, Any]:
         return dict(
             format=FORMAT,
@@ -216,9 +277,10 @@ class Recorder:
             **self._modules.models.as_dict(self._marks.optimizers),
             marks=self._marks.marks,
             max_events=MAX_EVENTS,
+            windows=self._progress.window.recorded if self._progress.window else [],
             assumptions=self.assumptions.as_list(),
             library=library.report() if self.virtual else {},
-            levers=self.levers.report() if self.levers else [],
+            levers=levers,
             became=self.resize.became if self.resize else [],
             **self._progress.as_dict(),
             **self._scopes.as_dict(),

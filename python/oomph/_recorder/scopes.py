@@ -116,6 +116,11 @@ class Scopes:
         times[2] += now[2] - last[2]
         self._last, self._timed = now, scope
 
+    @property
+    def keys(self) -> Any:
+        """The labels so far, in the order in which they were first used: phase, module, operator, step, call."""
+        return self._numbers.keys()
+
     def forget_graph(self) -> None:
         """A step is over, and its graph is gone."""
         self._nodes.clear()

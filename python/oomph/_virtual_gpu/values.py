@@ -152,10 +152,15 @@ class ValueLayer:
         self._replace_host = replace
 
     def leave(self) -> None:
-        """Deactivate in forked processes, where CUDA cannot be used: DataLoader's workers."""
+        """Deactivate: in forked processes, where CUDA cannot be used, and where nothing is recorded any more."""
         self._gone = True
         self.before = None
         dispatch.include(False)
+
+    def come_back(self) -> None:
+        """Activate again, in this thread, in threads that it starts, and in autograd's."""
+        self._gone = False
+        dispatch.include(True)
 
     def call(self, func, *args, **kwargs):
         """Every operator comes here."""

@@ -24,6 +24,14 @@ def prepare(specifications: list[dict[str, Any]]) -> None:
         os.environ.update(_oomph.lever_environment(levers, dict(os.environ)))
 
 
+_in_force = False
+
+
+def in_force() -> bool:
+    """Whether the levers of a plan are installed in this process."""
+    return _in_force
+
+
 class Levers:
     """All levers of a plan."""
 
@@ -53,7 +61,8 @@ class Levers:
         except CannotApply as refusal:
             self._refusal = refusal
             raise
-        self._installed = True
+        global _in_force
+        _in_force = self._installed = True
         if self.levers:
             self.job.watch()
 

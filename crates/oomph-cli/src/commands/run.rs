@@ -78,7 +78,7 @@ pub struct Args {
     unsupported: bool,
 
     /// Apply a plan of oomph fit to the script
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "OOMPH_PLAN", hide_env_values = true)]
     plan: Option<PathBuf>,
 
     /// After running out of memory, do not run again to measure how much would be enough
