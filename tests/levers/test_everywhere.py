@@ -79,6 +79,19 @@ def test_levers_to_rounding(tmp_path, framework, setting):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_split_calls_with_all_others(tmp_path, framework):
+    # Without dropout, whose numbers are others, nothing could work in place.
+    left_out = ("set_to_none", "inplace_activations", "micro_batch")
+    levers = [lever for lever in KEPT + ROUNDED if lever[0] not in left_out]
+    setting = dict(adam=False, clip=0.1)
+    plain = job(tmp_path, framework, **setting)
+    other = job(tmp_path, framework, ("split_forward", {"parts": 2}), *levers, **setting)
+    idle = [name for name, lever in other.levers.items() if not lever["applied"]]
+    assert idle == [], other.levers
+    assert unlike(other.out[:-1], plain.out[:-1], 1e-4) == []
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_mixed_precision(tmp_path, framework):
     plain = job(tmp_path, framework, adam=False, clip=0.1)
     other = job(tmp_path, framework, ("mixed_precision", {"dtype": "bf16"}), adam=False, clip=0.1)

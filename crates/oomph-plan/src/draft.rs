@@ -263,7 +263,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Adding each micro-batch's gradients to those that are there: read both, write one.
-    fn accumulation(&self, parts: f64) -> Load {
+    pub(crate) fn accumulation(&self, parts: f64) -> Load {
         let gradients = self
             .template
             .tensors

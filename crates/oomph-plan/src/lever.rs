@@ -224,6 +224,11 @@ pub(crate) trait Facets {
     /// outside of training steps, or what only a run shows, changes nothing here.
     fn apply(&self, _draft: &mut Draft<'_>) {}
 
+    /// Whether it is applied to what all others have made of a draft, not to the job as it is.
+    fn is_applied_last(&self) -> bool {
+        false
+    }
+
     /// Changes the allocator's settings.
     fn configure(&self, _config: &mut Config) {}
 

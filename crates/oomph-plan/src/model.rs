@@ -210,6 +210,11 @@ impl Model {
         matches!(module.kind.as_str(), "Linear" | "Conv1D")
     }
 
+    /// Whether a layer looks at the whole batch.
+    pub(crate) fn couples_samples(&self) -> bool {
+        self.modules.iter().any(|module| module.coupled)
+    }
+
     /// Why a lever that takes models apart is left out, of a job that trains or of one that infers.
     pub(crate) fn compiled(&self, trains: bool) -> Option<&'static str> {
         (self.facts.compiled && self.trains == trains).then_some(

@@ -735,7 +735,9 @@ impl<'a> Searcher<'a> {
 
     fn draft<'b>(&self, base: &'b Base, levers: &[Lever]) -> Draft<'b> {
         let mut draft = Draft::new(&base.model, self.options.pace);
-        for lever in levers {
+        let (last, first): (Vec<_>, Vec<_>) =
+            (levers.iter()).partition(|lever| lever.facets().is_applied_last());
+        for lever in first.into_iter().chain(last) {
             draft.apply(lever);
         }
         draft

@@ -13,7 +13,11 @@ from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward, arounds
 from oomph.levers._shared.job import Job
-from oomph.levers._shared.recomputation import recomputed_in_backward
+from oomph.levers._shared.recomputation import (
+    attention_kernels,
+    recomputed_in_backward,
+    set_attention_kernels,
+)
 
 NORMS = (torch.nn.modules.batchnorm._NormBase,)
 """In training they update their statistics without reading them."""
@@ -172,7 +176,7 @@ class _Call:
 
     def _begin(self) -> None:
         self.modes = [part.training for part in self.parts]
-        self.kernels = _attention_kernels()
+        self.kernels = attention_kernels()
         self.parameters = self._parameter_versions()
         self.random = RandomStates()
         self.before = self._copies(self.block.read)
@@ -242,8 +246,8 @@ class _Call:
             raise
 
     def _go_back(self) -> None:
-        self.outer = _attention_kernels(), [part.training for part in self.parts]
-        _set_attention_kernels(self.kernels)
+        self.outer = attention_kernels(), [part.training for part in self.parts]
+        set_attention_kernels(self.kernels)
         self._set_modes(self.modes)
         # It runs on copies of the buffers, so that nothing is updated twice.
         for key, copy in self.before.items():
@@ -262,7 +266,7 @@ class _Call:
         self.originals.clear()
         kernels, modes = self.outer
         self._set_modes(modes)
-        _set_attention_kernels(kernels)
+        set_attention_kernels(kernels)
 
     def _swap(self, part: torch.nn.Module, name: str, copy: torch.Tensor) -> None:
         self.originals.append((part._buffers, name, part._buffers[name]))
@@ -288,33 +292,6 @@ class _Context:
     def __exit__(self, *error: Any) -> None:
         if self._on_error or error[0] is None:
             self._leave()
-
-
-def _attention_kernels() -> tuple[bool, ...]:
-    cuda = torch.backends.cuda
-    return (
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
-
-
-def _set_attention_kernels(kernels: tuple[bool, ...]) -> None:
-    if kernels == _attention_kernels():
-        return
-    cuda = torch.backends.cuda
-    for enable, enabled in zip(
-        (
-            cuda.enable_flash_sdp,
-            cuda.enable_mem_efficient_sdp,
-            cuda.enable_math_sdp,
-            cuda.enable_cudnn_sdp,
-        ),
-        kernels,
-        strict=True,
-    ):
-        enable(enabled)
 
 
 LEVER = Checkpoint

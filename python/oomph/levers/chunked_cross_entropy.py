@@ -108,10 +108,10 @@ class ChunkedCrossEntropy(Lever):
             and (input.requires_grad or weight.requires_grad)
             and input.dim() >= 2
             and weight.shape[0] > 2 * weight.shape[1]
-            and input.numel() // max(1, input.shape[-1]) * weight.shape[0] >= MANY
+            and _rows(input) * weight.shape[0] >= MANY
             and (self.others.get(weight.data_ptr(), 0) < 2 or weight.data_ptr() in self.heads)
             # A checkpointed part's second forward is not the place of a loss.
-            and torch._C._current_graph_task_id() == -1
+            and torch._C._current_graph_task_id() == LazyLogits.GRAPH_TASK
         )
 
     def _fits(self, input: Any, target: Any) -> bool:
@@ -123,7 +123,7 @@ class ChunkedCrossEntropy(Lever):
             and not target.is_floating_point()
             and target.dim() == 1
             and target.shape[0] == input.shape[0]
-            and input.numel() >= MANY
+            and _rows(input) * input.shape[1] >= MANY
             and torch.is_grad_enabled()
             and input.requires_grad
             and not torch.compiler.is_compiling()
@@ -163,6 +163,11 @@ class ChunkedCrossEntropy(Lever):
             self.add_note(
                 "the script uses logits for more than the loss, so they were also computed whole"
             )
+
+
+def _rows(input: torch.Tensor) -> float:
+    """Rows that the whole batch has."""
+    return input.numel() // max(1, input.shape[-1]) * LazyLogits.BATCHES
 
 
 LOG_SOFTMAX = (functional.log_softmax, torch.log_softmax, torch.Tensor.log_softmax)

@@ -21,6 +21,7 @@ from oomph.levers._shared.loss_terms import (
     Term,
     check_start,
     coupled,
+    guard,
     nodes,
     terms,
 )
@@ -371,7 +372,7 @@ class Batch:
         weights: dict[Any, Any] = {}
         for index, term in enumerate(found):
             if term.guard is not None:
-                _guard(term.guard, term.count)
+                guard(term.guard, term.count)
             if term.count == PARAMETERS:
                 continue
             weight = self._weight((self.backwards, index), term)
@@ -562,15 +563,6 @@ def _first_size(loader: Any) -> int | None:
 
 def _times(weight: Any) -> Any:
     return lambda gradients: tuple(None if g is None else g * weight for g in gradients)
-
-
-def _guard(node: Any, count: torch.Tensor) -> None:
-    """A micro-batch may have no targets although the batch has: its gradient is zero then."""
-    node.register_prehook(
-        lambda gradients: tuple(
-            None if g is None else torch.where(count > 0, g, torch.zeros_like(g)) for g in gradients
-        )
-    )
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -164,9 +164,14 @@ class Recompute(Lever):
 
     def install(self, job: Job) -> None:
         """Wrap the modules when their model is called first."""
+        self.job = job
         job.on_model.append(self._model)
-        job.on_enter.append(self._enter)
-        job.on_leave.append(self._leave)
+        for enter, leave in (
+            (job.on_enter, job.on_leave),
+            (job.on_part_enter, job.on_part_leave),
+        ):
+            enter.append(self._enter)
+            leave.append(self._leave)
         job.after_backward.append(self._after_backward)
 
     def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
@@ -197,7 +202,7 @@ class Recompute(Lever):
                 refuse_in_compiled(self, place.name)
             graph = self.graph
             # In a backward pass, another lever is recomputing this module.
-            if graph is None or torch._C._current_graph_task_id() != -1:
+            if graph is None or torch._C._current_graph_task_id() != self.job.graph_task:
                 return forward(*args, **kwargs)
             why = place.unsuited or _unsuited(args, kwargs)
             if why is not None:

@@ -48,7 +48,7 @@ impl Facets for MicroBatch {
             || model.batch < 2
             || model.facts.closure
             || model.facts.compiled
-            || couples(model)
+            || model.couples_samples()
         {
             return Vec::new();
         }
@@ -82,7 +82,7 @@ impl Facets for MicroBatch {
             )
         } else if facts.closure {
             Some("an optimizer steps with a closure: accumulate inside it")
-        } else if couples(model) {
+        } else if model.couples_samples() {
             Some(
                 "batch normalization would see micro-batches: put it into evaluation mode or use another normalization",
             )
@@ -127,9 +127,4 @@ impl Facets for MicroBatch {
             "accumulate_grad_batches multiplied by {parts}, with the DataLoader's batch_size divided by it"
         ))
     }
-}
-
-/// Whether a layer looks at the whole batch.
-fn couples(model: &Model) -> bool {
-    model.modules.iter().any(|module| module.coupled)
 }

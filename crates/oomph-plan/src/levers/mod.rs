@@ -27,6 +27,7 @@ mod recompute;
 mod set_to_none;
 mod shard;
 mod split_batch;
+mod split_forward;
 mod step_in_backward;
 mod stream_weights;
 mod tf32;
@@ -169,6 +170,7 @@ levers! {
     offload_activations::OffloadActivations,
     recompute::Recompute,
     micro_batch::MicroBatch,
+    split_forward::SplitForward,
     split_batch::SplitBatch,
     step_in_backward::StepInBackward,
     #[serde(rename = "optimizer_8bit")]

@@ -85,7 +85,8 @@ fn what_is_further_outside_steps_in_first() {
     assert_eq!(order.len(), NAMES.len());
     let at = |name: &str| order.iter().position(|other| *other == name).unwrap();
     for (outside, inside) in [
-        ("split_batch", "micro_batch"),
+        ("split_batch", "split_forward"),
+        ("split_forward", "micro_batch"),
         ("micro_batch", "shard"),
         ("shard", "mixed_precision"),
         ("mixed_precision", "set_to_none"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -46,6 +48,10 @@ class LazyRows(torch.Tensor):
     Views that keep the last dimension whole, and casts, are lazy too; anything else computes the rows.
     """
 
+    BATCHES: ClassVar[float] = 1.0
+    """As many rows as a layer makes now it makes of the whole batch."""
+    GRAPH_TASK: ClassVar[int] = -1
+    """The backward pass in which rows may be lazy, as a part of a batch is computed in it with its loss."""
     FEWEST: ClassVar[int] = 2
     """Dimensions below which a view is made at once."""
     hidden: torch.Tensor
@@ -85,6 +91,17 @@ class LazyRows(torch.Tensor):
             if result is not NotImplemented:
                 return result
         return func(*whole(args), **{key: whole(value) for key, value in kwargs.items()})
+
+
+@contextlib.contextmanager
+def lazy_for_the_whole_batch(batches: float) -> Iterator[None]:
+    """While one of `batches` parts of a batch runs: what is lazy for the batch is lazy for it."""
+    before = LazyRows.BATCHES, LazyRows.GRAPH_TASK
+    LazyRows.BATCHES, LazyRows.GRAPH_TASK = batches, torch._C._current_graph_task_id()
+    try:
+        yield
+    finally:
+        LazyRows.BATCHES, LazyRows.GRAPH_TASK = before
 
 
 def whole(value: Any) -> Any:

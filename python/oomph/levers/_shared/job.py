@@ -8,9 +8,10 @@ may call, defer or skip it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +64,13 @@ class Job:
         self.on_leave: list[Callable[[torch.nn.Module, Any], Any]] = []
         """Called after each forward of an outermost module with its output (None if it raised), in
         the reverse order; a result other than None replaces the output."""
+        self.on_part_enter: list[Callable[[torch.nn.Module, tuple, dict], None]] = []
+        """Called before a part of a batch runs with its graph in place of the outermost module's call, in
+        the backward pass perhaps, with its arguments."""
+        self.on_part_leave: list[Callable[[torch.nn.Module, Any], None]] = []
+        """Called after it with its output (None if it raised)."""
+        self.graph_task = -1
+        """The backward pass in which such a part runs; -1 outside of all."""
         self.on_backward: list[Callable[[Backward], None]] = []
         """Called before a backward pass (`Tensor.backward`, `torch.autograd.backward`)."""
         self.after_backward: list[Callable[[], None]] = []
@@ -140,6 +148,20 @@ class Job:
         for replace in self.on_arguments:
             args, kwargs = replace(module, args, kwargs) or (args, kwargs)
         return args, kwargs
+
+    @contextlib.contextmanager
+    def part(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> Iterator[list[Any]]:
+        """While a part of a batch runs with its graph; it appends its output to the list."""
+        before, self.graph_task = self.graph_task, torch._C._current_graph_task_id()
+        output: list[Any] = []
+        for callback in self.on_part_enter:
+            callback(module, args, kwargs)
+        try:
+            yield output
+        finally:
+            for leave in self.on_part_leave:
+                leave(module, output[0] if output else None)
+            self.graph_task = before
 
     def meet(self, module: torch.nn.Module) -> None:
         """An outermost module is about to be used, perhaps for the first time."""

@@ -417,6 +417,15 @@ def _targets(node: Any) -> torch.Tensor:
     return (weight.float()[target.masked_fill(~kept, 0)] * kept).sum()
 
 
+def guard(node: Any, count: torch.Tensor) -> None:
+    """A micro-batch may have no targets although the batch has: its gradient is zero then."""
+    node.register_prehook(
+        lambda gradients: tuple(
+            None if g is None else torch.where(count > 0, g, torch.zeros_like(g)) for g in gradients
+        )
+    )
+
+
 def nodes(output: Any) -> list[Any]:
     """The graph's nodes that made the tensors in the output of a model."""
     return [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]

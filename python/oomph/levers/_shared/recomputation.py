@@ -149,3 +149,32 @@ def _kind(kind: tuple[torch.Size, torch.dtype]) -> str:
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
+
+
+def attention_kernels() -> tuple[bool, ...]:
+    """Which kernels of scaled dot products PyTorch may choose."""
+    cuda = torch.backends.cuda
+    return (
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )
+
+
+def set_attention_kernels(kernels: tuple[bool, ...]) -> None:
+    """Allow those of an earlier `attention_kernels()`."""
+    if kernels == attention_kernels():
+        return
+    cuda = torch.backends.cuda
+    for enable, enabled in zip(
+        (
+            cuda.enable_flash_sdp,
+            cuda.enable_mem_efficient_sdp,
+            cuda.enable_math_sdp,
+            cuda.enable_cudnn_sdp,
+        ),
+        kernels,
+        strict=True,
+    ):
+        enable(enabled)

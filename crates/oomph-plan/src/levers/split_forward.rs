@@ -1,0 +1,282 @@
+//! `split_forward`: each outermost model runs its batch in parts without graph, and each part again,
+//! with its graph, when the gradient of the outputs arrives (gradient caching).
+//!
+//! Memory: what flows inside of a call shrinks to the largest part's; its arguments and its result stay
+//! whole, and so does all that is outside. The gradients are there from the first part on. Time: the
+//! forward pass of those models once more, each kernel once a part, and the gradients added. Results: to
+//! rounding for models that compute each sample by itself, whatever the loss.
+
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
+use serde::{Deserialize, Serialize};
+
+use oomph_trace::{Category, Phase};
+
+use crate::blocks::{self, Block, Edits, Positions, Uses};
+use crate::by_hand::Script;
+use crate::draft::{Draft, Load};
+use crate::lever::{Facets, Group, Results, Stage, StepChange};
+use crate::levers::Lever;
+use crate::model::{Event, Model};
+use crate::search::Options;
+use crate::sharding::Sharing;
+
+/// Into how many parts a batch may go.
+const PARTS: [u32; 6] = [2, 4, 8, 16, 32, 64];
+/// Nanoseconds of the host for a part in either pass: arguments are cut, random states kept and set back.
+const HOST_NS: f64 = 150_000.0;
+
+/// The outermost models' calls in `parts` pieces, computed again for the backward pass.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SplitForward {
+    /// How many.
+    pub parts: u32,
+}
+
+impl Facets for SplitForward {
+    fn results(&self) -> Results {
+        Results::Rounding
+    }
+
+    fn label(&self) -> String {
+        format!("the model's call in {} parts", self.parts)
+    }
+
+    fn order() -> u32 {
+        9 // outside of whatever else is done to a model's forward
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Batch)
+    }
+
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        if !model.trains || model.facts.compiled || model.couples_samples() {
+            return Vec::new();
+        }
+        let samples = samples(model);
+        PARTS
+            .into_iter()
+            .filter(|&parts| u64::from(parts) <= samples)
+            .map(|parts| Self { parts })
+            .collect()
+    }
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        if !model.trains {
+            None
+        } else if model.couples_samples() {
+            Some(
+                "batch normalization would see parts of the batch: put it into evaluation mode or use another normalization",
+            )
+        } else if samples(model) < 2 {
+            Some("the model's first call has no batch of two samples or more")
+        } else {
+            model.compiled(true)
+        }
+    }
+
+    fn goes_with(&self, others: &[Lever]) -> bool {
+        // It hands all gradients on when the last part is through: none could go before.
+        let in_backward = |lever: &Lever| lever.facets().step() == Some(StepChange::InBackward);
+        !others.iter().any(in_backward)
+    }
+
+    fn goes_with_sharing(&self, _sharing: Sharing) -> bool {
+        // Ranks wrap the models, and gather parameters around a call of theirs.
+        false
+    }
+
+    fn is_applied_last(&self) -> bool {
+        true
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let model = draft.model;
+        let (found, positions) = blocks::find(draft, &outermost(model));
+        let uses = Uses::new(draft);
+        let inside: HashSet<u32> = found.iter().map(|block| block.call).collect();
+        let inside = within(model, &inside);
+        let mut edits = Edits::default();
+        for block in &found {
+            split(draft, block, &positions, &uses, &inside, &mut edits);
+        }
+        let results: HashSet<u32> = found
+            .iter()
+            .filter_map(|block| model.calls.get(block.call as usize))
+            .flat_map(|call| call.outputs.iter().copied())
+            .collect();
+        let part = |bytes: u64| match samples(model) {
+            0 => bytes.div_ceil(u64::from(self.parts.max(1))),
+            all => (bytes * all.div_ceil(u64::from(self.parts.max(1)))).div_ceil(all),
+        };
+        for (number, tensor) in (0..).zip(&mut draft.template.tensors) {
+            if tensor.batched
+                && inside.contains(&tensor.call)
+                && tensor.category != Category::Input
+                && !results.contains(&number)
+            {
+                tensor.bytes = part(tensor.bytes);
+            }
+        }
+        draft.template.body = edits.apply(&draft.template.body);
+        self.take_time(draft, &found, &inside);
+    }
+
+    fn snippet(&self) -> String {
+        format!(
+            "in the training step, with the model's inputs in {0} parts (a model with dropout needs the random state of the first pass in the second one):\nwith torch.no_grad():\n    outputs = torch.cat([model(part) for part in inputs.chunk({0})]).requires_grad_()\nloss = loss_of(outputs)\nloss.backward()\nfor part, gradient in zip(inputs.chunk({0}), outputs.grad.chunk({0})):\n    model(part).backward(gradient)",
+            self.parts
+        )
+    }
+
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.training_line()
+    }
+}
+
+impl SplitForward {
+    /// The forward pass twice, and all of it once a part.
+    fn take_time(&self, draft: &mut Draft<'_>, found: &[Block], inside: &HashSet<u32>) {
+        let parts = f64::from(self.parts.max(1));
+        let mut again = Load::default();
+        for block in found {
+            again.add(draft.forward_load(block.call));
+        }
+        let works = draft.model.work.iter();
+        let outside = works.filter(|work| {
+            let is_body = work.phase != Phase::Optimizer
+                && (work.phase != Phase::Inference || work.call != 0);
+            is_body && !inside.contains(&work.call)
+        });
+        let outside: f64 = outside.map(|work| work.launches).sum();
+        // What other levers launch they launch within the calls.
+        let launches = (draft.body.launches - outside).max(0.0) + again.launches;
+        draft.body.busy += again.busy + (parts - 1.0) * launches * draft.pace().launch_ns;
+        draft.body.launches = outside + parts * launches;
+        draft.body.calls += (2.0 * parts - 1.0) * again.calls;
+        draft.body.lever += 2.0 * parts * HOST_NS * found.len() as f64;
+        let added = draft.accumulation(parts);
+        draft.body.add(added);
+    }
+}
+
+/// Samples in a call of a model; 0 if unknown.
+fn samples(model: &Model) -> u64 {
+    match model.facts.input.batch {
+        0 | 1 => model.batch,
+        samples => samples,
+    }
+}
+
+/// The outermost models that are trained, or through which something is.
+fn outermost(model: &Model) -> Vec<String> {
+    let has_parameters = |name: &str| {
+        model.modules.iter().any(|module| {
+            let rest = module.name.strip_prefix(name);
+            module.parameters > 0
+                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
+    let mut names: Vec<String> = Vec::new();
+    for call in model.calls.iter().skip(1) {
+        if call.parent == 0 && !names.contains(&call.module) && has_parameters(&call.module) {
+            names.push(call.module.clone());
+        }
+    }
+    names
+}
+
+/// `roots` and all calls in them.
+fn within(model: &Model, roots: &HashSet<u32>) -> HashSet<u32> {
+    let mut found = roots.clone();
+    // Parents come before their children.
+    for (number, call) in (0..).zip(&model.calls) {
+        if call.parent != 0 && found.contains(&call.parent) {
+            found.insert(number);
+        }
+    }
+    found
+}
+
+/// Frees what a call saves as soon as its forward pass has used it, and puts that pass once more before its
+/// backward pass, which finds the gradients of the parts before.
+fn split(
+    draft: &mut Draft<'_>,
+    block: &Block,
+    positions: &Positions,
+    uses: &Uses<'_>,
+    inside: &HashSet<u32>,
+    edits: &mut Edits,
+) {
+    let template = &mut draft.template;
+    let results: HashSet<u32> = draft
+        .model
+        .calls
+        .get(block.call as usize)
+        .map(|call| call.outputs.iter().copied().collect())
+        .unwrap_or_default();
+    let saved: HashSet<u32> = block.saved.iter().copied().collect();
+    let at = block.backward.start;
+    let events =
+        |range: std::ops::Range<usize>| template.body.get(range).unwrap_or_default().to_vec();
+    let (forward, backward) = (
+        events(block.forward.clone()),
+        events(block.backward.clone()),
+    );
+    for (position, event) in (block.backward.start..).zip(backward) {
+        let Event::Alloc(number) = event else {
+            continue;
+        };
+        let tensor = template.tensors.get(number as usize);
+        let is_gradient = tensor.is_some_and(|tensor| {
+            tensor.category == Category::Gradient && inside.contains(&tensor.call)
+        });
+        if is_gradient && let Some(copy) = blocks::again(template, number) {
+            edits.insert(at, Event::Alloc(number));
+            // A later part's is added to it.
+            edits.replace(position, Event::Alloc(copy));
+            edits.insert(position + 1, Event::Free(copy));
+        }
+    }
+    let mut passing: HashMap<u32, u32> = HashMap::default();
+    for event in forward {
+        match event {
+            Event::Alloc(number) => {
+                let Some(copy) = blocks::again(template, number) else {
+                    continue;
+                };
+                edits.insert(at, Event::Alloc(copy));
+                // What goes before this backward pass begins, the call does not save.
+                let freed = positions.frees.get(&number).copied();
+                let freed = freed.filter(|&freed| freed >= at);
+                if results.contains(&number) {
+                    // The whole result stays for as long as it did.
+                    edits.insert(block.backward.end, Event::Free(copy));
+                } else if saved.contains(&number)
+                    && let Some(freed) = freed
+                {
+                    edits.replace(freed, Event::Free(copy));
+                    let tensor = template.tensors.get(number as usize);
+                    let gone =
+                        tensor.map_or(block.forward.end, |tensor| uses.end(number, tensor, block));
+                    edits.insert(gone, Event::Free(number));
+                } else {
+                    passing.insert(number, copy);
+                }
+            }
+            Event::Free(number) => {
+                if let Some(copy) = passing.remove(&number) {
+                    edits.insert(at, Event::Free(copy));
+                }
+            }
+            Event::FreePrevious(_) | Event::EmptyCache => {}
+        }
+    }
+    let mut rest: Vec<u32> = passing.into_values().collect();
+    rest.sort_unstable();
+    for copy in rest {
+        edits.insert(at, Event::Free(copy));
+    }
+}
