@@ -103,7 +103,6 @@ fn by_hand(path: &str, source: &str, levers: &str, ran: Vec<usize>) -> PyResult<
 /// The levers of a plan file with this text (a JSON array), what they are in a few words, and how the plan's job
 /// differs from `script` with `arguments`; what is empty is not known.
 #[pyfunction]
-#[expect(clippy::needless_pass_by_value, reason = "a Python list is converted")]
 fn read_plan(
     text: &str,
     script: &str,
