@@ -101,10 +101,7 @@ def images(count):
 
 def repeated(model):
     """The blocks of the model, in the order in which they run."""
-    groups = blocks.candidates(model)
-    if type(model).__name__ == "ResNet":
-        return [name for n in (1, 2, 3, 4) for name in next(g for g in groups if g[0] == f"ResNet.layer{n}.0")]  # fmt: skip
-    return max(groups, key=len)
+    return blocks.repeated(model)
 
 
 def share(modules, part):
@@ -174,6 +171,8 @@ def variants(model):
         "offload 50 %": ("offload_activations", dict(modules=share(every, 0.5))),
         "offload 100 %": ("offload_activations", dict(modules=every)),
         "save_on_cpu": "save_on_cpu",
+        "split_forward 2": ("split_forward", dict(parts=2)),
+        "split_forward 4": ("split_forward", dict(parts=4)),
         "step_in_backward": ("step_in_backward", {}),
         "optimizer_8bit": ("optimizer_8bit", {}),
         "optimizer_on_cpu": ("optimizer_on_cpu", {}),

@@ -4,7 +4,7 @@
 
 Each job of `jobs/steady.py` makes 200 steps in each process. What is compared is the median of the second half
 of them, and the first tenth tells what recording costs while it lasts. DIRECTORY holds plans, JOB.toml: for these
-jobs `plan` (`oomph run --plan`) is compared with `levers`, the same plan without a recorder (`OOMPH_PLAN`).
+jobs `plan` (`oomph run --plan`) is compared with `levers`, the same plan without a recorder (`oomph.apply`).
 """
 
 import argparse
@@ -37,13 +37,12 @@ def run(job, mode, plan, options):
         oomph += ["--gpu", options.gpu] if options.gpu else []
         words = {
             "plain": [sys.executable, *script],
-            "levers": [sys.executable, *script],
+            "levers": [sys.executable, *script, "--plan", str(plan)],
             "run": [*oomph, *script],
             "plan": [*oomph, "--plan", str(plan), *script],
         }[mode]
-        environment = os.environ | ({"OOMPH_PLAN": str(plan)} if mode == "levers" else {})
         began = time.perf_counter()
-        ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
         row = dict(
             job=job,
             mode=mode,
@@ -67,6 +66,7 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--plans", type=Path)
+    parser.add_argument("--mode", nargs="*", default=["plain", "run", "levers", "plan"])
     parser.add_argument("--gpu", help="a virtual GPU, to try the script")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
@@ -79,6 +79,7 @@ def main():
     for job in options.job:
         plan = options.plans / f"{job}.toml" if options.plans else None
         modes = ["plain", "run"] + (["levers", "plan"] if plan and plan.exists() else [])
+        modes = [mode for mode in modes if mode in options.mode]
         for number in range(options.rounds):
             for mode in modes if number % 2 == 0 else modes[::-1]:
                 rows.append(run(job, mode, plan, options))

@@ -227,8 +227,13 @@ def main():
     parser.add_argument("job", choices=[*JOBS, "lightning", "trainer"])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--small", action="store_true", help="to try the script without a GPU")
+    parser.add_argument("--plan", help="applied by the script itself")
     parser.add_argument("--out")
     options = parser.parse_args()
+    if options.plan:
+        import oomph
+
+        oomph.apply(options.plan)
     if options.job in JOBS:
         timer = loop(options.job, options.steps, options.small)
     else:
