@@ -115,7 +115,7 @@ def test_figures_are_at_least_if_the_run_without_a_limit_failed_too(oomph):
     )
     assert code != ATTENTION
     run = oomph(code, "--memory", "2GiB")
-    assert "these figures are at least" in " ".join(run.out.split())
+    assert "these figures are lower bounds" in " ".join(run.out.split())
 
 
 def test_inference_with_a_graph_is_the_cause(oomph):

@@ -226,7 +226,7 @@ function notes() {
   const list = [];
   for (const item of summary?.assumptions ?? []) list.push(["assumed", `${item.what}${item.location ? ` (${base(item.location)})` : ""}${item.count > 1 ? `, ${item.count} ×` : ""}`]);
   for (const item of explanation?.assumptions ?? []) list.push(["assumed", item]);
-  if (explanation?.cause && explanation.lower_bound) list.push(["note", `the figures of causes and fixes are at least: ${explanation.without_limit ? "the run without a limit did not come to an end either" : "they come from the run that was cut off"}`]);
+  if (explanation?.cause && explanation.lower_bound) list.push(["note", `the figures of causes and fixes are lower bounds: ${explanation.without_limit ? "the run without a limit did not come to an end either" : "they come from the run that was cut off"}`]);
   for (const item of explanation?.message?.corrections ?? []) list.push(["the message", item]);
   for (const item of explanation?.problems ?? []) list.push(["note", item.message]);
   if (summary?.failure) list.push(["error", summary.failure]);

@@ -93,7 +93,7 @@ pub struct Explanation {
     pub fixes: Vec<Fix>,
     /// Whether causes and fixes come from a run without a limit, not from the one that was cut off.
     pub without_limit: bool,
-    /// Whether the bytes of causes and fixes are at least: neither run came to an end.
+    /// Whether the bytes of causes and fixes are lower bounds: neither run came to an end.
     pub lower_bound: bool,
     /// Whether a recorder watched the job, and the history has labels. Not in the JSON.
     #[serde(skip)]
@@ -376,9 +376,9 @@ impl Explanation {
     /// Says that the bytes of causes and fixes are at least, and why.
     pub const fn at_least(&self) -> &'static str {
         if self.without_limit {
-            "these figures are at least: the run without a limit did not come to an end either"
+            "these figures are lower bounds: the run without a limit did not come to an end either"
         } else {
-            "these figures are at least: they come from the run that was cut off"
+            "these figures are lower bounds: they come from the run that was cut off"
         }
     }
 
