@@ -3,6 +3,8 @@
 import json
 import textwrap
 
+import pytest
+
 from tests.support.command import command, fit
 from tests.support.jobs import TRAIN, WIDE
 
