@@ -40,6 +40,8 @@ const MAX_LINE: usize = 1 << 20;
 const MAX_FRAMES: usize = 200;
 /// Messages of one log that are kept: a job that retries may print thousands.
 const MAX_MESSAGES: usize = 256;
+/// The beginning of a line that names the program it is of.
+const MAX_WORDS: usize = 16 << 10;
 /// JSON that is looked through for strings with messages; anything larger is read as lines.
 const MAX_JSON: usize = 16 << 20;
 
@@ -387,12 +389,12 @@ impl Log {
             message.traceback = self.traceback.drain(..).collect();
             message.inside = origin
                 .inside
-                .or_else(|| origin::inside(&message.text))
+                .or_else(|| origin::inside(text.get(..text.floor_char_boundary(MAX_WORDS))?))
                 .or_else(|| {
                     let mut files = message.traceback.iter().rev();
                     files.find_map(|frame| origin::inside(&frame.file))
                 })
-                .filter(|inside| *inside != message.program);
+                .filter(|_| message.program.runs_inside());
             if message.kind == MessageKind::Async {
                 self.continues = 6;
             }

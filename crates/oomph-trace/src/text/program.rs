@@ -71,6 +71,20 @@ impl Program {
         self.names().1
     }
 
+    /// Whether it is a library, which other programs run on.
+    pub(super) const fn runs_inside(self) -> bool {
+        matches!(
+            self,
+            Self::Pytorch
+                | Self::Cublas
+                | Self::Cudnn
+                | Self::Cuda
+                | Self::Nccl
+                | Self::Triton
+                | Self::TensorRt
+        )
+    }
+
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Pytorch => ("pytorch", "PyTorch"),

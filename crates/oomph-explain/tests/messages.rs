@@ -1,0 +1,141 @@
+//! Out-of-memory messages of many programs, as they stand in public issue threads, and how they are to be read.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
+
+use std::path::Path;
+
+use oomph_explain::{Explanation, explain_messages};
+use oomph_trace::text;
+use serde::Deserialize;
+
+/// A text and its reading; see `fixtures/README.md`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fixture {
+    source: String,
+    text: String,
+    program: String,
+    inside: Option<String>,
+    memory: String,
+    asked: Option<u64>,
+    total: Option<u64>,
+    free: Option<u64>,
+    in_use: Option<u64>,
+    device: Option<u32>,
+    #[serde(default)]
+    ranks: Vec<u32>,
+    pid: Option<u64>,
+    process: Option<String>,
+    host: Option<String>,
+    job: Option<String>,
+    allocator: Option<String>,
+    #[serde(default)]
+    handled: bool,
+    next: String,
+}
+
+fn fixtures(name: &str) -> Vec<Fixture> {
+    #[derive(Deserialize)]
+    struct File {
+        message: Vec<Fixture>,
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fixtures/messages")
+        .join(name);
+    let file: File = toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    file.message
+}
+
+fn explained(text: &str) -> Option<Explanation> {
+    explain_messages(&text::find(text))
+}
+
+/// Everything in which a reading differs from what it should be.
+fn differences(fixture: &Fixture) -> Vec<String> {
+    fn differ<T: PartialEq + std::fmt::Debug>(
+        out: &mut Vec<String>,
+        name: &str,
+        found: T,
+        expected: T,
+    ) {
+        if found != expected {
+            out.push(format!("{name}: found {found:?}, expected {expected:?}"));
+        }
+    }
+    let Some(found) = explained(&fixture.text) else {
+        return vec!["no message was found".to_owned()];
+    };
+    let message = found.message.as_ref().unwrap();
+    let mut out = Vec::new();
+    differ(&mut out, "program", message.program, &fixture.program);
+    differ(
+        &mut out,
+        "inside",
+        message.inside,
+        fixture.inside.as_deref(),
+    );
+    differ(&mut out, "memory", message.memory, &fixture.memory);
+    differ(&mut out, "asked", message.asked_bytes, fixture.asked);
+    differ(&mut out, "total", message.total_bytes, fixture.total);
+    differ(&mut out, "free", message.free_bytes, fixture.free);
+    differ(&mut out, "in use", message.in_use_bytes, fixture.in_use);
+    differ(&mut out, "ranks", &found.ranks, &fixture.ranks);
+    differ(&mut out, "handled", message.handled, fixture.handled);
+    // Of these the table has those that matter.
+    if fixture.device.is_some() {
+        differ(&mut out, "device", message.device, fixture.device);
+    }
+    if fixture.pid.is_some() {
+        differ(&mut out, "pid", message.pid, fixture.pid);
+    }
+    for (name, found, expected) in [
+        ("process", &message.process, &fixture.process),
+        ("host", &message.host, &fixture.host),
+        ("job", &message.job, &fixture.job),
+        ("allocator", &message.allocator, &fixture.allocator),
+    ] {
+        if expected.is_some() {
+            differ(&mut out, name, found, expected);
+        }
+    }
+    if !next(&found).iter().any(|step| step.contains(&fixture.next)) {
+        out.push(format!(
+            "no step has {:?}: {:?}",
+            fixture.next,
+            next(&found)
+        ));
+    }
+    out
+}
+
+fn next(found: &Explanation) -> Vec<String> {
+    found
+        .next
+        .iter()
+        .map(|step| format!("{} · {}", step.command.as_deref().unwrap_or(""), step.what))
+        .collect()
+}
+
+fn check(name: &str) -> usize {
+    let all = fixtures(name);
+    let wrong: Vec<String> = all
+        .iter()
+        .filter_map(|fixture| {
+            let found = differences(fixture);
+            (!found.is_empty()).then(|| format!("{}\n  {}", fixture.source, found.join("\n  ")))
+        })
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "{} of {} are read wrongly:\n{}",
+        wrong.len(),
+        all.len(),
+        wrong.join("\n")
+    );
+    all.len()
+}
+
+#[test]
+fn messages_are_read_as_their_table_says() {
+    assert!(check("messages.toml") >= 60);
+}
