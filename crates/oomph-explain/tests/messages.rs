@@ -139,3 +139,58 @@ fn check(name: &str) -> usize {
 fn messages_are_read_as_their_table_says() {
     assert!(check("messages.toml") >= 60);
 }
+
+/// Settings that act on the GPU's memory only, and on the host's only.
+const GPU_ONLY: [&str; 14] = [
+    "nvidia-smi",
+    "--gpu-memory-utilization",
+    "--mem-fraction-static",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "gpu_mem_limit",
+    "-ngl",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "NCCL_BUFFSIZE",
+    "oomph fit",
+    "oomph run",
+    "CUDA graphs",
+    "jax.checkpoint",
+    "cudnn",
+];
+const HOST_ONLY: [&str; 8] = [
+    "#SBATCH --mem",
+    "free -h",
+    "resources.limits.memory",
+    "--shm-size",
+    "ulimit",
+    "dmesg",
+    "RAY_memory",
+    "memmap",
+];
+
+#[test]
+fn no_step_acts_on_the_other_memory() {
+    let all = fixtures("messages.toml")
+        .into_iter()
+        .chain(fixtures("set_aside.toml"));
+    for fixture in all {
+        let Some(found) = explained(&fixture.text) else {
+            continue;
+        };
+        let wrong: &[&str] = match found.message.as_ref().unwrap().memory {
+            "host" => &GPU_ONLY,
+            "device" | "on_chip" => &HOST_ONLY,
+            _ => continue,
+        };
+        for step in next(&found) {
+            for word in wrong {
+                assert!(!step.contains(word), "{}: {step}", fixture.source);
+            }
+        }
+        assert!(
+            found.fixes.is_empty() || fixture.memory == "device",
+            "{}",
+            fixture.source
+        );
+    }
+}

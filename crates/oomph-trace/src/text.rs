@@ -194,6 +194,8 @@ pub struct OomMessage {
     pub private_pools: Option<Bytes>,
     /// The traceback before the message, outermost frame first.
     pub traceback: Vec<TextFrame>,
+    /// Where in the text the words are that make it one.
+    at: usize,
     /// Its last part, counted as lines are.
     last: usize,
 }
@@ -232,8 +234,29 @@ impl OomMessage {
             unallocated: None,
             private_pools: None,
             traceback: Vec::new(),
+            at: 0,
             last: 0,
         }
+    }
+
+    /// At most so many letters of the text, with the words that make it a message.
+    pub fn quote(&self, letters: usize) -> String {
+        let count = self.text.chars().count();
+        if count <= letters {
+            return self.text.clone();
+        }
+        let before = self
+            .text
+            .get(..self.at)
+            .map_or(0, |text| text.chars().count());
+        // Some words before it belong to it, unless what follows is short.
+        let skip = before
+            .saturating_sub(letters / 4)
+            .min(count.saturating_sub(letters));
+        let quote: String = self.text.chars().skip(skip).take(letters).collect();
+        let head = if skip > 0 { "…" } else { "" };
+        let tail = if skip + letters < count { "…" } else { "" };
+        format!("{head}{quote}{tail}")
     }
 
     /// What is in use, by the words of the program.

@@ -238,11 +238,7 @@ fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, S
         .into_iter()
         .map(|(bytes, what)| Evidence::of(bytes.0, what))
         .collect();
-    let mut quote = Evidence::new(format!(
-        "line {}: {}",
-        message.line,
-        message.text.chars().take(SHOWN).collect::<String>()
-    ));
+    let mut quote = Evidence::new(format!("line {}: {}", message.line, message.quote(SHOWN)));
     quote.stack = places(message);
     evidence.push(quote);
     Cause {

@@ -79,6 +79,12 @@ impl Line<'_> {
     pub(super) fn message(&self, program: Program, kind: MessageKind) -> OomMessage {
         OomMessage {
             program,
+            at: self
+                .text
+                .trim_end()
+                .len()
+                .saturating_sub(self.from.trim_end().len())
+                - (self.text.len() - self.text.trim_start().len()),
             last: self.part,
             ..OomMessage::new(kind, self.number, self.text.trim())
         }
@@ -88,6 +94,7 @@ impl Line<'_> {
     pub(super) fn message_from(&self, program: Program, kind: MessageKind) -> OomMessage {
         OomMessage {
             text: self.from.trim().to_owned(),
+            at: 0,
             ..self.message(program, kind)
         }
     }
