@@ -194,3 +194,8 @@ fn no_step_acts_on_the_other_memory() {
         );
     }
 }
+
+#[test]
+fn messages_that_were_set_aside_are_read_too() {
+    check("set_aside.toml");
+}
