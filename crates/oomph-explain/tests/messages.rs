@@ -172,7 +172,8 @@ const HOST_ONLY: [&str; 8] = [
 fn no_step_acts_on_the_other_memory() {
     let all = fixtures("messages.toml")
         .into_iter()
-        .chain(fixtures("set_aside.toml"));
+        .chain(fixtures("set_aside.toml"))
+        .chain(fixtures("later.toml"));
     for fixture in all {
         let Some(found) = explained(&fixture.text) else {
             continue;
@@ -198,4 +199,9 @@ fn no_step_acts_on_the_other_memory() {
 #[test]
 fn messages_that_were_set_aside_are_read_too() {
     check("set_aside.toml");
+}
+
+#[test]
+fn messages_that_were_collected_later_are_read_too() {
+    check("later.toml");
 }
