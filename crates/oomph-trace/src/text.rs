@@ -417,7 +417,7 @@ impl Log {
                     let mut files = message.traceback.iter().rev();
                     files.find_map(|frame| origin::inside(&frame.file))
                 })
-                .filter(|_| message.program.runs_inside());
+                .filter(|inside| message.program.runs_inside() && *inside != message.program);
             if message.kind == MessageKind::Async {
                 self.continues = 6;
             }

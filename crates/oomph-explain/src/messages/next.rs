@@ -43,6 +43,17 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         Program::OnnxRuntime => onnxruntime(message),
         Program::TensorRt => tensorrt(message),
         Program::Vllm => vllm(message),
+        Program::Sglang if message.setting == Some("--max-running-requests") => vec![
+            step("--max-running-requests 32", "fewer requests at once"),
+            step(
+                "--schedule-conservativeness 1.3",
+                "plan for longer answers before a request is let in",
+            ),
+            step(
+                "--mem-fraction-static 0.92",
+                "a larger share has a larger cache (the default is about 0.88)",
+            ),
+        ],
         Program::Sglang => vec![
             step(
                 "--mem-fraction-static 0.92",
@@ -377,6 +388,7 @@ fn rmm(message: &OomMessage) -> Vec<NextStep> {
 /// A library or the driver found the GPU full: what filled it was another allocator, or another process.
 fn library(message: &OomMessage) -> Vec<NextStep> {
     let mut steps = match message.inside {
+        Some(Program::Jax) => jax(message),
         Some(Program::Tensorflow) => tensorflow(message),
         Some(Program::OnnxRuntime) => onnxruntime(message),
         Some(Program::Vllm) => inside_vllm(),

@@ -149,6 +149,9 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
             Some(fits) => format!(
                 "{name} has room for the keys and values of {fits} tokens, and one request may be longer"
             ),
+            None if message.setting == Some("--max-running-requests") => format!(
+                "{name}'s cache of keys and values is full: more requests ran at once than it holds"
+            ),
             None => format!(
                 "{name}'s share of the GPU is used up by the model itself: nothing is left for keys and values"
             ),

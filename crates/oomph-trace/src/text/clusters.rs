@@ -65,6 +65,10 @@ pub(super) const READERS: &[Reader] = &[
         read: pod,
     },
     Reader {
+        markers: &["OOM-killed", "low on resource: memory"],
+        read: |line, _, before| or_join(before, stopped(line, Program::Kubernetes)),
+    },
+    Reader {
         markers: &["Limits:"],
         read: |line, noted, _| {
             if line.text.trim() == "Limits:" {
@@ -80,6 +84,19 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["Task was killed due to the node running low on memory"],
         read: |line, _, _| Some(stopped(line, Program::Ray)),
+    },
+    Reader {
+        // Up to Ray 1.
+        markers: &["of the memory on node "],
+        read: |line, _, _| {
+            let mut message = stopped(line, Program::Ray);
+            message.host = after(line.from, "on node ").and_then(word);
+            let (used, total) = between(line.from, "is used (", ")")?.split_once(" / ")?;
+            let unit = total.rsplit(' ').next()?;
+            message.in_use = size(&format!("{used} {unit}"));
+            message.total = size(total);
+            Some(message)
+        },
     },
     Reader {
         markers: &["Memory on the node (IP: "],
@@ -101,12 +118,12 @@ fn job(text: &str) -> Option<String> {
 /// A container's state (`Reason: OOMKilled`), or a row of `kubectl get pods`.
 fn pod(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
     let mut message = stopped(line, Program::Kubernetes);
+    // The name of the namespace may stand before that of the pod.
     let words: Vec<&str> = line.text.split_whitespace().take(4).collect();
-    if let [name, ready, "OOMKilled", ..] = words.as_slice()
-        && ready.contains('/')
-    {
-        message.host = word(name);
-    }
+    message.host = words.windows(3).find_map(|row| match row {
+        [name, ready, "OOMKilled"] if ready.contains('/') => word(name),
+        _ => None,
+    });
     or_join(before, message)
 }
 

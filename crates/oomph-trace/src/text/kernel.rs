@@ -12,6 +12,16 @@ pub(super) const READERS: &[Reader] = &[
         read: killed,
     },
     Reader {
+        // Who asked for the memory; the line about what was killed follows.
+        markers: &[" invoked oom-killer: "],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Kernel, MessageKind::Killed);
+            message.memory = Memory::Host;
+            message.host = host(line.text);
+            Some(message)
+        },
+    },
+    Reader {
         markers: &["oom-kill:constraint="],
         read: |line, noted, _| {
             noted.cgroup_path = between(line.from, "oom_memcg=", ",").and_then(word);

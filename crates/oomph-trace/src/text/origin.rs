@@ -112,9 +112,14 @@ pub(super) fn inside(text: &str) -> Option<Program> {
         ("vllm", Program::Vllm),
         ("onnxruntime", Program::OnnxRuntime),
         ("numba", Program::Numba),
+        ("external/xla/", Program::Jax),
+        ("external/org_tensorflow/", Program::Jax),
         ("tensorflow/", Program::Tensorflow),
         ("tensorflow\\", Program::Tensorflow),
         ("Could not create cudnn handle", Program::Tensorflow),
+        ("THCudaCheck", Program::Pytorch),
+        ("/THC/", Program::Pytorch),
+        ("torch/csrc/", Program::Pytorch),
     ]
     .into_iter()
     .find(|(word, _)| text.contains(word))

@@ -71,7 +71,8 @@ fn shell(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Opt
     if text != "Killed" {
         let (head, _) = text
             .split_once(" Killed  ")
-            .or_else(|| text.split_once(" killed  "))?;
+            .or_else(|| text.split_once(" killed  "))
+            .or_else(|| Some((text.strip_suffix(" Killed")?, "")))?;
         let pid = head.rsplit(' ').next()?;
         if pid.is_empty() || !pid.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;

@@ -23,6 +23,18 @@ pub(super) const READERS: &[Reader] = &[
         read: warning,
     },
     Reader {
+        // Apple's GPUs, which share the host's memory.
+        markers: &["MPS backend out of memory"],
+        read: |line, _, _| {
+            let mut message = line.message_from(Program::Pytorch, MessageKind::Allocation);
+            message.requested = size_after(line.from, "Tried to allocate ");
+            message.allocated = size_after(line.from, "MPS allocated: ");
+            message.printed_allocated = message.allocated;
+            message.total = size_after(line.from, "max allowed: ");
+            Some(message)
+        },
+    },
+    Reader {
         markers: &["Preemptively rejecting allocation: requested "],
         read: rejection,
     },

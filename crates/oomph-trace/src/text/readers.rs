@@ -58,6 +58,8 @@ pub(super) struct Line<'a> {
     pub(super) text: &'a str,
     /// From the marker on.
     pub(super) from: &'a str,
+    /// Where the marker is in the text without the spaces around it.
+    at: usize,
     /// Its number, counted from 1.
     number: usize,
     /// Where it stands among all lines and parts of lines.
@@ -79,12 +81,7 @@ impl Line<'_> {
     pub(super) fn message(&self, program: Program, kind: MessageKind) -> OomMessage {
         OomMessage {
             program,
-            at: self
-                .text
-                .trim_end()
-                .len()
-                .saturating_sub(self.from.trim_end().len())
-                - (self.text.len() - self.text.trim_start().len()),
+            at: self.at,
             last: self.part,
             ..OomMessage::new(kind, self.number, self.text.trim())
         }
@@ -155,9 +152,12 @@ pub(super) fn read(
     for (reader, at) in places {
         let from = text.floor_char_boundary(at.saturating_sub(BEFORE));
         let to = text.floor_char_boundary(at.saturating_add(FROM));
+        let window = text.get(from..to)?;
+        let spaces = window.len() - window.trim_start().len();
         let line = Line {
-            text: text.get(from..to)?,
+            text: window,
             from: text.get(at..to)?,
+            at: (at - from).saturating_sub(spaces),
             number: place.number,
             part: place.part,
         };

@@ -35,6 +35,19 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, _, _| Some(line.message(Program::Sglang, MessageKind::Budget)),
     },
     Reader {
+        markers: &[
+            "Decode out of memory. ",
+            "Prefill out of memory. ",
+            "alloc_req_slots runs out of memory",
+            "alloc_token_slots runs out of memory",
+        ],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Sglang, MessageKind::Budget);
+            message.setting = Some("--max-running-requests");
+            Some(message)
+        },
+    },
+    Reader {
         markers: &["Not enough memory to handle "],
         read: prefill,
     },

@@ -7,8 +7,15 @@ use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
-        markers: &["OOM when allocating tensor with shape["],
+        markers: &[
+            "OOM when allocating tensor with shape[",
+            "OOM when allocating tensor of shape [",
+        ],
         read: tensor,
+    },
+    Reader {
+        markers: &["_device=\"/job:"],
+        read: node,
     },
     Reader {
         markers: &["ut of memory while trying to allocate "],
@@ -57,6 +64,41 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // Loading a program onto a TPU.
+        markers: &["Attempting to reserve "],
+        read: |line, _, _| {
+            if !line.from.contains("That was not possible") {
+                return None;
+            }
+            let mut message = line.message(Program::Jax, MessageKind::Allocation);
+            message.requested = size_after(line.from, "reserve ");
+            message.free = size_after(line.from, "There are ");
+            message.setting = Some("TPU");
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["HBM capacity "],
+        read: |line, _, before| {
+            if let Some(before) = before
+                && before.setting == Some("TPU")
+            {
+                before.total = before.total.or(size_after(line.from, "capacity "));
+            }
+            None
+        },
+    },
+    Reader {
+        markers: &["exceeds 10% of free system memory"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.requested = size_after(line.text, "Allocation of ");
+            message.handled = true;
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &["an out of memory trying to allocate "],
         read: allocator,
     },
@@ -92,7 +134,7 @@ pub(super) const READERS: &[Reader] = &[
 /// `OOM when allocating tensor with shape[…] and type float on /job:…/device:GPU:0 by allocator GPU_0_bfc`.
 fn tensor(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
     let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
-    let shape = between(line.from, "shape[", "]")?;
+    let shape = between(line.from, "[", "]")?;
     let element = after(line.from, "] and type ").and_then(word);
     message.requested = element.and_then(|element| array_bytes(shape, &element));
     message.allocator = after(line.from, " by allocator ").and_then(word);
@@ -108,6 +150,33 @@ fn tensor(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Opt
         arena(&mut message, noted);
     }
     Some(message)
+}
+
+/// The node that a tensor was for: where a message before it says neither device nor type.
+fn node(line: &Line<'_>, noted: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let before = before.filter(|before| {
+        before.program == Program::Tensorflow
+            && before.memory == Memory::Unknown
+            && line.part == before.last + 1
+    })?;
+    let lower = line.from.to_ascii_lowercase();
+    let place = between(&lower, "\"", "\"")?;
+    if let Some((_, number)) = place.rsplit_once("gpu:") {
+        before.memory = Memory::Device;
+        before.device = index(number);
+        arena(before, noted);
+    } else if place.contains("cpu:") {
+        before.memory = Memory::Host;
+    }
+    let element = match after(line.text, "T=DT_").and_then(word)?.as_str() {
+        name if name.starts_with("HALF") || name.starts_with("BFLOAT16") => "half",
+        name if name.starts_with("FLOAT") || name.starts_with("INT32") => "float",
+        name if name.starts_with("DOUBLE") || name.starts_with("INT64") => "double",
+        _ => return None,
+    };
+    let shape = between(&before.text, "shape[", "]").and_then(|shape| array_bytes(shape, element));
+    before.requested = before.requested.or(shape);
+    None
 }
 
 /// `Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.02GiB`; older ones do not name it.
