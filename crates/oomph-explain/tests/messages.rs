@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use oomph_explain::{Explanation, explain_messages};
 use oomph_trace::text;
+use proptest::prelude::*;
 use serde::Deserialize;
 
 /// A text and its reading; see `fixtures/README.md`.
@@ -204,4 +206,82 @@ fn messages_that_were_set_aside_are_read_too() {
 #[test]
 fn messages_that_were_collected_later_are_read_too() {
     check("later.toml");
+}
+
+#[test]
+fn three_megabytes_on_one_line_take_well_under_a_second() {
+    /// In a build without optimisation on a busy machine; released ones take a tenth.
+    const MOST: Duration = Duration::from_secs(2);
+    const SIZE: usize = 3 << 20;
+    let all: Vec<String> = fixtures("messages.toml")
+        .into_iter()
+        .map(|fixture| fixture.text.replace('\n', " "))
+        .collect();
+    let lines = [
+        "x".repeat(SIZE),
+        all.join(" ").repeat(64),
+        all.join("\\n").repeat(64),
+        "CUDA out of memory. Tried to allocate 1 GiB. Process ".repeat(SIZE / 53),
+        "Process 1 has ".repeat(SIZE / 14),
+        "failed to allocate ".repeat(SIZE / 19),
+        "OOM when allocating tensor with shape[1,".repeat(SIZE / 40),
+        "[rank1]: \u{1b}[31m".repeat(SIZE / 16),
+        "(VllmWorker rank=1 pid=2) ".repeat(SIZE / 26),
+        "srun: error: a: tasks 0-4294967295,: Out Of Memory".repeat(SIZE / 50),
+        "\\n".repeat(SIZE / 2),
+    ];
+    for line in lines {
+        let start = Instant::now();
+        let found = explained(&line);
+        let took = start.elapsed();
+        let head: String = line.chars().take(40).collect();
+        assert!(took < MOST, "{took:?} for {head}");
+        if let Some(found) = found {
+            assert!(found.messages.len() <= 256);
+            assert!(
+                found
+                    .messages
+                    .iter()
+                    .all(|message| message.text.len() <= 32 << 10)
+            );
+        }
+    }
+}
+
+/// Texts made of pieces of messages and of anything else.
+fn pieces() -> impl Strategy<Value = String> {
+    let all: Vec<String> = fixtures("messages.toml")
+        .into_iter()
+        .map(|fixture| fixture.text)
+        .collect();
+    let piece = prop_oneof![
+        4 => (0..all.len(), any::<prop::sample::Index>(), any::<prop::sample::Index>()).prop_map(
+            move |(which, from, length)| {
+                let letters: Vec<char> = all[which].chars().collect();
+                let from = from.index(letters.len());
+                let length = length.index(letters.len()) + 1;
+                letters.iter().skip(from).take(length).collect()
+            },
+        ),
+        1 => any::<String>(),
+        1 => "[ \\n\\t\\[\\](){}=:,.;/0-9]{0,12}",
+        1 => Just("18446744073709551615 GiB".to_owned()),
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn pieces_of_messages_are_read_or_not_but_never_break(text in pieces()) {
+        if let Some(found) = explained(&text) {
+            let message = found.message.as_ref().unwrap();
+            prop_assert!(!found.verdict.is_empty());
+            prop_assert!(!found.next.is_empty());
+            prop_assert!(message.line >= 1);
+            // A message of the host never has a device.
+            prop_assert!(message.memory != "host" || message.device.is_none());
+        }
+    }
 }
