@@ -224,6 +224,9 @@ pub struct MessageReport {
     /// The program that it ran in, if that is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inside: Option<&'static str>,
+    /// That program in a sentence.
+    #[serde(skip)]
+    pub inside_name: Option<&'static str>,
     /// Which memory ran out: `device`, `host`, `on_chip`, or `unknown` if the text does not say.
     pub memory: &'static str,
     /// That memory in a sentence.
@@ -516,14 +519,15 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         causes.push(messages::not_enough_evidence(message));
     }
     let ranks = messages::ranks(messages);
-    let mut verdict = causes
+    if let Some(first) = causes.first_mut()
+        && ranks.len() > 1
+    {
+        first.verdict = format!("{} ({})", first.verdict, messages::named_ranks(&ranks));
+    }
+    let verdict = causes
         .first()
         .map(|cause| cause.verdict.clone())
         .unwrap_or_default();
-    if ranks.len() > 1 {
-        let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-        verdict.push_str(&format!(" (ranks {})", ranks.join(", ")));
-    }
     // The peak is that of PyTorch's allocator; the figures of others stand in the message.
     let pytorch = Some(message)
         .filter(|message| message.program == Program::Pytorch && message.memory == Memory::Device);

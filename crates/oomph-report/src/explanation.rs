@@ -49,26 +49,23 @@ pub fn explanation(found: &Explanation, width: usize) -> String {
 /// Who wrote the message, about which memory, and where.
 fn source(found: &Explanation) -> Option<String> {
     let message = found.message.as_ref()?;
-    let mut parts = vec![match message.inside {
+    let mut parts = vec![match message.inside_name {
         Some(inside) => format!("{} in {inside}", message.program_name),
         None => message.program_name.to_owned(),
     }];
     parts.push(message.memory_name.to_owned());
     parts.extend(message.device.map(|device| format!("GPU {device}")));
-    parts.extend(match message.ranks.as_slice() {
-        [] => None,
-        [rank] => Some(format!("rank {rank}")),
-        many => {
-            let many: Vec<String> = many.iter().map(ToString::to_string).collect();
-            Some(format!("ranks {}", many.join(", ")))
-        }
-    });
+    if let [rank] = message.ranks.as_slice() {
+        parts.push(format!("rank {rank}"));
+    }
     let process = match (&message.process, message.pid) {
         (Some(name), Some(pid)) => Some(format!("{name} (process {pid})")),
         (Some(name), None) => Some(name.clone()),
         (None, pid) => pid.map(|pid| format!("process {pid}")),
     };
-    parts.extend(process);
+    if message.ranks.len() <= 1 {
+        parts.extend(process);
+    }
     parts.extend(message.host.as_ref().map(|host| format!("on {host}")));
     parts.extend(message.job.as_ref().map(|job| format!("step {job}")));
     parts.extend(message.allocator.clone());
@@ -310,13 +307,20 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
         for other in found
             .messages
             .iter()
-            .filter(|other| other.line != message.line && other.program != message.program)
+            .filter(|other| other.line != message.line)
             .take(SHOWN)
         {
-            let text = format!(
-                "line {}: {}, {}",
-                other.line, other.program_name, other.memory_name
-            );
+            let mut text = format!("line {}: {}", other.line, other.program_name);
+            for rank in other.ranks.iter().take(1) {
+                let _ = write!(text, " on rank {rank}");
+            }
+            let _ = write!(text, ", {}", other.memory_name);
+            if let Some(asked) = other.asked_bytes {
+                let _ = write!(text, ", {} asked for", format_bytes(asked));
+            }
+            if let Some(free) = other.free_bytes {
+                let _ = write!(text, ", {} free", format_bytes(free));
+            }
             notes.push(("also in the log:", text));
         }
     }

@@ -73,6 +73,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
         program: message.program.id(),
         program_name: message.program.name(),
         inside: message.inside.map(Program::id),
+        inside_name: message.inside.map(Program::name),
         memory: message.memory.id(),
         memory_name: message.memory.name(),
         kind: message.kind.id(),
@@ -121,6 +122,18 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
         let free = message.free.map_or(u64::MAX, |free| free.0);
         (weight(message), std::cmp::Reverse(free))
     })
+}
+
+/// `rank 3`, or `ranks 0, 1, 2`; of many, how many more there are.
+pub(crate) fn named_ranks(ranks: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<String> = ranks.iter().take(SHOWN).map(ToString::to_string).collect();
+    let names = names.join(", ");
+    match ranks.len() {
+        1 => format!("rank {names}"),
+        count if count <= SHOWN => format!("ranks {names}"),
+        count => format!("ranks {names} and {} more", count - SHOWN),
+    }
 }
 
 /// The ranks that ran out of the same memory as the message that says the most.

@@ -427,12 +427,19 @@ fn look_at_the_host() -> NextStep {
     )
 }
 
-/// A size to ask for: a quarter more than was used, in whole GiB.
-fn more_than(used: Option<Bytes>, otherwise: &str) -> String {
-    used.map_or_else(
-        || otherwise.to_owned(),
-        |used| format!("{}G", (used.0 / 4 * 5).div_ceil(1 << 30)),
+/// A size to ask for: a quarter more than the limit or the use that was known, in whole GiB.
+fn more_than(known: Option<Bytes>) -> String {
+    known.map_or_else(
+        || "SIZE".to_owned(),
+        |known| format!("{}G", (known.0 / 4 * 5).div_ceil(1 << 30)),
     )
+}
+
+/// The same as Kubernetes writes it.
+fn limit_above(known: Option<Bytes>) -> String {
+    let size = more_than(known);
+    let unit = if known.is_some() { "i" } else { "" };
+    format!("resources.limits.memory: {size}{unit}")
 }
 
 fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
@@ -456,10 +463,7 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         Program::Slurm => slurm(message),
         Program::Kubernetes => vec![
             step(
-                format!(
-                    "resources.limits.memory: {}i",
-                    more_than(message.total, "32G")
-                ),
+                limit_above(message.total),
                 "a higher limit for the container",
             ),
             step(
@@ -537,7 +541,7 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
 
 fn slurm(message: &OomMessage) -> Vec<NextStep> {
     let mut steps = vec![step(
-        format!("#SBATCH --mem={}", more_than(message.in_use, "64G")),
+        format!("#SBATCH --mem={}", more_than(message.in_use)),
         "ask for more of the node's memory (0: all of it)",
     )];
     let job: String = message
@@ -568,11 +572,10 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
             advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
         ];
     };
-    let limit = more_than(message.total.or(message.in_use), "32G");
     if group.contains("kubepods") {
         return vec![
             step(
-                format!("resources.limits.memory: {limit}i"),
+                limit_above(message.total),
                 "the limit of its container was reached, not that of the node: raise it",
             ),
             step(
@@ -587,7 +590,7 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
             "the limit of its group was reached, not that of the host: read it inside the container",
         ),
         step(
-            format!("docker run --memory={} …", limit.to_lowercase()),
+            format!("docker run --memory={} …", more_than(message.total)),
             "a higher limit (SLURM: --mem, systemd: MemoryMax=)",
         ),
     ]

@@ -101,7 +101,7 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     let name = message.program.name();
     let sentence = if message.handled {
         format!(
-            "a warning: {name} could not get {} of {what}{place}{figures}, and went on without it",
+            "a warning, not a failure: {name} could not get {} of {what}{place}{figures}",
             asked(message, "some")
         )
     } else if let Some(asked) = message.requested {
@@ -272,10 +272,8 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     if message.used().is_none() && message.free.is_none() {
         unsaid.push("how much was in use");
     }
-    if message.memory == Memory::Device
-        && message.this_process.is_none()
-        && message.others.is_empty()
-    {
+    let known = message.free.is_some() && message.total.is_some();
+    if message.memory == Memory::Device && !known && message.others.is_empty() {
         unsaid.push("whether other processes held a part of it");
     }
     unsaid.push("what held the memory");

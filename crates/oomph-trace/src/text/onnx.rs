@@ -1,4 +1,5 @@
 //! ONNX Runtime.
+#![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
 
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader};

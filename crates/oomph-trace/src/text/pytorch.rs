@@ -1,4 +1,5 @@
 //! PyTorch: the messages of its allocators in every version's wording.
+#![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
 
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader};

@@ -1,4 +1,5 @@
 //! vLLM, SGLang and Text Generation Inference: servers that divide the GPU's memory by a budget.
+#![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
 
 use super::program::Program;
 use super::readers::{Line, Noted, Reader, or_join};

@@ -1,4 +1,5 @@
 //! XLA: JAX and TensorFlow, which share their allocator and much of its words.
+#![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
 
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
