@@ -54,7 +54,7 @@ fn explained(text: &str) -> Option<Explanation> {
 
 /// Everything in which a reading differs from what it should be.
 fn differences(fixture: &Fixture) -> Vec<String> {
-    fn differ<T: PartialEq + std::fmt::Debug>(
+    fn differ<T: Copy + PartialEq + std::fmt::Debug>(
         out: &mut Vec<String>,
         name: &str,
         found: T,
@@ -254,7 +254,27 @@ fn pieces() -> impl Strategy<Value = String> {
         .into_iter()
         .map(|fixture| fixture.text)
         .collect();
+    let whole = all.clone();
     let piece = prop_oneof![
+        // A whole message in which one number is another.
+        4 => (
+            0..whole.len(),
+            any::<prop::sample::Index>(),
+            prop::sample::select(vec!["0", "18446744073709551615", "18014398509481983", "99999999999999999999999", "-1", "1e300"]),
+        )
+            .prop_map(move |(which, at, number)| {
+                let mut digits: Vec<usize> = whole[which]
+                    .char_indices()
+                    .filter(|(_, c)| c.is_ascii_digit())
+                    .map(|(at, _)| at)
+                    .collect();
+                if digits.is_empty() {
+                    digits.push(0);
+                }
+                let (head, rest) = whole[which].split_at(digits[at.index(digits.len())]);
+                let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+                format!("{}{number}{rest}", head.trim_end_matches(|c: char| c.is_ascii_digit()))
+            }),
         4 => (0..all.len(), any::<prop::sample::Index>(), any::<prop::sample::Index>()).prop_map(
             move |(which, from, length)| {
                 let letters: Vec<char> = all[which].chars().collect();

@@ -106,7 +106,6 @@ fn is_pytorchs(message: &OomMessage) -> bool {
 pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
     let weight = |message: &OomMessage| match (message.kind, message.program) {
         _ if message.handled => 0,
-        (MessageKind::Unknown | MessageKind::Warning, _) => 1,
         (MessageKind::Native, _) => 7,
         (MessageKind::Async | MessageKind::Rejected | MessageKind::MoreThanExbibyte, _) => 6,
         (MessageKind::Budget, _) => 5,
@@ -115,7 +114,7 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
             MessageKind::Killed,
             Program::Kernel | Program::Slurm | Program::Kubernetes | Program::Ray,
         ) => 3,
-        (MessageKind::Killed, _) => 1,
+        (MessageKind::Unknown | MessageKind::Warning | MessageKind::Killed, _) => 1,
         _ => 2,
     };
     messages.iter().max_by_key(|message| {
@@ -165,7 +164,7 @@ fn is_fragmented(message: &OomMessage) -> bool {
     if let (Some(requested), Some(free), None) = (message.requested, message.free, message.allowed)
         && free + cached >= requested
         && free < requested
-        && cached.0 * 10 >= requested.0
+        && cached.0.saturating_mul(10) >= requested.0
     {
         return true;
     }
@@ -173,7 +172,7 @@ fn is_fragmented(message: &OomMessage) -> bool {
     let share = unallocated.0 as f64 / reserved.0.max(1) as f64;
     let large_enough = message
         .requested
-        .is_none_or(|requested| unallocated.0 * 10 >= requested.0 * 9);
+        .is_none_or(|requested| unallocated.0.saturating_mul(10) >= requested.0.saturating_mul(9));
     share >= FRAGMENTED && large_enough
 }
 

@@ -126,7 +126,16 @@ fn script(message: &OomMessage) -> String {
         .iter()
         .find(|frame| frame.function == "<module>" && is_users_own(&frame.file))
         .and_then(|frame| frame.file.rsplit(['/', '\\']).next())
-        .filter(|name| name.ends_with(".py") && !name.contains(char::is_whitespace))
+        .filter(|name| {
+            // It becomes a word of a shell command.
+            std::path::Path::new(name)
+                .extension()
+                .is_some_and(|end| end == "py")
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+                && !name.starts_with('-')
+        })
         .unwrap_or("train.py")
         .to_owned()
 }
@@ -431,7 +440,7 @@ fn look_at_the_host() -> NextStep {
 fn more_than(known: Option<Bytes>) -> String {
     known.map_or_else(
         || "SIZE".to_owned(),
-        |known| format!("{}G", (known.0 / 4 * 5).div_ceil(1 << 30)),
+        |known| format!("{}G", known.0.saturating_add(known.0 / 4).div_ceil(1 << 30)),
     )
 }
 
