@@ -6,6 +6,7 @@
 
 mod card;
 pub mod files;
+mod forks;
 pub mod host;
 mod job;
 mod live;
@@ -16,6 +17,7 @@ mod run_directory;
 pub mod settings;
 mod virtual_gpu;
 
+pub use forks::Forks;
 pub use host::Host;
 pub use job::{Attempt, Job, Rehearsed, Watch};
 pub use program::Program;
