@@ -41,6 +41,17 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // Ollama, before it loads a model.
+        markers: &["model requires more system memory ("],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.requested = size_after(line.from, "memory (");
+            message.free = size_after(line.from, "available (");
+            exact(before, message)
+        },
+    },
+    Reader {
         markers: &["of pinned memory: out of memory"],
         read: |line, _, _| {
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
@@ -98,6 +109,15 @@ mod tests {
         assert_eq!(message.requested, Some(Bytes(150_995_968)));
         assert_eq!(message.device, Some(4));
         assert_eq!(message.memory, Memory::Device);
+    }
+
+    #[test]
+    fn ollama_asks_for_the_hosts_memory() {
+        let message =
+            one("Error: model requires more system memory (5.5 GiB) than is available (3.5 GiB)");
+        assert_eq!(message.memory, Memory::Host);
+        assert_eq!(message.requested, Some(Bytes(11 << 29)));
+        assert_eq!(message.free, Some(Bytes(7 << 29)));
     }
 
     #[test]

@@ -31,10 +31,18 @@ pub(super) const READERS: &[Reader] = &[
     },
 ];
 
-/// A line that reports an error, not one that advises or explains.
+/// A line that reports an error, or has no other words before these, not one that advises or explains.
 fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
     let lower = line.text.to_ascii_lowercase();
-    [
+    let first = [
+        "out of memory",
+        "outofmemory",
+        "out_of_memory",
+        "std::bad_alloc",
+    ]
+    .iter()
+    .any(|words| lower.trim_start().starts_with(words));
+    let reports = [
         "error",
         "fail",
         "fatal",
@@ -43,8 +51,8 @@ fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option
         "what():",
     ]
     .iter()
-    .any(|word| lower.contains(word))
-    .then(|| {
+    .any(|word| lower.contains(word));
+    (first || reports).then(|| {
         let mut message = line.message(Program::Unknown, MessageKind::Unknown);
         message.memory = Memory::Unknown;
         message
@@ -64,6 +72,7 @@ mod tests {
             (Program::Unknown, Memory::Unknown)
         );
         assert_eq!(all("hint: use --lowvram if you run out of memory").len(), 0);
+        assert_eq!(one("std::bad_alloc").program, Program::Unknown);
         assert_eq!(one("MemoryError").program, Program::Python);
     }
 }

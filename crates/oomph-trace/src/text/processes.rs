@@ -53,7 +53,12 @@ pub(super) const READERS: &[Reader] = &[
         read: shell,
     },
     Reader {
-        markers: &["exited with code 137", "died with <Signals.SIGKILL: 9>"],
+        markers: &[
+            "exited with code 137",
+            "exit code 137",
+            "exit status 137",
+            "died with <Signals.SIGKILL: 9>",
+        ],
         read: |line, _, before| or_join(before, ended(line, Program::Shell)),
     },
 ];
