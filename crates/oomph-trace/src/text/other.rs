@@ -31,17 +31,13 @@ pub(super) const READERS: &[Reader] = &[
     },
 ];
 
-/// A line that reports an error, or has no other words before these, not one that advises or explains.
+/// A line that reports an error, or is nothing but these words, not one that advises or explains.
 fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
     let lower = line.text.to_ascii_lowercase();
-    let first = [
-        "out of memory",
-        "outofmemory",
-        "out_of_memory",
-        "std::bad_alloc",
-    ]
-    .iter()
-    .any(|words| lower.trim_start().starts_with(words));
+    let alone = matches!(
+        lower.trim().trim_end_matches(['.', '!', ':']),
+        "out of memory" | "outofmemory" | "out_of_memory" | "std::bad_alloc"
+    );
     let reports = [
         "error",
         "fail",
@@ -52,7 +48,7 @@ fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option
     ]
     .iter()
     .any(|word| lower.contains(word));
-    (first || reports).then(|| {
+    (alone || reports).then(|| {
         let mut message = line.message(Program::Unknown, MessageKind::Unknown);
         message.memory = Memory::Unknown;
         message
