@@ -116,12 +116,9 @@ fn plane(sizes: &[u64], precision: Precision, real: bool) -> u64 {
     match (factor, real) {
         (0..=7, false) => 2 * u64::from(double && largest > most),
         (0..=7, true) => u64::from(largest > most),
-        (8..=31, false) | (8..=13, true) => 0,
-        (14..=31, true) => 1,
-        (32..=127, false) => 2,
-        (32..=127, true) => 1,
-        (_, false) => 0,
-        (_, true) => 2,
+        (14..=127, true) => 1,
+        (32..=127, false) | (128.., true) => 2,
+        _ => 0,
     }
 }
 
