@@ -9,6 +9,7 @@ mod model_files;
 mod page;
 mod progress;
 mod script;
+mod values;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -28,8 +29,12 @@ pub enum ExitStatus {
     Error = 2,
     /// Out of memory, or lint findings.
     Findings = 3,
-    /// The script ended before anything followed from its run.
+    /// The script ended before anything followed from its run, or a search before it knew of a plan.
     NoVerdict = 4,
+    /// It fits, but its peak is above `--max-peak`.
+    AbovePeak = 5,
+    /// The user ended it with Ctrl-C.
+    Interrupted = 130,
 }
 
 impl From<ExitStatus> for i32 {

@@ -9,7 +9,7 @@ use anyhow::bail;
 use oomph_gpus::GpuSpec;
 use oomph_job::settings::Recording;
 use oomph_job::{Attempt, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks};
-use oomph_plan::{Lever, by_hand, sharding};
+use oomph_plan::{Lever, Stop, by_hand, sharding};
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{Verdict, summarize};
 
@@ -43,6 +43,8 @@ pub struct ScriptAttempts {
     pub directory: RunDirectory,
     /// How long a run may take: the first one tells.
     pub timeout: Option<Duration>,
+    /// When to give up.
+    pub stop: Stop,
 }
 
 /// Which processes there are.
@@ -184,6 +186,7 @@ impl ScriptAttempts {
             },
             watch: Watch {
                 timeout: self.timeout,
+                stop: Some(self.stop.clone()),
                 ..Watch::default()
             },
             ..Job::new(host, program)

@@ -14,10 +14,12 @@ pub mod ranks;
 mod rendezvous;
 mod run_directory;
 pub mod settings;
+mod status_line;
 mod virtual_gpu;
 
 pub use host::Host;
 pub use job::{Attempt, Job, Rehearsed, Watch};
 pub use program::Program;
 pub use run_directory::{Lock, RunDirectory, RunFile, read_trace};
+pub use status_line::{StatusLine, wanted as shows_status};
 pub use virtual_gpu::{RANK_TIMEOUT_SECONDS, VirtualGpu};

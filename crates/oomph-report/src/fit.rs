@@ -52,6 +52,10 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
     );
     let _ = writeln!(out, "\n{}\n", paint(DIM, heading(&head, width)));
     verdict(&mut out, fit, width);
+    if let Some(stopped) = fit.stopped {
+        let text = format!("the search ended early: {stopped}");
+        let _ = writeln!(out, "{}", line("stopped", &paint(WARN, text), width));
+    }
     table(&mut out, fit, width);
     if let Some(chosen) = fit.chosen.and_then(|index| fit.plans.get(index)) {
         applied(&mut out, fit, chosen, width);
@@ -104,6 +108,16 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
         }
         Outcome::Fits => {
             let text = format!("needs {peak} of {capacity} as it is");
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                wrap(&text, width.saturating_sub(INDENT), INDENT)
+            );
+        }
+        Outcome::Open => {
+            let text = format!(
+                "needs {peak} of {capacity} as it is; no plan was verified before the search ended"
+            );
             let _ = writeln!(
                 out,
                 "  {}\n",

@@ -269,7 +269,7 @@ impl Args {
             watch: Watch {
                 live: !self.quiet,
                 to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
-                timeout: None,
+                ..Watch::default()
             },
             ..Job::new(host, program)
         })
