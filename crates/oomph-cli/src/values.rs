@@ -35,7 +35,9 @@ mod tests {
         for (text, seconds) in [("30s", 30), ("5m", 300), ("1.5h", 5400), (" 7 d ", 604_800)] {
             assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
-        for text in ["", "30", "s", "1.2.3s", "-5s", "5 weeks", "0s", "1e99d", "nan", "5é"] {
+        for text in [
+            "", "30", "s", "1.2.3s", "-5s", "5 weeks", "0s", "1e99d", "nan", "5é",
+        ] {
             duration(text).expect_err(text);
         }
     }

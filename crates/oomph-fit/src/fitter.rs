@@ -312,11 +312,13 @@ impl<'a> Fitter<'a> {
         }
         if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get_mut(index)) {
             fit.outcome = Outcome::Fits;
-            fit.why = format!("{}, among the plans tried so far", self.wanted.goal.why(plan));
+            fit.why = format!(
+                "{}, among the plans tried so far",
+                self.wanted.goal.why(plan)
+            );
             plan.notes
                 .push(format!("its memory was measured for {} steps", plan.steps));
-        } else if fit.outcome != Outcome::NothingFits
-            && fit.plain.used_bytes > self.options.budget
+        } else if fit.outcome != Outcome::NothingFits && fit.plain.used_bytes > self.options.budget
         {
             fit.outcome = Outcome::Open;
         }

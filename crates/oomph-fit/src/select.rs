@@ -62,11 +62,7 @@ impl Fitter<'_> {
     }
 
     /// Verifies the best plans found, for each goal.
-    fn verify_best(
-        &mut self,
-        bases: &[Base],
-        mut found: Found,
-    ) -> anyhow::Result<Found> {
+    fn verify_best(&mut self, bases: &[Base], mut found: Found) -> anyhow::Result<Found> {
         // Plans that keep results first: their measurements improve the other predictions.
         let mut goals = vec![Goal::SameResults, Goal::Fastest];
         if !goals.contains(&self.wanted.goal) {

@@ -436,7 +436,11 @@ fn an_interrupted_search_keeps_what_it_found_and_blames_no_lever() {
         });
         assert_eq!(made.len(), last + 1, "no run after Ctrl-C");
         assert_eq!(found.fit.stopped, Some(Stopped::Interrupted));
-        let failures = found.fit.rejected.iter().filter(|row| row.why.contains("failed"));
+        let failures = found
+            .fit
+            .rejected
+            .iter()
+            .filter(|row| row.why.contains("failed"));
         assert_eq!(failures.count(), 0);
         let verified = verifications(&whole[..last]);
         assert_eq!(found.fit.chosen.is_some(), !verified.is_empty());
@@ -448,7 +452,10 @@ fn an_interrupted_search_keeps_what_it_found_and_blames_no_lever() {
             assert_eq!(found.fit.outcome, Outcome::Open);
         }
     }
-    assert!(with_plan > 0, "no search was interrupted after its first plan");
+    assert!(
+        with_plan > 0,
+        "no search was interrupted after its first plan"
+    );
 }
 
 #[test]

@@ -23,8 +23,8 @@ use crate::live::{self, Inherits};
 use crate::program::Program;
 use crate::rendezvous::{Rendezvous, kill_below};
 use crate::run_directory::{RunDirectory, RunFile, create_private};
-use crate::status_line;
 use crate::settings::{FORMAT, Recording, Settings, variables};
+use crate::status_line;
 use crate::virtual_gpu::VirtualGpu;
 
 /// What is run, on which GPU, how it is recorded and how it is watched.
@@ -272,7 +272,12 @@ fn status_within(command: &mut Command, watch: &Watch) -> std::io::Result<ExitSt
             return Ok(status);
         }
         let late = watch.timeout.is_some_and(|most| started.elapsed() > most);
-        if late || watch.stop.as_ref().is_some_and(|stop| stop.check().is_err()) {
+        if late
+            || watch
+                .stop
+                .as_ref()
+                .is_some_and(|stop| stop.check().is_err())
+        {
             kill_below(child.id());
             child.kill()?;
             return child.wait();

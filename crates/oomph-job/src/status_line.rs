@@ -46,24 +46,26 @@ impl StatusLine {
     pub fn draw(&mut self, doing: &str, more: &str) {
         let room = terminal_columns().saturating_sub(1);
         let line = self.line(doing, more, room, self.began.elapsed().as_secs_f64());
-        let length = columns(&line);
-        // Spaces instead of an escape sequence: with NO_COLOR there is none at all.
-        let rest = " ".repeat(self.drawn.min(room).saturating_sub(length));
-        let line = if self.colored {
-            paint(DIM, line)
-        } else {
-            line
-        };
-        write(&format!("\r{line}{rest}"));
-        self.drawn = length;
+        let before = self.erased(room);
+        self.drawn = columns(&line);
+        let line = if self.colored { paint(DIM, line) } else { line };
+        write(&format!("{before}{line}"));
     }
 
     /// Removes it.
     pub fn wipe(&mut self) {
         if self.drawn > 0 {
-            let columns = self.drawn.min(terminal_columns().saturating_sub(1));
-            write(&format!("\r{}\r", " ".repeat(columns)));
+            write(&self.erased(terminal_columns().saturating_sub(1)));
             self.drawn = 0;
+        }
+    }
+
+    /// What erases the line: with NO_COLOR no escape sequence is printed, not even this one.
+    fn erased(&self, room: usize) -> String {
+        if self.colored {
+            "\r\x1b[K".to_owned()
+        } else {
+            format!("\r{}\r", " ".repeat(self.drawn.min(room)))
         }
     }
 

@@ -331,17 +331,14 @@ type Combination = Vec<Lever>;
 
 /// Looks for plans. `bases` are runs of the same job; the first is the plain one.
 pub fn search(bases: &[Base], options: &Options) -> Result<Found, Stopped> {
-    bases
-        .first()
-        .map_or_else(|| Ok(Found::default()), |plain| search_among(plain, bases, options))
+    bases.first().map_or_else(
+        || Ok(Found::default()),
+        |plain| search_among(plain, bases, options),
+    )
 }
 
 /// Looks for plans that start from one of `bases`, whose times are told against those of `plain`.
-pub fn search_among(
-    plain: &Base,
-    bases: &[Base],
-    options: &Options,
-) -> Result<Found, Stopped> {
+pub fn search_among(plain: &Base, bases: &[Base], options: &Options) -> Result<Found, Stopped> {
     let mut searcher = Searcher::new(options, Draft::new(&plain.model, options.pace).time());
     // What a play goes through follows from a step, not from how many were recorded.
     let events = play::length(&plain.model.template).max(1);

@@ -12,9 +12,9 @@ use oomph_allocator::Config;
 use oomph_bytes::{parse_bytes, parse_capacity};
 use oomph_fit::{Attempts, Ended, Ending, Found, Goal, Request, ScriptAttempts, Size, Wanted};
 use oomph_job::{Program, RunDirectory, RunFile};
-use oomph_plan::{NAMES, Stop, Stopped};
 use oomph_plan::by_hand;
 use oomph_plan::result::{Fit, Outcome};
+use oomph_plan::{NAMES, Stop, Stopped};
 use oomph_report::fit::{fit_report, plan_rows};
 use oomph_report::terminal::width;
 use oomph_run::Verdict;
@@ -26,7 +26,7 @@ use crate::{ExitStatus, json, page, stdout};
 /// Arguments of `oomph fit`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n  oomph fit --gpu a100-80gb:8 train.py                   shared among up to eight GPUs, by torchrun\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run\n--plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits;\n4 --max-time ended the search before a plan was verified; 130 Ctrl-C did (the best plan so far is\nprinted and written, if there is one)."
+    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n  oomph fit --gpu a100-80gb:8 train.py                   shared among up to eight GPUs, by torchrun\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run\n--plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits;\n4 --max-time ended the search before a plan was verified; 130 Ctrl-C did (the best plan so far is\nprinted and written, if there is one)."
 )]
 #[expect(
     clippy::struct_excessive_bools,
@@ -38,8 +38,8 @@ pub struct Args {
     gpu: Option<String>,
 
     /// Another capacity than the GPU's, such as 10GiB
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    memory: Option<u64>,
 
     /// Memory to leave free, such as 500MiB, or a part of the GPU's
     #[arg(long, value_name = "SIZE|PERCENT", default_value = "2%")]
@@ -152,6 +152,7 @@ impl From<Choice> for Goal {
 impl Args {
     /// Finds the cheapest plan, verifies it and writes it.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
+        self.script.warn_of_strays();
         let script = self.script()?;
         let wanted = self.wanted(&script)?;
         if !self.quiet
@@ -176,12 +177,16 @@ impl Args {
             },
         };
         let gpu = wanted.gpu.found.gpu;
+        // `oomph clean` leaves the directory alone between two runs, too.
+        let _lock = attempts.attempts.directory.lock();
         let ending = oomph_fit::fit(&mut attempts, wanted);
         attempts.shown = None;
         let mut found = match ending? {
             Ending::Found(found) => found,
             Ending::Stopped(stopped) => {
-                eprintln!("oomph: {stopped} before the unchanged job had run once: nothing is known yet");
+                eprintln!(
+                    "oomph: {stopped} before the unchanged job had run once: nothing is known yet"
+                );
                 return Ok(status_of(Some(stopped), Outcome::Open));
             }
             Ending::ScriptFailed { why, log, is_rank } => {
@@ -214,10 +219,7 @@ impl Args {
             bail!("name the GPU to fit into, such as --gpu rtx-4090 (oomph gpus lists them)");
         };
         let gpu = oomph_gpus::parse_spec(name)?;
-        let total_bytes = match &self.memory {
-            Some(text) => parse_capacity(text)?,
-            None => gpu.found.gpu.memory.total_bytes,
-        };
+        let total_bytes = self.memory.unwrap_or(gpu.found.gpu.memory.total_bytes);
         let sizes = [
             (self.max_batch, Size::Batch),
             (self.max_length, Size::Length),
