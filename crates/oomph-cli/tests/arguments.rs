@@ -322,7 +322,7 @@ fn slips_are_answered_with_what_was_meant() {
         ("run --gpu t4 --memory 10 train.py", "10GiB"),
         ("fit --gpu t4 --forbid chekpoint train.py", "checkpoint"),
         ("run --gpu t4 --unknown hlaf train.py", "half"),
-        ("lint --select OOM", "--list-rules"),
+        ("lint --select OOMX", "--list-rules"),
     ] {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let output = oomph(place.path(), &words);

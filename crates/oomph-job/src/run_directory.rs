@@ -165,7 +165,7 @@ impl RunDirectory {
             }
         };
         if !is_empty {
-            collect_own(&path, &mut own)?;
+            collect_own(&path, &mut own, ELSEWHERE)?;
         }
         for (path, is_directory) in &own {
             if *is_directory {
@@ -246,7 +246,7 @@ impl RunDirectory {
     /// Fails if it holds anything that oomph did not write, or if its run is going on.
     pub fn removable(&self) -> anyhow::Result<Vec<(PathBuf, bool)>> {
         let mut own = Vec::new();
-        collect_own(&self.path, &mut own)?;
+        collect_own(&self.path, &mut own, "")?;
         let is_lock = |path: &Path| {
             path.file_name()
                 .is_some_and(|name| name == RunFile::Lock.name())
@@ -484,17 +484,19 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
     }
 }
 
+/// What to do where a run must not write.
+const ELSEWHERE: &str = ": expected a new or empty directory, or one of an earlier run with nothing else in it. \
+                         Nothing was changed; name another directory with --out";
+
 /// Lists everything below `directory`, contents before directories, and whether each is a directory.
 ///
-/// Fails at the first entry that oomph did not write. Links are never oomph's and never followed.
-fn collect_own(directory: &Path, own: &mut Vec<(PathBuf, bool)>) -> anyhow::Result<()> {
-    let refuse = |what: &str| {
-        bail!(
-            "{} {what}: expected a new or empty directory, or one of an earlier run with nothing else in it. \
-             Nothing was changed; name another directory with --out",
-            directory.display()
-        )
-    };
+/// Fails at the first entry that oomph did not write, with `advice`. Links are never oomph's and never followed.
+fn collect_own(
+    directory: &Path,
+    own: &mut Vec<(PathBuf, bool)>,
+    advice: &str,
+) -> anyhow::Result<()> {
+    let refuse = |what: &str| bail!("{} {what}{advice}", directory.display());
     if !directory
         .join(RunFile::Marker.name())
         .symlink_metadata()
@@ -513,7 +515,7 @@ fn collect_own(directory: &Path, own: &mut Vec<(PathBuf, bool)>) -> anyhow::Resu
             .with_context(|| format!("cannot read {}", path.display()))?;
         if kind.is_dir() {
             if path.join(RunFile::Marker.name()).is_file() {
-                collect_own(&path, own)?;
+                collect_own(&path, own, advice)?;
                 own.push((path, true));
             } else {
                 return refuse(&format!(

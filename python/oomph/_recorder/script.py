@@ -6,6 +6,7 @@ import linecache
 import os
 import runpy
 import sys
+import traceback
 import types
 from collections.abc import Iterator
 
@@ -33,6 +34,9 @@ def run_script(path: str) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__)
     if path.endswith(".ipynb"):
+        if sys.excepthook is sys.__excepthook__:
+            # Python's own looks for lines in files only.
+            sys.excepthook = traceback.print_exception
         # Without a file, as in a kernel: a worker that is spawned does not run the notebook again.
         codes = list(_cells(path, main))
     else:

@@ -438,7 +438,11 @@ class ValueLayer:
     def _leaves_device(self, op, args) -> None:
         source = args[1] if op.name == "aten::copy_" else args[0]
         if isinstance(source, torch.Tensor) and self.is_unknown(source):
-            self.assumptions.add("value", "the script copied a GPU tensor to the CPU, whose values oomph does not compute", user_line())
+            self.assumptions.add(
+                "value",
+                "the script copied a GPU tensor to the CPU, whose values oomph does not compute",
+                user_line(),
+            )
 
     # ---- operators that need help ----
 
