@@ -51,6 +51,7 @@ fn options(budget: u64) -> Options {
         lessons: Vec::new(),
         failed: Vec::new(),
         cluster: None,
+        stop: oomph_plan::Stop::default(),
     }
 }
 
