@@ -469,6 +469,16 @@ fn without_time_for_the_plain_run_nothing_is_known() {
     assert!(made.is_empty());
 }
 
+/// Notes the best plan that each run is told.
+struct Told<'a, F>(&'a mut Played<F>, &'a mut Vec<Option<String>>);
+
+impl<F: FnMut(&Made) -> Option<Ended>> Attempts for Told<'_, F> {
+    fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
+        self.1.push(request.best.clone());
+        self.0.run(request)
+    }
+}
+
 #[test]
 fn runs_are_told_the_best_plan_so_far() {
     let mut best = Vec::new();
@@ -476,13 +486,6 @@ fn runs_are_told_the_best_plan_so_far() {
         made: Vec::new(),
         ending: |_: &Made| None,
     };
-    struct Told<'a, F>(&'a mut Played<F>, &'a mut Vec<Option<String>>);
-    impl<F: FnMut(&Made) -> Option<Ended>> Attempts for Told<'_, F> {
-        fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
-            self.1.push(request.best.clone());
-            self.0.run(request)
-        }
-    }
     fit(&mut Told(&mut played, &mut best), wanted()).unwrap();
     assert_eq!(best[0], None);
     let last = best.last().unwrap().as_ref().unwrap();

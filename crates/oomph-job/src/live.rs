@@ -53,7 +53,7 @@ pub fn run(
     }
     let mut line = Line::new(doing, status);
     let ended = watch(child, &mut screen, &mut line);
-    line.line.wipe();
+    line.shown.wipe();
     ended
 }
 
@@ -142,7 +142,7 @@ impl Screen {
 struct Line<'a> {
     doing: &'a str,
     status: &'a Path,
-    line: StatusLine,
+    shown: StatusLine,
     last_output: Option<Instant>,
     at_line_start: bool,
 }
@@ -152,7 +152,7 @@ impl<'a> Line<'a> {
         Self {
             doing,
             status,
-            line: StatusLine::default(),
+            shown: StatusLine::default(),
             last_output: None,
             at_line_start: true,
         }
@@ -171,11 +171,11 @@ impl<'a> Line<'a> {
             })
             .filter(|text| !text.chars().any(char::is_control))
             .unwrap_or_default();
-        self.line.draw(self.doing, &place);
+        self.shown.draw(self.doing, &place);
     }
 
     fn pass(&mut self, bytes: &[u8]) {
-        self.line.wipe();
+        self.shown.wipe();
         let mut out = io::stderr().lock();
         let _ = out.write_all(bytes);
         let _ = out.flush();

@@ -364,8 +364,8 @@ mod tests {
         assert_eq!(places(&names(&[0, 1, 2])), "GPT.blocks[0:3]");
         assert_eq!(places(&names(&[0, 2])), "GPT.blocks.0 and 1 more");
         assert_eq!(places(&names(&[4])), "GPT.blocks.4");
-        let named = [0, 1, 2].map(|n| format!("ViT.encoder_layer_{n}"));
-        assert_eq!(places(&named), "ViT.encoder_layer_[0:3]");
+        let series = [0, 1, 2].map(|n| format!("ViT.encoder_layer_{n}"));
+        assert_eq!(places(&series), "ViT.encoder_layer_[0:3]");
         let other = ["ViT.conv1", "ViT.conv2"].map(str::to_owned);
         assert_eq!(places(&other), "ViT.conv1 and 1 more");
     }

@@ -125,10 +125,13 @@ fn read_plan(
     Ok((levers, what.join(", "), differs))
 }
 
+/// Texts with the numbers of their cells.
+type Numbered = Vec<(usize, String)>;
+
 /// The code cells of a notebook with this text as Python runs them, by their numbers, and what is left out
 /// of them: see `oomph_python_source::Cells`.
 #[pyfunction]
-fn notebook_cells(text: &str) -> PyResult<(Vec<(usize, String)>, Vec<(usize, String)>)> {
+fn notebook_cells(text: &str) -> PyResult<(Numbered, Numbered)> {
     let cells = oomph_python_source::Cells::read(text)
         .map_err(|problem| PyValueError::new_err(problem.to_string()))?;
     Ok((cells.code, cells.left_out))

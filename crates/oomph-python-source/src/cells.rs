@@ -76,7 +76,7 @@ struct Escape {
 
 fn escapes(text: &str) -> Vec<Escape> {
     let parsed = parse_unchecked(text, ParseOptions::from(Mode::Ipython));
-    if parsed.errors().first().is_some() {
+    if !parsed.errors().is_empty() {
         return Vec::new();
     }
     let module = parsed.into_syntax();

@@ -141,13 +141,13 @@ fn table(out: &mut String, fit: &Fit, width: usize) {
     const PEAK: usize = 10;
     const TIME: usize = 7;
     const RESULTS: usize = 15;
-    if fit.plans.is_empty() {
-        return;
-    }
     const NUMBER: usize = 3;
     const MARK: usize = 10;
     const LEAST: usize = 32;
     const MOST: usize = 64;
+    if fit.plans.is_empty() {
+        return;
+    }
     let fixed = INDENT + NUMBER + PEAK + TIME + 2 + RESULTS;
     // On narrow terminals what is said of a plan stands under the promise about its results.
     let beside = width >= fixed + LEAST + MARK;

@@ -17,7 +17,6 @@ pub struct Args {
 
 impl Args {
     /// Prints the shell's code.
-    #[expect(clippy::needless_pass_by_value, reason = "as the other commands")]
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         let mut code = Vec::new();
         clap_complete::generate(self.shell, &mut crate::command(), "oomph", &mut code);
