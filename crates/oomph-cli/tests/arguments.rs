@@ -331,3 +331,62 @@ fn slips_are_answered_with_what_was_meant() {
         assert!(err.contains(meant), "{line}: {err}");
     }
 }
+
+#[test]
+fn clean_takes_runs_and_the_link_to_them_and_nothing_else() {
+    let place = directory();
+    let reports = place.path().join("oomph-report");
+    let run = |name: &str| {
+        fs::create_dir_all(reports.join(name)).unwrap();
+        fs::write(reports.join(name).join(".oomph-run"), "").unwrap();
+        fs::write(reports.join(name).join("index.html"), "12345").unwrap();
+    };
+    let clean = |words: &[&str]| {
+        let words: Vec<OsString> = ["clean"].iter().chain(words).map(OsString::from).collect();
+        let output = oomph(place.path(), &words);
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run("train-2");
+    fs::create_dir(reports.join("mine")).unwrap();
+    fs::write(reports.join("mine/index.html"), "theirs").unwrap();
+    symlink("train-2", reports.join("latest")).unwrap();
+    assert!(clean(&["--dry-run"]).contains("would remove 2 directories"));
+    let said = clean(&["oomph-report/train-2"]);
+    assert_eq!(
+        said,
+        "       5 B oomph-report/train-2\nremoved 1 directory, 5 B\n"
+    );
+    assert!(
+        reports.join("latest").symlink_metadata().is_err(),
+        "it leads nowhere"
+    );
+    assert!(clean(&[]).contains("removed 1 directory"));
+    assert!(clean(&[]).contains("nothing to remove"));
+    assert_eq!(
+        fs::read(reports.join("mine/index.html")).unwrap(),
+        b"theirs"
+    );
+    fs::remove_dir_all(reports.join("mine")).unwrap();
+    run("train-3");
+    clean(&[]);
+    assert!(!reports.exists());
+}
+
+#[test]
+fn colours_are_kept_in_a_pipe_on_request_only() {
+    let place = directory();
+    let gpus = |words: &[&str]| {
+        let words: Vec<OsString> = ["gpus", "t4"]
+            .iter()
+            .chain(words)
+            .map(OsString::from)
+            .collect();
+        oomph(place.path(), &words).stdout.contains(&0x1b)
+    };
+    assert!(gpus(&["--color=always"]) && gpus(&["--color", "always"]));
+    assert!(!gpus(&[]) && !gpus(&["--color", "never"]));
+    // What is wrong with the words is said in colours, too.
+    let wrong = ["gpus", "--color=always", "--nonsense"].map(OsString::from);
+    assert!(oomph(place.path(), &wrong).stderr.contains(&0x1b));
+}

@@ -63,7 +63,15 @@ impl Args {
             let _ = writeln!(text, "{} {}", paint(DIM, bytes), one.path.display());
         }
         if !self.dry_run {
-            self.directories.iter().for_each(|place| tidy(place));
+            for place in &self.directories {
+                tidy(place);
+                // A run's directory that is gone now was named itself.
+                if !place.exists()
+                    && let Some(parent) = place.parent()
+                {
+                    tidy(parent);
+                }
+            }
         }
         let total: u64 = old.iter().map(|one| one.bytes).sum();
         let runs = if old.len() == 1 {
