@@ -3,12 +3,15 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use oomph_gpus::GpuSpec;
 use oomph_job::settings::Recording;
-use oomph_job::{Attempt, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks};
+use oomph_job::{
+    Attempt, Forks, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks,
+};
 use oomph_plan::{Lever, Stop, by_hand, sharding};
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{Verdict, summarize};
@@ -45,6 +48,8 @@ pub struct ScriptAttempts {
     pub timeout: Option<Duration>,
     /// When to give up.
     pub stop: Stop,
+    /// Forks the runs, which would each import torch.
+    pub forks: Arc<Forks>,
 }
 
 /// Which processes there are.
@@ -189,6 +194,7 @@ impl ScriptAttempts {
                 stop: Some(self.stop.clone()),
                 ..Watch::default()
             },
+            forks: Some(Arc::clone(&self.forks)),
             ..Job::new(host, program)
         })
     }

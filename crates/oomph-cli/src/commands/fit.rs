@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anstream::eprintln;
@@ -173,6 +174,7 @@ impl Args {
                 directory: RunDirectory::choose(self.out.as_deref(), &program)?,
                 timeout: None,
                 stop: wanted.stop.clone(),
+                forks: Arc::default(),
                 script,
             },
         };
