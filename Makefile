@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
 RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock web/dist/report.html
-PACKAGE := $(shell find python/oomph -name "*.py") pyproject.toml
+PACKAGE := $(shell find python/oomph -name "*.py") $(shell find python/oomph.data -type f) pyproject.toml
 
 UV := uv==0.13.9
 

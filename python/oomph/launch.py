@@ -46,7 +46,11 @@ def main() -> int:
             )
             return 2
         # A rank that a launcher started: it is recorded already.
-        script.run(argv)
+        try:
+            script.run(argv)
+        except script.NotPython as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
         return 0
     # The variable is gone: children of the script are not this run.
     directory = RunDirectory.of_settings(path)
@@ -61,6 +65,8 @@ def main() -> int:
         return directory.refuse(refusal)
     try:
         script.run(argv)
+    except script.NotPython as error:
+        return directory.refuse(error)
     except SystemExit as stop:
         outcome = outcome_of(stop)
         if (

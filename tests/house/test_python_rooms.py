@@ -29,7 +29,7 @@ MAY_IMPORT = {
         "levers._shared",
         "levers",
     },
-    "_recorder": {"_import_hooks", "_protocol", "_user_code", "_virtual_gpu", "levers"},
+    "_recorder": {"_import_hooks", "_oomph", "_protocol", "_user_code", "_virtual_gpu", "levers"},
     "_ranks": {"_protocol", "_recorder", "_virtual_gpu", "levers"},
     "_forks": {"_protocol", "_ranks"},
     "_hook": {"_protocol", "_ranks"},

@@ -96,11 +96,14 @@ pub fn format_gib(bytes: u64) -> String {
     format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
-/// Reads a size: `10GiB`, `10GB`, `10g`, `10240MiB`, `1.5 TiB`, `1073741824`.
+/// A bare number is bytes, and below this many somebody forgot the unit.
+const LEAST_BARE: u64 = 1 << 20;
+
+/// Reads a size: `10GiB`, `10GB`, `10G`, `10240MiB`, `1.5 TiB`, `1073741824`.
 ///
-/// `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024; `KB`, `MB`, `GB`, `TB` powers of 1000, as
-/// written on a box. A single letter (`10g`) and Kubernetes' `10Gi` mean the power of 1024, as in most
-/// tools. A bare number is bytes.
+/// `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024; `KB`, `MB`, `GB`, `TB` powers of 1000, as SI has them.
+/// A single letter and Kubernetes' `10Gi` are short for the power of 1024: `10G` is `10GiB`, as in most tools. A bare number is
+/// bytes; one below 1 MiB is refused, as `--memory 10` never means ten bytes. Case does not matter.
 pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     let error = |reason| ParseBytesError {
         text: text.to_owned(),
@@ -128,8 +131,12 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
         "tb" => 1_000_000_000_000,
         _ => return Err(error("its unit is unknown")),
     };
+    let bare = unit.is_empty();
     let too_large = || error("it is larger than 2^64 - 1 bytes");
     if let Ok(whole) = number.parse::<u64>() {
+        if bare && (1..LEAST_BARE).contains(&whole) {
+            return Err(error("without a unit it is so many bytes"));
+        }
         return whole.checked_mul(scale).ok_or_else(too_large);
     }
     if number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -209,7 +216,7 @@ pub fn printed_bytes(text: &str) -> Option<u64> {
 /// A text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not a size: {reason}; expected a number and a unit, such as 10GiB, 10240MiB, 10GB (10^9) or 10g (GiB)"
+    "`{text}` is not a size: {reason}; expected a number and a unit, such as 10GiB (10G is the same), 10240MiB or 10GB (10^9 bytes each)"
 )]
 #[non_exhaustive]
 pub struct ParseBytesError {
@@ -234,8 +241,8 @@ mod tests {
             ("1.5GiB", 3 << 29),
             ("0.5tib", 1 << 39),
             ("512k", 512 << 10),
-            ("1_000", 1000),
-            ("17", 17),
+            ("1_048_576", 1 << 20),
+            ("0", 0),
             ("17 bytes", 17),
             ("18446744073709551615", u64::MAX),
         ] {
@@ -254,6 +261,8 @@ mod tests {
             ("1.2.3GiB", "not a decimal"),
             (".", "not a decimal"),
             ("1.5", "fraction"),
+            ("10", "so many bytes"),
+            ("1048575", "so many bytes"),
             ("18446744073709551616", "larger than"),
             ("99999999TiB", "larger than"),
             ("99999999.5TiB", "larger than"),

@@ -12,7 +12,7 @@ use oomph_job::settings::Recording;
 use oomph_job::{
     Attempt, Forks, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks,
 };
-use oomph_plan::{Lever, by_hand, sharding};
+use oomph_plan::{Lever, Stop, by_hand, sharding};
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{Verdict, summarize};
 
@@ -46,6 +46,8 @@ pub struct ScriptAttempts {
     pub directory: RunDirectory,
     /// How long a run may take: the first one tells.
     pub timeout: Option<Duration>,
+    /// When to give up.
+    pub stop: Stop,
     /// Forks the runs, which would each import torch.
     pub forks: Arc<Forks>,
 }
@@ -189,6 +191,7 @@ impl ScriptAttempts {
             },
             watch: Watch {
                 timeout: self.timeout,
+                stop: Some(self.stop.clone()),
                 ..Watch::default()
             },
             forks: Some(Arc::clone(&self.forks)),

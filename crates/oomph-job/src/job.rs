@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use oomph_allocator::{Config, Program as Replay, TorchVersion};
+use oomph_plan::Stop;
 use oomph_run::processes::{Cards, Processes};
 use oomph_run::ranks::Culprit;
 use oomph_run::record::Device;
@@ -22,9 +23,10 @@ use crate::forks::Forks;
 use crate::host::Host;
 use crate::live::{self, Inherits};
 use crate::program::Program;
-use crate::rendezvous::Rendezvous;
+use crate::rendezvous::{Rendezvous, kill_below};
 use crate::run_directory::{RunDirectory, RunFile, create_private};
 use crate::settings::{FORMAT, Recording, Settings, variables};
+use crate::status_line;
 use crate::virtual_gpu::VirtualGpu;
 
 /// What is run, on which GPU, how it is recorded and how it is watched.
@@ -47,7 +49,7 @@ pub struct Job {
 }
 
 /// Who sees a script's output, and how long it may take.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Watch {
     /// Whether to show the script's progress on the terminal.
     pub live: bool,
@@ -55,6 +57,9 @@ pub struct Watch {
     pub to_stderr: bool,
     /// How long the script may run before it is killed; `None` for no limit.
     pub timeout: Option<Duration>,
+    /// When to give up the run: it is killed, and the attempt fails with [`Stopped`](oomph_plan::Stopped).
+    /// `None` leaves Ctrl-C to the script.
+    pub stop: Option<Stop>,
 }
 
 /// One rank of a job whose other ranks are absent.
@@ -154,20 +159,23 @@ impl Job {
         if let Some(rendezvous) = rendezvous.as_mut().filter(|_| several) {
             rendezvous.watch();
         }
-        let status = if self.watch.live && live::wanted() {
+        let status = if self.watch.live && status_line::wanted() {
             let first = if self.program.launches() {
                 directory.rank(0)
             } else {
                 directory.clone()
             };
             live::run(&mut command, doing, &first.file(RunFile::Status), inherits)
-        } else if let Some(timeout) = self.watch.timeout {
-            status_within(&mut command, timeout)
+        } else if self.watch.timeout.is_some() || self.watch.stop.is_some() {
+            status_within(&mut command, &self.watch)
         } else {
             command.status()
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         drop(lock);
+        if let Some(stop) = &self.watch.stop {
+            stop.check()?;
+        }
         let record = directory.record()?;
         let cards = rendezvous
             .as_ref()
@@ -265,8 +273,8 @@ fn with_hook(host: &Host) -> OsString {
     path
 }
 
-/// Runs a command, and ends it when it takes longer than `timeout`.
-fn status_within(command: &mut Command, timeout: Duration) -> std::io::Result<ExitStatus> {
+/// Runs a command, and ends it when it takes too long or is given up.
+fn status_within(command: &mut Command, watch: &Watch) -> std::io::Result<ExitStatus> {
     const LOOK: Duration = Duration::from_millis(50);
     let mut child = command.spawn()?;
     let started = Instant::now();
@@ -274,7 +282,14 @@ fn status_within(command: &mut Command, timeout: Duration) -> std::io::Result<Ex
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if started.elapsed() > timeout {
+        let late = watch.timeout.is_some_and(|most| started.elapsed() > most);
+        if late
+            || watch
+                .stop
+                .as_ref()
+                .is_some_and(|stop| stop.check().is_err())
+        {
+            kill_below(child.id());
             child.kill()?;
             return child.wait();
         }

@@ -7,7 +7,7 @@
 //! real terminal. If any of this is unavailable, the script runs without a status line.
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,22 +18,14 @@ use rustix::termios::{
     OptionalActions, OutputModes, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
 };
 
+use crate::status_line::StatusLine;
+
 /// How often the line is redrawn.
 const TICK: Duration = Duration::from_millis(100);
 /// The line waits this long after the script wrote, so that it does not flicker between lines.
 const QUIET: Duration = Duration::from_millis(150);
 /// The most that is read of the recorder's status.
 const STATUS_BYTES: usize = 128;
-/// Used if the terminal does not report its width.
-const USUAL_COLUMNS: usize = 80;
-const ROUND: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-
-/// Whether a status line can be drawn: standard error is a terminal.
-pub fn wanted() -> bool {
-    io::stderr().is_terminal()
-        && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
-        && std::env::var_os("CI").is_none_or(|value| value.is_empty())
-}
 
 /// Runs `command` with a status line that begins with `doing`; `status` is the file in which the
 /// recorder reports the script's progress. The script's output on inherited streams appears
@@ -61,7 +53,7 @@ pub fn run(
     }
     let mut line = Line::new(doing, status);
     let ended = watch(child, &mut screen, &mut line);
-    line.wipe();
+    line.shown.wipe();
     ended
 }
 
@@ -146,32 +138,23 @@ impl Screen {
     }
 }
 
-/// The status line.
+/// The status line, and what it must not disturb.
 struct Line<'a> {
     doing: &'a str,
     status: &'a Path,
-    began: Instant,
+    shown: StatusLine,
     last_output: Option<Instant>,
     at_line_start: bool,
-    drawn: bool,
-    unicode: bool,
 }
 
 impl<'a> Line<'a> {
     fn new(doing: &'a str, status: &'a Path) -> Self {
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-            .iter()
-            .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
-            .unwrap_or_default()
-            .to_ascii_lowercase();
         Self {
             doing,
             status,
-            began: Instant::now(),
+            shown: StatusLine::default(),
             last_output: None,
             at_line_start: true,
-            drawn: false,
-            unicode: locale.contains("utf-8") || locale.contains("utf8"),
         }
     }
 
@@ -179,12 +162,6 @@ impl<'a> Line<'a> {
         if !self.at_line_start || self.last_output.is_some_and(|last| last.elapsed() < QUIET) {
             return;
         }
-        let seconds = self.began.elapsed().as_secs_f64();
-        let sign = if self.unicode {
-            ROUND[(seconds * 10.0) as usize % ROUND.len()]
-        } else {
-            ["|", "/", "-", "\\"][(seconds * 10.0) as usize % 4]
-        };
         let place = fs::read(self.status)
             .ok()
             .map(|text| {
@@ -192,32 +169,13 @@ impl<'a> Line<'a> {
                     .trim_end_matches(['\0', ' '])
                     .to_owned()
             })
-            .filter(|text| !text.is_empty() && !text.chars().any(char::is_control))
-            .map_or_else(String::new, |text| format!(" · {text}"));
-        let columns = tcgetwinsize(io::stderr())
-            .map(|size| usize::from(size.ws_col))
-            .ok()
-            .filter(|&columns| columns > 0)
-            .unwrap_or(USUAL_COLUMNS);
-        let text = format!("{sign} {}{place} · {seconds:.0} s", self.doing);
-        let text: String = text.chars().take(columns.saturating_sub(1)).collect();
-        let mut out = io::stderr().lock();
-        let _ = write!(out, "\r\x1b[K\x1b[2m{text}\x1b[0m");
-        let _ = out.flush();
-        self.drawn = true;
-    }
-
-    fn wipe(&mut self) {
-        if self.drawn {
-            let mut out = io::stderr().lock();
-            let _ = write!(out, "\r\x1b[K");
-            let _ = out.flush();
-            self.drawn = false;
-        }
+            .filter(|text| !text.chars().any(char::is_control))
+            .unwrap_or_default();
+        self.shown.draw(self.doing, &place);
     }
 
     fn pass(&mut self, bytes: &[u8]) {
-        self.wipe();
+        self.shown.wipe();
         let mut out = io::stderr().lock();
         let _ = out.write_all(bytes);
         let _ = out.flush();

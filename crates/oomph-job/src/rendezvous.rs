@@ -127,11 +127,7 @@ impl Rendezvous {
                     since = Some(Instant::now());
                 }
                 if since.is_some_and(|since| since.elapsed() > GRACE) {
-                    for process in descendants(std::process::id()) {
-                        if let Some(id) = Pid::from_raw(process as i32) {
-                            let _ = kill_process(id, Signal::KILL);
-                        }
-                    }
+                    kill_below(std::process::id());
                 }
             }
         }));
@@ -156,6 +152,15 @@ impl Drop for Rendezvous {
             let _ = watch.join();
         }
         let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Kills all processes below one.
+pub(crate) fn kill_below(process: u32) {
+    for process in descendants(process) {
+        if let Some(id) = Pid::from_raw(process as i32) {
+            let _ = kill_process(id, Signal::KILL);
+        }
     }
 }
 

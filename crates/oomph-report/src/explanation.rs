@@ -358,6 +358,7 @@ pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
         "{}",
         paint(BOLD, wrap(&found.verdict, width.saturating_sub(2), 2))
     );
+    let room = width.saturating_sub("  A  · B ".chars().count()) / 2;
     let _ = writeln!(
         out,
         "  {}",
@@ -365,8 +366,8 @@ pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
             DIM,
             format!(
                 "A {} · B {}",
-                shorten(names[0], width / 2),
-                shorten(names[1], width / 2)
+                shorten(names[0], room),
+                shorten(names[1], room)
             )
         )
     );

@@ -224,7 +224,10 @@ def main() -> None:
 
     sys.excepthook = without_own_frames
     recording.begin()
-    script.run_script(path)
+    try:
+        script.run_script(path)
+    except script.NotPython as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ impl Args {
         ] {
             let levers = if planned { &plan.levers[..] } else { &[] };
             let measured = {
-                let _shown = progress.begin(what);
+                let _shown = progress.begin(what, "");
                 self.attempt(&program, &directory, levers, planned)?
             };
             match measured.outcome.kind.as_str() {

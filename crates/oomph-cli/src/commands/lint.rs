@@ -12,33 +12,35 @@ use anyhow::{Context as _, bail};
 use oomph_lint::Applicability;
 use oomph_lint::output::{self, FileReport, TextOptions};
 
-use crate::ExitStatus;
 use crate::findings;
 use crate::lint_files::{LintedFile, Linter};
 use crate::lint_settings::Choices;
+use crate::{ExitStatus, stdout_as_is};
 
 /// Arguments of `oomph lint`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit status: 0 no findings, 3 findings, 2 error.")]
+#[command(
+    after_help = "Examples:\n  oomph lint                              everything below this directory\n  oomph lint train.py --select OOM1,missing-no-grad\n  oomph lint --diff src                   what --fix would change\n\nExit status: 0 no findings, 3 findings (--diff: changes), 2 error."
+)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a flag of the command line"
 )]
 pub struct Args {
     /// Files, folders and notebooks to lint; `-` is standard input
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", default_value = ".")]
     paths: Vec<PathBuf>,
 
-    /// Rules to run instead of the default ones: codes or prefixes, or ALL
-    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    /// Rules to run instead of the default ones: codes, prefixes of codes, names, or ALL
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
     select: Option<Vec<String>>,
 
     /// Rules to run in addition
-    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
     extend_select: Vec<String>,
 
     /// Rules to skip
-    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
     ignore: Vec<String>,
 
     /// Apply safe fixes
@@ -48,6 +50,10 @@ pub struct Args {
     /// Apply all fixes, including those that may change what the program computes
     #[arg(long)]
     unsafe_fixes: bool,
+
+    /// Print what --fix (or --unsafe-fixes) would change, and change nothing
+    #[arg(long)]
+    diff: bool,
 
     /// How to write the findings
     #[arg(long, value_enum, value_name = "FORM", default_value_t = Form::Text)]
@@ -59,7 +65,7 @@ pub struct Args {
 
     /// A snapshot, an oomph trace or the directory of a run; findings on lines that held memory
     /// come first, with their bytes
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["fix", "unsafe_fixes"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fix", "unsafe_fixes", "diff"])]
     trace: Option<PathBuf>,
 
     /// The file name to use for standard input
@@ -87,7 +93,7 @@ pub struct Args {
     quiet: bool,
 
     /// Print the page of a rule
-    #[arg(long, value_name = "CODE", conflicts_with_all = ["paths", "fix"])]
+    #[arg(long, value_name = "RULE", conflicts_with_all = ["paths", "fix"])]
     explain: Option<String>,
 
     /// List the rules
@@ -124,9 +130,6 @@ impl Args {
             print!("{}", output::rules());
             return Ok(ExitStatus::Success);
         }
-        if self.paths.is_empty() {
-            bail!("nothing to lint: name files or folders, or `-` for standard input");
-        }
         let linter = Linter {
             choices: Choices {
                 select: self.select.clone(),
@@ -136,20 +139,48 @@ impl Args {
                 isolated: self.isolated,
             },
             least: self.least(),
+            writes: !self.diff,
             stdin_name: self.stdin_filename.clone(),
         };
-        self.write(linter.lint(&self.paths)?)
+        let outcomes = linter.lint(&self.paths)?;
+        if self.diff {
+            self.print_changes(outcomes)
+        } else {
+            self.write(outcomes)
+        }
     }
 
     /// The least safe fixes that were requested.
     fn least(&self) -> Option<Applicability> {
         if self.unsafe_fixes {
             Some(Applicability::Unsafe)
-        } else if self.fix {
+        } else if self.fix || self.diff {
             Some(Applicability::Safe)
         } else {
             None
         }
+    }
+
+    /// What fixes would change, as a unified diff.
+    fn print_changes(&self, outcomes: Vec<LintedFile>) -> anyhow::Result<ExitStatus> {
+        let changes: String = outcomes
+            .iter()
+            .filter_map(|outcome| outcome.diff.as_deref())
+            .collect();
+        stdout_as_is(&changes)?;
+        let problems: Vec<FileReport> = outcomes
+            .into_iter()
+            .map(|outcome| outcome.report)
+            .filter(|report| !report.problems.is_empty())
+            .collect();
+        eprint!("{}", output::text(&problems, TextOptions::default()));
+        Ok(if !problems.is_empty() {
+            ExitStatus::Error
+        } else if changes.is_empty() || self.exit_zero {
+            ExitStatus::Success
+        } else {
+            ExitStatus::Findings
+        })
     }
 
     fn write(&self, outcomes: Vec<LintedFile>) -> anyhow::Result<ExitStatus> {

@@ -52,9 +52,10 @@ impl Args {
             );
         }
         if RecordedRun::is(&self.input) {
-            let run = RecordedRun::read(&RunDirectory::at(&self.input))?;
+            let directory = RunDirectory::of_run(&self.input);
+            let run = RecordedRun::read(&directory)?;
             let page = run.page(self.redact);
-            self.write(&page, &self.input.join(page::NAME))?;
+            self.write(&page, &directory.path().join(page::NAME))?;
         } else {
             let trace = page::read_trace(&self.input)?;
             let options = Options::default();
@@ -86,10 +87,7 @@ impl Args {
             }
             return raw_stdout(&bytes);
         }
-        if let Some(directory) = target.parent() {
-            std::fs::create_dir_all(directory)
-                .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-        }
+        page::make_place(&target)?;
         std::fs::write(&target, bytes)
             .with_context(|| format!("cannot write {}", target.display()))?;
         stdout(&format!("{}\n", target.display()))?;

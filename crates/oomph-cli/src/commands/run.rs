@@ -38,7 +38,7 @@ use oomph_job::{
     reason = "each is a switch of the command line"
 )]
 #[command(
-    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script."
+    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script. A notebook (.ipynb) is run\ncell by cell, in one process.\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nExit status: 0 it fits; 1 the script failed; 2 wrong usage, or a plan that cannot be applied; 3 out of\nmemory; 4 the script ended too early for a verdict; 5 the peak is above --max-peak."
 )]
 pub struct Args {
     /// The virtual GPU, such as rtx-4090 or a100-80gb:2; without it, this machine's GPU
@@ -46,8 +46,12 @@ pub struct Args {
     gpu: Option<String>,
 
     /// Another capacity than the GPU's, such as 10GiB
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    memory: Option<u64>,
+
+    /// Fail with exit status 5 if the peak is above SIZE, such as 20GiB: for CI
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    max_peak: Option<u64>,
 
     /// End the script cleanly after N optimizer steps (forward passes, if it has no optimizer)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -114,6 +118,7 @@ pub struct Args {
 impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
+        self.script.warn_of_strays();
         let plan = self.plan()?;
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
@@ -184,6 +189,17 @@ impl Args {
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, unlimited.as_ref(), &summary)));
         self.write(&directory, &summary, explained.as_ref())?;
+        let is_too_much = |most: &u64| summary.peak.used_bytes > *most;
+        if let (Some(most), Verdict::Fits | Verdict::NoVerdict) =
+            (self.max_peak.filter(is_too_much), summary.verdict)
+        {
+            eprintln!(
+                "oomph: the peak of {} is above --max-peak {}",
+                format_bytes(summary.peak.used_bytes),
+                format_bytes(most)
+            );
+            return Ok(ExitStatus::AbovePeak);
+        }
         Ok(match summary.verdict {
             Verdict::Fits => ExitStatus::Success,
             Verdict::OutOfMemory => ExitStatus::Findings,
@@ -225,7 +241,21 @@ impl Args {
             .as_deref()
             .map(oomph_gpus::parse_spec)
             .transpose()?;
-        let memory = self.memory.as_deref().map(parse_capacity).transpose()?;
+        let mut memory = self.memory;
+        if gpu.is_none()
+            && !has_real_gpu()
+            && let Some(of_plan) = plan.map(|plan| &plan.gpu).filter(|gpu| !gpu.id.is_empty())
+        {
+            let spec =
+                oomph_gpus::parse_spec(&of_plan.id).context("the GPU that the plan names")?;
+            if of_plan.memory_bytes > 0 {
+                memory = memory.or(Some(of_plan.memory_bytes));
+            }
+            if !self.quiet {
+                eprintln!("note: on {}, the GPU that the plan is for", of_plan.id);
+            }
+            gpu = Some(spec);
+        }
         if gpu.is_none() && memory.is_some() {
             bail!(
                 "--memory is the capacity of a virtual GPU: name one with --gpu, such as --gpu rtx-4090"
@@ -269,7 +299,7 @@ impl Args {
             watch: Watch {
                 live: !self.quiet,
                 to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
-                timeout: None,
+                ..Watch::default()
             },
             ..Job::new(host, program)
         })
