@@ -11,6 +11,8 @@ use oomph_lint::output::FileReport;
 use oomph_lint::{Applicability, Problem, Selection, Source};
 use rayon::prelude::*;
 
+use oomph_job::files::write_whole;
+
 use crate::lint_settings::{Choices, Settings, matches};
 
 /// Folders of third-party code, skipped even without a `.gitignore`.
@@ -125,7 +127,7 @@ impl Linter {
         let selection = target.settings.for_file(&target.path);
         let mut file = self.text(&name, bytes, &selection);
         if let Some(text) = file.text.take()
-            && let Err(error) = replace(&target.path, &text)
+            && let Err(error) = write_whole(&target.path, text.as_bytes())
         {
             file.report.problems.push(Problem::new(
                 1,
@@ -252,21 +254,4 @@ fn failed(path: String, message: &str) -> LintedFile {
         fixed: 0,
         text: None,
     }
-}
-
-/// Replaces a file as a whole: a reader, or a crash, sees the old text or the new one.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let path = fs::canonicalize(path)?;
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".oomph-{}", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let written = (|| {
-        fs::write(&temporary, text)?;
-        fs::set_permissions(&temporary, fs::metadata(&path)?.permissions())?;
-        fs::rename(&temporary, &path)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use oomph_allocator::TorchVersion;
 use oomph_explain::{Diff, Explanation, Options};
+use oomph_job::files;
 pub use oomph_job::read_trace;
 use oomph_job::{RunDirectory, RunFile};
 use oomph_report::html::{History, Kind, Page, PlanRow, what_if};
@@ -125,12 +126,12 @@ impl RecordedRun {
 }
 
 /// Writes the page of a run that has just ended. If that fails, prints a warning and continues: the
-/// run is worth more than its page.
+/// verdict is worth more than its page.
 pub fn after_run(directory: &RunDirectory) -> Option<PathBuf> {
     match RecordedRun::read(directory).and_then(|run| run.write()) {
         Ok(path) => Some(path),
         Err(error) => {
-            anstream::eprintln!("oomph: the report could not be written: {error:#}");
+            eprintln!("oomph: the report could not be written: {error:#}");
             None
         }
     }
@@ -200,7 +201,7 @@ pub fn write(path: &Path, page: &Page) -> anyhow::Result<()> {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
     }
-    fs::write(path, page.render()).with_context(|| format!("cannot write {}", path.display()))
+    files::write(path, page.render().as_bytes())
 }
 
 /// Where to write the page of a file that has no run directory.

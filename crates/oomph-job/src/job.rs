@@ -16,12 +16,12 @@ use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
 use crate::card;
-use crate::files;
+use crate::files::{self, create_private};
 use crate::host::Host;
 use crate::live::{self, Inherits};
 use crate::program::Program;
 use crate::rendezvous::Rendezvous;
-use crate::run_directory::{RunDirectory, RunFile, create_private};
+use crate::run_directory::{RunDirectory, RunFile};
 use crate::settings::{FORMAT, Recording, Settings, variables};
 use crate::virtual_gpu::VirtualGpu;
 

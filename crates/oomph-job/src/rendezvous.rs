@@ -13,7 +13,7 @@ use oomph_run::ranks::Culprit;
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run_directory::create_private;
+use crate::files::create_private;
 
 /// What the ranks found when they met. The virtual GPU writes it (`crates/oomph-vgpu/src/board.rs`).
 const FAILURE: &str = "failure.txt";

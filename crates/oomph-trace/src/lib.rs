@@ -24,6 +24,7 @@ pub mod string_table;
 pub mod text;
 pub mod trace;
 pub mod units;
+pub mod visible;
 
 use std::io::Read;
 use std::path::Path;
@@ -35,6 +36,7 @@ pub use stack_table::{Frame, FrameId, StackId, StackTable, is_users_own};
 pub use string_table::{StringId, StringTable};
 pub use trace::{Annotation, Block, BlockState, Context, DeviceRows, Segment, Settings, Trace};
 pub use units::{Bytes, DeviceAddr, PoolId, StreamId, TimeUs};
+pub use visible::visible;
 
 /// What a file turned out to hold.
 #[derive(Debug)]

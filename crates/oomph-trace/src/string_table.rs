@@ -5,6 +5,8 @@ use std::hash::Hasher;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 
+use crate::visible::visible;
+
 /// A handle to a string of a [`StringTable`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StringId(pub u32);
@@ -59,7 +61,11 @@ fn slice<'a>(arena: &'a str, ends: &[u32], id: u32) -> &'a str {
 impl StringTable {
     /// The handle of `text`, which is stored if it is new. Once the arena is full (4 GiB, the
     /// reach of its offsets) new strings become the empty string.
+    ///
+    /// Names of files, functions and modules end up on terminals: what acts there is stored as
+    /// [`visible`] shows it.
     pub fn intern(&mut self, text: &str) -> StringId {
+        let text = &*visible(text);
         let hash_value = hash(text);
         let (arena, ends) = (&self.arena, &self.ends);
         if let Some(&id) = self

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
 use oomph_bytes::{format_bytes, parse_capacity};
@@ -183,8 +182,10 @@ impl Args {
             .trace
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, unlimited.as_ref(), &summary)));
-        self.write(&directory, &summary, explained.as_ref())?;
+        let complete = self.write(&directory, &summary, explained.as_ref())?;
         Ok(match summary.verdict {
+            // A verdict whose files are not all there. What went wrong was said.
+            Verdict::Fits | Verdict::NoVerdict if !complete => ExitStatus::Error,
             Verdict::Fits => ExitStatus::Success,
             Verdict::OutOfMemory => ExitStatus::Findings,
             Verdict::ScriptFailed => ExitStatus::ScriptFailed,
@@ -438,12 +439,13 @@ impl Args {
         Ok(Some(attempt))
     }
 
+    /// Writes and prints the result; whether the report could be written, too.
     fn write(
         &self,
         directory: &RunDirectory,
         summary: &Summary,
         explained: Option<&Found>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<bool> {
         let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
         let findings = explained.map_or(&[][..], |explained| &explained.findings);
         let explanation = failed.map(|explained| &explained.explanation);
@@ -471,7 +473,7 @@ impl Args {
                 self.verbose,
             ))?;
         }
-        Ok(())
+        Ok(report.is_some())
     }
 }
 
