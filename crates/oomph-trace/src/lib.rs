@@ -63,7 +63,18 @@ pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Content, Vec<Prob
             },
         });
     }
-    let trace = |(trace, problems)| (Content::Trace(Box::new(trace)), problems);
+    let trace = |(trace, mut problems): (Trace, Vec<Problem>)| {
+        if trace.strings.is_full() {
+            problems.push(Problem::new(
+                ProblemKind::Incomplete,
+                format!(
+                    "names beyond {} bytes are empty",
+                    string_table::MAX_STRINGS
+                ),
+            ));
+        }
+        (Content::Trace(Box::new(trace)), problems)
+    };
     if first.first() == Some(&0x80) {
         return snapshot::read_input(input, path).map(trace);
     }
