@@ -48,7 +48,10 @@ mod tests {
         let said = "träin\u{9b}31m\u{202e}\u{7f} \u{1b} 模型";
         let text = serde_json::to_string_pretty(&[said]).unwrap();
         let plain = super::plain(text);
-        assert!(!plain.contains(['\u{9b}', '\u{202e}', '\u{1b}', '\u{7f}']), "{plain}");
+        assert!(
+            !plain.contains(['\u{9b}', '\u{202e}', '\u{1b}', '\u{7f}']),
+            "{plain}"
+        );
         assert_eq!(serde_json::from_str::<[String; 1]>(&plain).unwrap(), [said]);
     }
 }

@@ -21,8 +21,8 @@ use std::ffi::OsString;
 use std::io::Write as _;
 
 use clap::Parser;
-use oomph_report::terminal::{ascii, harmless, knows_unicode};
 pub use oomph_job::host;
+use oomph_report::terminal::{ascii, harmless, knows_unicode};
 
 /// How the command ends; the number is the exit status of its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +77,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
         Ok(status) => status,
         Err(error) => {
             eprintln!("error: {error:#}");
+            if oomph_job::signals::received().is_some() {
+                return ExitStatus::NoVerdict;
+            }
             ExitStatus::Error
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use oomph_allocator::{Config, Program as Replay, TorchVersion};
 use oomph_run::processes::{Cards, Processes};
 use oomph_run::ranks::Culprit;
@@ -23,6 +23,7 @@ use crate::program::Program;
 use crate::rendezvous::Rendezvous;
 use crate::run_directory::{RunDirectory, RunFile};
 use crate::settings::{FORMAT, Recording, Settings, variables};
+use crate::signals;
 use crate::virtual_gpu::VirtualGpu;
 
 /// What is run, on which GPU, how it is recorded and how it is watched.
@@ -43,7 +44,7 @@ pub struct Job {
 }
 
 /// Who sees a script's output, and how long it may take.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Watch {
     /// Whether to show the script's progress on the terminal.
     pub live: bool,
@@ -51,6 +52,19 @@ pub struct Watch {
     pub to_stderr: bool,
     /// How long the script may run before it is killed; `None` for no limit.
     pub timeout: Option<Duration>,
+    /// How long it may go on after SIGTERM or SIGHUP to this process.
+    pub grace: Duration,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            live: false,
+            to_stderr: false,
+            timeout: None,
+            grace: signals::GRACE,
+        }
+    }
 }
 
 /// One rank of a job whose other ranks are absent.
@@ -112,6 +126,9 @@ impl Job {
         log: Option<&Path>,
         doing: &str,
     ) -> anyhow::Result<Attempt> {
+        if let Some(signal) = signals::received() {
+            bail!("ended by {signal}");
+        }
         let directory = directory.canonical()?;
         directory.begin_attempt();
         // Held until the script is over, or this process is dead: the script ends with it. Where a file
@@ -149,11 +166,10 @@ impl Job {
             } else {
                 directory.clone()
             };
-            live::run(&mut command, doing, &first.file(RunFile::Status), inherits)
-        } else if let Some(timeout) = self.watch.timeout {
-            status_within(&mut command, timeout)
+            let status = first.file(RunFile::Status);
+            live::run(&mut command, self.watch.grace, doing, &status, inherits)
         } else {
-            command.status()
+            status_within(&mut command, self.watch)
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         drop(lock);
@@ -254,10 +270,13 @@ fn with_hook(host: &Host) -> OsString {
     path
 }
 
-/// Runs a command, and ends it when it takes longer than `timeout`.
-fn status_within(command: &mut Command, timeout: Duration) -> std::io::Result<ExitStatus> {
+/// Runs a command, and ends it when it takes longer than it may.
+fn status_within(command: &mut Command, watch: Watch) -> std::io::Result<ExitStatus> {
     const LOOK: Duration = Duration::from_millis(50);
-    let mut child = command.spawn()?;
+    let mut child = signals::spawn(command, watch.grace)?;
+    let Some(timeout) = watch.timeout else {
+        return child.wait();
+    };
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {

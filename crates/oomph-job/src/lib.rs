@@ -14,6 +14,7 @@ pub mod ranks;
 mod rendezvous;
 mod run_directory;
 pub mod settings;
+pub mod signals;
 mod virtual_gpu;
 
 pub use host::Host;

@@ -10,13 +10,16 @@ use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use oomph_trace::visible::acts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{
     OptionalActions, OutputModes, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
 };
+
+use crate::signals::{self, Running};
 
 /// How often the line is redrawn.
 const TICK: Duration = Duration::from_millis(100);
@@ -40,6 +43,7 @@ pub fn wanted() -> bool {
 /// above the line.
 pub fn run(
     command: &mut Command,
+    grace: Duration,
     doing: &str,
     status: &Path,
     inherits: Inherits,
@@ -48,10 +52,10 @@ pub fn run(
         Inherits::Nothing => Screen::without_output(),
         Inherits::Both | Inherits::Stderr => match Screen::with_output(command, inherits) {
             Ok(screen) => screen,
-            Err(_) => return command.status(),
+            Err(_) => return signals::spawn(command, grace)?.wait(),
         },
     };
-    let child = command.spawn()?;
+    let child = signals::spawn(command, grace)?;
     // Close our copy of the script's side, or we would never see the end of its output.
     if !matches!(inherits, Inherits::Nothing) {
         command.stderr(Stdio::null());
@@ -192,7 +196,7 @@ impl<'a> Line<'a> {
                     .trim_end_matches(['\0', ' '])
                     .to_owned()
             })
-            .filter(|text| !text.is_empty() && !text.chars().any(char::is_control))
+            .filter(|text| !text.is_empty() && !text.contains(acts))
             .map_or_else(String::new, |text| format!(" · {text}"));
         let columns = tcgetwinsize(io::stderr())
             .map(|size| usize::from(size.ws_col))
@@ -226,7 +230,7 @@ impl<'a> Line<'a> {
     }
 }
 
-fn watch(mut child: Child, screen: &mut Screen, line: &mut Line<'_>) -> io::Result<ExitStatus> {
+fn watch(mut child: Running, screen: &mut Screen, line: &mut Line<'_>) -> io::Result<ExitStatus> {
     const CHUNK: usize = 1 << 16;
     let mut buffer = vec![0_u8; CHUNK];
     loop {

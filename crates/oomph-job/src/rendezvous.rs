@@ -14,6 +14,7 @@ use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::files::create_private;
+use crate::signals::descendants;
 
 /// What the ranks found when they met. The virtual GPU writes it (`crates/oomph-vgpu/src/board.rs`).
 const FAILURE: &str = "failure.txt";
@@ -157,21 +158,4 @@ impl Drop for Rendezvous {
         }
         let _ = fs::remove_dir_all(&self.directory);
     }
-}
-
-/// All processes below one.
-fn descendants(process: u32) -> Vec<u32> {
-    let mut found = Vec::new();
-    let mut open = vec![process];
-    while let Some(process) = open.pop() {
-        let tasks = fs::read_dir(format!("/proc/{process}/task"));
-        for task in tasks.into_iter().flatten().flatten() {
-            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            for child in children.split_whitespace().filter_map(|id| id.parse().ok()) {
-                found.push(child);
-                open.push(child);
-            }
-        }
-    }
-    found
 }

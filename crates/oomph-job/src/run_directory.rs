@@ -24,6 +24,7 @@ use serde::Serialize;
 use crate::files;
 use crate::program::Program;
 use crate::settings::Settings;
+use crate::signals;
 
 /// Defines [`RunFile`] with each file's name.
 macro_rules! run_files {
@@ -325,7 +326,15 @@ impl RunDirectory {
     /// The recorder's account, if it was written.
     pub fn record(&self) -> anyhow::Result<Option<Record>> {
         let path = self.file(RunFile::Record);
-        path.exists().then(|| files::read_record(&path)).transpose()
+        let mut record = path
+            .exists()
+            .then(|| files::read_record(&path))
+            .transpose()?;
+        if let (Some(record), Some(_)) = (&mut record, signals::received()) {
+            // A handler that ends the script cleanly: it would have gone on.
+            record.stopped = true;
+        }
+        Ok(record)
     }
 
     /// Why the run could not begin, if it could not.

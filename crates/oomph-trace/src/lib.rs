@@ -67,10 +67,7 @@ pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Content, Vec<Prob
         if trace.strings.is_full() {
             problems.push(Problem::new(
                 ProblemKind::Incomplete,
-                format!(
-                    "names beyond {} bytes are empty",
-                    string_table::MAX_STRINGS
-                ),
+                format!("names beyond {} bytes are empty", string_table::MAX_STRINGS),
             ));
         }
         (Content::Trace(Box::new(trace)), problems)

@@ -731,9 +731,19 @@ mod tests {
         const LENGTH: usize = 3 << 20;
         let head = "CUDA out of memory. Tried to allocate 1.00 GiB. ";
         let started = std::time::Instant::now();
-        for part in [" Process 1", " has ", "Tried to allocate ", "\\n", "File \\\"a\\\", line 1\\n", " GPU "] {
+        for part in [
+            " Process 1",
+            " has ",
+            "Tried to allocate ",
+            "\\n",
+            "File \\\"a\\\", line 1\\n",
+            " GPU ",
+        ] {
             let text = format!("{head}{}", part.repeat(LENGTH / part.len()));
-            assert_eq!(find(&text).first().map(|message| message.requested), Some(gib(1.0)));
+            assert_eq!(
+                find(&text).first().map(|message| message.requested),
+                Some(gib(1.0))
+            );
         }
         // A quadratic step takes half a minute.
         assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());

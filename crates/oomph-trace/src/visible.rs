@@ -20,7 +20,8 @@ pub fn visible(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 8);
-    text.chars().for_each(|character| push(&mut shown, character));
+    text.chars()
+        .for_each(|character| push(&mut shown, character));
     Cow::Owned(shown)
 }
 

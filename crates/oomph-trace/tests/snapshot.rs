@@ -159,7 +159,12 @@ fn bombs_are_refused() {
 #[test]
 fn long_strings_have_a_budget() {
     const LENGTH: usize = 16 << 20;
-    let string = [b"X", &(LENGTH as u32).to_le_bytes()[..], &vec![b'a'; LENGTH]].concat();
+    let string = [
+        b"X",
+        &(LENGTH as u32).to_le_bytes()[..],
+        &vec![b'a'; LENGTH],
+    ]
+    .concat();
     let mut endless: Box<dyn Read> = Box::new(std::io::empty());
     for _ in 0..40 {
         endless = Box::new(endless.chain(Cursor::new(string.clone())));
@@ -167,7 +172,10 @@ fn long_strings_have_a_budget() {
     let file = b"\x80\x04]("[..].chain(endless);
     let error = snapshot::read_from(file, Path::new("strings.pickle")).unwrap_err();
     let error = error.to_string();
-    assert!(error.contains("strings of more than 536870912 bytes"), "{error}");
+    assert!(
+        error.contains("strings of more than 536870912 bytes"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -176,7 +184,9 @@ fn what_unpacks_out_of_proportion_is_refused() {
     member.write_all(&vec![b' '; 1 << 20]).unwrap();
     let packed = member.finish().unwrap().repeat(300);
     let error = oomph_trace::text::read(Cursor::new(packed), Path::new("bomb.log.gz"));
-    let why = std::error::Error::source(&error.unwrap_err()).unwrap().to_string();
+    let why = std::error::Error::source(&error.unwrap_err())
+        .unwrap()
+        .to_string();
     assert!(why.contains("400 times its size"), "{why}");
 }
 
@@ -189,7 +199,10 @@ fn names_do_not_act_on_terminals() {
     file.extend(b"Nu.");
     let (trace, _) = read(&file).unwrap();
     let names: Vec<&str> = trace.strings.iter().map(|(_, name)| name).collect();
-    assert!(names.contains(&"\\x1b]0;t\\x07\\x9b31m\\n\\u{202e}"), "{names:?}");
+    assert!(
+        names.contains(&"\\x1b]0;t\\x07\\x9b31m\\n\\u{202e}"),
+        "{names:?}"
+    );
 }
 
 #[test]

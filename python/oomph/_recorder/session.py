@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import os
+import signal
 import threading
 from typing import Any
 
@@ -13,6 +16,10 @@ from oomph._protocol import Refused, RunDirectory, Settings
 from oomph._recorder.process_groups import end_process_groups
 from oomph._recorder.torch_versions import check_torch, is_supported
 from oomph._virtual_gpu.library import Unusable, library
+
+
+_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+"""What `oomph run` passes on to the script, and launchers send to ranks."""
 
 
 class Session:
@@ -102,6 +109,54 @@ class Session:
                 self.recorder.finish(outcome)
         self.hard_exit(status)
 
+    def watch_termination(self) -> None:
+        """Write the record where SIGTERM or SIGHUP ends this process, unless the script has a handler.
+
+        In a thread, because the main thread may be busy for long, or inside a collective.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        watched = [s for s in _TERMINATING if signal.getsignal(s) == signal.SIG_DFL]
+        if not watched or signal.set_wakeup_fd(-1) != -1:
+            return
+        process = os.getpid()
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+
+        def end(number: int) -> None:
+            if os.getpid() == process:
+                self.finish(dict(kind="terminated", status=128 + number))
+                self.hard_exit(128 + number)
+
+        def handle(number: int, frame: Any) -> None:
+            # A script that replaced the descriptor, as asyncio does, is not ended by the thread below.
+            current = signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(current, warn_on_full_buffer=False)
+            if current != writer:
+                threading.Thread(target=end, args=(number,), daemon=True).start()
+
+        def watch() -> None:
+            while True:
+                (number,) = os.read(reader, 1)
+                if number in watched and getsignal(number) is handle:
+                    end(number)
+
+        getsignal = signal.getsignal
+
+        @functools.wraps(getsignal)
+        def unwatched(number: int) -> Any:
+            # Lightning has no handler of its own where there is one.
+            found = getsignal(number)
+            return signal.SIG_DFL if found is handle else found
+
+        for number in watched:
+            signal.signal(number, handle)
+        signal.getsignal = unwatched
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(target=watch, name="oomph-termination", daemon=True).start()
+        # A forked child has no such thread.
+        os.register_at_fork(after_in_child=lambda: _default_termination(getsignal, handle))
+
     def failed_with(self, error: BaseException) -> dict[str, Any]:
         """The outcome of a script that ended with `error`."""
         if self.recorder:
@@ -119,6 +174,14 @@ class Session:
         os._exit = self.hard_exit
         if outcome["status"] == 0:
             end_process_groups()
+
+
+def _default_termination(getsignal: Any, handler: Any) -> None:
+    with contextlib.suppress(ValueError):
+        for number in _TERMINATING:
+            if getsignal(number) is handler:
+                signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
 
 
 def outcome_of(stop: SystemExit) -> dict[str, Any]:

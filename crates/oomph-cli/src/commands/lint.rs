@@ -11,9 +11,9 @@ use oomph_lint::output::{self, FileReport, TextOptions};
 
 use oomph_job::files;
 
-use crate::{ExitStatus, findings, json, stderr, stdout, stdout_as_is, stdout_exact};
 use crate::lint_files::{LintedFile, Linter};
 use crate::lint_settings::Choices;
+use crate::{ExitStatus, findings, json, stderr, stdout, stdout_as_is, stdout_exact};
 
 /// Arguments of `oomph lint`.
 #[derive(Debug, clap::Args)]

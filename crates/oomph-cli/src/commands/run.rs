@@ -27,7 +27,7 @@ use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
-    ranks,
+    ranks, signals,
 };
 
 /// Arguments of `oomph run`.
@@ -102,6 +102,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,
 
+    /// Seconds that the script may go on after SIGTERM or SIGHUP, to save its state
+    #[arg(long, value_name = "SECONDS", default_value_t = signals::GRACE.as_secs())]
+    grace: u64,
+
     /// Start each rank by itself instead of forking all from one process that has imported torch
     #[arg(long)]
     no_fork: bool,
@@ -175,6 +179,7 @@ impl Args {
             && !grows
             && job.gpu.is_some()
             && !self.no_measure
+            && signals::received().is_none()
         {
             unlimited = self.measure(&mut job, &directory, record, &mut summary)?;
         }
@@ -271,6 +276,7 @@ impl Args {
                 live: !self.quiet,
                 to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
                 timeout: None,
+                grace: Duration::from_secs(self.grace),
             },
             ..Job::new(host, program)
         })
@@ -367,7 +373,9 @@ impl Args {
             }
             return Ok(ExitStatus::Findings);
         }
-        if status.code().is_none() {
+        if let Some(signal) = signals::received() {
+            eprintln!("oomph: {signal} ended the script before there was a record");
+        } else if status.code().is_none() {
             eprintln!("oomph: the script was killed ({status}) before its record was written");
         }
         let held = &attempt.processes.cards.processes;
