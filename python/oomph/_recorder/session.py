@@ -17,7 +17,6 @@ from oomph._recorder.process_groups import end_process_groups
 from oomph._recorder.torch_versions import check_torch, is_supported
 from oomph._virtual_gpu.library import Unusable, library
 
-
 _TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 """What `oomph run` passes on to the script, and launchers send to ranks."""
 
