@@ -253,7 +253,8 @@ pub struct Optimizer {
 #[derive(Debug, Clone, Deserialize)]
 pub struct Outcome {
     /// `finished`, `exit`, `exception`, `interrupted`, `terminated` (by SIGTERM or
-    /// SIGHUP), `killed` (the script left no other word), or
+    /// SIGHUP), `killed` (the script left no other word),
+    /// `replaced` (by another program, `exec`), or
     /// `refused`: a lever of the plan cannot be applied, and the message says why.
     pub kind: String,
     /// The exit status.

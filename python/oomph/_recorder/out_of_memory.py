@@ -73,7 +73,7 @@ class OutOfMemory:
         )  # fmt: skip
         self._marks.gradients()
         self._marks.optimizer_state()
-        if not self._virtual:
+        if not (self._virtual and self._progress.is_recorded):
             self._capture()
         self._watch_next_operator()
 

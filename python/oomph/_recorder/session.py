@@ -51,6 +51,9 @@ class Session:
         # It works without torch, of which all that watches is made.
         before_import("onnxruntime", lambda: importlib.import_module("torch"))
         os._exit = self._exit_at_once  # type: ignore[assignment]
+        if not settings.virtual:
+            # A virtual GPU's card knows the process, whatever program it becomes.
+            self._watch_exec()
 
     def _measures_drift(self) -> None:
         from oomph._recorder.drift import Drift
@@ -155,6 +158,21 @@ class Session:
         threading.Thread(target=watch, name="oomph-termination", daemon=True).start()
         # A forked child has no such thread.
         os.register_at_fork(after_in_child=lambda: _default_termination(getsignal, handle))
+
+    def _watch_exec(self) -> None:
+        """Write the record before another program takes this process over."""
+
+        def wrap(original: Any) -> Any:
+            @functools.wraps(original)
+            def replace(path: Any, *rest: Any) -> None:
+                if self.recorder and os.getpid() == self.recorder.process and os.access(path, os.X_OK):
+                    with self._writing:
+                        self.recorder.is_replaced()
+                original(path, *rest)
+
+            return replace
+
+        os.execv, os.execve = wrap(os.execv), wrap(os.execve)  # the others call these
 
     def failed_with(self, error: BaseException) -> dict[str, Any]:
         """The outcome of a script that ended with `error`."""
