@@ -8,6 +8,7 @@ its metadata, see `scopes.py`), and which tensors are parameters, gradients, opt
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -175,7 +176,7 @@ class Recorder:
     def _leave(self) -> None:
         """Write the record, as if the script were killed from here on, and remove the hooks."""
         self._note_memory()
-        self._write_history()
+        self._keep_window()
         if self.virtual:
             self.layer.before = None  # values are computed all the same
         else:
@@ -188,9 +189,15 @@ class Recorder:
             history.keep_newest(EVENTS, "alloc")
         else:
             self._progress.window.trial = StackTrial(EVENTS)
-        killed = dict(kind="killed", status=137)
-        self.directory.write_json(File.RECORD, self._record(killed, True, self._devices(), []))
         self._progress.say_recorded(*self._progress.window.recorded[-1])
+
+    def _keep_window(self) -> None:
+        """Write what is recorded, as if the script were killed from here on."""
+        killed = dict(kind="killed", status=137)
+        # A full disk is no reason to end the script.
+        with contextlib.suppress(OSError):
+            self._write_history()
+            self.directory.write_json(File.RECORD, self._record(killed, True, self._devices(), []))
 
     def _come_back(self) -> None:
         """Record everything again."""

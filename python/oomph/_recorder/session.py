@@ -7,12 +7,13 @@ import functools
 import importlib
 import os
 import signal
+import sys
 import threading
 from typing import Any
 
 from oomph import levers
 from oomph._import_hooks import before_import, on_import
-from oomph._protocol import Refused, RunDirectory, Settings
+from oomph._protocol import File, Refused, RunDirectory, Settings
 from oomph._recorder.process_groups import end_process_groups
 from oomph._recorder.torch_versions import check_torch, is_supported
 from oomph._virtual_gpu.library import Unusable, library
@@ -106,9 +107,7 @@ class Session:
 
     def _exit_at_once(self, status: int) -> None:
         if self.recorder and os.getpid() == self.recorder.process:
-            with self._writing:
-                outcome = dict(kind="finished" if status == 0 else "exit", status=status)
-                self.recorder.finish(outcome)
+            self._write_record(dict(kind="finished" if status == 0 else "exit", status=status))
         self.hard_exit(status)
 
     def watch_termination(self) -> None:
@@ -159,6 +158,26 @@ class Session:
         # A forked child has no such thread.
         os.register_at_fork(after_in_child=lambda: _default_termination(getsignal, handle))
 
+    def _write_record(self, outcome: dict[str, Any]) -> None:
+        with self._writing:
+            if self.recorder:
+                try:
+                    self.recorder.finish(outcome)
+                except OSError as error:
+                    self._cannot_write(error)
+
+    def _cannot_write(self, error: OSError) -> None:
+        """The disk is full, say. How the script ended stays its own affair; the command says what is missing."""
+        reason = (
+            f"the record of the run could not be written to {self.directory.path}: {error.strerror}. "
+            "Make room, or name another directory with --out"
+        )
+        try:
+            self.directory.remove(File.SNAPSHOT)
+            self.directory.refuse(Refused(reason))
+        except OSError:
+            print(f"oomph: {reason}", file=sys.stderr)
+
     def _watch_exec(self) -> None:
         """Write the record before another program takes this process over."""
 
@@ -185,9 +204,7 @@ class Session:
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write the record; once."""
-        with self._writing:
-            if self.recorder:
-                self.recorder.finish(outcome)
+        self._write_record(outcome)
         os._exit = self.hard_exit
         if outcome["status"] == 0:
             end_process_groups()
