@@ -96,7 +96,12 @@ impl Rendezvous {
         };
         sweep(&parent);
         let (directory, lock) = make_directory(&parent)
-            .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+            .with_context(|| {
+                format!(
+                    "cannot make a directory in {}, where the processes of a run meet; name another with TMPDIR",
+                    parent.display()
+                )
+            })?;
         Ok(Self {
             directory,
             over: Arc::new(AtomicBool::new(false)),

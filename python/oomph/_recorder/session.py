@@ -150,11 +150,15 @@ class Session:
             found = getsignal(number)
             return signal.SIG_DFL if found is handle else found
 
+        thread = threading.Thread(target=watch, name="oomph-termination", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return  # no more threads are allowed: a signal ends the script as it would without oomph
         for number in watched:
             signal.signal(number, handle)
         signal.getsignal = unwatched
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        threading.Thread(target=watch, name="oomph-termination", daemon=True).start()
         # A forked child has no such thread.
         os.register_at_fork(after_in_child=lambda: _default_termination(getsignal, handle))
 

@@ -170,6 +170,12 @@ impl Args {
         } else {
             self.output_format
         };
+        if matches!(form, Form::Text | Form::Concise) {
+            // A line break in a file's name would begin a finding of its own.
+            for file in &mut files {
+                file.path = oomph_trace::visible(&file.path).into_owned();
+            }
+        }
         let text = match form {
             Form::Text | Form::Concise => output::text(
                 &files,

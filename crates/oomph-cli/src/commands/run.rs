@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
 use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_explain::{Cause, Explanation, Fix};
+use oomph_gpus::MAX_GPUS;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
 use oomph_report::finding::HeldFinding;
@@ -207,6 +208,9 @@ impl Args {
         let host = host::get()?;
         let mut program = Program::new(self.script.argv(), host)?;
         let planned = plan.and_then(PlanFile::gpus);
+        if let Some(gpus) = planned.filter(|gpus| !(1..=MAX_GPUS).contains(gpus)) {
+            bail!("the plan is for {gpus} GPUs; expected 1 to {MAX_GPUS}");
+        }
         if let Some(gpus) = planned
             && !program.launches()
             && self.world_size.is_none()
