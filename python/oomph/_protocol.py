@@ -37,6 +37,9 @@ RANK = "OOMPH_RANK"
 FORK_SERVER = "OOMPH_FORK_SERVER"
 """The descriptor of a fork server's socket, in its environment. Set by the launcher's process."""
 
+FORKS = "OOMPH_FORKS"
+"""The path of the socket of a fork server for scripts. Empty: processes are started."""
+
 PLAN = "OOMPH_PLAN"
 """The path of a plan that a Python process applies when it imports torch. Set by the user."""
 

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from oomph import _protocol
+from oomph._forks import client
 from oomph._protocol import Refused, RunDirectory
 from oomph._ranks.recording import is_recorded
 from oomph._recorder import script
@@ -84,4 +85,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    client.stand_for_forked()
     sys.exit(main())

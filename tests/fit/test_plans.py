@@ -309,6 +309,7 @@ LIGHTNING = """
 """
 
 
+@pytest.mark.slow
 def test_lightnings_closure_is_the_job_and_not_the_optimizers_step(tmp_path):
     pytest.importorskip("lightning")
     (tmp_path / "script.py").write_text(textwrap.dedent(LIGHTNING))

@@ -3,6 +3,8 @@
 import json
 import textwrap
 
+import pytest
+
 from tests.support.command import command, fit
 from tests.support.jobs import TRAIN, WIDE
 
@@ -146,6 +148,7 @@ def test_devices_that_are_hidden_are_not_there(tmp_path):
     assert done.stdout.strip() == "2 2 0", done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_ranks_that_die_under_a_plan_are_reported(tmp_path):
     """Nothing is said to fit, and nobody is left to guess why: each plan with how it ended."""
     code = WIDE.replace("batch_size=16", "batch_size=2") + (

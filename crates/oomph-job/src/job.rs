@@ -5,6 +5,7 @@ use std::fs;
 use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -17,6 +18,7 @@ use oomph_trace::{Bytes, Trace};
 
 use crate::card;
 use crate::files::{self, create_private};
+use crate::forks::Forks;
 use crate::host::Host;
 use crate::live::{self, Inherits};
 use crate::program::Program;
@@ -41,6 +43,8 @@ pub struct Job {
     pub recording: Recording,
     /// Who sees the script's output, and how long it may take.
     pub watch: Watch,
+    /// Forks the script, if it is one of many runs.
+    pub forks: Option<Arc<Forks>>,
 }
 
 /// Who sees a script's output, and how long it may take.
@@ -103,6 +107,7 @@ impl Job {
             gpu: None,
             recording: Recording::default(),
             watch: Watch::default(),
+            forks: None,
         }
     }
 
@@ -155,6 +160,12 @@ impl Job {
                 rendezvous,
                 several,
             )?;
+        }
+        if let Some(forks) = &self.forks
+            && !several
+            && self.rehearsed.is_none()
+        {
+            forks.serve(&mut command);
         }
         let inherits = self.direct_output(&mut command, log)?;
         if let Some(rendezvous) = rendezvous.as_mut().filter(|_| several) {

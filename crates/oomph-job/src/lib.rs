@@ -6,6 +6,7 @@
 
 mod card;
 pub mod files;
+mod forks;
 pub mod host;
 mod job;
 mod live;
@@ -17,6 +18,7 @@ pub mod settings;
 pub mod signals;
 mod virtual_gpu;
 
+pub use forks::Forks;
 pub use host::Host;
 pub use job::{Attempt, Job, Rehearsed, Watch};
 pub use program::Program;

@@ -44,7 +44,9 @@ pub const FORMAT: &str = "oomph.plan/1";
 #[non_exhaustive]
 pub enum PlanError {
     /// Not TOML, or not the fields of a plan.
-    #[error("this is no plan ({FORMAT}): {0}. Expected a file that oomph fit wrote, or one like docs/levers.md shows")]
+    #[error(
+        "this is no plan ({FORMAT}): {0}. Expected a file that oomph fit wrote, or one like docs/levers.md shows"
+    )]
     Toml(String),
     /// Another version.
     #[error("the plan has the format {found:?}; this oomph reads {FORMAT}. Run oomph fit again")]
@@ -313,14 +315,35 @@ mod tests {
             "{unknown}"
         );
         for (lever, expected) in [
-            ("name = \"micro_batch\"\nparts = -1", "invalid value: integer `-1`"),
-            ("name = \"micro_batch\"\nparts = nan", "invalid type: floating point `NaN`"),
-            ("name = \"micro_batch\"\nparts = 99999999999", "invalid value"),
-            ("name = \"micro_batch\"\nparts = 99999999999999999999", "line "),
-            ("name = \"micro_batch\"\nparts = \"2\"", "invalid type: string"),
-            ("name = \"micro_batch\"\nnumber = 2", "unknown field `number`"),
+            (
+                "name = \"micro_batch\"\nparts = -1",
+                "invalid value: integer `-1`",
+            ),
+            (
+                "name = \"micro_batch\"\nparts = nan",
+                "invalid type: floating point `NaN`",
+            ),
+            (
+                "name = \"micro_batch\"\nparts = 99999999999",
+                "invalid value",
+            ),
+            (
+                "name = \"micro_batch\"\nparts = 99999999999999999999",
+                "line ",
+            ),
+            (
+                "name = \"micro_batch\"\nparts = \"2\"",
+                "invalid type: string",
+            ),
+            (
+                "name = \"micro_batch\"\nnumber = 2",
+                "unknown field `number`",
+            ),
             ("name = 5", "invalid type: integer `5`"),
-            ("name = \"checkpoint\"\nmodules = \"GPT\"", "invalid type: string \"GPT\""),
+            (
+                "name = \"checkpoint\"\nmodules = \"GPT\"",
+                "invalid type: string \"GPT\"",
+            ),
             ("parts = 2", "missing field `name`"),
             ("\0", "line "),
         ] {

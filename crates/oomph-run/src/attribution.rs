@@ -129,20 +129,17 @@ fn unused_graphs(
         .map(call_of)
         .collect();
     let last = outermost.last().copied().unwrap_or(0);
-    let optimized = |name: &str| {
-        let mut models = record.outermost_models.iter();
-        models.any(|model| model.optimized && model.name == name)
-    };
     let infers = record.steps == 0 && record.inferences > 1;
     let unused = |call: u32| {
-        let Some(found) = record.calls.get(call as usize).filter(|_| call > 0) else {
+        if call == 0 || call as usize >= record.calls.len() {
             return false;
-        };
-        let idle = record.idle_graphs.contains(&call);
+        }
+        let discarded = record.discarded_graphs.contains(&call);
         if walked.contains(&call) {
             // A loss on a teacher's output goes back through the teacher, for gradients nobody reads.
-            return idle && !optimized(&found.0);
+            return discarded;
         }
+        let idle = discarded || record.idle_graphs.contains(&call);
         ended || (call != last && (idle || infers))
     };
     let mut known: HashMap<u32, bool> = HashMap::new();

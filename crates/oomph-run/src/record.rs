@@ -112,6 +112,9 @@ pub struct Record {
     /// Calls of outermost models in evaluation mode that recorded a graph, of inputs without one.
     #[serde(default)]
     pub idle_graphs: Vec<u32>,
+    /// Calls that recorded a graph for the gradients of a model that no optimizer holds.
+    #[serde(default)]
+    pub discarded_graphs: Vec<u32>,
     /// The virtual clock at the end of each step: step, nanoseconds, launches so far.
     #[serde(default)]
     pub clock: Vec<(u32, u64, u64)>,

@@ -99,8 +99,8 @@ idle! {
     cuptiEnableCallback cuptiEnableDomain cuptiFinalize cuptiGetVersion cuptiSubscribe
     cuptiUnsubscribe cusolverDnDestroy cusolverDnDestroyGesvdjInfo cusolverDnDestroyParams
     cusolverDnDestroySyevjInfo cusolverDnSetStream cusparseCreateIdentityPermutation cusparseDestroy
-    cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnMat cusparseDestroyDnVec
-    cusparseDestroyMatDescr cusparseDestroySpMat cusparseSetMatDiagType cusparseSetMatFillMode
+    cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnVec
+    cusparseDestroyMatDescr cusparseSetMatDiagType cusparseSetMatFillMode
     cusparseSetMatIndexBase cusparseSetMatType cusparseSetPointerMode cusparseSetStream
     cublasLtMatmulAlgoConfigSetAttribute cublasSetSmCountTarget
     ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommResume ncclCommRevoke
@@ -197,7 +197,7 @@ work! {
 handles! {
     cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo
     cusparseCreate cusparseCreateBsrsm2Info cusparseCreateBsrsv2Info cusparseCreateCoo
-    cusparseCreateCsr cusparseCreateDnMat cusparseCreateDnVec cusparseCreateMatDescr
+    cusparseCreateDnVec cusparseCreateMatDescr
     cusparseSpGEMM_createDescr cusparseSpSM_createDescr cusparseSpSV_createDescr
 }
 
@@ -211,11 +211,11 @@ sizes! { usize, [a0 a1 a2 a3 a4 a5],
 }
 
 sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8],
-    cusparseSpMV_bufferSize cusparseSpSV_bufferSize
+    cusparseSpSV_bufferSize
 }
 
 sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9],
-    cusparseSDDMM_bufferSize cusparseSpMM_bufferSize cusparseSpSM_bufferSize
+    cusparseSDDMM_bufferSize cusparseSpSM_bufferSize
 }
 
 sizes! { c_int, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10],
@@ -281,16 +281,6 @@ export! {
     fn cusolverDnCreate(out: Out<u64>) -> c_int, or INTERNAL; {
         machine().costs.charge(device::current(), Charge::CusolverHandle);
         out.put(opaque_handle());
-        SUCCESS
-    }
-    fn cufftCreate(out: Out<c_int>) -> c_int, or INTERNAL; {
-        machine().costs.charge(device::current(), Charge::FirstFft);
-        out.put((opaque_handle() & 0x7fff_ffff) as c_int);
-        SUCCESS
-    }
-    fn cufftXtMakePlanMany(_plan: c_int, _rank: c_int, _n: usize, _ie: usize, _is: i64, _id: i64, _it: c_int, _oe: usize, _os: i64, _od: i64, _ot: c_int, _batch: i64, size: Out<usize>, _execution: c_int) -> c_int, or INTERNAL; {
-        ledger::assume("cufftXtMakePlanMany", "the workspace of Fourier transforms is assumed to be empty");
-        size.put(0);
         SUCCESS
     }
     fn nvshmem_malloc(_size: usize) -> usize, or 0; { 0 }

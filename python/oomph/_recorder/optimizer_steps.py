@@ -9,6 +9,7 @@ import torch
 from torch.optim import optimizer as optim
 
 from oomph._recorder.marks import Marks
+from oomph._recorder.outermost_models import OutermostModels
 from oomph._recorder.progress import MARKED_STEPS, OPTIMIZER, Progress
 from oomph._recorder.scopes import Scopes
 
@@ -16,9 +17,12 @@ from oomph._recorder.scopes import Scopes
 class OptimizerSteps:
     """Sees optimizers step, and counts the steps of the one that steps first."""
 
-    def __init__(self, progress: Progress, scopes: Scopes, marks: Marks) -> None:
+    def __init__(
+        self, progress: Progress, scopes: Scopes, marks: Marks, models: OutermostModels
+    ) -> None:
         """No optimizer is known yet."""
-        self._progress, self._scopes, self._marks = progress, scopes, marks
+        self._progress, self._scopes = progress, scopes
+        self._marks, self._models = marks, models
         self._main: int | None = None
 
     def watch_construction(self, inference: bool) -> None:
@@ -47,6 +51,8 @@ class OptimizerSteps:
             return None
         self._progress.in_optimizer += 1
         self._marks.add_optimizer(optimizer)
+        if self._progress.step < MARKED_STEPS:
+            self._models.optimized_by([optimizer])
         if not any(map(callable, (*args[1:], *kwargs.values()))):
             self._begin()
             return None

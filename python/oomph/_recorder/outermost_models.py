@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ class OutermostModels:
         """None was called so far."""
         self._models: dict[int, dict[str, Any]] = {}
         self._gone: list[dict[str, Any]] = []
-        self._idle: list[int] = []
+        self._graphs: list[tuple[int, dict[str, Any], bool]] = []
+        """Calls that record a graph for the model's own parameters alone: model, and whether it evaluates."""
 
     def called(self, model: torch.nn.Module, name: str, args: tuple, call: int) -> None:
         """`model` is called, as `call` (0: its number is not kept)."""
@@ -33,16 +35,17 @@ class OutermostModels:
                 first_us=now(),
                 elements=sum(p.numel() for p in model.parameters()),
                 trained=any(p.requires_grad for p in model.parameters()),
+                optimized=False,
             )
             self._models[id(model)] = seen
         seen["last_us"] = now()
         if (
             call
             and seen["trained"]
-            and builds_graph_in_evaluation(model)
+            and torch.is_grad_enabled()
             and not any(t.requires_grad for t in cuda_tensors(args))
         ):
-            self._idle.append(call)
+            self._graphs.append((call, seen, not model.training))
 
     @property
     def alive(self) -> list[torch.nn.Module]:
@@ -50,26 +53,38 @@ class OutermostModels:
         found = (seen["model"]() for seen in self._models.values())
         return [model for model in found if model is not None]
 
-    def as_dict(self, optimizers: Any) -> dict[str, Any]:
-        """The record's part of it; `optimizers` are those that are alive."""
-        optimized = {
-            id(p) for one in optimizers for group in one.param_groups for p in group["params"]
-        }
-        models = []
-        for seen in (*self._gone, *self._models.values()):
-            model = seen["model"]()
-            models.append(
-                dict(
-                    name=seen["name"],
-                    first_us=seen["first_us"],
-                    last_us=seen["last_us"],
-                    elements=seen["elements"],
-                    alive=model is not None,
-                    optimized=model is not None
-                    and any(id(p) in optimized for p in model.parameters()),
-                )
+    def optimized_by(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Note which models have parameters that `optimizers` hold."""
+        held = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
+        for seen in self._models.values():
+            model = None if seen["optimized"] else seen["model"]()
+            if model is not None:
+                seen["optimized"] = any(id(p) in held for p in model.parameters())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record's part of it."""
+        models = [
+            dict(
+                name=seen["name"],
+                first_us=seen["first_us"],
+                last_us=seen["last_us"],
+                elements=seen["elements"],
+                alive=seen["model"]() is not None,
+                optimized=seen["optimized"],
             )
-        return dict(outermost_models=models, idle_graphs=self._idle)
+            for seen in (*self._gone, *self._models.values())
+        ]
+        # Optimizers may hold copies of all parameters, as master weights: then none seems optimized.
+        some = any(model["optimized"] for model in models)
+        return dict(
+            outermost_models=models,
+            idle_graphs=[call for call, _, evaluates in self._graphs if evaluates],
+            discarded_graphs=[
+                call
+                for call, seen, evaluates in self._graphs
+                if not seen["optimized"] and (evaluates or some)
+            ],
+        )
 
 
 def builds_graph_in_evaluation(model: torch.nn.Module) -> bool:

@@ -76,7 +76,9 @@ class Recorder:
         self._scopes = Scopes(self._progress, busy)
         self.passes = Passes(self._progress, self._facts, self._marks)
         self._modules = ModuleCalls(self._progress, self.passes, self._facts, self._marks)
-        self._steps = OptimizerSteps(self._progress, self._scopes, self._marks)
+        self._steps = OptimizerSteps(
+            self._progress, self._scopes, self._marks, self._modules.models
+        )
         self._hooked = False
         self._pass_hooks: list[Any] = []
         self.out_of_memory = OutOfMemory(
@@ -298,7 +300,7 @@ class Recorder:
             rank=self.rank,
             calls=self._modules.calls,
             facts=self._facts.as_dict(),
-            **self._modules.models.as_dict(self._marks.optimizers),
+            **self._modules.models.as_dict(),
             marks=self._marks.marks,
             max_events=MAX_EVENTS,
             windows=self._progress.window.recorded if self._progress.window else [],

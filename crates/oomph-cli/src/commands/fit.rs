@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use oomph_allocator::Config;
@@ -164,6 +165,7 @@ impl Args {
                 inference: self.inference,
                 directory: RunDirectory::choose(self.out.as_deref(), &program)?,
                 timeout: None,
+                forks: Arc::default(),
                 script,
             },
         };
