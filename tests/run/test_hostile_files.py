@@ -13,9 +13,7 @@ import pytest
 
 from tests.support.command import OOMPH
 
-NAME = (
-    "\x1b]0;title\x07\x1b[2J\x1b[8mhidden\x9b31m\r\nforged: line\u202eevil\u2066\x7f</script><img src=x onerror=1>"
-)
+NAME = "\x1b]0;title\x07\x1b[2J\x1b[8mhidden\x9b31m\r\nforged: line\u202eevil\u2066\x7f</script><img src=x onerror=1>"
 STYLE = re.compile("\x1b\\[(0|1|2|3[1-6]|9[1-6]|38;5;(9|1[0-4]))m")
 
 
@@ -120,7 +118,9 @@ def acting(text):
 def in_terminal(words, place):
     """What a command writes to a terminal."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(["sh", "-c", words], cwd=place, stdout=theirs, stderr=theirs, env=ENV)
+    process = subprocess.Popen(
+        ["sh", "-c", words], cwd=place, stdout=theirs, stderr=theirs, env=ENV
+    )
     os.close(theirs)
     output = b""
     while True:
@@ -155,4 +155,6 @@ def test_nothing_becomes_part_of_the_page(place):
     done = subprocess.run([OOMPH, "report", "s.pickle", "--out", "page.html"], cwd=place)
     page = (place / "page.html").read_text()
     assert done.returncode == 0
-    assert "onerror" not in page and page.lower().count("</script>") == page.lower().count("<script")
+    assert "onerror" not in page and page.lower().count("</script>") == page.lower().count(
+        "<script"
+    )

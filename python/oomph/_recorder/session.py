@@ -188,7 +188,11 @@ class Session:
         def wrap(original: Any) -> Any:
             @functools.wraps(original)
             def replace(path: Any, *rest: Any) -> None:
-                if self.recorder and os.getpid() == self.recorder.process and os.access(path, os.X_OK):
+                if (
+                    self.recorder
+                    and os.getpid() == self.recorder.process
+                    and os.access(path, os.X_OK)
+                ):
                     with self._writing:
                         self.recorder.is_replaced()
                 original(path, *rest)
