@@ -7,6 +7,8 @@ looks to its script like one that was started, by the means of the fork server f
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -14,7 +16,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from oomph._ranks import fork_server, launcher
@@ -22,6 +24,8 @@ from oomph._ranks import fork_server, launcher
 _LATE = {"COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR"}  # fmt: skip
 """Variables that nothing reads on import, beside those of launchers."""
 _LAUNCH = "oomph.launch"
+_BLAS = "OPENBLAS_NUM_THREADS"
+"""NumPy's library starts threads when it is loaded, unless this is 1."""
 
 Request = dict[str, Any]
 
@@ -72,7 +76,7 @@ def _keep(connection: socket.socket, ended: Callable[[Request], None]) -> Reques
         os.close(stream)
     connection.sendall(str(process).encode())
     watched = os.pidfd_open(process)
-    readable, _, _ = select.select([watched, connection], [], [])
+    readable, _, _ = select.select([watched, connection.fileno()], [], [])
     if watched not in readable:
         os.kill(process, signal.SIGKILL)  # the one that stands for it is gone
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -87,7 +91,7 @@ def _serve(listener: socket.socket, owner: int, ended: Callable[[Request], None]
     """Fork a process at each request; returns in each of them, with what was asked."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those that keep processes need no waiting for
     while True:
-        readable, _, _ = select.select([listener, owner], [], [])
+        readable, _, _ = select.select([listener.fileno(), owner], [], [])
         if owner in readable:
             os._exit(0)
         connection, _ = listener.accept()
@@ -97,6 +101,26 @@ def _serve(listener: socket.socket, owner: int, ended: Callable[[Request], None]
             os.close(owner)
             return _keep(connection, ended)
         connection.close()
+
+
+def _openblas() -> Iterator[ctypes.CDLL]:
+    """NumPy's OpenBLAS, whatever wheels call it."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            yield ctypes.CDLL(path)
+
+
+def _allow_threads(count: int) -> None:
+    """Let OpenBLAS use as many threads as it would have started with."""
+    names = [
+        f"{prefix}openblas_set_num_threads{end}" for prefix in ("", "scipy_") for end in ("", "64_")
+    ]
+    for library in _openblas():
+        for name in names:
+            if hasattr(library, name):
+                getattr(library, name)(count)
 
 
 def _become(request: Request) -> None:
@@ -113,17 +137,25 @@ def main(ended: Callable[[Request], None] = lambda request: None) -> None:
     # Ctrl-C is for the command and the processes that run scripts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     del sys.path[0]  # of `-m`: the command's directory
-    if owner in select.select([listener, owner], [], [])[0]:
+    if owner in select.select([listener.fileno(), owner], [], [])[0]:
         return  # nobody asked
     gc.disable()
+    # OpenBLAS follows the variable of OpenMP, too.
+    starts_threads = not os.environ.keys() & {_BLAS, "OMP_NUM_THREADS"}
+    if starts_threads:
+        os.environ[_BLAS] = "1"
     for name in (*fork_server.PRELOADED, _LAUNCH):
         importlib.import_module(name)
+    if starts_threads:
+        del os.environ[_BLAS]
     sys.modules["oomph._virtual_gpu.dispatch"].register()
     if len(os.listdir("/proc/self/task")) > 1:
         os._exit(1)  # threads are not forked
     gc.collect()
     gc.freeze()
     _become(_serve(listener, owner, ended))
+    if starts_threads:
+        _allow_threads(len(os.sched_getaffinity(0)))
     launch = sys.modules.pop(_LAUNCH)
     sys.exit(launch.main())
 
