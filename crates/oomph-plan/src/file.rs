@@ -137,11 +137,11 @@ pub struct Figures {
 impl PlanFile {
     /// Reads the text of a plan file.
     pub fn parse(text: &str) -> Result<Self, PlanError> {
-        let no_plan = |error: toml::de::Error| PlanError::Toml(in_a_line(&error, text));
         #[derive(Deserialize)]
         struct Stated {
             format: String,
         }
+        let no_plan = |error: toml::de::Error| PlanError::Toml(in_a_line(&error, text));
         let stated: Stated = toml::from_str(text).map_err(no_plan)?;
         if stated.format != FORMAT {
             return Err(PlanError::Format {
