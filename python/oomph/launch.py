@@ -63,6 +63,7 @@ def main() -> int:
         session.begin()
     except Refused as refusal:
         return directory.refuse(refusal)
+    session.watch_termination()
     try:
         script.run(argv)
     except script.NotPython as error:

@@ -1,5 +1,12 @@
 //! The `oomph` command: one file per subcommand in [`commands`].
 
+/// Writes a line for people to stderr.
+macro_rules! eprintln {
+    ($($words:tt)*) => {
+        $crate::stderr(&format!("{}\n", format_args!($($words)*)))
+    };
+}
+
 pub mod commands;
 mod findings;
 mod json;
@@ -15,10 +22,10 @@ mod values;
 use std::ffi::OsString;
 use std::io::Write as _;
 
-use anstream::eprintln;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, Parser, ValueEnum as _};
 pub use oomph_job::host;
+use oomph_report::terminal::{ascii, harmless, knows_unicode};
 use strsim::osa_distance;
 
 /// How the command ends; the number is the exit status of its process.
@@ -87,6 +94,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
         Ok(status) => status,
         Err(error) => {
             eprintln!("error: {error:#}");
+            if oomph_job::signals::received().is_some() {
+                return ExitStatus::NoVerdict;
+            }
             ExitStatus::Error
         }
     }
@@ -142,20 +152,35 @@ fn colorize(choice: clap::ColorChoice) {
     .write_global();
 }
 
-/// Writes text for people to stdout: without colour if it is not a terminal, and without Unicode
-/// if the locale does not support it.
+/// Writes text for people to stdout: without colour if it is not a terminal, without Unicode if the
+/// locale does not support it, and without what foreign names would do to a terminal.
 fn stdout(text: &str) -> anyhow::Result<()> {
-    if oomph_report::terminal::knows_unicode() {
-        stdout_as_is(text)
+    let text = harmless(text);
+    if knows_unicode() {
+        stdout_as_is(&text)
     } else {
-        stdout_as_is(&oomph_report::terminal::ascii(text))
+        stdout_as_is(&ascii(&text))
     }
 }
 
-/// Writes text for programs to stdout. A closed pipe (`| head`) is not an error.
+/// The same to stderr. Where nobody reads it, the command goes on.
+fn stderr(text: &str) {
+    let _ = anstream::stderr().write_all(harmless(text).as_bytes());
+}
+
+/// Writes text for programs to stdout.
 fn stdout_as_is(text: &str) -> anyhow::Result<()> {
-    let mut out = anstream::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    write_out(anstream::stdout().lock(), text.as_bytes())
+}
+
+/// Writes data to stdout, a picture or source code, which must not pass through the filter for colours.
+fn stdout_exact(bytes: &[u8]) -> anyhow::Result<()> {
+    write_out(std::io::stdout().lock(), bytes)
+}
+
+/// A closed pipe (`| head`) is not an error.
+fn write_out(mut out: impl std::io::Write, bytes: &[u8]) -> anyhow::Result<()> {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(anyhow::Error::new(error).context("cannot write to stdout"))
         }

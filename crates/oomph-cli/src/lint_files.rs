@@ -12,6 +12,8 @@ use oomph_lint::{Applicability, Problem, Selection, Source};
 use rayon::prelude::*;
 use similar::TextDiff;
 
+use oomph_job::files::write_whole;
+
 use crate::lint_settings::{Choices, Settings, matches};
 
 /// Folders of third-party code, skipped even without a `.gitignore`.
@@ -137,7 +139,7 @@ impl Linter {
         if let Some(before) = before {
             file.diff = file.text.take().map(|text| diff(&name, &before, &text));
         } else if let Some(text) = file.text.take()
-            && let Err(error) = replace(&target.path, &text)
+            && let Err(error) = write_whole(&target.path, text.as_bytes())
         {
             file.report.problems.push(Problem::new(
                 1,
@@ -277,21 +279,4 @@ fn diff(name: &str, before: &[u8], after: &str) -> String {
         .unified_diff()
         .header(&format!("a/{name}"), &format!("b/{name}"))
         .to_string()
-}
-
-/// Replaces a file as a whole: a reader, or a crash, sees the old text or the new one.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let path = fs::canonicalize(path)?;
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".oomph-{}", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let written = (|| {
-        fs::write(&temporary, text)?;
-        fs::set_permissions(&temporary, fs::metadata(&path)?.permissions())?;
-        fs::rename(&temporary, &path)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use oomph_allocator::TorchVersion;
 use oomph_explain::{Diff, Explanation, Options};
+use oomph_job::files;
 pub use oomph_job::read_trace;
 use oomph_job::{REPORTS, RunDirectory, RunFile};
 use oomph_report::html::{History, Kind, Page, PlanRow, what_if};
@@ -125,12 +126,12 @@ impl RecordedRun {
 }
 
 /// Writes the page of a run that has just ended. If that fails, prints a warning and continues: the
-/// run is worth more than its page.
+/// verdict is worth more than its page.
 pub fn after_run(directory: &RunDirectory) -> Option<PathBuf> {
     match RecordedRun::read(directory).and_then(|run| run.write()) {
         Ok(path) => Some(path),
         Err(error) => {
-            anstream::eprintln!("oomph: the report could not be written: {error:#}");
+            eprintln!("oomph: the report could not be written: {error:#}");
             None
         }
     }
@@ -197,7 +198,7 @@ fn replayed(trace: &Trace, options: &Options, capacity: Option<u64>) -> Vec<what
 /// Writes a page, and the directory for it.
 pub fn write(path: &Path, page: &Page) -> anyhow::Result<()> {
     make_place(path)?;
-    fs::write(path, page.render()).with_context(|| format!("cannot write {}", path.display()))
+    files::write(path, page.render().as_bytes())
 }
 
 /// Makes the directory of a file: one of oomph's own where reports are kept.

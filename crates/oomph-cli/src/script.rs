@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use anstream::eprintln;
 use anyhow::bail;
 use oomph_job::check_script;
 use oomph_plan::PlanJob;

@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use oomph_allocator::{Config, Program as Replay, TorchVersion};
 use oomph_plan::Stop;
 use oomph_run::processes::{Cards, Processes};
@@ -18,14 +18,15 @@ use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
 use crate::card;
-use crate::files;
+use crate::files::{self, create_private};
 use crate::forks::Forks;
 use crate::host::Host;
 use crate::live::{self, Inherits};
 use crate::program::Program;
-use crate::rendezvous::{Rendezvous, kill_below};
-use crate::run_directory::{RunDirectory, RunFile, create_private};
+use crate::rendezvous::Rendezvous;
+use crate::run_directory::{RunDirectory, RunFile};
 use crate::settings::{FORMAT, Recording, Settings, variables};
+use crate::signals;
 use crate::status_line;
 use crate::virtual_gpu::VirtualGpu;
 
@@ -49,7 +50,7 @@ pub struct Job {
 }
 
 /// Who sees a script's output, and how long it may take.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Watch {
     /// Whether to show the script's progress on the terminal.
     pub live: bool,
@@ -60,6 +61,20 @@ pub struct Watch {
     /// When to give up the run: it is killed, and the attempt fails with [`Stopped`](oomph_plan::Stopped).
     /// `None` leaves Ctrl-C to the script.
     pub stop: Option<Stop>,
+    /// How long it may go on after SIGTERM or SIGHUP to this process.
+    pub grace: Duration,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            live: false,
+            to_stderr: false,
+            timeout: None,
+            stop: None,
+            grace: signals::GRACE,
+        }
+    }
 }
 
 /// One rank of a job whose other ranks are absent.
@@ -122,6 +137,9 @@ impl Job {
         log: Option<&Path>,
         doing: &str,
     ) -> anyhow::Result<Attempt> {
+        if let Some(signal) = signals::received() {
+            bail!("ended by {signal}");
+        }
         let directory = directory.canonical()?;
         directory.begin_attempt();
         // Held until the script is over, or this process is dead: the script ends with it. Where a file
@@ -165,11 +183,10 @@ impl Job {
             } else {
                 directory.clone()
             };
-            live::run(&mut command, doing, &first.file(RunFile::Status), inherits)
-        } else if self.watch.timeout.is_some() || self.watch.stop.is_some() {
-            status_within(&mut command, &self.watch)
+            let status = first.file(RunFile::Status);
+            live::run(&mut command, self.watch.grace, doing, &status, inherits)
         } else {
-            command.status()
+            status_within(&mut command, &self.watch)
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         drop(lock);
@@ -276,7 +293,10 @@ fn with_hook(host: &Host) -> OsString {
 /// Runs a command, and ends it when it takes too long or is given up.
 fn status_within(command: &mut Command, watch: &Watch) -> std::io::Result<ExitStatus> {
     const LOOK: Duration = Duration::from_millis(50);
-    let mut child = command.spawn()?;
+    let mut child = signals::spawn(command, watch.grace)?;
+    if watch.timeout.is_none() && watch.stop.is_none() {
+        return child.wait();
+    }
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
@@ -289,7 +309,7 @@ fn status_within(command: &mut Command, watch: &Watch) -> std::io::Result<ExitSt
                 .as_ref()
                 .is_some_and(|stop| stop.check().is_err())
         {
-            kill_below(child.id());
+            signals::kill_below(child.id());
             child.kill()?;
             return child.wait();
         }

@@ -15,6 +15,7 @@ pub mod ranks;
 mod rendezvous;
 mod run_directory;
 pub mod settings;
+pub mod signals;
 mod status_line;
 mod virtual_gpu;
 

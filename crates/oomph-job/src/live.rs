@@ -10,14 +10,16 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use oomph_trace::visible::acts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{
     OptionalActions, OutputModes, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
 };
 
+use crate::signals::{self, Running};
 use crate::status_line::StatusLine;
 
 /// How often the line is redrawn.
@@ -32,6 +34,7 @@ const STATUS_BYTES: usize = 128;
 /// above the line.
 pub fn run(
     command: &mut Command,
+    grace: Duration,
     doing: &str,
     status: &Path,
     inherits: Inherits,
@@ -40,10 +43,10 @@ pub fn run(
         Inherits::Nothing => Screen::without_output(),
         Inherits::Both | Inherits::Stderr => match Screen::with_output(command, inherits) {
             Ok(screen) => screen,
-            Err(_) => return command.status(),
+            Err(_) => return signals::spawn(command, grace)?.wait(),
         },
     };
-    let child = command.spawn()?;
+    let child = signals::spawn(command, grace)?;
     // Close our copy of the script's side, or we would never see the end of its output.
     if !matches!(inherits, Inherits::Nothing) {
         command.stderr(Stdio::null());
@@ -169,7 +172,7 @@ impl<'a> Line<'a> {
                     .trim_end_matches(['\0', ' '])
                     .to_owned()
             })
-            .filter(|text| !text.chars().any(char::is_control))
+            .filter(|text| !text.contains(acts))
             .unwrap_or_default();
         self.shown.draw(self.doing, &place);
     }
@@ -184,7 +187,7 @@ impl<'a> Line<'a> {
     }
 }
 
-fn watch(mut child: Child, screen: &mut Screen, line: &mut Line<'_>) -> io::Result<ExitStatus> {
+fn watch(mut child: Running, screen: &mut Screen, line: &mut Line<'_>) -> io::Result<ExitStatus> {
     const CHUNK: usize = 1 << 16;
     let mut buffer = vec![0_u8; CHUNK];
     loop {

@@ -12,7 +12,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -24,6 +24,7 @@ use serde::Serialize;
 use crate::files;
 use crate::program::Program;
 use crate::settings::Settings;
+use crate::signals;
 
 /// Defines [`RunFile`] with each file's name.
 macro_rules! run_files {
@@ -353,7 +354,7 @@ impl RunDirectory {
     /// Takes the lock; `None` on file systems that have no locks.
     pub fn lock(&self) -> Option<Lock> {
         let path = self.file(RunFile::Lock);
-        let file = create_private(&path).ok()?;
+        let file = files::create_private(&path).ok()?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive).ok()?;
         Some(Lock { path, _file: file })
     }
@@ -394,19 +395,22 @@ impl RunDirectory {
     ) -> anyhow::Result<()> {
         let path = self.file(file);
         let part = self.path.join(format!("{}{UNFINISHED}", file.name()));
-        create_private(&part)
-            .and_then(|mut file| write(&mut file))
-            .and_then(|()| fs::rename(&part, &path))
-            .inspect_err(|_| {
-                let _ = fs::remove_file(&part);
-            })
+        files::replace(&path, &part, files::PRIVATE, write)
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// The recorder's account, if it was written.
     pub fn record(&self) -> anyhow::Result<Option<Record>> {
         let path = self.file(RunFile::Record);
-        path.exists().then(|| files::read_record(&path)).transpose()
+        let mut record = path
+            .exists()
+            .then(|| files::read_record(&path))
+            .transpose()?;
+        if let (Some(record), Some(_)) = (&mut record, signals::received()) {
+            // A handler that ends the script cleanly: it would have gone on.
+            record.stopped = true;
+        }
+        Ok(record)
     }
 
     /// Why the run could not begin, if it could not.
@@ -452,16 +456,6 @@ fn make(path: &Path) -> std::io::Result<()> {
         fs::create_dir_all(parent)?;
     }
     fs::DirBuilder::new().mode(0o700).create(path)
-}
-
-/// Makes a file that only its owner may read, or empties it.
-pub(crate) fn create_private(path: &Path) -> std::io::Result<fs::File> {
-    fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
 }
 
 /// A history from a file or from a run's directory.

@@ -45,6 +45,16 @@ const MAX_WORDS: usize = 16 << 10;
 /// JSON that is looked through for strings with messages; anything larger is read as lines.
 const MAX_JSON: usize = 16 << 20;
 
+/// Bytes of a message that are kept.
+const MAX_MESSAGE: usize = 64 << 10;
+/// Bytes of a frame's file, function and code that are kept.
+const MAX_FRAME: usize = 1 << 10;
+
+/// `text` up to `most` bytes.
+fn cut(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].to_owned()
+}
+
 /// Which error it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -209,7 +219,7 @@ impl OomMessage {
             kind,
             handled: false,
             line,
-            text: text.to_owned(),
+            text: cut(text, MAX_MESSAGE),
             versions: None,
             rank: None,
             ranks: Vec::new(),
@@ -425,7 +435,7 @@ impl Log {
         } else if let Some(last) = self.traceback.back_mut() {
             let code = text.trim();
             if last.code.is_empty() && !code.chars().all(|c| matches!(c, '^' | '~' | ' ')) {
-                code.clone_into(&mut last.code);
+                last.code = cut(code, MAX_FRAME);
             }
         }
     }
@@ -504,9 +514,9 @@ fn read_frame(line: &str) -> Option<TextFrame> {
         .map_or("", |(_, function)| function)
         .trim();
     Some(TextFrame {
-        file: file.to_owned(),
+        file: cut(file, MAX_FRAME),
         line: digits.parse().ok()?,
-        function: function.to_owned(),
+        function: cut(function, MAX_FRAME),
         code: String::new(),
     })
 }
@@ -656,6 +666,29 @@ mod tests {
         assert_eq!(message.total, gib(23.69));
         assert_eq!(message.free, Some(Bytes(13 << 20)));
         assert_eq!(message.allowed, None);
+    }
+
+    #[test]
+    fn a_line_of_megabytes_is_read_at_once() {
+        const LENGTH: usize = 3 << 20;
+        let head = "CUDA out of memory. Tried to allocate 1.00 GiB. ";
+        let started = std::time::Instant::now();
+        for part in [
+            " Process 1",
+            " has ",
+            "Tried to allocate ",
+            "\\n",
+            "File \\\"a\\\", line 1\\n",
+            " GPU ",
+        ] {
+            let text = format!("{head}{}", part.repeat(LENGTH / part.len()));
+            assert_eq!(
+                find(&text).first().map(|message| message.requested),
+                Some(gib(1.0))
+            );
+        }
+        // A quadratic step takes half a minute.
+        assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
     }
 
     #[test]

@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_bytes::format_bytes;
 use oomph_job::{GIT_IGNORE, LATEST, REPORTS, RunDirectory};

@@ -119,7 +119,7 @@ impl Args {
         {
             Ok(()) => Some(path),
             Err(error) => {
-                anstream::eprintln!("oomph: the report could not be written: {error:#}");
+                eprintln!("oomph: the report could not be written: {error:#}");
                 None
             }
         }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_plan::{Lever, PlanFile, Results, by_hand};
 use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};

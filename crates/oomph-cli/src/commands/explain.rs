@@ -239,7 +239,7 @@ impl Args {
         {
             Ok(()) => Some(path),
             Err(error) => {
-                anstream::eprintln!("oomph: the report could not be written: {error:#}");
+                eprintln!("oomph: the report could not be written: {error:#}");
                 None
             }
         }

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::Config;
 use oomph_bytes::{parse_bytes, parse_capacity};
 use oomph_fit::{Attempts, Ended, Ending, Found, Goal, Request, ScriptAttempts, Size, Wanted};
-use oomph_job::{Program, RunDirectory, RunFile};
+use oomph_job::{Program, RunDirectory, RunFile, files};
 use oomph_plan::by_hand;
 use oomph_plan::result::{Fit, Outcome};
 use oomph_plan::{NAMES, Stop, Stopped};
@@ -287,8 +286,7 @@ impl Args {
         let Some(file) = found.plan_file(plan_job(script)) else {
             return Ok(());
         };
-        fs::write(&self.plan, file.to_toml())
-            .with_context(|| format!("cannot write {}", self.plan.display()))?;
+        files::write(&self.plan, file.to_toml().as_bytes())?;
         let script = &file.job.script;
         let text = fs::read_to_string(script).unwrap_or_default();
         // A diff names files from where it is applied.
@@ -305,8 +303,7 @@ impl Args {
             .flatten()
             .collect();
         let hand = by_hand::by_hand(path.trim_start_matches('/'), &text, &levers, &ran);
-        fs::write(&self.patch, hand.text())
-            .with_context(|| format!("cannot write {}", self.patch.display()))?;
+        files::write(&self.patch, hand.text().as_bytes())?;
         found.fit.plan_file = Some(self.plan.display().to_string());
         found.fit.patch_file = Some((self.patch.display().to_string(), hand.changed));
         Ok(())

@@ -3,19 +3,17 @@
 //! Exit status: 0 no findings; 3 findings; 2 wrong usage, or a file that could not be read,
 //! parsed or written (the others are still linted).
 
-use std::fs;
-use std::io::Write as _;
 use std::path::PathBuf;
 
-use anstream::{eprint, print};
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use oomph_lint::Applicability;
 use oomph_lint::output::{self, FileReport, TextOptions};
 
-use crate::findings;
+use oomph_job::files;
+
 use crate::lint_files::{LintedFile, Linter};
 use crate::lint_settings::Choices;
-use crate::{ExitStatus, stdout_as_is};
+use crate::{ExitStatus, findings, json, stderr, stdout, stdout_as_is, stdout_exact};
 
 /// Arguments of `oomph lint`.
 #[derive(Debug, clap::Args)]
@@ -123,11 +121,11 @@ impl Args {
             let Some(rule) = oomph_lint::by_code(code) else {
                 bail!("no rule is called `{code}`; `oomph lint --list-rules` shows them all");
             };
-            print!("{}", rule.page());
+            stdout(&rule.page())?;
             return Ok(ExitStatus::Success);
         }
         if self.list_rules {
-            print!("{}", output::rules());
+            stdout(&output::rules())?;
             return Ok(ExitStatus::Success);
         }
         let linter = Linter {
@@ -203,6 +201,12 @@ impl Args {
         } else {
             self.output_format
         };
+        if matches!(form, Form::Text | Form::Concise) {
+            // A line break in a file's name would begin a finding of its own.
+            for file in &mut files {
+                file.path = oomph_trace::visible(&file.path).into_owned();
+            }
+        }
         let text = match form {
             Form::Text | Form::Concise => output::text(
                 &files,
@@ -218,22 +222,21 @@ impl Args {
         };
         if let Some(fixed_text) = stdout_text {
             // The fixed text is the data; the findings go to stderr.
-            print!("{fixed_text}");
-            eprint!("{text}");
+            stdout_exact(fixed_text.as_bytes())?;
+            stderr(&text);
+        } else if matches!(form, Form::Json | Form::Sarif) {
+            stdout_as_is(&json::plain(text))?;
         } else {
-            let mut out = anstream::stdout().lock();
-            // A closed pipe (`| head`) is not an error.
-            let _ = out.write_all(text.as_bytes());
+            stdout(&text)?;
         }
         if let (Some(path), false) = (&self.json, json_to_stdout) {
-            fs::write(path, output::json(&files)?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            files::write(path, json::plain(output::json(&files)?).as_bytes())?;
         }
         if self.statistics {
-            eprint!("{}", output::statistics(&files));
+            stderr(&output::statistics(&files));
         }
         if !self.quiet {
-            eprint!("{}", output::summary(&files, fixed));
+            stderr(&output::summary(&files, fixed));
         }
         Ok(if problems > 0 {
             ExitStatus::Error

@@ -8,11 +8,11 @@ use oomph_explain::Options;
 use oomph_report::export::{self, Format};
 use oomph_report::html::Page;
 
-use oomph_job::RunDirectory;
+use oomph_job::{RunDirectory, files};
 
 use crate::ExitStatus;
 use crate::page::{self, RecordedRun};
-use crate::stdout;
+use crate::{stdout, stdout_exact};
 
 /// Arguments of `oomph report`.
 #[derive(Debug, clap::Args)]
@@ -85,28 +85,15 @@ impl Args {
             if self.open {
                 bail!("--open needs a file, but --out - writes to stdout");
             }
-            return raw_stdout(&bytes);
+            return stdout_exact(&bytes);
         }
         page::make_place(&target)?;
-        std::fs::write(&target, bytes)
-            .with_context(|| format!("cannot write {}", target.display()))?;
+        files::write(&target, &bytes)?;
         stdout(&format!("{}\n", target.display()))?;
         if self.open {
             open(&target)?;
         }
         Ok(())
-    }
-}
-
-/// Raw bytes: a picture must not pass through the filter for colours.
-fn raw_stdout(bytes: &[u8]) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::new(error).context("cannot write to stdout"))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
 use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_explain::{Cause, Explanation, Fix};
+use oomph_gpus::MAX_GPUS;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
 use oomph_report::finding::HeldFinding;
@@ -28,7 +28,7 @@ use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
-    ranks,
+    ranks, signals,
 };
 
 /// Arguments of `oomph run`.
@@ -107,6 +107,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,
 
+    /// Seconds that the script may go on after SIGTERM or SIGHUP, to save its state
+    #[arg(long, value_name = "SECONDS", default_value_t = signals::GRACE.as_secs())]
+    grace: u64,
+
     /// Start each rank by itself instead of forking all from one process that has imported torch
     #[arg(long)]
     no_fork: bool,
@@ -181,6 +185,7 @@ impl Args {
             && !grows
             && job.gpu.is_some()
             && !self.no_measure
+            && signals::received().is_none()
         {
             unlimited = self.measure(&mut job, &directory, record, &mut summary)?;
         }
@@ -188,7 +193,7 @@ impl Args {
             .trace
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, unlimited.as_ref(), &summary)));
-        self.write(&directory, &summary, explained.as_ref())?;
+        let complete = self.write(&directory, &summary, explained.as_ref())?;
         let is_too_much = |most: &u64| summary.peak.used_bytes > *most;
         if let (Some(most), Verdict::Fits | Verdict::NoVerdict) =
             (self.max_peak.filter(is_too_much), summary.verdict)
@@ -201,6 +206,8 @@ impl Args {
             return Ok(ExitStatus::AbovePeak);
         }
         Ok(match summary.verdict {
+            // A verdict whose files are not all there. What went wrong was said.
+            Verdict::Fits | Verdict::NoVerdict if !complete => ExitStatus::Error,
             Verdict::Fits => ExitStatus::Success,
             Verdict::OutOfMemory => ExitStatus::Findings,
             Verdict::ScriptFailed => ExitStatus::ScriptFailed,
@@ -217,6 +224,9 @@ impl Args {
         let host = host::get()?;
         let mut program = Program::new(self.script.argv(), host)?;
         let planned = plan.and_then(PlanFile::gpus);
+        if let Some(gpus) = planned.filter(|gpus| !(1..=MAX_GPUS).contains(gpus)) {
+            bail!("the plan is for {gpus} GPUs; expected 1 to {MAX_GPUS}");
+        }
         if let Some(gpus) = planned
             && !program.launches()
             && self.world_size.is_none()
@@ -299,6 +309,7 @@ impl Args {
             watch: Watch {
                 live: !self.quiet,
                 to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
+                grace: Duration::from_secs(self.grace),
                 ..Watch::default()
             },
             ..Job::new(host, program)
@@ -396,7 +407,9 @@ impl Args {
             }
             return Ok(ExitStatus::Findings);
         }
-        if status.code().is_none() {
+        if let Some(signal) = signals::received() {
+            eprintln!("oomph: {signal} ended the script before there was a record");
+        } else if status.code().is_none() {
             eprintln!("oomph: the script was killed ({status}) before its record was written");
         }
         let held = &attempt.processes.cards.processes;
@@ -468,12 +481,13 @@ impl Args {
         Ok(Some(attempt))
     }
 
+    /// Writes and prints the result; whether the report could be written, too.
     fn write(
         &self,
         directory: &RunDirectory,
         summary: &Summary,
         explained: Option<&Found>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<bool> {
         let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
         let findings = explained.map_or(&[][..], |explained| &explained.findings);
         let explanation = failed.map(|explained| &explained.explanation);
@@ -501,7 +515,7 @@ impl Args {
                 self.verbose,
             ))?;
         }
-        Ok(())
+        Ok(report.is_some())
     }
 }
 
