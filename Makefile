@@ -72,10 +72,10 @@ test-all: SUITE := --start-each
 test-all: test
 
 # The extension has no tests and is not compiled here, but belongs to the selection: what it asks of
-# dependencies is then compiled once, for clippy, for the tests and for the wheel. Examples are checked by clippy, and
-# one crate has tests in its documents.
+# dependencies is then compiled once, for clippy, for the tests and for the wheel. Of the examples, which clippy
+# checks, one is the command for tests; one crate has tests in its documents.
 test-rust:
-	$(CARGO) test -q --workspace --lib --bins --tests
+	$(CARGO) test -q --workspace --lib --bins --tests --example oomph
 	$(CARGO) test -q --doc -p oomph-python-source
 
 # After all the rest, which takes the cores that these tests want.
