@@ -102,8 +102,9 @@ const LEAST_BARE: u64 = 1 << 20;
 /// Reads a size: `10GiB`, `10GB`, `10G`, `10240MiB`, `1.5 TiB`, `1073741824`.
 ///
 /// `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024; `KB`, `MB`, `GB`, `TB` powers of 1000, as SI has them.
-/// A single letter and Kubernetes' `10Gi` are short for the power of 1024: `10G` is `10GiB`, as in most tools. A bare number is
-/// bytes; one below 1 MiB is refused, as `--memory 10` never means ten bytes. Case does not matter.
+/// A single letter is short for the power of 1024: `10G` is `10GiB`, as in most tools, and so is
+/// Kubernetes' `10Gi`. A bare number is bytes; one below 1 MiB is refused, as `--memory 10` never means ten
+/// bytes. Case does not matter.
 pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     let error = |reason| ParseBytesError {
         text: text.to_owned(),
