@@ -137,7 +137,12 @@ fn style_length(text: &str) -> usize {
         Some(color) => matches!(color.parse(), Ok(9..=14_u8)),
         None => matches!(codes.parse(), Ok(0..=2 | 31..=36 | 91..=96_u8)),
     };
-    if codes_are_own { codes.len() + 3 } else { 0 }
+    // Numbers may be parsed with a sign.
+    if codes_are_own && !codes.contains('+') {
+        codes.len() + 3
+    } else {
+        0
+    }
 }
 
 /// Whether the terminal shows Unicode, judged by the locale.
