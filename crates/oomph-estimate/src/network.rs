@@ -227,13 +227,15 @@ impl Network<'_> {
         let mut reads = vec![x];
         let mut backward_scratch = 0.0;
         if self.set.autocast.is_some() && size != self.set.size {
-            // Casts of weights stay in autocast's cache until its context ends.
+            // Casts of weights that are trained stay in autocast's cache until its context ends.
             let cast = self.tape.value(inputs * outputs, size, false);
             self.tape.push(Operator {
                 writes: vec![cast],
                 ..Operator::default()
             });
-            self.tape.keep(cast);
+            if !weight.is_empty() {
+                self.tape.keep(cast);
+            }
             reads.push(cast);
             if needs {
                 saves.push(cast);
@@ -462,10 +464,18 @@ impl Network<'_> {
     }
 
     /// The fused kernels: they save their inputs, the output, and a number for each row and head.
-    /// A bias is shared by the batch; its gradient is not.
+    /// None of them computes the gradient of a bias.
     fn attention(&mut self, [q, k, v]: [Value; 3], bias: Option<Value>) -> Value {
         let size = self.compute();
         let (q, k, v) = (self.cast(q, size), self.cast(k, size), self.cast(v, size));
+        if bias.is_some_and(|bias| self.gradient(&[bias])) {
+            return self.written_out_attention([q, k, v], bias);
+        }
+        if size > 2.0 && self.s.kv_heads < self.s.heads {
+            // In fp32, no fused kernel takes fewer heads of keys than of queries.
+            let [k, v] = [k, v].map(|value| self.repeated(value));
+            return self.written_out_attention([q, k, v], bias);
+        }
         let elements = self.tape.elements(q);
         let sums = self.tape.value(elements / self.s.head, 4.0, false);
         let mut reads = vec![q, k, v];
@@ -475,9 +485,6 @@ impl Network<'_> {
             saves.clone_from(&reads);
             saves.push(sums);
         }
-        let backward_scratch = bias
-            .filter(|&bias| self.gradient(&[bias]))
-            .map_or(0.0, |bias| self.tape.bytes(bias) * self.set.batch);
         let out = self.op(
             elements,
             size,
@@ -485,12 +492,58 @@ impl Network<'_> {
                 reads,
                 writes: vec![sums],
                 saves,
-                backward_scratch,
                 ..Operator::default()
             },
         );
         self.also_save(out);
         out
+    }
+
+    /// Keys or values for each head of the queries.
+    fn repeated(&mut self, x: Value) -> Value {
+        let (elements, size) = (self.tape.elements(x), self.tape.size(x));
+        self.op(
+            elements * self.s.heads / self.s.kv_heads,
+            size,
+            Operator {
+                reads: vec![x],
+                ..Operator::default()
+            },
+        )
+    }
+
+    /// Attention in single operators, with a score for each pair of tokens.
+    fn written_out_attention(&mut self, inputs: [Value; 3], bias: Option<Value>) -> Value {
+        // Products want rows that lie together.
+        let [q, k, v] = inputs.map(|value| self.map(value, Saves::Nothing));
+        let size = self.tape.size(q);
+        let elements = self.tape.elements(q);
+        // Keys may be of another length.
+        let keys = self.tape.elements(k) / (self.set.batch * self.s.heads * self.s.head);
+        let pairs = elements / self.s.head * keys;
+        let scores = self.op(
+            pairs,
+            size,
+            Operator {
+                reads: [q, k].into_iter().chain(bias).collect(),
+                saves: if self.gradient(&[q, k]) { vec![q, k] } else { Vec::new() },
+                ..Operator::default()
+            },
+        );
+        let weights = self.map(scores, Saves::Output);
+        // Rows that are masked out altogether are looked for.
+        self.tape.last().scratch = pairs;
+        let weights = self.dropout(weights, self.s.dropout);
+        let out = self.op(
+            elements,
+            size,
+            Operator {
+                reads: vec![weights, v],
+                saves: if self.gradient(&[weights, v]) { vec![weights, v] } else { Vec::new() },
+                ..Operator::default()
+            },
+        );
+        self.map(out, Saves::Nothing)
     }
 
     // Heads and losses.
