@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use oomph_estimate::{
-    Adapter, AdapterSettings, EstimateError, Model, ModelConfig, OnnxOptions, parse_config, parse_index, read_any,
+    Adapter, AdapterSettings, EstimateError, Model, ModelConfig, OnnxOptions, parse_config,
+    parse_index, read_any,
 };
 
 /// A `config.json` or an index of shards has at most a few megabytes.
@@ -116,8 +117,8 @@ fn read_directory(directory: &Path, options: &OnnxOptions) -> Result<Model, Mode
     let config = directory.join(ADAPTER_CONFIG);
     let mut model = match read_base(directory, options) {
         Err(ModelFileError::Unclear(_)) if config.is_file() => {
-            let settings =
-                AdapterSettings::parse(&read_text(&config)?).map_err(ModelFileError::of(&config))?;
+            let settings = AdapterSettings::parse(&read_text(&config)?)
+                .map_err(ModelFileError::of(&config))?;
             return Err(ModelFileError::Unclear(format!(
                 "{0} holds an adapter without its model ({1}); give that model's directory and --adapter {0}",
                 directory.display(),

@@ -246,13 +246,7 @@ impl Fields<'_> {
         }
         let encoder = matches!(
             model_type.as_str(),
-            "bert"
-                | "roberta"
-                | "xlm-roberta"
-                | "distilbert"
-                | "vit"
-                | "electra"
-                | "deberta-v2"
+            "bert" | "roberta" | "xlm-roberta" | "distilbert" | "vit" | "electra" | "deberta-v2"
         );
         let attention = if encoder {
             None

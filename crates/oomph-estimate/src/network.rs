@@ -120,7 +120,7 @@ impl Network<'_> {
     /// Lets the last operator save a value.
     fn also_save(&mut self, value: Value) {
         if self.gradient(&[value]) {
-            self.tape.last().saves.push(value);
+            self.tape.save_more(value);
         }
     }
 
@@ -353,7 +353,11 @@ impl Network<'_> {
             Operator {
                 reads: vec![x],
                 writes: vec![statistics],
-                saves: if train { vec![x, statistics] } else { Vec::new() },
+                saves: if train {
+                    vec![x, statistics]
+                } else {
+                    Vec::new()
+                },
                 parameters: weight,
                 ..Operator::default()
             },
@@ -526,24 +530,34 @@ impl Network<'_> {
             size,
             Operator {
                 reads: [q, k].into_iter().chain(bias).collect(),
-                saves: if self.gradient(&[q, k]) { vec![q, k] } else { Vec::new() },
+                saves: if self.gradient(&[q, k]) {
+                    vec![q, k]
+                } else {
+                    Vec::new()
+                },
                 ..Operator::default()
             },
         );
         let weights = self.map(scores, Saves::Output);
-        // Rows that are masked out altogether are looked for.
-        self.tape.last().scratch = pairs;
         let weights = self.dropout(weights, self.s.dropout);
         let out = self.op(
             elements,
             size,
             Operator {
                 reads: vec![weights, v],
-                saves: if self.gradient(&[weights, v]) { vec![weights, v] } else { Vec::new() },
+                saves: if self.gradient(&[weights, v]) {
+                    vec![weights, v]
+                } else {
+                    Vec::new()
+                },
                 ..Operator::default()
             },
         );
-        self.map(out, Saves::Nothing)
+        let joined = self.map(out, Saves::Nothing);
+        // The function's variables.
+        self.tape.hold(&inputs);
+        self.tape.hold(&[q, k, v, weights]);
+        joined
     }
 
     // Heads and losses.
@@ -559,7 +573,11 @@ impl Network<'_> {
                 let logits = self.product(x, inputs, outputs, false, weight);
                 self.tape.keep(logits);
                 if self.set.train {
-                    let logits = if upcast { self.cast(logits, 4.0) } else { logits };
+                    let logits = if upcast {
+                        self.cast(logits, 4.0)
+                    } else {
+                        logits
+                    };
                     self.cross_entropy(logits);
                     self.tape.hold(&[logits]);
                 }
@@ -910,7 +928,9 @@ impl Network<'_> {
         let Body::Vit { patch_inputs, .. } = s.body else {
             return;
         };
-        let pixels = self.tape.value(self.rows * patch_inputs, s.input_size(self.set), false);
+        let pixels = self
+            .tape
+            .value(self.rows * patch_inputs, s.input_size(self.set), false);
         self.tape.push(Operator {
             writes: vec![pixels],
             ..Operator::default()
@@ -1103,7 +1123,9 @@ impl Network<'_> {
     /// Two convolutions over the sound, of which the second halves its length, and the layers.
     fn whisper_encoder(&mut self, frames: f64, bins: f64) -> Value {
         let (width, batch) = (self.s.hidden, self.set.batch);
-        let sound = self.tape.value(batch * 2.0 * frames * bins, self.set.size, false);
+        let sound = self
+            .tape
+            .value(batch * 2.0 * frames * bins, self.set.size, false);
         self.tape.push(Operator {
             writes: vec![sound],
             ..Operator::default()

@@ -36,14 +36,31 @@ pub struct Structure {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Body {
     /// Rotary positions and gated blocks; `norms` are those of queries and keys.
-    Decoder { bias: bool, norms: bool },
+    Decoder {
+        bias: bool,
+        norms: bool,
+    },
     Gpt2,
     /// `types`: entries of the embedding of token types.
-    Bert { types: f64 },
+    Bert {
+        types: f64,
+    },
     /// `patch_inputs`: numbers in a patch; `patches` in an image.
-    Vit { patch_inputs: f64, patches: f64 },
-    T5 { decoder_layers: u64, gated: bool, buckets: f64 },
-    Whisper { decoder_layers: u64, decoder_inner: f64, frames: f64, bins: f64 },
+    Vit {
+        patch_inputs: f64,
+        patches: f64,
+    },
+    T5 {
+        decoder_layers: u64,
+        gated: bool,
+        buckets: f64,
+    },
+    Whisper {
+        decoder_layers: u64,
+        decoder_inner: f64,
+        frames: f64,
+        bins: f64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,7 +214,9 @@ impl Reader<'_> {
                 norms: model_type == "qwen3",
             },
         )?;
-        structure.kv_heads = self.number("num_key_value_heads").unwrap_or(structure.heads);
+        structure.kv_heads = self
+            .number("num_key_value_heads")
+            .unwrap_or(structure.heads);
         structure.head = self.number("head_dim").unwrap_or(structure.head);
         structure.activation = self.activation(["hidden_act", "hidden_activation"], "silu")?;
         structure.output_bias = model_type != "qwen2" && bias;
@@ -286,7 +305,9 @@ impl Reader<'_> {
                 self.layers("num_layers")?
             },
             gated: feed.starts_with("gated-"),
-            buckets: self.number("relative_attention_num_buckets").unwrap_or(32.0),
+            buckets: self
+                .number("relative_attention_num_buckets")
+                .unwrap_or(32.0),
         };
         let mut structure = self.common(names, body)?;
         structure.head = self.number("d_kv").unwrap_or(structure.head);

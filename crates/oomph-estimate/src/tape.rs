@@ -116,9 +116,11 @@ impl Tape {
         self.blocks.push(start..self.operators.len());
     }
 
-    /// The operator that was pushed last.
-    pub(crate) fn last(&mut self) -> &mut Operator {
-        self.operators.last_mut().expect("an operator")
+    /// Lets the operator that was pushed last save one value more.
+    pub(crate) fn save_more(&mut self, value: Value) {
+        if let Some(operator) = self.operators.last_mut() {
+            operator.saves.push(value);
+        }
     }
 
     pub(crate) fn require_gradient(&mut self, value: Value) {
@@ -442,10 +444,7 @@ mod tests {
         });
         for _ in 0..10 {
             let start = tape.len();
-            let (inner, next) = (
-                tape.value(1024.0, 4.0, true),
-                tape.value(128.0, 4.0, true),
-            );
+            let (inner, next) = (tape.value(1024.0, 4.0, true), tape.value(128.0, 4.0, true));
             tape.push(Operator {
                 reads: vec![at],
                 writes: vec![inner],

@@ -69,11 +69,7 @@ impl Optimizer {
 }
 
 /// Bytes that the optimizer keeps, and those that are there only while it steps.
-pub(crate) fn optimizer_bytes(
-    optimizer: Optimizer,
-    trained: &[Tensor],
-    size: f64,
-) -> (f64, f64) {
+pub(crate) fn optimizer_bytes(optimizer: Optimizer, trained: &[Tensor], size: f64) -> (f64, f64) {
     let sizes = trained.iter().map(|tensor| tensor.elements as f64);
     let state = sizes
         .clone()
