@@ -57,7 +57,10 @@ async function start() {
   );
   app.removeAttribute("aria-busy");
   keyboard(lines, tabs);
-  if (!has) return;
+  if (!has) {
+    document.body.dataset.ready = "true";
+    return;
+  }
   show(state.histories[0]);
   printing(() => {
     tabs.redraw();
@@ -88,7 +91,7 @@ function show(history) {
   state.moment = -1;
   for (const other of state.histories) other.mark(null);
   // A job that dies in its first step is about that step, not about the setup before it.
-  const view = (history.steps.length === 1 && firstStep(history, state.axis)) || axisRange(history, state.axis);
+  const view = (history.steps.length < 2 && firstStep(history, state.axis)) || axisRange(history, state.axis);
   change({ history, mode: usualMode(history), view, moment, selection: null, block: null });
 }
 

@@ -736,13 +736,21 @@ export function timeline() {
   return { element, zoom, pan, whole, toPeak, setView, surface, redraw: () => (surface.now(), overview.now()) };
 }
 
+/** Where the first step begins: one that was cut off is no step yet, but its phases are known. */
+function firstMoment(history) {
+  if (history.steps.length) return history.steps[0].start;
+  const before = ["setup", "load", "unknown"];
+  const at = history.phase.findIndex((phase) => !before.includes(history.head.phases[phase]));
+  return at > 0 ? history.phaseStart[at] : null;
+}
+
 /** The first step on the axis, with a little before it, where the setup takes most of the room. */
 export function firstStep(history, axis = state.axis) {
-  if (!history.steps.length || axis === "steps") return null;
+  const moment = firstMoment(history);
+  if (moment === null || axis === "steps") return null;
   const [from, to] = axisRange(history, axis);
-  const start = position(history.steps[0].start, history, axis);
-  const second = history.steps[1];
-  const end = second ? position(second.start, history, axis) : to;
+  const start = position(moment, history, axis);
+  const end = history.steps.length > 1 ? position(history.steps[1].start, history, axis) : to;
   if (start - from < (to - from) / 2 || end <= start) return null;
   return [Math.max(from, start - (end - start) * 0.04), end];
 }
