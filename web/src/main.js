@@ -6,7 +6,7 @@ import { fill, forgetColours, h, tooltip } from "./dom.js";
 import { History } from "./history.js";
 import { axesOf, axisRange, change, clearSelection, follow, selectKinds, state } from "./state.js";
 import { blockTip, colour, kindNote, kindPlace, kindsAt, lifeText, matching, stack } from "./blocks.js";
-import { failure, timeline } from "./timeline.js";
+import { failure, firstStep, timeline } from "./timeline.js";
 import { peak } from "./peak.js";
 import { space } from "./space.js";
 import { growth } from "./growth.js";
@@ -57,14 +57,15 @@ async function start() {
   );
   app.removeAttribute("aria-busy");
   keyboard(lines, tabs);
-  if (!has) return;
+  if (!has) {
+    document.body.dataset.ready = "true";
+    return;
+  }
   show(state.histories[0]);
-  addEventListener("beforeprint", () => {
-    document.body.classList.add("printing");
+  printing(() => {
     tabs.redraw();
     lines.redraw();
   });
-  addEventListener("afterprint", () => document.body.classList.remove("printing"));
   window.oomph = { state, change, history: () => state.history, lines, tabs };
   // First what is visible, then every block.
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
@@ -89,7 +90,9 @@ function show(history) {
   state.history = null;
   state.moment = -1;
   for (const other of state.histories) other.mark(null);
-  change({ history, mode: usualMode(history), view: axisRange(history, state.axis), moment, selection: null, block: null });
+  // A job that dies in its first step is about that step, not about the setup before it.
+  const view = (history.steps.length < 2 && firstStep(history, state.axis)) || axisRange(history, state.axis);
+  change({ history, mode: usualMode(history), view, moment, selection: null, block: null });
 }
 
 /** Categories, unless most of the peak has none: then lines or phases say more. */
@@ -144,7 +147,14 @@ function find(text) {
 
 function tables() {
   const { diff, plans: rows } = state.page;
+  if (!diff && !rows.length) return h("section", { class: "card" }, h("p", { class: "empty" }, nothing()));
   return h("section", { class: "card" }, diff ? difference() : null, rows.length ? plans() : null);
+}
+
+/** Why there is nothing to show. */
+function nothing() {
+  if (state.page.summary && !state.page.summary.peak.used_bytes) return "Nothing was allocated on the GPU, so there is no memory to show: the script ran on the CPU. If it should use the GPU, move the model and its batches there with .to(\"cuda\").";
+  return "This report has no memory history.";
 }
 
 function views() {
@@ -256,6 +266,28 @@ function inspect() {
     );
   });
   return element;
+}
+
+/** Paper is light, as wide as a page, and has no tabs: hidden views get their size before they are drawn. */
+function printing(redraw) {
+  let shown = null;
+  addEventListener("beforeprint", () => {
+    if (document.body.classList.contains("printing")) return;
+    shown = document.documentElement.dataset.theme ?? "";
+    document.documentElement.dataset.theme = "light";
+    document.body.classList.add("printing");
+    forgetColours();
+    // Once for the rows of canvases whose height depends on their content, once for these.
+    redraw();
+    redraw();
+  });
+  addEventListener("afterprint", () => {
+    document.body.classList.remove("printing");
+    if (shown) document.documentElement.dataset.theme = shown;
+    else delete document.documentElement.dataset.theme;
+    repaint();
+    redraw();
+  });
 }
 
 function theme() {

@@ -33,6 +33,13 @@ function copyable(text) {
   return h("span", { class: "copyable" }, h("code", {}, text), button);
 }
 
+/** A table whose rows become cards on a phone; each cell knows the heading of its column. */
+function stacking(heads, rows) {
+  const titles = heads.map((head) => head.textContent);
+  for (const row of rows) [...row.cells].forEach((cell, column) => cell.setAttribute("data-label", titles[column]));
+  return h("div", { class: "table-box" }, h("table", { class: "grid static stacking" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
+}
+
 export function whatIf() {
   const rows = state.page.what_if ?? [];
   if (!rows.length) {
@@ -58,28 +65,18 @@ export function whatIf() {
         ? [h("b", {}, "No setting fits"), nearest ? `: the nearest needs ${bytes(nearest.needs)}.` : "."]
         : [h("b", {}, "No setting needs less"), ": replayed on the exact history, the current settings are as good as any."],
     ),
-    h(
-      "div",
-      { class: "table-box" },
-      h(
-        "table",
-        { class: "grid static" },
-        h("thead", {}, h("tr", {}, h("th", {}, "PYTORCH_CUDA_ALLOC_CONF"), needs ? h("th", { class: "number" }, "needs") : null, h("th", { class: "number" }, "peak reserved"), h("th", { class: "wide" }, ""), knows ? h("th", {}, "result") : null, h("th", { class: "number" }, "cache emptied"))),
+    stacking(
+      [h("th", {}, "PYTORCH_CUDA_ALLOC_CONF"), needs ? h("th", { class: "number" }, "needs") : null, h("th", { class: "number" }, "peak reserved"), h("th", { class: "wide" }, ""), knows ? h("th", {}, "result") : null, h("th", { class: "number" }, "cache emptied")].filter(Boolean),
+      rows.map((row) =>
         h(
-          "tbody",
-          {},
-          rows.map((row) =>
-            h(
-              "tr",
-              { class: row === best ? "best" : "" },
-              h("td", {}, row.current ? h("b", {}, row.conf ? `${row.conf} (this run)` : "the defaults (this run)") : copyable(row.conf)),
-              needs ? h("td", { class: "number" }, row.needs === null || row.fits === false ? "–" : bytes(row.needs)) : null,
-              h("td", { class: "number" }, bytes(row.peak_reserved)),
-              h("td", {}, amountBar(row.needs ?? row.peak_reserved, most)),
-              knows ? h("td", { class: row.fits ? "good" : "bad" }, row.fits ? "✓ fits" : "✗ out of memory") : null,
-              h("td", { class: "number" }, row.retries ? `${row.retries} ×` : "–"),
-            ),
-          ),
+          "tr",
+          { class: row === best ? "best" : "" },
+          h("td", {}, row.current ? h("b", {}, row.conf ? `${row.conf} (this run)` : "the defaults (this run)") : copyable(row.conf)),
+          needs ? h("td", { class: "number" }, row.needs === null || row.fits === false ? "–" : bytes(row.needs)) : null,
+          h("td", { class: "number" }, bytes(row.peak_reserved)),
+          h("td", {}, amountBar(row.needs ?? row.peak_reserved, most)),
+          knows ? h("td", { class: row.fits ? "good" : "bad" }, row.fits ? "✓ fits" : "✗ out of memory") : null,
+          h("td", { class: "number" }, row.retries ? `${row.retries} ×` : "–"),
         ),
       ),
     ),
@@ -94,29 +91,19 @@ export function plans() {
     "div",
     { class: "plans" },
     h("p", { class: "lead" }, capacity ? `Peaks against the capacity of ${bytes(capacity)}; the line marks it.` : "Peaks as planned, and as measured."),
-    h(
-      "div",
-      { class: "table-box" },
-      h(
-        "table",
-        { class: "grid static" },
-        h("thead", {}, h("tr", {}, h("th", {}, "plan"), h("th", { class: "number" }, "planned"), h("th", { class: "number" }, "measured"), h("th", { class: "wide" }, ""), h("th", { class: "number" }, "time"), h("th", {}, "same result"), h("th", {}, "verified"))),
+    stacking(
+      [h("th", {}, "plan"), h("th", { class: "number" }, "planned"), h("th", { class: "number" }, "measured"), h("th", { class: "wide" }, ""), h("th", { class: "number" }, "time"), h("th", {}, "same result"), h("th", {}, "verified")],
+      rows.map((row) =>
         h(
-          "tbody",
-          {},
-          rows.map((row) =>
-            h(
-              "tr",
-              { class: row.chosen ? "best" : "" },
-              h("td", {}, row.chosen ? h("b", {}, "◄ ", row.levers) : row.levers),
-              h("td", { class: "number" }, bytes(row.planned_peak)),
-              h("td", { class: "number" }, row.measured_peak === null ? "–" : bytes(row.measured_peak)),
-              h("td", {}, amountBar(row.planned_peak, most, capacity, "planned"), row.measured_peak === null ? null : amountBar(row.measured_peak, most, capacity)),
-              h("td", { class: "number" }, row.time_ratio === null ? "–" : `${row.time_ratio.toFixed(2)} ×`),
-              h("td", {}, row.same_results),
-              h("td", { class: row.verified ? "good" : "quiet" }, row.verified ? "✓ fits" : "not run"),
-            ),
-          ),
+          "tr",
+          { class: row.chosen ? "best" : "" },
+          h("td", {}, row.chosen ? h("b", {}, "◄ ", row.levers) : row.levers),
+          h("td", { class: "number" }, bytes(row.planned_peak)),
+          h("td", { class: "number" }, row.measured_peak === null ? "–" : bytes(row.measured_peak)),
+          h("td", {}, amountBar(row.planned_peak, most, capacity, "planned"), row.measured_peak === null ? null : amountBar(row.measured_peak, most, capacity)),
+          h("td", { class: "number" }, row.time_ratio === null ? "–" : `${row.time_ratio.toFixed(2)} ×`),
+          h("td", {}, row.same_results),
+          h("td", { class: row.verified ? "good" : "quiet" }, row.verified ? "✓ fits" : "not run"),
         ),
       ),
     ),

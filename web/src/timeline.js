@@ -84,6 +84,7 @@ export function timeline() {
         h("button", { type: "button", title: "Zoom in (+)", onclick: () => zoom(0.5) }, "+"),
         h("button", { type: "button", title: "Zoom out (−)", onclick: () => zoom(2) }, "−"),
         h("button", { type: "button", title: "Show everything (0)", onclick: whole }, "all"),
+        firstStep(history) ? h("button", { type: "button", title: "Show the first step without the setup before it", onclick: () => setView(...firstStep(history)) }, "first step") : null,
         h("button", { type: "button", title: "Go to the peak (p)", onclick: toPeak }, failure(history) ? "failure" : "peak"),
       ),
     );
@@ -380,7 +381,7 @@ export function timeline() {
         context.setLineDash([]);
       }
       const text = inside ? `capacity ${bytes(capacity)}` : `capacity ${bytes(capacity)} ↑`;
-      halo(context, text, box.x + 6, inside ? Math.max(at - 5, 12) : box.y + 10);
+      label(context, text, box.x + 6, inside ? Math.max(at - 7, 12) : box.y + 12);
     }
     const edge = (x) => x >= box.x - 1 && x <= box.x + box.width + 1;
     if (history.steps.length) {
@@ -417,10 +418,10 @@ export function timeline() {
       context.stroke();
       if (failed !== history.head.failures.at(-1) && history.head.failures.length > 4) continue;
       const text = `✗ asked for ${bytes(failed.bytes)}`;
-      const left = x - context.measureText(text).width - 6;
+      const left = x - context.measureText(text).width - 8;
       context.textAlign = "left";
       context.fillStyle = css("--bad");
-      halo(context, text, left > box.x ? left : x + 6, box.y + box.height - 8);
+      label(context, text, left > box.x ? left : x + 8, box.y + box.height - 10);
     }
     const x = xOf(box, state.moment);
     if (edge(x)) {
@@ -444,13 +445,15 @@ export function timeline() {
     }
   }
 
-  function halo(context, text, x, y) {
-    const fill = context.fillStyle;
-    context.strokeStyle = css("--surface");
-    context.lineWidth = 3.5;
-    context.lineJoin = "round";
-    context.strokeText(text, x, y);
-    context.fillStyle = fill;
+  /** Text on a ground of its own: an outline does not make red readable on an orange area. */
+  function label(context, text, x, y) {
+    const ink = context.fillStyle;
+    const { width, actualBoundingBoxAscent: up, actualBoundingBoxDescent: down } = context.measureText(text);
+    context.fillStyle = css("--surface");
+    context.beginPath();
+    context.roundRect(x - 4, y - up - 3, width + 8, up + down + 6, 4);
+    context.fill();
+    context.fillStyle = ink;
     context.fillText(text, x, y);
   }
 
@@ -731,6 +734,25 @@ export function timeline() {
   });
 
   return { element, zoom, pan, whole, toPeak, setView, surface, redraw: () => (surface.now(), overview.now()) };
+}
+
+/** Where the first step begins: one that was cut off is no step yet, but its phases are known. */
+function firstMoment(history) {
+  if (history.steps.length) return history.steps[0].start;
+  const before = ["setup", "load", "unknown"];
+  const at = history.phase.findIndex((phase) => !before.includes(history.head.phases[phase]));
+  return at > 0 ? history.phaseStart[at] : null;
+}
+
+/** The first step on the axis, with a little before it, where the setup takes most of the room. */
+export function firstStep(history, axis = state.axis) {
+  const moment = firstMoment(history);
+  if (moment === null || axis === "steps") return null;
+  const [from, to] = axisRange(history, axis);
+  const start = position(moment, history, axis);
+  const end = history.steps.length > 1 ? position(history.steps[1].start, history, axis) : to;
+  if (start - from < (to - from) / 2 || end <= start) return null;
+  return [Math.max(from, start - (end - start) * 0.04), end];
 }
 
 export function failure(history) {

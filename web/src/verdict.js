@@ -17,8 +17,8 @@ const PARTS = [
   ["workspace", "workspace", 5],
   ["other", "other", 6],
   ["cached", "cached, unused", "cached"],
-  ["outside_allocator", "not PyTorch's", 6],
-  ["other_processes", "other processes", 6],
+  ["outside_allocator", "not PyTorch's", "outside"],
+  ["other_processes", "other processes", "processes"],
   ["cuda_context", "CUDA context", "context"],
 ];
 

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { deflateSync, inflateSync } from "node:zlib";
 import { launch, open } from "./browser.mjs";
-import { CAUSES, REPORTS, difference, oomph, planted, run } from "./reports.mjs";
+import { CAUSES, REPORTS, difference, onCpu, oomph, planted, run } from "./reports.mjs";
 
 let browser;
 before(async () => (browser = await launch()));
@@ -22,6 +22,23 @@ function bytes(amount) {
     unit++;
   }
   return unit ? `${amount.toFixed(1)} ${units[unit]}` : `${amount} B`;
+}
+
+/** A page whose data was changed. */
+function changed(page, name, change) {
+  const html = readFileSync(page, "utf8").replace(/(id="oomph-page">)([^<]*)/, (_, before, payload) => {
+    const raw = inflateSync(Buffer.from(payload, "base64"));
+    const length = raw.readUInt32LE(10);
+    const head = JSON.parse(raw.subarray(14, 14 + length));
+    change(head);
+    const text = Buffer.from(JSON.stringify(head));
+    const start = Buffer.from(raw.subarray(0, 14));
+    start.writeUInt32LE(text.length, 10);
+    return before + deflateSync(Buffer.concat([start, text])).toString("base64");
+  });
+  const path = join(REPORTS, name);
+  writeFileSync(path, html);
+  return path;
 }
 
 const text = async (page, selector) => (await page.locator(selector).first().innerText()).replaceAll(/\s+/g, " ");
@@ -199,13 +216,102 @@ test("a phone shows everything without scrolling sideways", async () => {
   await page.close();
 });
 
-test("printing shows every view", async () => {
-  const page = await open(browser, planted("loss_accumulate").page);
-  await page.emulateMedia({ media: "print" });
+/** How many different colours a canvas or a picture has; a blank one has one. */
+const colours = (page, selector) =>
+  page.evaluate((selector) => {
+    const canvas = document.querySelector(selector);
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return { colours: new Set(new Uint32Array(data.buffer)).size, width: canvas.clientWidth };
+  }, selector);
+
+test("printing shows every view, drawn on light ground as wide as a page", async () => {
+  const page = await open(browser, planted("loss_accumulate").page, { colorScheme: "dark" });
+  // Handlers run while the page still has the screen's style.
   await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
+  await page.emulateMedia({ media: "print" });
   for (const view of ["peak", "space", "growth", "what-if"]) assert.ok(await page.locator(`#view-${view}`).isVisible(), view);
+  for (const canvas of [".flame", ".space", ".bars"]) {
+    const drawn = await colours(page, canvas);
+    assert.ok(drawn.colours > 5, `${canvas} is blank`);
+    assert.ok(drawn.width <= 700, `${canvas} is ${drawn.width} wide`);
+  }
+  assert.equal(await page.evaluate(() => getComputedStyle(document.documentElement).getPropertyValue("--ink").trim()), "#16191d");
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 718), "nothing is wider than the page");
   const pdf = await page.pdf({ path: join(REPORTS, "print.pdf") });
   assert.ok(pdf.length > 10_000);
+  await page.evaluate(() => dispatchEvent(new Event("afterprint")));
+  assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), undefined);
+  await page.close();
+});
+
+test("red text can be read in both themes, on the page and on the plot", async () => {
+  for (const colorScheme of ["light", "dark"]) {
+    const page = await open(browser, planted("loss_accumulate").page, { colorScheme });
+    const contrast = await page.evaluate(() => {
+      const value = (name) => {
+        const probe = document.body.appendChild(document.createElement("i"));
+        probe.style.color = `var(${name})`;
+        const parts = getComputedStyle(probe).color.match(/[\d.]+/g).map(Number);
+        probe.remove();
+        return parts.slice(0, 3).map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4)).reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+      };
+      const between = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+      return Object.fromEntries(["--bad", "--good", "--warn", "--quiet"].flatMap((ink) => ["--surface", "--raised"].map((ground) => [`${ink} on ${ground}`, between(value(ink), value(ground))])));
+    });
+    for (const [pair, ratio] of Object.entries(contrast)) assert.ok(ratio >= 4.5, `${colorScheme}: ${pair} ${ratio.toFixed(2)}`);
+    // The label of the failure stands on the surface's colour, not on what is drawn below it.
+    const share = await page.evaluate(() => {
+      const { state, history, lines, change } = window.oomph;
+      change({ view: [0, history().head.span] });
+      lines.redraw();
+      const canvas = document.querySelector(".plot");
+      const ratio = canvas.width / canvas.clientWidth;
+      const [width, height] = [120 * ratio, 10 * ratio];
+      const { data } = canvas.getContext("2d").getImageData(canvas.width - (14 + 126) * ratio, canvas.height - (22 + 14 + 19) * ratio, width, height);
+      const probe = document.createElement("canvas").getContext("2d");
+      probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--surface").trim();
+      probe.fillRect(0, 0, 1, 1);
+      const surface = probe.getImageData(0, 0, 1, 1).data;
+      let same = 0;
+      for (let at = 0; at < data.length; at += 4) if (data[at] === surface[0] && data[at + 1] === surface[1] && data[at + 2] === surface[2]) same++;
+      return same / (data.length / 4);
+    });
+    assert.ok(share > 0.4, `${colorScheme}: ${share}`);
+    await page.close();
+  }
+});
+
+test("a job that dies in its first step shows that step, and all on request", async () => {
+  const page = await open(browser, run().page);
+  const found = await page.evaluate(() => {
+    const { state, history, change, lines } = window.oomph;
+    const whole = [0, history().head.span];
+    change({ axis: "time", view: whole });
+    const button = [...document.querySelectorAll(".timeline button")].find((button) => button.textContent === "first step");
+    button?.click();
+    const start = history().steps.length ? history().steps[0].start : history().phaseStart[history().phase.findIndex((phase) => !["setup", "load", "unknown"].includes(history().head.phases[phase]))];
+    return { button: Boolean(button), start: history().timeAt(start), view: [...state.view], whole };
+  });
+  const setup = found.start / found.whole[1];
+  assert.equal(found.button, setup > 0.5);
+  if (found.button) assert.ok((found.start - found.view[0]) / (found.view[1] - found.view[0]) < 0.1, JSON.stringify(found));
+  await page.close();
+});
+
+test("a job on the CPU gets a sentence", async () => {
+  const page = await open(browser, onCpu());
+  assert.match(await text(page, "main"), /Nothing was allocated on the GPU.*the script ran on the CPU/);
+  assert.deepEqual(page.problems, []);
+  await page.close();
+});
+
+test("what fills the GPU has a colour for each part", async () => {
+  const page = await open(browser, changed(run().page, "parts.html", (head) => {
+    for (const name of ["other", "outside_allocator", "other_processes"]) head.summary.by_category[name] = 2 ** 30;
+  }));
+  const painted = await page.evaluate(() => [...document.querySelectorAll(".fill-bar i")].map((part) => getComputedStyle(part).backgroundColor));
+  assert.ok(painted.length >= 6);
+  assert.equal(new Set(painted).size, painted.length, painted.join(" "));
   await page.close();
 });
 
@@ -225,29 +331,24 @@ test("a redacted report names nobody", async () => {
 
 test("plans stand side by side", async () => {
   // The page of a fit: the plans come from outside, so the data of a run is given some.
-  const page = await browser.newPage();
   const plans = [
-    { levers: "bf16 autocast", planned_peak: 8 * 2 ** 30, measured_peak: 8.2 * 2 ** 30, time_ratio: 0.55, same_results: "numerics change", verified: true, chosen: false },
+    { levers: "bf16 autocast, checkpointing of 12 blocks", planned_peak: 8 * 2 ** 30, measured_peak: 8.2 * 2 ** 30, time_ratio: 0.55, same_results: "numerics change", verified: true, chosen: false },
     { levers: "micro-batch 8 × 2 <img src=x onerror=alert(1)>", planned_peak: 9 * 2 ** 30, measured_peak: null, time_ratio: null, same_results: "exact", verified: false, chosen: true },
   ];
-  const html = readFileSync(run().page, "utf8").replace(/(id="oomph-page">)([^<]*)/, (_, before, payload) => {
-    const raw = inflateSync(Buffer.from(payload, "base64"));
-    const length = raw.readUInt32LE(10);
-    const head = JSON.parse(raw.subarray(14, 14 + length));
-    const text = Buffer.from(JSON.stringify({ ...head, kind: "fit", plans }));
-    const start = Buffer.from(raw.subarray(0, 14));
-    start.writeUInt32LE(text.length, 10);
-    return before + deflateSync(Buffer.concat([start, text])).toString("base64");
-  });
-  const path = join(REPORTS, "fit.html");
-  writeFileSync(path, html);
-  await page.close();
+  const path = changed(run().page, "fit.html", (head) => Object.assign(head, { kind: "fit", plans }));
   const fit = await open(browser, path);
   assert.equal(await fit.locator("#view-plans tbody tr").count(), 2);
   const shown = await text(fit, "#view-plans");
   for (const part of ["8.2 GiB", "0.55 ×", "numerics change", "not run", "<img src=x"]) assert.ok(shown.includes(part), part);
   assert.deepEqual(fit.problems, []);
   await fit.close();
+  // On a phone every cell is within the screen, without scrolling the table.
+  const phone = await open(browser, path, { viewport: { width: 420, height: 900 } });
+  await phone.locator("#tab-plans").click();
+  const right = await phone.evaluate(() => Math.max(...[...document.querySelectorAll("#view-plans td")].map((cell) => cell.getBoundingClientRect().right)));
+  assert.ok(right <= 420, `${right}`);
+  assert.match(await text(phone, "#view-plans tbody tr"), /verified ✓ fits|✓ fits/);
+  await phone.close();
 });
 
 // What it looks like. Pictures differ a little between machines' fonts, so a picture may differ in a

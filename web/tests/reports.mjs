@@ -1,7 +1,7 @@
 // Makes the reports that the tests look at, with the oomph of the project's environment.
 
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 
 export const ROOT = resolve(import.meta.dirname, "../..");
@@ -42,6 +42,19 @@ export function run() {
   const page = join(directory, "index.html");
   if (!fresh(page)) oomph("report", directory);
   return { page, json: JSON.parse(readFileSync(join(directory, "summary.json"), "utf8")), directory };
+}
+
+/** A run of a script that never uses the GPU. */
+export function onCpu() {
+  const directory = join(REPORTS, "cpu");
+  const script = join(REPORTS, "cpu.py");
+  if (!existsSync(join(directory, "summary.json"))) {
+    writeFileSync(script, "import torch\n\ntorch.nn.Linear(10, 10)(torch.rand(4, 10)).sum().backward()\n");
+    oomph("run", "--gpu", "rtx-3060", "--out", directory, "--quiet", script);
+  }
+  const page = join(directory, "index.html");
+  if (!fresh(page)) oomph("report", directory);
+  return page;
 }
 
 export function difference() {

@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use oomph_estimate::{
-    EstimateError, Model, ModelConfig, OnnxOptions, parse_config, parse_index, read_any,
+    Adapter, AdapterSettings, EstimateError, Model, ModelConfig, OnnxOptions, parse_config,
+    parse_index, read_any,
 };
 
 /// A `config.json` or an index of shards has at most a few megabytes.
@@ -89,12 +90,58 @@ pub fn read_model(path: &Path, options: &OnnxOptions) -> Result<Model, ModelFile
     Ok(model)
 }
 
+/// An adapter's settings; its tensors are in one of these.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+const ADAPTER_FILES: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
+
+/// Reads a directory in which peft saved an adapter.
+pub fn read_adapter(directory: &Path, options: &OnnxOptions) -> Result<Adapter, ModelFileError> {
+    let config = directory.join(ADAPTER_CONFIG);
+    let file = ADAPTER_FILES
+        .iter()
+        .map(|name| directory.join(name))
+        .find(|path| path.is_file());
+    let Some(file) = file.filter(|_| config.is_file()) else {
+        return Err(ModelFileError::Unclear(format!(
+            "{}: expected {ADAPTER_CONFIG} and {}, as peft saves them",
+            directory.display(),
+            ADAPTER_FILES.join(" or ")
+        )));
+    };
+    let tensors = read_file(&file, options)?;
+    Adapter::new(&read_text(&config)?, tensors).map_err(ModelFileError::of(&config))
+}
+
+/// A directory's model, with the adapter that lies beside it.
 fn read_directory(directory: &Path, options: &OnnxOptions) -> Result<Model, ModelFileError> {
+    let config = directory.join(ADAPTER_CONFIG);
+    let mut model = match read_base(directory, options) {
+        Err(ModelFileError::Unclear(_)) if config.is_file() => {
+            let settings = AdapterSettings::parse(&read_text(&config)?)
+                .map_err(ModelFileError::of(&config))?;
+            return Err(ModelFileError::Unclear(format!(
+                "{0} holds an adapter without its model ({1}); give that model's directory and --adapter {0}",
+                directory.display(),
+                settings.base.as_deref().unwrap_or("unnamed"),
+            )));
+        }
+        other => other?,
+    };
+    if config.is_file() {
+        model.adapter = Some(read_adapter(directory, options)?);
+    }
+    Ok(model)
+}
+
+fn read_base(directory: &Path, options: &OnnxOptions) -> Result<Model, ModelFileError> {
     let mut names = BTreeSet::new();
     let entries = std::fs::read_dir(directory).map_err(ModelFileError::io("list", directory))?;
     for entry in entries {
         let entry = entry.map_err(ModelFileError::io("list", directory))?;
-        names.insert(entry.file_name().to_string_lossy().into_owned());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !ADAPTER_FILES.contains(&name.as_str()) {
+            names.insert(name);
+        }
     }
     // What transformers would load, in its order of preference.
     for index in [

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::dtype::DType;
 use crate::error::EstimateError;
+use crate::structure::Structure;
 
 /// Real models stay far below; products of four fit into 128 bits.
 const MAX_DIMENSION: u64 = 1 << 31;
@@ -34,6 +35,10 @@ pub struct ModelConfig {
     pub max_positions: Option<u64>,
     /// What the KV cache holds; `None` for models that keep none (encoders).
     pub attention: Option<Attention>,
+    /// How its layers compute, where the family is known.
+    pub structure: Option<Structure>,
+    /// What of it is not known otherwise.
+    pub unknown: Option<String>,
     /// What could not be considered.
     pub notes: Vec<String>,
 }
@@ -248,7 +253,16 @@ impl Fields<'_> {
         } else {
             Some(self.attention(layers, kv_heads, head, &model_type, &mut notes)?)
         };
+        // A language model inside another is only a part of what runs.
+        let structure = if std::ptr::eq(self.object, self.root) {
+            Structure::of(self.object, self.labels() as f64)
+        } else {
+            Err("how the parts of a model with several modalities work together".to_owned())
+        };
+        let unknown = structure.as_ref().err().cloned();
         Ok(ModelConfig {
+            structure: structure.ok(),
+            unknown,
             dtype: self
                 .text("dtype")
                 .or_else(|| self.text("torch_dtype"))

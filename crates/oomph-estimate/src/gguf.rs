@@ -310,6 +310,8 @@ impl Metadata {
             })
         });
         Some(ModelConfig {
+            structure: None,
+            unknown: None,
             model_type: self.architecture.clone().unwrap_or_default(),
             parameters: Some(parameters),
             dtype: None,

@@ -8,6 +8,7 @@
 //!
 //! This crate opens no files; `oomph estimate` does.
 
+mod adapter;
 mod config;
 mod dtype;
 mod error;
@@ -15,22 +16,29 @@ mod fit;
 mod gguf;
 mod input;
 mod model;
+mod network;
 mod onnx;
 mod pickle;
 mod safetensors;
 mod shapes;
+mod structure;
+mod tape;
 mod torch;
+mod training;
 mod zip;
 
+pub use adapter::{Adapter, AdapterSettings};
 pub use config::{Attention, ModelConfig, parse_config};
 pub use dtype::DType;
 pub use error::EstimateError;
-pub use fit::{AskedGpu, Candidate, Needs, Workload, candidates, needs};
+pub use fit::{AskedGpu, Basis, Candidate, Needs, Workload, candidates, needs, workspace_bytes};
 pub use gguf::read_gguf;
 pub use model::{Activations, Format, Group, Model, Tensor};
 pub use onnx::{OnnxOptions, read_onnx};
 pub use safetensors::{parse_index, read_safetensors};
+pub use structure::Structure;
 pub use torch::read_torch;
+pub use training::{Optimizer, Training};
 
 use std::io::{Read, Seek};
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::adapter::Adapter;
 use crate::config::ModelConfig;
 use crate::dtype::DType;
 
@@ -23,6 +24,8 @@ pub struct Model {
     pub config: Option<ModelConfig>,
     /// Memory of intermediate values, where their shapes are known.
     pub activations: Option<Activations>,
+    /// An adapter that works beside the weights.
+    pub adapter: Option<Adapter>,
     /// Assumptions.
     pub assumptions: Vec<String>,
     /// What was wrong with the input, and what that means for the figures.
@@ -102,6 +105,7 @@ impl Model {
             optimizer_state: Vec::new(),
             config: None,
             activations: None,
+            adapter: None,
             assumptions: Vec::new(),
             problems: Vec::new(),
         }
@@ -164,6 +168,16 @@ impl Model {
             group.bytes = group.bytes.saturating_add(tensor.bytes);
         }
         groups
+    }
+
+    /// Whether all weights are of plain floating types, not quantized.
+    pub fn is_floating(&self) -> bool {
+        let floating = |tensor: &Tensor| tensor.dtype.is_float();
+        let (floats, others): (Vec<&Tensor>, Vec<&Tensor>) =
+            self.tensors.iter().partition(|tensor| floating(tensor));
+        let sum = |tensors: &[&Tensor]| tensors.iter().map(|t| t.elements as f64).sum::<f64>();
+        // Buffers of positions and the like are integers in any model.
+        sum(&others) <= sum(&floats) / 100.0
     }
 
     /// Bytes of all weights as stored.

@@ -216,6 +216,19 @@ pub fn is_plumbing(file: &str, function: &str) -> bool {
             .any(|&(end, name)| function == name && file.ends_with(end))
 }
 
+/// Whether a file belongs to a framework that runs the training loop: from its `fit` to the user's
+/// `training_step` the frames are the same in every stack. Causes look at them; pictures fold them.
+pub fn is_training_loop(file: &str) -> bool {
+    const PACKAGES: [&str; 4] = [
+        "-packages/lightning/",
+        "-packages/pytorch_lightning/",
+        "-packages/lightning_fabric/",
+        "-packages/accelerate/",
+    ];
+    PACKAGES.iter().any(|package| file.contains(package))
+        || file.ends_with("-packages/transformers/trainer.py")
+}
+
 fn classify(file: &str, name: &str, python: bool) -> u32 {
     let mut flags = 0;
     if python {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use oomph_bytes::format_bytes;
-use oomph_estimate::{AskedGpu, Candidate, DType, Model, Needs, Workload, candidates};
+use oomph_estimate::{AskedGpu, Basis, Candidate, DType, Model, Needs, Workload, candidates};
 use serde::Serialize;
 
 use crate::table::{Align, Table};
@@ -109,24 +109,19 @@ impl Estimate<'_> {
                 ),
             );
         }
-        if needs.activation_bytes > 0 {
-            let note = if needs.activations_from_shapes {
-                "the peak of what is alive, from the file's shapes".to_owned()
-            } else {
-                format!(
-                    "estimated from the layers' widths, {} × {} tokens at once in {}",
-                    self.workload.batch,
-                    needs.tokens.unwrap_or(0),
-                    needs.compute_dtype
-                )
-            };
-            row("activations", needs.activation_bytes, &note);
+        if self.workload.training.is_some() {
+            self.training_rows(&mut row);
+        } else if needs.activation_bytes > 0 {
+            row("activations", needs.activation_bytes, &self.basis());
         }
-        let what = match (needs.kv_bytes_per_token, needs.activation_bytes) {
-            (None, 0) => "weights only: there are no shapes and no config.json",
-            _ => "to run it, beside the CUDA context",
+        if needs.workspace_bytes > 0 {
+            row("workspaces", needs.workspace_bytes, "what cuBLAS takes");
+        }
+        let what = match &needs.left_out {
+            Some(why) => format!("a lower bound without activations: {why}"),
+            None => "at the peak, beside the CUDA context".to_owned(),
         };
-        row("total", needs.total_bytes, what);
+        row("total", needs.total_bytes, &what);
         let optimizer = self.model.optimizer_bytes();
         if optimizer > 0 {
             row(
@@ -136,6 +131,62 @@ impl Estimate<'_> {
             );
         }
         text.push('\n');
+    }
+
+    /// Forward and backward, or the optimizer's step: the larger one counts.
+    fn training_rows(&self, row: &mut impl FnMut(&str, u64, &str)) {
+        let (needs, Some(training)) = (self.needs, self.workload.training) else {
+            return;
+        };
+        let what = match &self.model.adapter {
+            Some(adapter) => format!(
+                "{}, of the adapter's {} parameters alone",
+                training.optimizer.name(),
+                count(adapter.elements())
+            ),
+            None => training.optimizer.name().to_owned(),
+        };
+        row("optimizer", needs.optimizer_bytes, &what);
+        let gradients = format!(
+            "{} of gradients and what the optimizer computes",
+            format_bytes(needs.gradient_bytes)
+        );
+        if needs.activation_bytes >= needs.step_bytes {
+            row("a pass", needs.activation_bytes, &self.basis());
+            let smaller = format!("(not at the peak) {gradients}");
+            row("a step", needs.step_bytes, &smaller);
+        } else {
+            if needs.basis == Basis::Operators {
+                let smaller = format!("(not at the peak) {}", self.basis());
+                row("a pass", needs.activation_bytes, &smaller);
+            }
+            row("a step", needs.step_bytes, &gradients);
+        }
+    }
+
+    /// Where the figure for activations comes from.
+    fn basis(&self) -> String {
+        let (needs, load) = (self.needs, self.workload);
+        let rows = format!("{} × {} tokens", load.batch, needs.tokens.unwrap_or(0));
+        let dtype = load.autocast.unwrap_or(needs.compute_dtype);
+        match (needs.basis, load.training) {
+            (Basis::Shapes, _) => "the peak of what is alive, from the file's shapes".to_owned(),
+            (Basis::Operators, None) => {
+                format!("operator by operator, logits included, {rows} in {dtype}")
+            }
+            (Basis::Operators, Some(training)) => {
+                let again = if training.checkpointing {
+                    ", layers computed again"
+                } else {
+                    ""
+                };
+                format!("forward, loss and backward of {rows} in {dtype}{again}")
+            }
+            (Basis::Widths, _) => {
+                format!("estimated from the layers' widths, {rows} at once in {dtype}")
+            }
+            (Basis::LeftOut, _) => String::new(),
+        }
     }
 
     fn asked_text(&self, asked: &AskedGpu, text: &mut String) {
@@ -292,13 +343,26 @@ impl Estimate<'_> {
                 tokens: needs.tokens,
                 cast_dtype: self.workload.dtype.map(DType::name),
                 compute_dtype: needs.compute_dtype.name(),
+                autocast: self.workload.autocast.map(DType::name),
+                training: self.workload.training.map(|training| LoadTraining {
+                    optimizer: training.optimizer.name(),
+                    accumulation: training.accumulation,
+                    checkpointing: training.checkpointing,
+                    adapter: self.model.adapter.is_some(),
+                }),
             },
             needs: Amounts {
                 weight_bytes: needs.weight_bytes,
                 kv_bytes_per_token: needs.kv_bytes_per_token,
                 kv_bytes: needs.kv_bytes,
                 activation_bytes: needs.activation_bytes,
-                activations_from_shapes: needs.activations_from_shapes,
+                activations_from_shapes: needs.basis == Basis::Shapes,
+                activations_from: needs.basis.as_str(),
+                left_out: needs.left_out.as_deref(),
+                gradient_bytes: needs.gradient_bytes,
+                optimizer_bytes: needs.optimizer_bytes,
+                step_bytes: needs.step_bytes,
+                workspace_bytes: needs.workspace_bytes,
                 total_bytes: needs.total_bytes,
             },
             gpus: candidates(needs.total_bytes)
@@ -378,7 +442,7 @@ pub struct EstimateJson<'a> {
     weights: BTreeMap<&'static str, Weights>,
     optimizer_bytes: u64,
     workload: Load,
-    needs: Amounts,
+    needs: Amounts<'a>,
     gpus: Vec<Fit<'a>>,
     asked: Option<Asked<'a>>,
     assumptions: Vec<&'a str>,
@@ -409,15 +473,31 @@ struct Load {
     tokens: Option<u64>,
     cast_dtype: Option<&'static str>,
     compute_dtype: &'static str,
+    autocast: Option<&'static str>,
+    training: Option<LoadTraining>,
 }
 
 #[derive(Debug, Serialize)]
-struct Amounts {
+struct LoadTraining {
+    optimizer: &'static str,
+    accumulation: u64,
+    checkpointing: bool,
+    adapter: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Amounts<'a> {
     weight_bytes: u64,
     kv_bytes_per_token: Option<u64>,
     kv_bytes: u64,
     activation_bytes: u64,
     activations_from_shapes: bool,
+    activations_from: &'static str,
+    left_out: Option<&'a str>,
+    gradient_bytes: u64,
+    optimizer_bytes: u64,
+    step_bytes: u64,
+    workspace_bytes: u64,
     total_bytes: u64,
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_allocator::TorchVersion;
 use oomph_allocator::program::{Allocation, NO_ROW, Op};
 use oomph_explain::facts::Facts;
-use oomph_explain::stacks::is_plumbing;
+use oomph_explain::stacks::{is_plumbing, is_training_loop};
 use oomph_explain::{Options, steps};
 use oomph_trace::is_users_own;
 use oomph_trace::{Action, Category, FrameId, Phase, StackId, StringId, Trace};
@@ -1100,7 +1100,7 @@ fn frames(trace: &Trace, used: &[FrameId], redact: &mut Redactor) -> Vec<Value> 
             let function = trace.strings.get(frame.name);
             let kind = match (frame.is_python(&trace.strings), is_users_own(file)) {
                 (true, true) => 2,
-                (true, false) if is_plumbing(file, function) => 3,
+                (true, false) if is_plumbing(file, function) || is_training_loop(file) => 3,
                 (true, false) => 1,
                 _ => 0,
             };
