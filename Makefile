@@ -75,7 +75,8 @@ test-all: test
 # dependencies is then compiled once, for clippy, for the tests and for the wheel. Of the examples, which clippy
 # checks, one is the command for tests; one crate has tests in its documents.
 test-rust:
-	$(CARGO) test -q --workspace --lib --bins --tests --example oomph
+	$(CARGO) build -q --workspace --example oomph
+	$(CARGO) test -q --workspace --lib --bins --tests
 	$(CARGO) test -q --doc -p oomph-python-source
 
 # After all the rest, which takes the cores that these tests want.
