@@ -147,9 +147,11 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         _ => {}
     }
     let script = script(message);
+    // What the process may use, where it limited itself.
     let memory = message
-        .total
-        .map(|total| format!(" --memory {}MiB", total.0 >> 20))
+        .allowed
+        .or(message.total)
+        .map(|most| format!(" --memory {}MiB", most.0 >> 20))
         .unwrap_or_default();
     let mut steps = vec![
         step(
