@@ -459,7 +459,10 @@ mod tests {
         assert_eq!(needs.kv_bytes, 2 * 1024 * (128 << 10));
         assert_eq!(
             needs.total_bytes,
-            needs.weight_bytes + needs.kv_bytes + needs.activation_bytes
+            needs.weight_bytes
+                + needs.kv_bytes
+                + needs.activation_bytes
+                + needs.workspace_bytes
         );
     }
 
