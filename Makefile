@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
 RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock web/dist/report.html
-PACKAGE := $(shell find python/oomph -name "*.py") pyproject.toml
+PACKAGE := $(shell find python/oomph -name "*.py") $(shell find python/oomph.data -type f) pyproject.toml
 
 UV := uv==0.13.9
 
@@ -72,9 +72,10 @@ test-all: SUITE := --start-each
 test-all: test
 
 # The extension has no tests and is not compiled here, but belongs to the selection: what it asks of
-# dependencies is then compiled once, for clippy, for the tests and for the wheel. Examples are checked by clippy, and
-# one crate has tests in its documents.
+# dependencies is then compiled once, for clippy, for the tests and for the wheel. Of the examples, which clippy
+# checks, one is the command for tests; one crate has tests in its documents.
 test-rust:
+	$(CARGO) build -q --workspace --example oomph
 	$(CARGO) test -q --workspace --lib --bins --tests
 	$(CARGO) test -q --doc -p oomph-python-source
 

@@ -19,15 +19,17 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fork_servers(request, tmp_path_factory):
-    """Fork the scripts of `oomph run` from processes that have imported torch (`support/forked`)."""
+def fork_server(request, tmp_path_factory):
+    """Fork the scripts of all commands from one process that has imported torch (`support/forked`)."""
     # Two workers that each start as many threads as there are cores wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if request.config.getoption("--start-each"):
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(forked.FORKS, "")
+            yield
         return
-    place = tmp_path_factory.mktemp("fork-servers")
-    with forked.servers(place) as environment, pytest.MonkeyPatch.context() as patch:
+    place = tmp_path_factory.mktemp("forks")
+    with forked.server(place) as environment, pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
         yield
@@ -36,7 +38,7 @@ def fork_servers(request, tmp_path_factory):
 @pytest.fixture
 def started(monkeypatch):
     """For tests of how Python is started: their scripts are not forked."""
-    monkeypatch.delenv(forked.SERVERS, raising=False)
+    monkeypatch.setenv(forked.FORKS, "")
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Planted failures: is the right cause named first?
 
-    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh] [--only JOB,…]
+    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh|unseen] [--only JOB,…]
 
 Each job runs out of memory on the virtual GPU with the memory given here. What counts is the first cause of
 `oomph run --json`. `--table` prints a results file.
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent
 LIMIT = 900
 """Seconds that one command may take."""
 
-TUNED, HELD_OUT, FRESH = "tuned", "held_out", "fresh"
+TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
 JOBS = {
     # job: (cause, memory, split[, gpu])
     "efficientnet_batch": ("batch_too_large", "10GiB", TUNED),
@@ -94,6 +94,26 @@ JOBS = {
     "clips_between": ("fragmentation", "1.5GiB", FRESH),
     "listed_cache": ("kv_cache", "3GiB", FRESH),
     "beams_translated": ("kv_cache", "0.9GiB", FRESH),
+    "sensors_batch": ("batch_too_large", "3GiB", UNSEEN),
+    "hypernetwork": ("model_too_large", "2.2GiB", UNSEEN),
+    "lamb_written_out": ("optimizer_state", "2.9GiB", UNSEEN),
+    "masked_words": ("logits", "4.5GiB", UNSEEN),
+    "identities_margin": ("logits", "4GiB", UNSEEN),
+    "non_local": ("attention_scores", "5GiB", UNSEEN),
+    "one_long_recording": ("input_spike", "3GiB", UNSEEN),
+    "gradnorm_history": ("graph_retained", "2GiB", UNSEEN),
+    "sharpness_curve": ("graph_retained", "2.5GiB", UNSEEN),
+    "activation_histograms": ("tensors_kept", "1.5GiB", UNSEEN),
+    "images_cached": ("tensors_kept", "1.2GiB", UNSEEN),
+    "preference_reference": ("missing_no_grad", "2.8GiB", UNSEEN),
+    "image_in_tiles": ("missing_no_grad", "3GiB", UNSEEN),
+    "models_by_language": ("stale_model", "0.8GiB", UNSEEN),
+    "optimizers_by_store": ("stale_model", "1.8GiB", UNSEEN),
+    "soup_of_weights": ("checkpoint_on_gpu", "0.35GiB", UNSEEN),
+    "descriptors_between": ("fragmentation", "2.2GiB", UNSEEN),
+    "reverb": ("workspace", "4.5GiB", UNSEEN),
+    "static_cache": ("kv_cache", "3GiB", UNSEEN),
+    "eval_left_on": ("mitigation_inert", "3GiB", UNSEEN),
 }
 
 
@@ -139,7 +159,7 @@ def table(jobs):
     for name, row in jobs.items():
         mark = "✓" if row["right"] else "✗"
         print(f"{mark} {name:24} {row['planted']:18} {row['named']!s:20} {row['says'][:110]}")
-    for split in (TUNED, HELD_OUT, FRESH):
+    for split in (TUNED, HELD_OUT, FRESH, UNSEEN):
         rows = [row for row in jobs.values() if row["split"] == split]
         if rows:
             print(f"{split}: {sum(row['right'] for row in rows)} of {len(rows)}")
@@ -149,7 +169,7 @@ def main():
     """Runs what is asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--split", choices=(TUNED, HELD_OUT, FRESH))
+    parser.add_argument("--split", choices=(TUNED, HELD_OUT, FRESH, UNSEEN))
     parser.add_argument("--only", default="")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()

@@ -37,6 +37,9 @@ RANK = "OOMPH_RANK"
 FORK_SERVER = "OOMPH_FORK_SERVER"
 """The descriptor of a fork server's socket, in its environment. Set by the launcher's process."""
 
+FORKS = "OOMPH_FORKS"
+"""The path of the socket of a fork server for scripts. Empty: processes are started."""
+
 PLAN = "OOMPH_PLAN"
 """The path of a plan that a Python process applies when it imports torch. Set by the user."""
 
@@ -176,11 +179,16 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def writing(self, file: File) -> Iterator[IO[bytes]]:
-        """A file to write to, which takes its name when all of it is there."""
+        """A file to write to, which takes its name when all of it is there, and otherwise goes."""
         path = self.file(file)
-        with open_private(path + ".part") as out:
-            yield out
-        os.replace(path + ".part", path)
+        try:
+            with open_private(path + ".part") as out:
+                yield out
+            os.replace(path + ".part", path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(path + ".part")
+            raise
 
     def write(self, file: File, text: str) -> None:
         """Write a file as a whole: a reader never sees half of it."""
@@ -244,7 +252,7 @@ def open_private(path: str) -> IO[bytes]:
     """A new file that only its owner may read, to write to."""
 
     def opener(path: str, flags: int) -> int:
-        return os.open(path, flags, 0o600)
+        return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
     return open(path, "wb", opener=opener)
 

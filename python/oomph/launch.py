@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from oomph import _protocol
+from oomph._forks import client
 from oomph._protocol import Refused, RunDirectory
 from oomph._ranks.recording import is_recorded
 from oomph._recorder import script
@@ -45,7 +46,11 @@ def main() -> int:
             )
             return 2
         # A rank that a launcher started: it is recorded already.
-        script.run(argv)
+        try:
+            script.run(argv)
+        except script.NotPython as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
         return 0
     # The variable is gone: children of the script are not this run.
     directory = RunDirectory.of_settings(path)
@@ -58,8 +63,11 @@ def main() -> int:
         session.begin()
     except Refused as refusal:
         return directory.refuse(refusal)
+    session.watch_termination()
     try:
         script.run(argv)
+    except script.NotPython as error:
+        return directory.refuse(error)
     except SystemExit as stop:
         outcome = outcome_of(stop)
         if (
@@ -83,4 +91,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    client.stand_for_forked()
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""A script that the tests fork (`support/forked`) runs and ends as one that the command started."""
+"""A script that is forked (`oomph._forks`) runs and ends as one that the command started."""
 
 import json
 import os
@@ -46,9 +46,7 @@ def test_a_forked_script_is_like_one_that_was_started(oomph, tmp_path, monkeypat
 
     one, first = facts()
     other, second = facts()
-    monkeypatch.delenv(forked.SERVERS)
-    # That of the tests is none of the script's business.
-    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"].removeprefix(forked.HERE).strip(":"))
+    monkeypatch.setenv(forked.FORKS, "")
     own, started = facts()
     assert [one[0], other[0], own[0]] == [True, True, False]
     assert one[1:] != other[1:] and not started["early"]

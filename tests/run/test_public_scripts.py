@@ -79,7 +79,8 @@ def test_corners_of_unknown_boxes_are_in_order(run):
         """
     )
     assert result["verdict"] == "fits"
-    assert any("rule" in assumption["what"] for assumption in result["assumptions"])
+    taken = "half of the comparisons were taken as true"
+    assert any(taken in assumption["what"] for assumption in result["assumptions"])
 
 
 def test_parts_of_large_unknown_tensors_are_unknown(run):
@@ -91,7 +92,8 @@ def test_parts_of_large_unknown_tensors_are_unknown(run):
         assert x[0, 0].item() == 0.0
         """
     )
-    assert [a["what"] for a in result["assumptions"]] == ["an uncomputed value was read as zero"]
+    read = "the script read a GPU value, which oomph does not compute: it got zero"
+    assert [a["what"] for a in result["assumptions"]] == [read]
 
 
 def test_gradient_scaler_keeps_its_scale(run):

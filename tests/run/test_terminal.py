@@ -17,12 +17,18 @@ STATUS = re.compile(rb"\r\x1b\[K(\x1b\[2m(.*?)\x1b\[0m)?")
 
 
 class Terminal:
-    """A pseudo-terminal of 100 columns with a command in it."""
+    """A pseudo-terminal with a command in it."""
 
-    def __init__(self, words, cwd):
+    def __init__(self, words, cwd, columns=100, **more):
         self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-        environment = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "COLUMNS": "100"}
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        environment = {
+            **os.environ,
+            "TERM": "xterm",
+            "LC_ALL": "C.UTF-8",
+            "COLUMNS": str(columns),
+            **more,
+        }
         environment.pop("CI", None)
         self.process = subprocess.Popen(
             words, cwd=cwd, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
@@ -102,3 +108,15 @@ def test_a_killed_script_is_said(tmp_path):
     terminal = Terminal([OOMPH, "run", "--gpu", "t4", "job.py"], tmp_path)
     assert terminal.finish() == 1
     assert "killed" in own_output(terminal.output)
+
+
+def test_without_colours_there_is_no_escape_sequence_and_a_narrow_terminal_no_second_line(tmp_path):
+    (tmp_path / "job.py").write_text("import time, torch\ntorch.zeros(8).cuda()\ntime.sleep(0.5)\n")
+    words = [OOMPH, "run", "--gpu", "t4", "job.py"]
+    terminal = Terminal(words, tmp_path, columns=12, NO_COLOR="1", COLUMNS="60")
+    assert terminal.finish() == 0
+    assert b"fits" in terminal.output
+    assert b"\x1b" not in terminal.output
+    lines = terminal.output.decode().replace("\r\n", "\n").split("\r")
+    drawn = [line for line in lines if line[:1] in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏" and line]
+    assert drawn and max(map(len, drawn)) < 12, drawn

@@ -114,3 +114,49 @@ def test_passes_of_inference_are_counted_without_the_recorder(real):
     """)
     assert "hooked False" in done.out
     assert record["inferences"] == 30 and record["windows"] == [[1, 6]]
+
+
+def test_a_script_that_becomes_another_program_leaves_its_record(real):
+    _, record, _ = real("""
+    step()
+    os.execvp("true", ["true"])
+    """)
+    assert record["used_cuda"] and record["steps"] == 1
+    assert record["outcome"]["kind"] == "replaced" and record["stopped"]
+
+
+LONG = """
+import torch
+from oomph._recorder.window import LongWindow
+LongWindow.LEAST_STEPS, LongWindow.ALLOCATIONS = 100, 1000
+net = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+kept = []
+for number in range(1, 801):
+    net(torch.zeros(16, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if number > FROM:
+        kept.append(torch.empty(1 << 22, device="cuda"))
+"""
+
+
+def long_run(oomph, tmp_path, grows_from):
+    done = oomph(f"FROM = {grows_from}\n{LONG}")
+    assert done.status == 0, done.err
+    return done, json.loads((tmp_path / "run/record.json").read_text())
+
+
+def test_a_long_run_on_a_virtual_gpu_does_not_fill_the_hosts_memory(oomph, tmp_path):
+    done, record = long_run(oomph, tmp_path, 1000)
+    ((first, last),) = record["windows"]
+    assert first == 1 and 100 <= last <= 300 and record["steps"] == 800
+    assert {len(record[part]) // last for part in ("clock", "boundaries")} <= {0, 1, 2}
+    assert max(scope[3] for scope in record["scopes"]) <= last
+    assert done.json["step_count"] == 800 and done.json["by_category"]["parameters"] > 0
+
+
+def test_a_long_run_that_grows_later_is_recorded_again(oomph, tmp_path):
+    done, record = long_run(oomph, tmp_path, 550)
+    assert record["windows"] and max(scope[3] for scope in record["scopes"]) >= 790
+    assert done.json["growth"]["place"].startswith("script.py:")

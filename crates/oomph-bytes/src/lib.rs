@@ -1,5 +1,5 @@
-//! Numbers of bytes: as people write them ([`parse_bytes`], [`parse_capacity`]), and as oomph prints them
-//! ([`format_bytes`], [`format_gib`]).
+//! Numbers of bytes: as people write them ([`parse_bytes`], [`parse_capacity`]), as programs print them in
+//! messages ([`printed_bytes`]), and as oomph prints them ([`format_bytes`], [`format_gib`]).
 
 use std::fmt;
 use std::iter::Sum;
@@ -96,11 +96,15 @@ pub fn format_gib(bytes: u64) -> String {
     format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
-/// Reads a size: `10GiB`, `10GB`, `10g`, `10240MiB`, `1.5 TiB`, `1073741824`.
+/// A bare number is bytes, and below this many somebody forgot the unit.
+const LEAST_BARE: u64 = 1 << 20;
+
+/// Reads a size: `10GiB`, `10GB`, `10G`, `10240MiB`, `1.5 TiB`, `1073741824`.
 ///
-/// `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024; `KB`, `MB`, `GB`, `TB` powers of 1000, as
-/// written on a box. A single letter (`10g`) means the power of 1024, as in most tools. A bare
-/// number is bytes.
+/// `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024; `KB`, `MB`, `GB`, `TB` powers of 1000, as SI has them.
+/// A single letter is short for the power of 1024: `10G` is `10GiB`, as in most tools, and so is
+/// Kubernetes' `10Gi`. A bare number is bytes; one below 1 MiB is refused, as `--memory 10` never means ten
+/// bytes. Case does not matter.
 pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     let error = |reason| ParseBytesError {
         text: text.to_owned(),
@@ -118,18 +122,22 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     let unit = unit.trim().to_ascii_lowercase();
     let scale: u64 = match unit.as_str() {
         "" | "b" | "byte" | "bytes" => 1,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "t" | "tib" => 1 << 40,
+        "k" | "ki" | "kib" => 1 << 10,
+        "m" | "mi" | "mib" => 1 << 20,
+        "g" | "gi" | "gib" => 1 << 30,
+        "t" | "ti" | "tib" => 1 << 40,
         "kb" => 1_000,
         "mb" => 1_000_000,
         "gb" => 1_000_000_000,
         "tb" => 1_000_000_000_000,
         _ => return Err(error("its unit is unknown")),
     };
+    let bare = unit.is_empty();
     let too_large = || error("it is larger than 2^64 - 1 bytes");
     if let Ok(whole) = number.parse::<u64>() {
+        if bare && (1..LEAST_BARE).contains(&whole) {
+            return Err(error("without a unit it is so many bytes"));
+        }
         return whole.checked_mul(scale).ok_or_else(too_large);
     }
     if number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -160,10 +168,56 @@ pub fn parse_capacity(text: &str) -> Result<u64, ParseBytesError> {
     }
 }
 
+/// Reads the size at the beginning of a text as programs print it in messages: `1.66 GiB`, `144.00MiB`,
+/// `25,600,000 bytes`, `54398260kB`, `21.95G`, `300Mi`, `201. GiB`; a bare whole number is bytes.
+///
+/// Every unit is a power of 1024: GPU programs and the kernel mean that even where they write `MB` or `kB`.
+pub fn printed_bytes(text: &str) -> Option<u64> {
+    /// Digits of a number: one of more is no size.
+    const DIGITS: usize = 32;
+    let text = text.trim_start();
+    let length = text
+        .bytes()
+        .take(DIGITS)
+        .take_while(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b','))
+        .count();
+    let (number, rest) = text.split_at(length);
+    let number = number.trim_end_matches(['.', ',']);
+    // `1900,00` in some locales; `25,600,000` in groups of three.
+    let decimal_comma = number
+        .split_once(',')
+        .is_some_and(|(_, rest)| rest.len() != 3 && !rest.contains([',', '.']));
+    let number = number.replace(',', if decimal_comma { "." } else { "" });
+    let rest = rest.trim_start_matches(' ');
+    let letters = rest
+        .bytes()
+        .take(6)
+        .take_while(u8::is_ascii_alphabetic)
+        .count();
+    let scale: u64 = match rest
+        .get(..letters)
+        .unwrap_or_default()
+        .to_ascii_lowercase()
+        .as_str()
+    {
+        "k" | "kb" | "ki" | "kib" => 1 << 10,
+        "m" | "mb" | "mi" | "mib" => 1 << 20,
+        "g" | "gb" | "gi" | "gib" => 1 << 30,
+        "t" | "tb" | "ti" | "tib" => 1 << 40,
+        _ => 1,
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(scale);
+    }
+    let bytes = number.parse::<f64>().ok()? * scale as f64;
+    (scale > 1 && (0.0..18_446_744_073_709_551_616.0).contains(&bytes))
+        .then(|| bytes.round() as u64)
+}
+
 /// A text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not a size: {reason}; expected a number and a unit, such as 10GiB, 10240MiB, 10GB (10^9) or 10g (GiB)"
+    "`{text}` is not a size: {reason}; expected a number and a unit, such as 10GiB (10G is the same), 10240MiB or 10GB (10^9 bytes each)"
 )]
 #[non_exhaustive]
 pub struct ParseBytesError {
@@ -183,12 +237,13 @@ mod tests {
             ("10GB", 10_000_000_000),
             ("10g", 10 << 30),
             ("10 G", 10 << 30),
+            ("10Gi", 10 << 30),
             ("10240MiB", 10 << 30),
             ("1.5GiB", 3 << 29),
             ("0.5tib", 1 << 39),
             ("512k", 512 << 10),
-            ("1_000", 1000),
-            ("17", 17),
+            ("1_048_576", 1 << 20),
+            ("0", 0),
             ("17 bytes", 17),
             ("18446744073709551615", u64::MAX),
         ] {
@@ -207,12 +262,41 @@ mod tests {
             ("1.2.3GiB", "not a decimal"),
             (".", "not a decimal"),
             ("1.5", "fraction"),
+            ("10", "so many bytes"),
+            ("1048575", "so many bytes"),
             ("18446744073709551616", "larger than"),
             ("99999999TiB", "larger than"),
             ("99999999.5TiB", "larger than"),
         ] {
             let message = parse_bytes(text).expect_err(text).to_string();
             assert!(message.contains(reason), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn sizes_as_programs_print_them() {
+        for (text, bytes) in [
+            ("1.66 GiB, and", Some(1_782_411_428)),
+            ("144.00MiB. See logs", Some(144 << 20)),
+            ("25,600,000 bytes (allocated", Some(25_600_000)),
+            ("54398260kB, file-rss", Some(54_398_260 << 10)),
+            ("448MB Available", Some(448 << 20)),
+            ("21.95G of", Some(23_568_633_037)),
+            ("300Mi", Some(300 << 20)),
+            ("201. GiB for an array", Some(201 << 30)),
+            ("0 bytes", Some(0)),
+            ("2048", Some(2048)),
+            ("131072, Hardware limit", Some(131_072)),
+            ("1900,50 MiB of pinned", Some(1_992_818_688)),
+            ("4585490524328388608", Some(4_585_490_524_328_388_608)),
+            ("18446744073709551616", None),
+            ("99999999999999999999999999999999999999999 GiB", None),
+            ("1.5", None),
+            ("1.2.3 GiB", None),
+            ("many GiB", None),
+            ("", None),
+        ] {
+            assert_eq!(printed_bytes(text), bytes, "{text}");
         }
     }
 

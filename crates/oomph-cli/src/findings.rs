@@ -111,7 +111,7 @@ pub fn trace_file(path: &Path) -> anyhow::Result<PathBuf> {
     if !path.is_dir() {
         return Ok(path.to_owned());
     }
-    let inside = RunDirectory::at(path).file(RunFile::Trace);
+    let inside = RunDirectory::of_run(path).file(RunFile::Trace);
     if !inside.is_file() {
         bail!(
             "{}: expected the directory of a run, which has a {}; found none. Give a \

@@ -1,8 +1,10 @@
 //! The option `--json FILE|-`, the same for every command.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
+use oomph_job::files;
 
 /// Whether JSON goes to stdout, so that nothing else may be printed there.
 pub fn is_stdout(target: &Path) -> bool {
@@ -14,10 +16,42 @@ pub fn write(target: &Path, value: &impl serde::Serialize) -> anyhow::Result<()>
     let mut text =
         serde_json::to_string_pretty(value).context("cannot write the result as JSON")?;
     text.push('\n');
+    let text = plain(text);
     if is_stdout(target) {
         crate::stdout_as_is(&text)
     } else {
-        std::fs::write(target, text)
-            .with_context(|| format!("cannot write the result to {}", target.display()))
+        files::write(target, text.as_bytes())
+    }
+}
+
+/// The same JSON without characters that would act on a terminal: outside of strings it has none.
+pub fn plain(text: String) -> String {
+    let acts = |character| character != '\n' && oomph_trace::visible::acts(character);
+    if !text.contains(acts) {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if acts(character) {
+            let _ = write!(out, "\\u{:04x}", u32::from(character));
+        } else {
+            out.push(character);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn escapes_change_nothing_that_is_said() {
+        let said = "träin\u{9b}31m\u{202e}\u{7f} \u{1b} 模型";
+        let text = serde_json::to_string_pretty(&[said]).unwrap();
+        let plain = super::plain(text);
+        assert!(
+            !plain.contains(['\u{9b}', '\u{202e}', '\u{1b}', '\u{7f}']),
+            "{plain}"
+        );
+        assert_eq!(serde_json::from_str::<[String; 1]>(&plain).unwrap(), [said]);
     }
 }

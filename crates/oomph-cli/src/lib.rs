@@ -1,21 +1,32 @@
 //! The `oomph` command: one file per subcommand in [`commands`].
 
+/// Writes a line for people to stderr.
+macro_rules! eprintln {
+    ($($words:tt)*) => {
+        $crate::stderr(&format!("{}\n", format_args!($($words)*)))
+    };
+}
+
 pub mod commands;
 mod findings;
 mod json;
 mod lint_files;
 mod lint_settings;
+pub mod manual;
 mod model_files;
 mod page;
 mod progress;
 mod script;
+mod values;
 
 use std::ffi::OsString;
 use std::io::Write as _;
 
-use anstream::eprintln;
-use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory as _, Parser, ValueEnum as _};
 pub use oomph_job::host;
+use oomph_report::terminal::{ascii, harmless, knows_unicode};
+use strsim::osa_distance;
 
 /// How the command ends; the number is the exit status of its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +39,12 @@ pub enum ExitStatus {
     Error = 2,
     /// Out of memory, or lint findings.
     Findings = 3,
-    /// The script ended before anything followed from its run.
+    /// The script ended before anything followed from its run, or a search before it knew of a plan.
     NoVerdict = 4,
+    /// It fits, but its peak is above `--max-peak`.
+    AbovePeak = 5,
+    /// The user ended it with Ctrl-C.
+    Interrupted = 130,
 }
 
 impl From<ExitStatus> for i32 {
@@ -43,20 +58,28 @@ impl From<ExitStatus> for i32 {
 #[command(
     name = "oomph",
     version,
-    about = "Fits a PyTorch job into the GPU you have",
-    disable_help_subcommand = true
+    about = "Fits a PyTorch job into the GPU you have"
 )]
 struct Cli {
+    /// When to use colours; NO_COLOR and CLICOLOR_FORCE in the environment say the same
+    #[arg(long, value_name = "WHEN", value_enum, global = true, default_value_t = clap::ColorChoice::Auto)]
+    color: clap::ColorChoice,
+
     #[command(subcommand)]
     command: commands::Command,
 }
 
 /// Runs the command line `args` (without the program name) and returns its exit status.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
-    let words = std::iter::once(OsString::from("oomph")).chain(args);
+    let words: Vec<OsString> = std::iter::once(OsString::from("oomph"))
+        .chain(args)
+        .collect();
+    // Known before the words are understood: what is wrong with them is said in colours, too.
+    colorize(color_of(&words));
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(mut error) => {
+            suggest_command(&mut error);
             // clap prints help and version to stdout and everything else to stderr.
             let _ = error.print();
             return if error.use_stderr() {
@@ -66,29 +89,98 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
             };
         }
     };
+    colorize(cli.color);
     match cli.command.run() {
         Ok(status) => status,
         Err(error) => {
             eprintln!("error: {error:#}");
+            if oomph_job::signals::received().is_some() {
+                return ExitStatus::NoVerdict;
+            }
             ExitStatus::Error
         }
     }
 }
 
-/// Writes text for people to stdout: without colour if it is not a terminal, and without Unicode
-/// if the locale does not support it.
-fn stdout(text: &str) -> anyhow::Result<()> {
-    if oomph_report::terminal::knows_unicode() {
-        stdout_as_is(text)
-    } else {
-        stdout_as_is(&oomph_report::terminal::ascii(text))
+/// The definition of the command line.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// clap compares letters in their places, which is too strict for words as short as `run`.
+fn suggest_command(error: &mut clap::Error) {
+    const MOST_CHANGES: usize = 2;
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+        return;
+    };
+    if error.get(ContextKind::SuggestedSubcommand).is_some() {
+        return;
+    }
+    let known = command();
+    let nearest = known
+        .get_subcommands()
+        .map(|known| (osa_distance(typed, known.get_name()), known.get_name()))
+        .min()
+        .filter(|(changes, name)| *changes <= MOST_CHANGES && changes * 2 < name.len());
+    if let Some((_, name)) = nearest {
+        let found = ContextValue::Strings(vec![name.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, found);
     }
 }
 
-/// Writes text for programs to stdout. A closed pipe (`| head`) is not an error.
+/// What `--color` says, as far as that is known without knowing the other options.
+fn color_of(words: &[OsString]) -> clap::ColorChoice {
+    let mut words = words.iter().filter_map(|word| word.to_str());
+    let value = words.find_map(|word| match word.strip_prefix("--color") {
+        Some("") => Some(None),
+        Some(rest) => rest.strip_prefix('=').map(Some),
+        None => None,
+    });
+    let value = value.and_then(|value| value.or_else(|| words.next()));
+    value
+        .and_then(|value| clap::ColorChoice::from_str(value, false).ok())
+        .unwrap_or_default()
+}
+
+/// Decides about the colours of everything that is printed.
+fn colorize(choice: clap::ColorChoice) {
+    match choice {
+        clap::ColorChoice::Auto => anstream::ColorChoice::Auto,
+        clap::ColorChoice::Always => anstream::ColorChoice::Always,
+        clap::ColorChoice::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
+}
+
+/// Writes text for people to stdout: without colour if it is not a terminal, without Unicode if the
+/// locale does not support it, and without what foreign names would do to a terminal.
+fn stdout(text: &str) -> anyhow::Result<()> {
+    let text = harmless(text);
+    if knows_unicode() {
+        stdout_as_is(&text)
+    } else {
+        stdout_as_is(&ascii(&text))
+    }
+}
+
+/// The same to stderr. Where nobody reads it, the command goes on.
+fn stderr(text: &str) {
+    let _ = anstream::stderr().write_all(harmless(text).as_bytes());
+}
+
+/// Writes text for programs to stdout.
 fn stdout_as_is(text: &str) -> anyhow::Result<()> {
-    let mut out = anstream::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    write_out(anstream::stdout().lock(), text.as_bytes())
+}
+
+/// Writes data to stdout, a picture or source code, which must not pass through the filter for colours.
+fn stdout_exact(bytes: &[u8]) -> anyhow::Result<()> {
+    write_out(std::io::stdout().lock(), bytes)
+}
+
+/// A closed pipe (`| head`) is not an error.
+fn write_out(mut out: impl std::io::Write, bytes: &[u8]) -> anyhow::Result<()> {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(anyhow::Error::new(error).context("cannot write to stdout"))
         }

@@ -10,6 +10,9 @@ use ignore::WalkBuilder;
 use oomph_lint::output::FileReport;
 use oomph_lint::{Applicability, Problem, Selection, Source};
 use rayon::prelude::*;
+use similar::TextDiff;
+
+use oomph_job::files::write_whole;
 
 use crate::lint_settings::{Choices, Settings, matches};
 
@@ -37,6 +40,8 @@ pub struct Linter {
     pub choices: Choices,
     /// The least trusted fixes to apply; `None` applies none.
     pub least: Option<Applicability>,
+    /// Whether fixes are written; otherwise they are told as a diff.
+    pub writes: bool,
     /// The name that standard input goes by.
     pub stdin_name: Option<PathBuf>,
 }
@@ -49,6 +54,8 @@ pub struct LintedFile {
     pub fixed: usize,
     /// The fixed text of standard input.
     pub text: Option<String>,
+    /// What fixes would change.
+    pub diff: Option<String>,
 }
 
 /// A file to lint.
@@ -109,6 +116,10 @@ impl Linter {
             .map_or_else(|| STDIN_NAME.to_string(), |path| path.display().to_string());
         let selection = settings.for_file(Path::new(&name));
         let mut file = self.text(&name, bytes.clone(), &selection);
+        if !self.writes {
+            file.diff = file.text.take().map(|text| diff(&name, &bytes, &text));
+            return Ok(file);
+        }
         if self.least.is_some() && file.text.is_none() {
             // Nothing was fixed or could be read: return the input.
             file.text = Some(String::from_utf8_lossy(&bytes).into_owned());
@@ -123,9 +134,12 @@ impl Linter {
             Err(error) => return failed(name, &format!("cannot read the file: {error}")),
         };
         let selection = target.settings.for_file(&target.path);
+        let before = (!self.writes).then(|| bytes.clone());
         let mut file = self.text(&name, bytes, &selection);
-        if let Some(text) = file.text.take()
-            && let Err(error) = replace(&target.path, &text)
+        if let Some(before) = before {
+            file.diff = file.text.take().map(|text| diff(&name, &before, &text));
+        } else if let Some(text) = file.text.take()
+            && let Err(error) = write_whole(&target.path, text.as_bytes())
         {
             file.report.problems.push(Problem::new(
                 1,
@@ -159,6 +173,7 @@ impl Linter {
                 },
                 fixed: fixed.applied,
                 text: Some(fixed.text),
+                diff: None,
             };
         }
         let linted = oomph_lint::lint(&source, selection);
@@ -173,6 +188,7 @@ impl Linter {
             },
             fixed: 0,
             text: None,
+            diff: None,
         }
     }
 }
@@ -251,22 +267,16 @@ fn failed(path: String, message: &str) -> LintedFile {
         },
         fixed: 0,
         text: None,
+        diff: None,
     }
 }
 
-/// Replaces a file as a whole: a reader, or a crash, sees the old text or the new one.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let path = fs::canonicalize(path)?;
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".oomph-{}", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let written = (|| {
-        fs::write(&temporary, text)?;
-        fs::set_permissions(&temporary, fs::metadata(&path)?.permissions())?;
-        fs::rename(&temporary, &path)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+/// A unified diff of a file and its fixed text.
+fn diff(name: &str, before: &[u8], after: &str) -> String {
+    let before = String::from_utf8_lossy(before);
+    let name = name.trim_start_matches('/');
+    TextDiff::from_lines(&*before, after)
+        .unified_diff()
+        .header(&format!("a/{name}"), &format!("b/{name}"))
+        .to_string()
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use oomph_allocator::TorchVersion;
 use oomph_explain::{Diff, Explanation, Options};
+use oomph_job::files;
 pub use oomph_job::read_trace;
-use oomph_job::{RunDirectory, RunFile};
+use oomph_job::{REPORTS, RunDirectory, RunFile};
 use oomph_report::html::{History, Kind, Page, PlanRow, what_if};
 use oomph_trace::Trace;
 use serde_json::Value;
@@ -30,7 +31,7 @@ pub struct RecordedRun {
 impl RecordedRun {
     /// Whether a path is the directory of a run.
     pub fn is(path: &Path) -> bool {
-        RunDirectory::at(path).has(RunFile::Summary)
+        RunDirectory::of_run(path).has(RunFile::Summary)
     }
 
     /// Reads what `oomph run` left in `directory`.
@@ -125,12 +126,12 @@ impl RecordedRun {
 }
 
 /// Writes the page of a run that has just ended. If that fails, prints a warning and continues: the
-/// run is worth more than its page.
+/// verdict is worth more than its page.
 pub fn after_run(directory: &RunDirectory) -> Option<PathBuf> {
     match RecordedRun::read(directory).and_then(|run| run.write()) {
         Ok(path) => Some(path),
         Err(error) => {
-            anstream::eprintln!("oomph: the report could not be written: {error:#}");
+            eprintln!("oomph: the report could not be written: {error:#}");
             None
         }
     }
@@ -196,16 +197,30 @@ fn replayed(trace: &Trace, options: &Options, capacity: Option<u64>) -> Vec<what
 
 /// Writes a page, and the directory for it.
 pub fn write(path: &Path, page: &Page) -> anyhow::Result<()> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    make_place(path)?;
+    files::write(path, page.render().as_bytes())
+}
+
+/// Makes the directory of a file: one of oomph's own where reports are kept.
+pub fn make_place(path: &Path) -> anyhow::Result<()> {
+    let Some(directory) = path.parent() else {
+        return Ok(());
+    };
+    if let (Some(name), true) = (
+        directory.strip_prefix(REPORTS).ok().and_then(Path::to_str),
+        path.ends_with(NAME),
+    ) && !name.is_empty()
+        && !name.contains('/')
+    {
+        RunDirectory::for_page(name)?;
     }
-    fs::write(path, page.render()).with_context(|| format!("cannot write {}", path.display()))
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))
 }
 
 /// Where to write the page of a file that has no run directory.
 pub fn place_of(file: &Path) -> PathBuf {
-    Path::new("oomph-report").join(stem(file)).join(NAME)
+    Path::new(REPORTS).join(stem(file)).join(NAME)
 }
 
 /// A file's name up to its first dot: `snapshot` of `snapshot.pickle.gz`.

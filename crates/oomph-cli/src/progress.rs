@@ -1,10 +1,10 @@
 //! What long work is doing, on a terminal: a spinner, the phase, and the seconds so far.
 
-use std::io::{IsTerminal as _, Write as _};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use oomph_job::{StatusLine, shows_status};
 
 /// Shows work on stderr if it is a terminal.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,7 @@ pub struct Progress {
 /// Shown until it is dropped.
 #[derive(Debug)]
 pub struct Shown {
-    stop: Arc<AtomicBool>,
+    over: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -23,41 +23,40 @@ impl Progress {
     /// Quiet on request, or if stderr is not a terminal.
     pub fn new(quiet: bool) -> Self {
         Self {
-            shown: !quiet && std::io::stderr().is_terminal(),
+            shown: !quiet && shows_status(),
         }
     }
 
-    /// Begins to show `what`.
-    pub fn begin(self, what: &str) -> Shown {
-        let stop = Arc::new(AtomicBool::new(false));
+    /// Begins to show `doing`, and `more` about it.
+    pub fn begin(self, doing: &str, more: &str) -> Shown {
+        let over = Arc::default();
         let thread = self.shown.then(|| {
-            let (what, stop) = (what.to_owned(), Arc::clone(&stop));
-            std::thread::spawn(move || spin(&what, &stop))
+            let (doing, more, over) = (doing.to_owned(), more.to_owned(), Arc::clone(&over));
+            std::thread::spawn(move || spin(&doing, &more, &over))
         });
-        Shown { stop, thread }
+        Shown { over, thread }
     }
 }
 
-fn spin(what: &str, stop: &AtomicBool) {
-    const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+fn spin(doing: &str, more: &str, (over, ended): &(Mutex<bool>, Condvar)) {
     const EACH: Duration = Duration::from_millis(100);
-    let started = Instant::now();
-    for frame in FRAMES.iter().cycle() {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        let seconds = started.elapsed().as_secs();
-        eprint!("\r\x1b[2K{frame} {what} … {seconds} s");
-        let _ = std::io::stderr().flush();
-        std::thread::sleep(EACH);
+    let mut line = StatusLine::default();
+    let mut over = over.lock().unwrap_or_else(PoisonError::into_inner);
+    while !*over {
+        line.draw(doing, more);
+        over = ended
+            .wait_timeout(over, EACH)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
     }
-    eprint!("\r\x1b[2K");
-    let _ = std::io::stderr().flush();
+    line.wipe();
 }
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        let (over, ended) = &*self.over;
+        *over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        ended.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,12 +1,14 @@
 //! The script or module to run with its arguments, the same for every command that runs one.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use anyhow::bail;
+use oomph_job::check_script;
 use oomph_plan::PlanJob;
 use sha2::{Digest as _, Sha256};
 
@@ -17,11 +19,7 @@ pub(crate) struct Script {
     module: Vec<OsString>,
 
     /// The script and its arguments
-    #[arg(
-        value_name = "SCRIPT",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "SCRIPT", trailing_var_arg = true)]
     script: Vec<OsString>,
 }
 
@@ -41,13 +39,78 @@ impl Script {
         let argv = self.argv();
         match argv.first() {
             None => bail!("no script was given. Usage: {usage}"),
-            Some(first) if self.module.is_empty() && !Path::new(first).is_file() => bail!(
-                "{}: no such file. Give a Python script, or a module with -m",
-                first.to_string_lossy()
-            ),
-            Some(_) => Ok(argv),
+            Some(_) if !self.module.is_empty() => Ok(argv),
+            Some(first) => {
+                let path = Path::new(first);
+                if !path.is_file() {
+                    bail!(
+                        "{}: {}. Give a Python script, or a module with -m",
+                        path.display(),
+                        if path.is_dir() {
+                            "this is a directory"
+                        } else {
+                            "no such file"
+                        }
+                    );
+                }
+                check_script(path)?;
+                Ok(argv)
+            }
         }
     }
+
+    /// Warns of options of oomph's that stand behind the script, which gets them.
+    pub(crate) fn warn_of_strays(&self) {
+        let [script, words @ ..] = &self.script[..] else {
+            return;
+        };
+        let text = fs::read(script).unwrap_or_default();
+        for option in strays(&String::from_utf8_lossy(&text), words, &own_options()) {
+            let script = Path::new(script).display();
+            eprintln!(
+                "warning: {option} stands after the script and goes to it; put it before {script}"
+            );
+        }
+    }
+}
+
+/// The options that `oomph run` and `oomph fit` know and that mean something of their own.
+fn own_options() -> BTreeSet<String> {
+    let command = crate::command();
+    ["run", "fit"]
+        .into_iter()
+        .filter_map(|name| command.find_subcommand(name))
+        .flat_map(clap::Command::get_arguments)
+        .filter_map(|argument| Some(format!("--{}", argument.get_long()?)))
+        .collect()
+}
+
+/// Those of `words` that are options of oomph's and that the script with this text does not know.
+fn strays(text: &str, words: &[OsString], own: &BTreeSet<String>) -> Vec<String> {
+    /// What makes options out of names in the script, or takes any.
+    const MADE_OF_NAMES: [&str; 10] = [
+        "HfArgumentParser",
+        "LightningCLI",
+        "fire",
+        "hydra",
+        "jsonargparse",
+        "parse_known_args",
+        "pydantic",
+        "simple_parsing",
+        "tyro",
+        "typer",
+    ];
+    if MADE_OF_NAMES.iter().any(|maker| text.contains(maker)) {
+        return Vec::new();
+    }
+    let mut found: Vec<String> = words
+        .iter()
+        .filter_map(|word| word.to_str()?.split('=').next())
+        .filter(|word| own.contains(*word) && !text.contains(*word))
+        .map(str::to_owned)
+        .collect();
+    found.dedup();
+    found
 }
 
 /// The script and its arguments as plan files state them, with the script's digest.
@@ -73,4 +136,28 @@ fn digest(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_behind_the_script_are_noticed_unless_it_knows_them() {
+        let own = own_options();
+        let noticed = |text: &str, words: &str| {
+            let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+            strays(text, &words, &own)
+        };
+        assert_eq!(noticed("import torch", "--gpu t4 --epochs 3"), ["--gpu"]);
+        assert_eq!(
+            noticed("", "--memory=10G --max-batch"),
+            ["--memory", "--max-batch"]
+        );
+        let parser = "parser.add_argument('--steps', type=int)";
+        assert_eq!(noticed(parser, "--steps 3 --gpu t4"), ["--gpu"]);
+        let fire = "import fire\n\ndef main(gpu, steps): ...\n\nfire.Fire(main)";
+        assert!(noticed(fire, "--steps 3 --gpu 0").is_empty());
+        assert!(noticed("import torch", "--lr 3 -v gpu").is_empty());
+    }
 }

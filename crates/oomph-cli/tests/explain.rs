@@ -66,6 +66,68 @@ fn a_log_and_a_snapshot_are_one_failure() {
     assert!(found["peak"]["device_total_bytes"].as_u64().unwrap() > 139 << 30);
 }
 
+fn json_of_log(text: &str) -> (i32, Value) {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("job.log");
+    std::fs::write(&log, text).unwrap();
+    json(&["explain", &log.display().to_string()])
+}
+
+#[test]
+fn messages_of_other_programs_are_in_the_json() {
+    let (status, found) = json_of_log(
+        "starting\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 2304.00 MiB on device 1: \
+         cudaMalloc failed: out of memory\n",
+    );
+    assert_eq!(status, 3);
+    assert_eq!(found["cause"]["id"], "device_memory");
+    let message = &found["message"];
+    assert_eq!(message["program"], "llama.cpp");
+    assert_eq!(message["memory"], "device");
+    assert_eq!(message["device"], 1);
+    assert_eq!(message["asked_bytes"], 2304_u64 << 20);
+    assert_eq!(message["line"], 2);
+    assert_eq!(found["messages"].as_array().unwrap().len(), 1);
+    assert!(!message["unsaid"].as_array().unwrap().is_empty());
+    assert!(
+        found["next"][0]["command"]
+            .as_str()
+            .unwrap()
+            .starts_with("-ngl")
+    );
+}
+
+#[test]
+fn the_hosts_memory_has_its_own_cause_and_steps() {
+    let (status, found) = json_of_log(
+        "[Mon Nov  6 13:27:03 2023] Memory cgroup out of memory: Killed process 69134 (python) \
+         total-vm:10251224kB, anon-rss:6400000kB, file-rss:51200kB, shmem-rss:0kB\n",
+    );
+    assert_eq!(status, 3);
+    assert_eq!(found["cause"]["id"], "host_memory");
+    let message = &found["message"];
+    assert_eq!(message["program"], "kernel");
+    assert_eq!(message["memory"], "host");
+    assert_eq!(message["pid"], 69134);
+    assert!(message["device"].is_null());
+    let steps = found["next"].to_string();
+    assert!(
+        !steps.contains("oomph fit") && !steps.contains("nvidia-smi"),
+        "{steps}"
+    );
+}
+
+#[test]
+fn a_warning_after_which_the_program_went_on_is_no_finding() {
+    let (status, found) = json_of_log(
+        "W tensorflow/core/common_runtime/bfc_allocator.cc:211] Allocator (GPU_0_bfc) ran out of memory \
+         trying to allocate 2.29GiB. The caller indicates that this is not a failure, but may mean that \
+         there could be performance gains if more memory is available.\n",
+    );
+    assert_eq!(status, 0);
+    assert_eq!(found["message"]["handled"], true);
+}
+
 #[test]
 fn several_ranks_are_compared() {
     let (status, found) = json(&[

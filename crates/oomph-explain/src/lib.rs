@@ -17,7 +17,7 @@ pub mod steps;
 use std::collections::HashSet;
 
 use oomph_allocator::TorchVersion;
-use oomph_trace::text::{MessageKind, OomMessage};
+use oomph_trace::text::{Memory, OomMessage, Program};
 use oomph_trace::{Bytes, Category, Problem, ProblemKind, StackId, Trace};
 use serde::Serialize;
 
@@ -25,6 +25,7 @@ pub use causes::{Basis, Cause, Evidence, Fix, Remedy};
 pub use diff::{Diff, diff};
 pub use facts::Facts;
 pub use held::HeldStack;
+pub use messages::NextStep;
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 pub const FORMAT: &str = "oomph.explain/1";
@@ -115,6 +116,12 @@ pub struct Explanation {
     pub steps: Vec<StepReport>,
     /// What the message said, corrected.
     pub message: Option<MessageReport>,
+    /// All messages of the logs, in their order.
+    pub messages: Vec<MessageReport>,
+    /// The ranks that ran out, as far as logs name them.
+    pub ranks: Vec<u32>,
+    /// What to do next about a message; empty if there is a history, which has fixes.
+    pub next: Vec<NextStep>,
     /// What was assumed.
     pub assumptions: Vec<String>,
     /// What was wrong with the input.
@@ -206,17 +213,70 @@ pub struct StepReport {
     pub end_bytes: u64,
 }
 
-/// What the message said.
+/// What the message said. What a text does not say is absent.
 #[derive(Debug, Clone, Serialize)]
 pub struct MessageReport {
+    /// The program that wrote it.
+    pub program: &'static str,
+    /// The program in a sentence.
+    #[serde(skip)]
+    pub program_name: &'static str,
+    /// The program that it ran in, if that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inside: Option<&'static str>,
+    /// That program in a sentence.
+    #[serde(skip)]
+    pub inside_name: Option<&'static str>,
+    /// Which memory ran out: `device`, `host`, `on_chip`, or `unknown` if the text does not say.
+    pub memory: &'static str,
+    /// That memory in a sentence.
+    #[serde(skip)]
+    pub memory_name: &'static str,
     /// Which kind of message.
     pub kind: &'static str,
+    /// Whether it is a warning after which the program went on.
+    pub handled: bool,
     /// The versions of PyTorch that write it so.
     pub versions: Option<&'static str>,
     /// The line of the log.
     pub line: usize,
     /// The message.
     pub text: String,
+    /// The ranks that printed it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
+    /// The device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<u32>,
+    /// The host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The process, by number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u64>,
+    /// The process, by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+    /// The job of a scheduler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// The allocator, the arena, or the limit that a process ran in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocator: Option<String>,
+    /// What was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_bytes: Option<u64>,
+    /// What there is of that memory: of the device, or up to a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<u64>,
+    /// What of it is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+    /// What of it is in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_use_bytes: Option<u64>,
+    /// What the text does not say.
+    pub unsaid: Vec<&'static str>,
     /// What in it is misleading.
     pub corrections: Vec<String>,
 }
@@ -252,8 +312,8 @@ pub fn explain_run(
     options: &Options,
 ) -> Explanation {
     let mut options = options.clone();
-    let message = primary(&options.messages);
-    if let Some(message) = message {
+    let message = messages::primary(&options.messages);
+    if let Some(message) = message.filter(|message| message.program == Program::Pytorch) {
         if options.device_total.is_none() {
             options.device_total = message.total.map(|bytes| bytes.0);
         }
@@ -366,6 +426,9 @@ pub fn explain_run(
             })
             .collect(),
         message: message.map(messages::report),
+        messages: options.messages.iter().map(messages::report).collect(),
+        ranks: messages::ranks(&options.messages),
+        next: Vec::new(),
         assumptions,
         problems,
         causes,
@@ -448,25 +511,36 @@ impl Explanation {
     }
 }
 
-/// Explains a message alone; `None` if there is none.
+/// Explains messages alone; `None` if there are none.
 pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
-    let message = primary(messages)?;
+    let message = messages::primary(messages)?;
     let mut causes = messages::causes(message);
     if causes.is_empty() {
         causes.push(messages::not_enough_evidence(message));
     }
-    let cause = causes.first().cloned();
-    let allocated = message.allocated.unwrap_or_default().0;
-    let request = message.requested.unwrap_or_default().0;
+    let ranks = messages::ranks(messages);
+    if let Some(first) = causes.first_mut()
+        && ranks.len() > 1
+    {
+        first.verdict = format!("{} ({})", first.verdict, messages::named_ranks(&ranks));
+    }
+    let verdict = causes
+        .first()
+        .map(|cause| cause.verdict.clone())
+        .unwrap_or_default();
+    // The peak is that of PyTorch's allocator; the figures of others stand in the message.
+    let pytorch = Some(message)
+        .filter(|message| message.program == Program::Pytorch && message.memory == Memory::Device);
+    let bytes = |of: fn(&OomMessage) -> Option<Bytes>| pytorch.and_then(of).map(|bytes| bytes.0);
+    let allocated = bytes(|message| message.allocated).unwrap_or(0);
+    let request = bytes(|message| message.requested).unwrap_or(0);
+    let reserved = bytes(|message| message.reserved).unwrap_or(0);
     Some(Explanation {
         format: FORMAT,
-        verdict: cause
-            .as_ref()
-            .map(|cause| cause.verdict.clone())
-            .unwrap_or_default(),
-        out_of_memory: message.kind != MessageKind::Host,
+        verdict,
+        out_of_memory: !message.handled,
         fixes: fixes(&causes),
-        cause,
+        cause: causes.first().cloned(),
         causes,
         without_limit: false,
         recorded: false,
@@ -477,11 +551,11 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             request_bytes: request,
             segment_bytes: request,
             needed_bytes: allocated.saturating_add(request),
-            reserved_bytes: message.reserved.unwrap_or_default().0,
-            peak_reserved_bytes: message.reserved.unwrap_or_default().0,
-            unused_bytes: message.unallocated.unwrap_or_default().0,
-            device_free_bytes: message.free.map(|bytes| bytes.0),
-            device_total_bytes: message.total.map(|bytes| bytes.0),
+            reserved_bytes: reserved,
+            peak_reserved_bytes: reserved,
+            unused_bytes: bytes(|message| message.unallocated).unwrap_or(0),
+            device_free_bytes: bytes(|message| message.free),
+            device_total_bytes: bytes(|message| message.total),
             ..PeakReport::default()
         },
         holders: Vec::new(),
@@ -490,21 +564,16 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         growth: None,
         steps: Vec::new(),
         message: Some(messages::report(message)),
-        assumptions: vec!["sizes in the message are rounded to two decimals by PyTorch".to_owned()],
+        messages: messages.iter().map(messages::report).collect(),
+        ranks,
+        next: messages::steps(message),
+        assumptions: pytorch
+            .filter(|message| message.requested.is_some())
+            .map(|_| "sizes in the message are rounded to two decimals by PyTorch".to_owned())
+            .into_iter()
+            .collect(),
         problems: Vec::new(),
     })
-}
-
-/// The message that says the most: PyTorch's own, the last one.
-fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
-    let weight = |message: &OomMessage| match message.kind {
-        MessageKind::Native => 4,
-        MessageKind::Async | MessageKind::Rejected | MessageKind::MoreThanExbibyte => 3,
-        MessageKind::Host => 0,
-        MessageKind::Warning => 1,
-        _ => 2,
-    };
-    messages.iter().max_by_key(|message| weight(message))
 }
 
 /// Fixes of the first cause, then of the others that are about as likely; the largest first. What saves next to

@@ -16,6 +16,9 @@ use oomph_trace::Trace;
 pub trait Attempts {
     /// Runs it once. An error ends the search.
     fn run(&mut self, request: &Request) -> anyhow::Result<Ended>;
+
+    /// Is told that no run is going on while plans are compared.
+    fn planning(&mut self, _best: Option<&str>) {}
 }
 
 /// What is asked of a run.
@@ -25,6 +28,8 @@ pub struct Request<'a> {
     pub name: String,
     /// What it is for, as a terminal shows it.
     pub purpose: String,
+    /// The best plan so far, as a terminal shows it.
+    pub best: Option<String>,
     /// What is changed in the script.
     pub levers: &'a [Lever],
     /// How the job is made smaller or larger.

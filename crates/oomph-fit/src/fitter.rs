@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::bail;
+use oomph_bytes::format_bytes;
 use oomph_job::RunFile;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
 use oomph_plan::search::{self, Base, HostTime, Options};
-use oomph_plan::{Dtype, Lever, sharding};
+use oomph_plan::{Dtype, Lever, Stopped, sharding};
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::found::{self, Found};
@@ -31,12 +32,18 @@ pub enum Ending {
         /// Whether it is a rank of a distributed job, which a launcher must start.
         is_rank: bool,
     },
+    /// The search was stopped before the job had run once.
+    Stopped(Stopped),
 }
 
 /// Looks for the plan that is wanted.
 pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending> {
     let mut fitter = Fitter::new(attempts, wanted);
-    let plain = match fitter.run_plain()? {
+    let plain = match fitter.run_plain() {
+        Ok(ended) => ended,
+        Err(error) => return Ok(Ending::Stopped(error.downcast::<Stopped>()?)),
+    };
+    let plain = match plain {
         Ended::Through(run) => *run,
         Ended::OutOfMemory(run) => bail!(
             "the script itself raised an out-of-memory error, although memory was unlimited; see {}",
@@ -55,7 +62,9 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         bail!("the script calls backward: plan it without --inference");
     }
     let mut fit = found::of_plain(&fitter.wanted, &plain);
-    fitter.find(&plain, &mut fit)?;
+    if let Err(error) = fitter.find(&plain, &mut fit) {
+        fitter.conclude(error.downcast::<Stopped>()?, &mut fit);
+    }
     fit.rejected = fitter.rejected;
     fit.runs = fitter.runs;
     fit.run_seconds = fitter.run_seconds;
@@ -92,6 +101,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) verifications: u32,
     /// Plans that completed.
     pub(crate) tried: Vec<search::Plan>,
+    /// Those of them that fit, as measured, until one is chosen.
+    pub(crate) verified: Vec<PlanResult>,
     /// What held the memory at the peak of the last plan that went through: bytes by category.
     pub(crate) held: BTreeMap<String, u64>,
     /// Plans that ran out of memory, as measured without a limit, and what held their memory.
@@ -122,6 +133,7 @@ impl<'a> Fitter<'a> {
                 lessons: Vec::new(),
                 failed: Vec::new(),
                 cluster: None,
+                stop: wanted.stop.clone(),
             },
             shares: wanted.gpu.count > 1 && !wanted.inference,
             attempts,
@@ -134,6 +146,7 @@ impl<'a> Fitter<'a> {
             planning_seconds: 0.0,
             verifications: 0,
             tried: Vec::new(),
+            verified: Vec::new(),
             held: BTreeMap::new(),
             missed: Vec::new(),
             left_alone: BTreeSet::new(),
@@ -151,6 +164,7 @@ impl<'a> Fitter<'a> {
         Request {
             name: name.into(),
             purpose: purpose.into(),
+            best: self.best(),
             levers,
             resize: oomph_job::settings::Resize::default(),
             limit: None,
@@ -164,12 +178,24 @@ impl<'a> Fitter<'a> {
         }
     }
 
+    /// The best plan so far, in words.
+    fn best(&self) -> Option<String> {
+        let best = self.wanted.goal.choose(&self.verified)?;
+        let peak = format_bytes(best.peak.used_bytes);
+        Some(format!("{peak}, {:.2}×: {}", best.time_ratio, best.what))
+    }
+
     /// Runs the job.
     pub(crate) fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
+        self.options.stop.check()?;
         let started = Instant::now();
         let ended = self.attempts.run(request);
         self.runs += 1;
         self.run_seconds += started.elapsed().as_secs_f64();
+        if !matches!(ended, Ok(Ended::Through(_))) {
+            // Ctrl-C reaches the script, too: that is no failure of its own.
+            self.options.stop.check()?;
+        }
         ended
     }
 
@@ -278,6 +304,26 @@ impl<'a> Fitter<'a> {
         }
     }
 
+    /// The result of a search that was stopped: the best that a run confirmed until then.
+    fn conclude(&mut self, stopped: Stopped, fit: &mut Fit) {
+        fit.stopped = Some(stopped);
+        if fit.chosen.is_none() {
+            (fit.plans, fit.chosen) = self.choose(&search::Found::default());
+        }
+        if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get_mut(index)) {
+            fit.outcome = Outcome::Fits;
+            fit.why = format!(
+                "{}, among the plans tried so far",
+                self.wanted.goal.why(plan)
+            );
+            plan.notes
+                .push(format!("its memory was measured for {} steps", plan.steps));
+        } else if fit.outcome != Outcome::NothingFits && fit.plain.used_bytes > self.options.budget
+        {
+            fit.outcome = Outcome::Open;
+        }
+    }
+
     /// A run as plans start from it, with the levers that it had.
     pub(crate) fn base(&self, run: &Measurement, applied: Vec<Lever>) -> Result<Base, ModelError> {
         let trace = run.trace.as_ref().ok_or(ModelError::NoStep)?;
@@ -297,7 +343,8 @@ impl<'a> Fitter<'a> {
     }
 
     /// Searches among plans that start from `bases`.
-    pub(crate) fn search(&mut self, bases: &[Base]) -> search::Found {
+    pub(crate) fn search(&mut self, bases: &[Base]) -> Result<search::Found, Stopped> {
+        self.attempts.planning(self.best().as_deref());
         let started = Instant::now();
         let found = match &self.plain {
             Some(plain) => search::search_among(plain, bases, &self.options),

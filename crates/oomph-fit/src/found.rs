@@ -84,6 +84,7 @@ pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
     Fit {
         format: result::FORMAT,
         outcome: Outcome::AlreadyFits,
+        stopped: None,
         command: wanted.script.join(" "),
         script: wanted.script.clone(),
         gpu: FitGpu {

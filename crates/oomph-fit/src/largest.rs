@@ -137,7 +137,7 @@ fn fill(
         budget: 0,
         ..fitter.options.clone()
     };
-    let levers = search::search(bases, &options)
+    let levers = search::search(bases, &options)?
         .least
         .map(|plan| plan.levers)
         .unwrap_or_default();

@@ -48,7 +48,7 @@ pub fn next(
     let now = search::predict(&base, &base, applied, &options);
     options.budget = now.used.saturating_sub(missing.max(1));
     let bases = [base];
-    let found = search::search(&bases, &options);
+    let found = search::search(&bases, &options)?;
     let chosen = found.plans.into_iter().next().or(found.least);
     Ok(chosen.filter(|plan| plan.used < now.used).map(|plan| Next {
         levers: plan.levers,

@@ -3,13 +3,16 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use oomph_gpus::GpuSpec;
 use oomph_job::settings::Recording;
-use oomph_job::{Attempt, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks};
-use oomph_plan::{Lever, by_hand, sharding};
+use oomph_job::{
+    Attempt, Forks, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks,
+};
+use oomph_plan::{Lever, Stop, by_hand, sharding};
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{Verdict, summarize};
 
@@ -43,6 +46,10 @@ pub struct ScriptAttempts {
     pub directory: RunDirectory,
     /// How long a run may take: the first one tells.
     pub timeout: Option<Duration>,
+    /// When to give up.
+    pub stop: Stop,
+    /// Forks the runs, which would each import torch.
+    pub forks: Arc<Forks>,
 }
 
 /// Which processes there are.
@@ -184,8 +191,10 @@ impl ScriptAttempts {
             },
             watch: Watch {
                 timeout: self.timeout,
+                stop: Some(self.stop.clone()),
                 ..Watch::default()
             },
+            forks: Some(Arc::clone(&self.forks)),
             ..Job::new(host, program)
         })
     }

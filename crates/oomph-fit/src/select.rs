@@ -25,13 +25,12 @@ impl Fitter<'_> {
         &mut self,
         bases: &[Base],
     ) -> anyhow::Result<(Vec<PlanResult>, Option<usize>)> {
-        let mut verified: Vec<PlanResult> = Vec::new();
-        let mut found = self.search(bases);
+        let mut found = self.search(bases)?;
         let trains = bases.first().is_some_and(|base| base.model.trains);
         let mut longer: Vec<Vec<Lever>> = Vec::new();
-        let choice = loop {
-            found = self.verify_best(bases, &mut verified, found)?;
-            let choice = self.wanted.goal.choose(&verified).cloned();
+        loop {
+            found = self.verify_best(bases, found)?;
+            let choice = self.wanted.goal.choose(&self.verified).cloned();
             // Scripts that ended earlier have no more steps, and several ranks take too long.
             let Some(plan) = choice.as_ref().filter(|plan| {
                 trains
@@ -41,27 +40,29 @@ impl Fitter<'_> {
                     && !longer.contains(&plan.levers)
                     && longer.len() < MOST_LONGER
             }) else {
-                break choice;
+                break;
             };
             longer.push(plan.levers.clone());
             let held = self.run_longer(plan)?;
-            verified.retain(|other| other.levers != plan.levers);
+            self.verified.retain(|other| other.levers != plan.levers);
             match held {
-                Some(plan) => verified.push(plan),
+                Some(plan) => self.verified.push(plan),
                 None => self.options.failed.push(plan.levers.clone()),
             }
-            found = self.search(bases);
-        };
-        Ok(shown(verified, choice.as_ref(), &found))
+            found = self.search(bases)?;
+        }
+        Ok(self.choose(&found))
+    }
+
+    /// The verified plans with those that were `found` beside them, and which is chosen.
+    pub(crate) fn choose(&mut self, found: &Found) -> (Vec<PlanResult>, Option<usize>) {
+        let verified = std::mem::take(&mut self.verified);
+        let choice = self.wanted.goal.choose(&verified).cloned();
+        shown(verified, choice.as_ref(), found)
     }
 
     /// Verifies the best plans found, for each goal.
-    fn verify_best(
-        &mut self,
-        bases: &[Base],
-        verified: &mut Vec<PlanResult>,
-        mut found: Found,
-    ) -> anyhow::Result<Found> {
+    fn verify_best(&mut self, bases: &[Base], mut found: Found) -> anyhow::Result<Found> {
         // Plans that keep results first: their measurements improve the other predictions.
         let mut goals = vec![Goal::SameResults, Goal::Fastest];
         if !goals.contains(&self.wanted.goal) {
@@ -80,22 +81,22 @@ impl Fitter<'_> {
                     })
                     .cloned();
                 let Some(best) = best else { break };
-                if goal.of(best.cost(), best.used) > goal.worth(goal.least(verified))
+                if goal.of(best.cost(), best.used) > goal.worth(goal.least(&self.verified))
                     || self.verifications >= MOST_VERIFICATIONS
                 {
                     break;
                 }
                 let left_out = self.rejected.len();
-                self.attempt(&best, verified)?;
-                found = self.search(bases);
-                if !verified.is_empty() || self.rejected.len() > left_out {
+                self.attempt(&best)?;
+                found = self.search(bases)?;
+                if !self.verified.is_empty() || self.rejected.len() > left_out {
                     continue;
                 }
                 misses += 1;
                 if misses == MOST_MISSES {
-                    self.attempt_least(&found, verified)?;
-                    found = self.search(bases);
-                    if verified.is_empty() {
+                    self.attempt_least(&found)?;
+                    found = self.search(bases)?;
+                    if self.verified.is_empty() {
                         break 'goals;
                     }
                 }
@@ -103,24 +104,20 @@ impl Fitter<'_> {
         }
         // Corrections from measured plans may wrongly rule out similar ones, so try the plan of least
         // memory on this GPU before giving up.
-        if verified.is_empty() {
-            self.attempt_least(&found, verified)?;
-            found = self.search(bases);
+        if self.verified.is_empty() {
+            self.attempt_least(&found)?;
+            found = self.search(bases)?;
         }
         Ok(found)
     }
 
     /// Verifies the plan of least memory, unless that is the job as it is or was tried before.
-    fn attempt_least(
-        &mut self,
-        found: &Found,
-        verified: &mut Vec<PlanResult>,
-    ) -> anyhow::Result<()> {
+    fn attempt_least(&mut self, found: &Found) -> anyhow::Result<()> {
         match &found.least {
             Some(least)
                 if !least.levers.is_empty() && !self.options.failed.contains(&least.levers) =>
             {
-                self.attempt(least, verified)
+                self.attempt(least)
             }
             _ => Ok(()),
         }

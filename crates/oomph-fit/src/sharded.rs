@@ -69,10 +69,11 @@ fn shared(fitter: &mut Fitter, plain: &Base, gpus: u32) -> Result<Vec<Base>> {
         }
     }
     // Nothing comes close: keep everything but the passes in host memory.
-    let near = bases.iter().any(|base| {
-        let found = search::search_among(plain, std::slice::from_ref(base), &fitter.options);
-        !found.plans.is_empty()
-    });
+    let mut near = false;
+    for base in &bases {
+        let found = search::search_among(plain, std::slice::from_ref(base), &fitter.options)?;
+        near |= !found.plans.is_empty();
+    }
     if !near
         && let Some(way) = bases.last().and_then(|base| base.applied.first())
         && let Some(way) = sharding::on_the_cpu(way)
@@ -168,7 +169,7 @@ fn smallest(
 fn best(fitter: &mut Fitter, base: &Base) -> Result<Option<PlanResult>> {
     const TRIES: usize = 2;
     for _ in 0..TRIES {
-        let found = fitter.search(std::slice::from_ref(base));
+        let found = fitter.search(std::slice::from_ref(base))?;
         let keeps = |plan: &&search::Plan| plan.results <= Results::Rounding;
         let Some(plan) = found.plans.iter().find(keeps).or(found.plans.first()) else {
             return Ok(None);

@@ -35,7 +35,7 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
         fit.least = Some(least);
     }
     for _ in 0..TRIES {
-        let Some(least) = fitter.search(bases).least.filter(|plan| plan.used < known) else {
+        let Some(least) = fitter.search(bases)?.least.filter(|plan| plan.used < known) else {
             break;
         };
         fitter.options.failed.push(least.levers.clone());

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use oomph_allocator::Config;
 use oomph_job::{RunDirectory, RunFile};
-use oomph_plan::{Lever, Results, sharding};
+use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
 use oomph_run::record::LeverReport;
 use oomph_run::summary::summarize;
 
@@ -130,6 +130,7 @@ fn wanted() -> Wanted {
         compile: false,
         sizes: Vec::new(),
         allocator: Config::default(),
+        stop: Stop::default(),
     }
 }
 
@@ -147,6 +148,7 @@ fn found(wanted: Wanted, ending: impl FnMut(&Made) -> Option<Ended>) -> (Found, 
     match search(wanted, ending) {
         (Ending::Found(found), made) => (*found, made),
         (Ending::ScriptFailed { why, .. }, _) => panic!("{why}"),
+        (Ending::Stopped(stopped), _) => panic!("{stopped}"),
     }
 }
 
@@ -414,4 +416,79 @@ fn ways_to_share_are_tried_as_one_rank_and_verified_by_all() {
     assert!(of(true).count() > 0 && of(true).all(|made| made.ranks == Ranks::All));
     assert_eq!(sharding::gpus(&chosen(&found).levers), Some(2));
     assert!(found.fit.smallest.is_some());
+}
+
+/// Ctrl-C reaches the script too, which fails; each run of a search is interrupted in its turn.
+#[test]
+fn an_interrupted_search_keeps_what_it_found_and_blames_no_lever() {
+    let (_, whole) = found(wanted(), |_| None);
+    let mut with_plan = 0;
+    for last in 1..whole.len() {
+        let wanted = wanted();
+        let interrupted = wanted.stop.interrupted.clone();
+        let mut runs = 0;
+        let (found, made) = found(wanted, |made| {
+            runs += 1;
+            (runs > last).then(|| {
+                interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
+                failed(&format!("KeyboardInterrupt in {}", made.name))
+            })
+        });
+        assert_eq!(made.len(), last + 1, "no run after Ctrl-C");
+        assert_eq!(found.fit.stopped, Some(Stopped::Interrupted));
+        let failures = found
+            .fit
+            .rejected
+            .iter()
+            .filter(|row| row.why.contains("failed"));
+        assert_eq!(failures.count(), 0);
+        let verified = verifications(&whole[..last]);
+        assert_eq!(found.fit.chosen.is_some(), !verified.is_empty());
+        if let Some(plan) = found.fit.chosen.map(|_| chosen(&found)) {
+            assert_eq!(found.fit.outcome, Outcome::Fits);
+            assert!(plan.verified && verified.iter().any(|made| made.levers == plan.levers));
+            with_plan += 1;
+        } else {
+            assert_eq!(found.fit.outcome, Outcome::Open);
+        }
+    }
+    assert!(
+        with_plan > 0,
+        "no search was interrupted after its first plan"
+    );
+}
+
+#[test]
+fn without_time_for_the_plain_run_nothing_is_known() {
+    let wanted = Wanted {
+        stop: Stop::after(Some(std::time::Duration::ZERO)),
+        ..wanted()
+    };
+    let (ending, made) = search(wanted, |_| None);
+    assert!(matches!(ending, Ending::Stopped(Stopped::MaxTime)));
+    assert!(made.is_empty());
+}
+
+/// Notes the best plan that each run is told.
+struct Told<'a, F>(&'a mut Played<F>, &'a mut Vec<Option<String>>);
+
+impl<F: FnMut(&Made) -> Option<Ended>> Attempts for Told<'_, F> {
+    fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
+        self.1.push(request.best.clone());
+        self.0.run(request)
+    }
+}
+
+#[test]
+fn runs_are_told_the_best_plan_so_far() {
+    let mut best = Vec::new();
+    let mut played = Played {
+        made: Vec::new(),
+        ending: |_: &Made| None,
+    };
+    fit(&mut Told(&mut played, &mut best), wanted()).unwrap();
+    assert_eq!(best[0], None);
+    let last = best.last().unwrap().as_ref().unwrap();
+    let plan = played.made.last().unwrap();
+    assert!(last.contains(plan.levers[0].to_string().as_str()), "{last}");
 }

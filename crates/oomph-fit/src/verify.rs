@@ -13,13 +13,9 @@ const OFTEN: f64 = 0.5;
 
 impl Fitter<'_> {
     /// Verifies a plan: it ends up in `verified`, or is not tried again.
-    pub(crate) fn attempt(
-        &mut self,
-        plan: &search::Plan,
-        verified: &mut Vec<PlanResult>,
-    ) -> anyhow::Result<()> {
+    pub(crate) fn attempt(&mut self, plan: &search::Plan) -> anyhow::Result<()> {
         match self.verify(plan, true)? {
-            Some(plan) => verified.push(plan),
+            Some(plan) => self.verified.push(plan),
             None => self.options.failed.push(plan.levers.clone()),
         }
         Ok(())

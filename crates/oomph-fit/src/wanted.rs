@@ -2,6 +2,7 @@
 
 use oomph_allocator::Config;
 use oomph_gpus::GpuSpec;
+use oomph_plan::Stop;
 
 use crate::goal::Goal;
 
@@ -34,6 +35,8 @@ pub struct Wanted {
     pub sizes: Vec<Size>,
     /// The allocator as the job has it.
     pub allocator: Config,
+    /// When to give up.
+    pub stop: Stop,
 }
 
 /// Something that the script could have more of.

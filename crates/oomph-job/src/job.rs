@@ -5,10 +5,12 @@ use std::fs;
 use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use oomph_allocator::{Config, Program as Replay, TorchVersion};
+use oomph_plan::Stop;
 use oomph_run::processes::{Cards, Processes};
 use oomph_run::ranks::Culprit;
 use oomph_run::record::Device;
@@ -16,13 +18,16 @@ use oomph_run::{Record, attribute};
 use oomph_trace::{Bytes, Trace};
 
 use crate::card;
-use crate::files;
+use crate::files::{self, create_private};
+use crate::forks::Forks;
 use crate::host::Host;
 use crate::live::{self, Inherits};
 use crate::program::Program;
 use crate::rendezvous::Rendezvous;
-use crate::run_directory::{RunDirectory, RunFile, create_private};
+use crate::run_directory::{RunDirectory, RunFile};
 use crate::settings::{FORMAT, Recording, Settings, variables};
+use crate::signals;
+use crate::status_line;
 use crate::virtual_gpu::VirtualGpu;
 
 /// What is run, on which GPU, how it is recorded and how it is watched.
@@ -40,10 +45,12 @@ pub struct Job {
     pub recording: Recording,
     /// Who sees the script's output, and how long it may take.
     pub watch: Watch,
+    /// Forks the script, if it is one of many runs.
+    pub forks: Option<Arc<Forks>>,
 }
 
 /// Who sees a script's output, and how long it may take.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone)]
 pub struct Watch {
     /// Whether to show the script's progress on the terminal.
     pub live: bool,
@@ -51,6 +58,23 @@ pub struct Watch {
     pub to_stderr: bool,
     /// How long the script may run before it is killed; `None` for no limit.
     pub timeout: Option<Duration>,
+    /// When to give up the run: it is killed, and the attempt fails with [`Stopped`](oomph_plan::Stopped).
+    /// `None` leaves Ctrl-C to the script.
+    pub stop: Option<Stop>,
+    /// How long it may go on after SIGTERM or SIGHUP to this process.
+    pub grace: Duration,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            live: false,
+            to_stderr: false,
+            timeout: None,
+            stop: None,
+            grace: signals::GRACE,
+        }
+    }
 }
 
 /// One rank of a job whose other ranks are absent.
@@ -89,6 +113,7 @@ impl Job {
             gpu: None,
             recording: Recording::default(),
             watch: Watch::default(),
+            forks: None,
         }
     }
 
@@ -112,6 +137,9 @@ impl Job {
         log: Option<&Path>,
         doing: &str,
     ) -> anyhow::Result<Attempt> {
+        if let Some(signal) = signals::received() {
+            bail!("ended by {signal}");
+        }
         let directory = directory.canonical()?;
         directory.begin_attempt();
         // Held until the script is over, or this process is dead: the script ends with it. Where a file
@@ -139,24 +167,32 @@ impl Job {
                 several,
             )?;
         }
+        if let Some(forks) = &self.forks
+            && !several
+            && self.rehearsed.is_none()
+        {
+            forks.serve(&mut command);
+        }
         let inherits = self.direct_output(&mut command, log)?;
         if let Some(rendezvous) = rendezvous.as_mut().filter(|_| several) {
             rendezvous.watch();
         }
-        let status = if self.watch.live && live::wanted() {
+        let status = if self.watch.live && status_line::wanted() {
             let first = if self.program.launches() {
                 directory.rank(0)
             } else {
                 directory.clone()
             };
-            live::run(&mut command, doing, &first.file(RunFile::Status), inherits)
-        } else if let Some(timeout) = self.watch.timeout {
-            status_within(&mut command, timeout)
+            let status = first.file(RunFile::Status);
+            live::run(&mut command, self.watch.grace, doing, &status, inherits)
         } else {
-            command.status()
+            status_within(&mut command, &self.watch)
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         drop(lock);
+        if let Some(stop) = &self.watch.stop {
+            stop.check()?;
+        }
         let record = directory.record()?;
         let cards = rendezvous
             .as_ref()
@@ -254,16 +290,26 @@ fn with_hook(host: &Host) -> OsString {
     path
 }
 
-/// Runs a command, and ends it when it takes longer than `timeout`.
-fn status_within(command: &mut Command, timeout: Duration) -> std::io::Result<ExitStatus> {
+/// Runs a command, and ends it when it takes too long or is given up.
+fn status_within(command: &mut Command, watch: &Watch) -> std::io::Result<ExitStatus> {
     const LOOK: Duration = Duration::from_millis(50);
-    let mut child = command.spawn()?;
+    let mut child = signals::spawn(command, watch.grace)?;
+    if watch.timeout.is_none() && watch.stop.is_none() {
+        return child.wait();
+    }
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if started.elapsed() > timeout {
+        let late = watch.timeout.is_some_and(|most| started.elapsed() > most);
+        if late
+            || watch
+                .stop
+                .as_ref()
+                .is_some_and(|stop| stop.check().is_err())
+        {
+            signals::kill_below(child.id());
             child.kill()?;
             return child.wait();
         }

@@ -6,6 +6,7 @@
 
 mod card;
 pub mod files;
+mod forks;
 pub mod host;
 mod job;
 mod live;
@@ -14,10 +15,14 @@ pub mod ranks;
 mod rendezvous;
 mod run_directory;
 pub mod settings;
+pub mod signals;
+mod status_line;
 mod virtual_gpu;
 
+pub use forks::Forks;
 pub use host::Host;
 pub use job::{Attempt, Job, Rehearsed, Watch};
-pub use program::Program;
-pub use run_directory::{Lock, RunDirectory, RunFile, read_trace};
+pub use program::{Program, check_script};
+pub use run_directory::{GIT_IGNORE, LATEST, Lock, REPORTS, RunDirectory, RunFile, read_trace};
+pub use status_line::{StatusLine, wanted as shows_status};
 pub use virtual_gpu::{RANK_TIMEOUT_SECONDS, VirtualGpu};

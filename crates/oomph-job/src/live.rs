@@ -7,16 +7,20 @@
 //! real terminal. If any of this is unavailable, the script runs without a status line.
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use oomph_trace::visible::acts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{
     OptionalActions, OutputModes, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
 };
+
+use crate::signals::{self, Running};
+use crate::status_line::StatusLine;
 
 /// How often the line is redrawn.
 const TICK: Duration = Duration::from_millis(100);
@@ -24,22 +28,13 @@ const TICK: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_millis(150);
 /// The most that is read of the recorder's status.
 const STATUS_BYTES: usize = 128;
-/// Used if the terminal does not report its width.
-const USUAL_COLUMNS: usize = 80;
-const ROUND: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-
-/// Whether a status line can be drawn: standard error is a terminal.
-pub fn wanted() -> bool {
-    io::stderr().is_terminal()
-        && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
-        && std::env::var_os("CI").is_none_or(|value| value.is_empty())
-}
 
 /// Runs `command` with a status line that begins with `doing`; `status` is the file in which the
 /// recorder reports the script's progress. The script's output on inherited streams appears
 /// above the line.
 pub fn run(
     command: &mut Command,
+    grace: Duration,
     doing: &str,
     status: &Path,
     inherits: Inherits,
@@ -48,10 +43,10 @@ pub fn run(
         Inherits::Nothing => Screen::without_output(),
         Inherits::Both | Inherits::Stderr => match Screen::with_output(command, inherits) {
             Ok(screen) => screen,
-            Err(_) => return command.status(),
+            Err(_) => return signals::spawn(command, grace)?.wait(),
         },
     };
-    let child = command.spawn()?;
+    let child = signals::spawn(command, grace)?;
     // Close our copy of the script's side, or we would never see the end of its output.
     if !matches!(inherits, Inherits::Nothing) {
         command.stderr(Stdio::null());
@@ -61,7 +56,7 @@ pub fn run(
     }
     let mut line = Line::new(doing, status);
     let ended = watch(child, &mut screen, &mut line);
-    line.wipe();
+    line.shown.wipe();
     ended
 }
 
@@ -146,32 +141,23 @@ impl Screen {
     }
 }
 
-/// The status line.
+/// The status line, and what it must not disturb.
 struct Line<'a> {
     doing: &'a str,
     status: &'a Path,
-    began: Instant,
+    shown: StatusLine,
     last_output: Option<Instant>,
     at_line_start: bool,
-    drawn: bool,
-    unicode: bool,
 }
 
 impl<'a> Line<'a> {
     fn new(doing: &'a str, status: &'a Path) -> Self {
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-            .iter()
-            .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
-            .unwrap_or_default()
-            .to_ascii_lowercase();
         Self {
             doing,
             status,
-            began: Instant::now(),
+            shown: StatusLine::default(),
             last_output: None,
             at_line_start: true,
-            drawn: false,
-            unicode: locale.contains("utf-8") || locale.contains("utf8"),
         }
     }
 
@@ -179,12 +165,6 @@ impl<'a> Line<'a> {
         if !self.at_line_start || self.last_output.is_some_and(|last| last.elapsed() < QUIET) {
             return;
         }
-        let seconds = self.began.elapsed().as_secs_f64();
-        let sign = if self.unicode {
-            ROUND[(seconds * 10.0) as usize % ROUND.len()]
-        } else {
-            ["|", "/", "-", "\\"][(seconds * 10.0) as usize % 4]
-        };
         let place = fs::read(self.status)
             .ok()
             .map(|text| {
@@ -192,32 +172,13 @@ impl<'a> Line<'a> {
                     .trim_end_matches(['\0', ' '])
                     .to_owned()
             })
-            .filter(|text| !text.is_empty() && !text.chars().any(char::is_control))
-            .map_or_else(String::new, |text| format!(" · {text}"));
-        let columns = tcgetwinsize(io::stderr())
-            .map(|size| usize::from(size.ws_col))
-            .ok()
-            .filter(|&columns| columns > 0)
-            .unwrap_or(USUAL_COLUMNS);
-        let text = format!("{sign} {}{place} · {seconds:.0} s", self.doing);
-        let text: String = text.chars().take(columns.saturating_sub(1)).collect();
-        let mut out = io::stderr().lock();
-        let _ = write!(out, "\r\x1b[K\x1b[2m{text}\x1b[0m");
-        let _ = out.flush();
-        self.drawn = true;
-    }
-
-    fn wipe(&mut self) {
-        if self.drawn {
-            let mut out = io::stderr().lock();
-            let _ = write!(out, "\r\x1b[K");
-            let _ = out.flush();
-            self.drawn = false;
-        }
+            .filter(|text| !text.contains(acts))
+            .unwrap_or_default();
+        self.shown.draw(self.doing, &place);
     }
 
     fn pass(&mut self, bytes: &[u8]) {
-        self.wipe();
+        self.shown.wipe();
         let mut out = io::stderr().lock();
         let _ = out.write_all(bytes);
         let _ = out.flush();
@@ -226,7 +187,7 @@ impl<'a> Line<'a> {
     }
 }
 
-fn watch(mut child: Child, screen: &mut Screen, line: &mut Line<'_>) -> io::Result<ExitStatus> {
+fn watch(mut child: Running, screen: &mut Screen, line: &mut Line<'_>) -> io::Result<ExitStatus> {
     const CHUNK: usize = 1 << 16;
     let mut buffer = vec![0_u8; CHUNK];
     loop {

@@ -3,10 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use crate::host::Host;
 
@@ -32,8 +32,16 @@ impl Program {
     /// Tells a script from a launcher. `python`, `torchrun` and `accelerate` are those of oomph's own
     /// environment.
     pub fn new(mut argv: Vec<OsString>, host: &Host) -> anyhow::Result<Self> {
-        let Some(first) = argv.first().and_then(|word| word.to_str()) else {
+        let Some(first) = argv.first() else {
             bail!("no script was given. Usage: oomph run [options] script.py args…");
+        };
+        let path = PathBuf::from(first);
+        let Some(first) = first.to_str() else {
+            if path.is_file() {
+                check_script(&path)?;
+                return Ok(Self::Script(argv));
+            }
+            bail!("{}: no such file. Give a Python script", path.display());
         };
         if first == "-m" {
             let launches = argv
@@ -65,13 +73,17 @@ impl Program {
             }
             return Self::new(argv, host);
         }
-        if Path::new(first).is_file() {
-            return Ok(
-                if is_program(Path::new(first)) && !has_extension(first, "py") {
-                    Self::Launcher(argv)
-                } else {
-                    Self::Script(argv)
-                },
+        if path.is_file() {
+            let is_python = has_extension(first, "py") || has_extension(first, "ipynb");
+            if is_program(&path) && !is_python {
+                return Ok(Self::Launcher(argv));
+            }
+            check_script(&path)?;
+            return Ok(Self::Script(argv));
+        }
+        if path.is_dir() {
+            bail!(
+                "{first}: this is a directory. Give the Python script in it, or a module with -m"
             );
         }
         let beside = host.python.parent().map(Path::to_path_buf);
@@ -166,6 +178,21 @@ impl Program {
         }
         command
     }
+}
+
+/// Says in a line what Python would say in many.
+pub fn check_script(path: &Path) -> anyhow::Result<()> {
+    let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    if file
+        .metadata()
+        .is_ok_and(|data| data.is_file() && data.len() == 0)
+    {
+        bail!(
+            "{}: the file is empty. Give a Python script",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 fn with_python(host: &Host, rest: &[OsString]) -> Vec<OsString> {

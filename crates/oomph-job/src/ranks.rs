@@ -12,6 +12,7 @@ use oomph_run::summary::{Peak, Summary, Verdict, summarize};
 
 use crate::job::{Attempt, Job, Rehearsed, label_trace};
 use crate::run_directory::{RunDirectory, RunFile};
+use crate::signals;
 
 /// Runs a job once: all of it, or `rehearsed` ranks of so many one after the other, the rest being absent;
 /// what each rank came to. The attempt has the record of the one that stands for the job.
@@ -227,7 +228,10 @@ pub fn join(
         summary.verdict = Verdict::ScriptFailed;
         summary.failure = Some(match &summary.culprit {
             Some(culprit) => culprit.sentence(),
-            None => format!("the launcher ended with {status}"),
+            None => match signals::received() {
+                Some(signal) => format!("ended by {signal}"),
+                None => format!("the launcher ended with {status}"),
+            },
         });
     }
     summary.ranks = all;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use oomph_run::ranks::Culprit;
 use rustix::fs::FlockOperation;
-use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run_directory::create_private;
+use crate::files::create_private;
+use crate::signals::kill_below;
 
 /// What the ranks found when they met. The virtual GPU writes it (`crates/oomph-vgpu/src/board.rs`).
 const FAILURE: &str = "failure.txt";
@@ -95,7 +95,12 @@ impl Rendezvous {
         };
         sweep(&parent);
         let (directory, lock) = make_directory(&parent)
-            .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+            .with_context(|| {
+                format!(
+                    "cannot make a directory in {}, where the processes of a run meet; name another with TMPDIR",
+                    parent.display()
+                )
+            })?;
         Ok(Self {
             directory,
             over: Arc::new(AtomicBool::new(false)),
@@ -127,11 +132,7 @@ impl Rendezvous {
                     since = Some(Instant::now());
                 }
                 if since.is_some_and(|since| since.elapsed() > GRACE) {
-                    for process in descendants(std::process::id()) {
-                        if let Some(id) = Pid::from_raw(process as i32) {
-                            let _ = kill_process(id, Signal::KILL);
-                        }
-                    }
+                    kill_below(std::process::id());
                 }
             }
         }));
@@ -157,21 +158,4 @@ impl Drop for Rendezvous {
         }
         let _ = fs::remove_dir_all(&self.directory);
     }
-}
-
-/// All processes below one.
-fn descendants(process: u32) -> Vec<u32> {
-    let mut found = Vec::new();
-    let mut open = vec![process];
-    while let Some(process) = open.pop() {
-        let tasks = fs::read_dir(format!("/proc/{process}/task"));
-        for task in tasks.into_iter().flatten().flatten() {
-            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            for child in children.split_whitespace().filter_map(|id| id.parse().ok()) {
-                found.push(child);
-                open.push(child);
-            }
-        }
-    }
-    found
 }

@@ -12,7 +12,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -24,6 +24,7 @@ use serde::Serialize;
 use crate::files;
 use crate::program::Program;
 use crate::settings::Settings;
+use crate::signals;
 
 /// Defines [`RunFile`] with each file's name.
 macro_rules! run_files {
@@ -100,6 +101,18 @@ const UNFINISHED: &str = ".part";
 /// What a directory of one rank or process may be called, before its number.
 const RANKS: [&str; 3] = ["rank-", "local-rank-", "process-"];
 
+/// Where runs and pages are kept if the user names no place.
+pub const REPORTS: &str = "oomph-report";
+
+/// A link in [`REPORTS`] to the newest run.
+pub const LATEST: &str = "latest";
+
+/// Keeps git from adding what lies in [`REPORTS`].
+pub const GIT_IGNORE: &str = ".gitignore";
+
+/// The directory of the unchanged job, inside that of `oomph fit`.
+const PLAIN: &str = "plain";
+
 /// The directory of the run that was made again without a limit, inside the run's.
 const UNLIMITED: &str = "unlimited";
 
@@ -153,7 +166,7 @@ impl RunDirectory {
             }
         };
         if !is_empty {
-            collect_own(&path, &mut own)?;
+            collect_own(&path, &mut own, ELSEWHERE)?;
         }
         for (path, is_directory) in &own {
             if *is_directory {
@@ -169,17 +182,81 @@ impl RunDirectory {
         Self::marked(path)
     }
 
-    /// Prepares the directory that the user asked for, or else makes `oomph-report/NAME-N`.
+    /// Prepares the directory that the user asked for, or else makes `oomph-report/NAME-N` for the first
+    /// N that is free, to which `oomph-report/latest` then leads.
     pub fn choose(asked: Option<&Path>, program: &Program) -> anyhow::Result<Self> {
-        match asked {
-            Some(path) => Self::prepare(path),
-            None => Self::numbered(&program.name()),
+        if let Some(path) = asked {
+            return Self::prepare(path);
+        }
+        let directory = Self::numbered_in(Path::new(REPORTS), &program.name())?;
+        keep_from_git(Path::new(REPORTS));
+        directory.link_as_latest();
+        Ok(directory)
+    }
+
+    /// Makes `oomph-report/NAME` for a page alone, if it is not there.
+    pub fn for_page(name: &str) -> anyhow::Result<Self> {
+        let directory = Self::at(Path::new(REPORTS).join(name));
+        match make(&directory.path) {
+            Ok(()) => {
+                keep_from_git(Path::new(REPORTS));
+                Self::marked(directory.path)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(directory),
+            Err(error) => Err(error)
+                .with_context(|| format!("cannot make the directory {}", directory.path.display())),
         }
     }
 
-    /// Makes `oomph-report/NAME-N` for the first N that is free.
-    fn numbered(name: &str) -> anyhow::Result<Self> {
-        Self::numbered_in(Path::new("oomph-report"), name)
+    /// Makes `latest`, beside this directory, lead to it. Without it a run loses nothing.
+    fn link_as_latest(&self) {
+        let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return;
+        };
+        let link = parent.join(LATEST);
+        if link.symlink_metadata().is_ok_and(|data| !data.is_symlink()) {
+            return;
+        }
+        // Renamed into its place: other runs may do the same at the same time.
+        let new = parent.join(format!(".{LATEST}-{}", std::process::id()));
+        let made = std::os::unix::fs::symlink(name, &new).and_then(|()| fs::rename(&new, &link));
+        if made.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+    }
+
+    /// The run that a path means: a run's directory itself, or the plain run in the directory of a search.
+    pub fn of_run(path: &Path) -> Self {
+        let directory = Self::at(path);
+        let plain = Self::at(path.join(PLAIN));
+        if !directory.has(RunFile::Summary) && plain.has(RunFile::Summary) {
+            plain
+        } else {
+            directory
+        }
+    }
+
+    /// Whether oomph made it.
+    pub fn is_marked(&self) -> bool {
+        let marker = self.file(RunFile::Marker);
+        marker.symlink_metadata().is_ok_and(|data| data.is_file())
+    }
+
+    /// What of it may be removed: everything, contents before directories.
+    ///
+    /// Fails if it holds anything that oomph did not write, or if its run is going on.
+    pub fn removable(&self) -> anyhow::Result<Vec<(PathBuf, bool)>> {
+        let mut own = Vec::new();
+        collect_own(&self.path, &mut own, "")?;
+        let is_lock = |path: &Path| {
+            path.file_name()
+                .is_some_and(|name| name == RunFile::Lock.name())
+        };
+        if own.iter().any(|(path, _)| is_lock(path) && is_locked(path)) {
+            bail!("{}: its run is going on", self.path.display());
+        }
+        own.push((self.path.clone(), true));
+        Ok(own)
     }
 
     fn numbered_in(parent: &Path, name: &str) -> anyhow::Result<Self> {
@@ -277,7 +354,7 @@ impl RunDirectory {
     /// Takes the lock; `None` on file systems that have no locks.
     pub fn lock(&self) -> Option<Lock> {
         let path = self.file(RunFile::Lock);
-        let file = create_private(&path).ok()?;
+        let file = files::create_private(&path).ok()?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive).ok()?;
         Some(Lock { path, _file: file })
     }
@@ -318,19 +395,22 @@ impl RunDirectory {
     ) -> anyhow::Result<()> {
         let path = self.file(file);
         let part = self.path.join(format!("{}{UNFINISHED}", file.name()));
-        create_private(&part)
-            .and_then(|mut file| write(&mut file))
-            .and_then(|()| fs::rename(&part, &path))
-            .inspect_err(|_| {
-                let _ = fs::remove_file(&part);
-            })
+        files::replace(&path, &part, files::PRIVATE, write)
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// The recorder's account, if it was written.
     pub fn record(&self) -> anyhow::Result<Option<Record>> {
         let path = self.file(RunFile::Record);
-        path.exists().then(|| files::read_record(&path)).transpose()
+        let mut record = path
+            .exists()
+            .then(|| files::read_record(&path))
+            .transpose()?;
+        if let (Some(record), Some(_)) = (&mut record, signals::received()) {
+            // A handler that ends the script cleanly: it would have gone on.
+            record.stopped = true;
+        }
+        Ok(record)
     }
 
     /// Why the run could not begin, if it could not.
@@ -351,6 +431,25 @@ impl RunDirectory {
     }
 }
 
+/// Keeps git from adding a directory of reports: they hold the script's arguments and outputs.
+fn keep_from_git(reports: &Path) {
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(reports.join(GIT_IGNORE));
+    if let Ok(mut file) = file {
+        let _ = file.write_all(b"*\n");
+    }
+}
+
+/// Whether another process holds the lock of this file.
+fn is_locked(path: &Path) -> bool {
+    fs::File::open(path).is_ok_and(|file| {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+            == Err(rustix::io::Errno::WOULDBLOCK)
+    })
+}
+
 /// Makes a directory for its owner alone, and its parents as usual.
 fn make(path: &Path) -> std::io::Result<()> {
     if let Some(parent) = path.parent() {
@@ -359,19 +458,9 @@ fn make(path: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Makes a file that only its owner may read, or empties it.
-pub(crate) fn create_private(path: &Path) -> std::io::Result<fs::File> {
-    fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
-}
-
 /// A history from a file or from a run's directory.
 pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
-    let kept = RunDirectory::at(path).file(RunFile::Trace);
+    let kept = RunDirectory::of_run(path).file(RunFile::Trace);
     let path = if kept.is_file() { &kept } else { path };
     if path.is_dir() {
         bail!(
@@ -389,17 +478,19 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
     }
 }
 
+/// What to do where a run must not write.
+const ELSEWHERE: &str = ": expected a new or empty directory, or one of an earlier run with nothing else in it. \
+                         Nothing was changed; name another directory with --out";
+
 /// Lists everything below `directory`, contents before directories, and whether each is a directory.
 ///
-/// Fails at the first entry that oomph did not write. Links are never oomph's and never followed.
-fn collect_own(directory: &Path, own: &mut Vec<(PathBuf, bool)>) -> anyhow::Result<()> {
-    let refuse = |what: &str| {
-        bail!(
-            "{} {what}: expected a new or empty directory, or one of an earlier run with nothing else in it. \
-             Nothing was changed; name another directory with --out",
-            directory.display()
-        )
-    };
+/// Fails at the first entry that oomph did not write, with `advice`. Links are never oomph's and never followed.
+fn collect_own(
+    directory: &Path,
+    own: &mut Vec<(PathBuf, bool)>,
+    advice: &str,
+) -> anyhow::Result<()> {
+    let refuse = |what: &str| bail!("{} {what}{advice}", directory.display());
     if !directory
         .join(RunFile::Marker.name())
         .symlink_metadata()
@@ -418,7 +509,7 @@ fn collect_own(directory: &Path, own: &mut Vec<(PathBuf, bool)>) -> anyhow::Resu
             .with_context(|| format!("cannot read {}", path.display()))?;
         if kind.is_dir() {
             if path.join(RunFile::Marker.name()).is_file() {
-                collect_own(&path, own)?;
+                collect_own(&path, own, advice)?;
                 own.push((path, true));
             } else {
                 return refuse(&format!(
@@ -522,6 +613,41 @@ mod tests {
         });
         let different: std::collections::BTreeSet<_> = made.iter().collect();
         assert_eq!(different.len(), made.len());
+    }
+
+    #[test]
+    fn the_newest_run_is_called_latest() {
+        let place = scratch("latest");
+        for number in 1..=2 {
+            RunDirectory::numbered_in(&place, "train")
+                .unwrap()
+                .link_as_latest();
+            let target = fs::read_link(place.join(LATEST)).unwrap();
+            assert_eq!(target, PathBuf::from(format!("train-{number}")));
+        }
+        // What somebody else calls so stays.
+        fs::remove_file(place.join(LATEST)).unwrap();
+        fs::create_dir(place.join(LATEST)).unwrap();
+        RunDirectory::numbered_in(&place, "train")
+            .unwrap()
+            .link_as_latest();
+        assert!(place.join(LATEST).read_link().is_err());
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn a_run_that_is_going_on_is_not_removable() {
+        let place = scratch("running");
+        let directory = RunDirectory::prepare(&place).unwrap();
+        let attempt = RunDirectory::prepare(place.join("plain")).unwrap();
+        attempt.write(RunFile::Page, b"page").unwrap();
+        let lock = attempt.lock().unwrap();
+        let error = directory.removable().unwrap_err().to_string();
+        assert!(error.contains("going on"), "{error}");
+        drop(lock);
+        let removable = directory.removable().unwrap();
+        assert_eq!(removable.last().unwrap(), &(place, true));
+        assert_eq!(removable.len(), 5, "two directories, their markers, a page");
     }
 
     #[test]

@@ -17,10 +17,14 @@ pub mod variables {
     pub const RANKS: &str = "OOMPH_RANKS";
     /// Set for a launcher that oomph knows; the launcher's process takes it out of its environment.
     pub const LAUNCHER: &str = "OOMPH_LAUNCHER";
+    /// The path of the socket of a fork server for scripts. Empty: processes are started.
+    pub const FORKS: &str = "OOMPH_FORKS";
     /// The path of a plan: the user sets it, for a script without `oomph run` and as the default of `--plan`.
     pub const PLAN: &str = "OOMPH_PLAN";
     /// The path of `virtual-gpu.conf`, which the preloaded library reads.
     pub const VIRTUAL_GPU: &str = "OOMPH_VGPU";
+    /// Begins all of them.
+    pub const PREFIX: &str = "OOMPH_";
 }
 
 /// The recorder's settings. They are in the run's directory, so they contain no path.

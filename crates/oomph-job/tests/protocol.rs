@@ -50,6 +50,7 @@ fn the_protocol_is_as_it_is_written_down() {
             "RUN": variables::RUN,
             "RANKS": variables::RANKS,
             "LAUNCHER": variables::LAUNCHER,
+            "FORKS": variables::FORKS,
             "PLAN": variables::PLAN,
             "VIRTUAL_GPU": variables::VIRTUAL_GPU,
         },

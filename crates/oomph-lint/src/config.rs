@@ -86,7 +86,7 @@ impl Selection {
         }
     }
 
-    /// `select` (or the default rules), plus `extend`, minus `ignore`. A selector is a code or a
+    /// `select` (or the default rules), plus `extend`, minus `ignore`. A selector is a code, a name or a
     /// prefix of codes; `ALL` is every rule. A longer selector wins over a shorter one, and
     /// `ignore` wins a tie.
     pub fn new(
@@ -150,9 +150,18 @@ impl Selection {
     }
 }
 
+/// Whether a rule is called so, with dashes or underscores.
+pub(crate) fn is_name(text: &str, rule: &Rule) -> bool {
+    text.replace('_', "-").eq_ignore_ascii_case(rule.name)
+}
+
 /// How specifically a selector names a rule, if it does.
 fn matches(selector: &str, rule: &Rule) -> Option<usize> {
-    let selector = selector.trim().to_ascii_uppercase();
+    let selector = selector.trim();
+    if is_name(selector, rule) {
+        return Some(rule.code.len());
+    }
+    let selector = selector.to_ascii_uppercase();
     if selector == "ALL" {
         return Some(0);
     }
@@ -180,6 +189,21 @@ mod tests {
         assert!(on("OOM201"));
         assert!(!on("OOM202"));
         assert!(!on("OOM801"));
+    }
+
+    #[test]
+    fn a_name_is_as_good_as_its_code() {
+        for rule in ALL {
+            for name in [rule.name.to_owned(), rule.name.replace('-', "_")] {
+                let selection = Selection::new(Some(&strings(&[&name])), &[], &[]).unwrap();
+                let on: Vec<_> = ALL.iter().filter(|each| selection.contains(each)).collect();
+                assert_eq!(on.len(), 1, "{name}");
+                assert_eq!(on[0].code, rule.code);
+                let family = strings(&[&rule.code[..4]]);
+                let without = Selection::new(Some(&family), &[], &strings(&[&name])).unwrap();
+                assert!(!without.contains(rule), "{name}");
+            }
+        }
     }
 
     #[test]

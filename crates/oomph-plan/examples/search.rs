@@ -41,9 +41,10 @@ fn main() -> anyhow::Result<()> {
                 lessons: Vec::new(),
                 failed: Vec::new(),
                 cluster: None,
+                stop: oomph_plan::Stop::default(),
             };
             let started = std::time::Instant::now();
-            let found = search(std::slice::from_ref(&base), &options);
+            let found = search(std::slice::from_ref(&base), &options)?;
             println!(
                 " {share} % = {} MiB in {:?}",
                 options.budget >> 20,

@@ -44,8 +44,10 @@ pub const FORMAT: &str = "oomph.plan/1";
 #[non_exhaustive]
 pub enum PlanError {
     /// Not TOML, or not the fields of a plan.
-    #[error("this is no plan ({FORMAT}): {0}")]
-    Toml(#[from] toml::de::Error),
+    #[error(
+        "this is no plan ({FORMAT}): {0}. Expected a file that oomph fit wrote, or one like docs/levers.md shows"
+    )]
+    Toml(String),
     /// Another version.
     #[error("the plan has the format {found:?}; this oomph reads {FORMAT}. Run oomph fit again")]
     Format {
@@ -139,13 +141,14 @@ impl PlanFile {
         struct Stated {
             format: String,
         }
-        let stated: Stated = toml::from_str(text)?;
+        let no_plan = |error: toml::de::Error| PlanError::Toml(in_a_line(&error, text));
+        let stated: Stated = toml::from_str(text).map_err(no_plan)?;
         if stated.format != FORMAT {
             return Err(PlanError::Format {
                 found: stated.format,
             });
         }
-        Ok(toml::from_str(text)?)
+        toml::from_str(text).map_err(no_plan)
     }
 
     /// Where `job`, `gpu` and `versions` are others than the plan was made for, each in a sentence.
@@ -206,6 +209,16 @@ impl PlanFile {
     pub fn to_toml(&self) -> String {
         // Serializing plain structs of strings and numbers has nothing to fail on.
         toml::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+/// Where a text is wrong, and how, in one line.
+fn in_a_line(error: &toml::de::Error, text: &str) -> String {
+    let what = error.message().replace('\n', ", ");
+    let before = error.span().and_then(|span| text.get(..span.start));
+    match before {
+        Some(before) => format!("line {}: {what}", before.matches('\n').count() + 1),
+        None => what,
     }
 }
 
@@ -301,5 +314,42 @@ mod tests {
             unknown.contains("magic") && unknown.contains("micro_batch"),
             "{unknown}"
         );
+        for (lever, expected) in [
+            (
+                "name = \"micro_batch\"\nparts = -1",
+                "invalid value: integer `-1`",
+            ),
+            (
+                "name = \"micro_batch\"\nparts = nan",
+                "invalid type: floating point `NaN`",
+            ),
+            (
+                "name = \"micro_batch\"\nparts = 99999999999",
+                "invalid value",
+            ),
+            (
+                "name = \"micro_batch\"\nparts = 99999999999999999999",
+                "line ",
+            ),
+            (
+                "name = \"micro_batch\"\nparts = \"2\"",
+                "invalid type: string",
+            ),
+            (
+                "name = \"micro_batch\"\nnumber = 2",
+                "unknown field `number`",
+            ),
+            ("name = 5", "invalid type: integer `5`"),
+            (
+                "name = \"checkpoint\"\nmodules = \"GPT\"",
+                "invalid type: string \"GPT\"",
+            ),
+            ("parts = 2", "missing field `name`"),
+            ("\0", "line "),
+        ] {
+            let said = error(&format!("format = \"oomph.plan/1\"\n[[lever]]\n{lever}\n"));
+            assert!(said.contains(expected) && !said.contains('\n'), "{said}");
+        }
+        assert!(error("lever = 3").contains("missing field `format`"));
     }
 }

@@ -327,7 +327,12 @@ pub fn places(modules: &[String]) -> String {
     let split: Option<Vec<(&str, u32)>> = modules
         .iter()
         .map(|name| {
-            let (stem, number) = name.rsplit_once('.')?;
+            // `blocks.3`, or `encoder_layer_3`.
+            let end = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+            let (stem, number) = name.split_at(end);
+            let stem = stem
+                .strip_suffix('.')
+                .or(stem.ends_with('_').then_some(stem))?;
             Some((stem, number.parse().ok()?))
         })
         .collect();
@@ -359,5 +364,9 @@ mod tests {
         assert_eq!(places(&names(&[0, 1, 2])), "GPT.blocks[0:3]");
         assert_eq!(places(&names(&[0, 2])), "GPT.blocks.0 and 1 more");
         assert_eq!(places(&names(&[4])), "GPT.blocks.4");
+        let series = [0, 1, 2].map(|n| format!("ViT.encoder_layer_{n}"));
+        assert_eq!(places(&series), "ViT.encoder_layer_[0:3]");
+        let other = ["ViT.conv1", "ViT.conv2"].map(str::to_owned);
+        assert_eq!(places(&other), "ViT.conv1 and 1 more");
     }
 }

@@ -17,8 +17,10 @@ pub mod play;
 pub mod result;
 pub mod search;
 pub mod sharding;
+mod stop;
 pub mod units;
 
 pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions};
 pub use lever::{Dtype, Group, Results, Stage, places};
 pub use levers::{Lever, NAMES, parameters};
+pub use stop::{Stop, Stopped};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::lever::Results;
 use crate::levers::Lever;
+use crate::stop::Stopped;
 use oomph_run::summary::Peak;
 use serde::Serialize;
 
@@ -20,6 +21,8 @@ pub enum Outcome {
     Fits,
     /// No plan was found that a run confirmed.
     NothingFits,
+    /// The search was stopped before that was known.
+    Open,
 }
 
 /// The GPU and how much of it may be used.
@@ -144,6 +147,8 @@ pub struct Fit {
     pub format: &'static str,
     /// How it ended.
     pub outcome: Outcome,
+    /// Why the search ended before it was through, if it did.
+    pub stopped: Option<Stopped>,
     /// The script and its arguments.
     pub script: Vec<String>,
     /// The GPU.

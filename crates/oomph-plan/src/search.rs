@@ -14,6 +14,7 @@ use crate::levers::{KINDS, Kind, Lever};
 use crate::model::Model;
 use crate::play::{self, Played, play};
 use crate::sharding::{self, Fabric, Passes, Volume};
+use crate::stop::{Stop, Stopped};
 use crate::units::Sequence;
 
 /// Events that a whole search may play: a second's worth.
@@ -188,6 +189,8 @@ pub struct Options {
     pub failed: Vec<Vec<Lever>>,
     /// The links between GPUs, and what a step of the plain job sends over them.
     pub cluster: Option<(Fabric, Volume)>,
+    /// When to give up.
+    pub stop: Stop,
 }
 
 impl Options {
@@ -327,14 +330,15 @@ type Promise = (Results, f64);
 type Combination = Vec<Lever>;
 
 /// Looks for plans. `bases` are runs of the same job; the first is the plain one.
-pub fn search(bases: &[Base], options: &Options) -> Found {
-    bases
-        .first()
-        .map_or_else(Found::default, |plain| search_among(plain, bases, options))
+pub fn search(bases: &[Base], options: &Options) -> Result<Found, Stopped> {
+    bases.first().map_or_else(
+        || Ok(Found::default()),
+        |plain| search_among(plain, bases, options),
+    )
 }
 
 /// Looks for plans that start from one of `bases`, whose times are told against those of `plain`.
-pub fn search_among(plain: &Base, bases: &[Base], options: &Options) -> Found {
+pub fn search_among(plain: &Base, bases: &[Base], options: &Options) -> Result<Found, Stopped> {
     let mut searcher = Searcher::new(options, Draft::new(&plain.model, options.pace).time());
     // What a play goes through follows from a step, not from how many were recorded.
     let events = play::length(&plain.model.template).max(1);
@@ -347,7 +351,9 @@ pub fn search_among(plain: &Base, bases: &[Base], options: &Options) -> Found {
         let plays = plays * share / (2 * bases.len() - 1);
         searcher.base(base, plays, !measured_precision);
     }
-    searcher.found()
+    // What was looked at in part would make a worse choice than none.
+    options.stop.check()?;
+    Ok(searcher.found())
 }
 
 /// One plan, predicted: `levers` on top of what the base ran with.
@@ -432,6 +438,9 @@ impl<'a> Searcher<'a> {
                             ..Searcher::new(options, plain_time)
                         };
                         for combination in combinations.iter().skip(first).step_by(threads) {
+                            if options.stop.check().is_err() {
+                                break;
+                            }
                             own.attempt(base, combination);
                             for (kind, sequence) in sequences {
                                 if combination.iter().any(|lever| lever.name() == kind.name) {

@@ -51,11 +51,12 @@ fn options(budget: u64) -> Options {
         lessons: Vec::new(),
         failed: Vec::new(),
         cluster: None,
+        stop: oomph_plan::Stop::default(),
     }
 }
 
 fn plans(options: &Options) -> Found {
-    search(std::slice::from_ref(&RUN.0), options)
+    search(std::slice::from_ref(&RUN.0), options).unwrap()
 }
 
 /// The least cost among plans of at most this weak a promise.
@@ -151,7 +152,7 @@ fn how_many_steps_were_recorded_does_not_narrow_the_search() {
     let budget = RUN.1 / 2;
     let mut long = RUN.0.clone();
     long.model.events *= 30;
-    let found = search(std::slice::from_ref(&long), &options(budget));
+    let found = search(std::slice::from_ref(&long), &options(budget)).unwrap();
     assert_eq!(found.plans, plans(&options(budget)).plans);
 }
 

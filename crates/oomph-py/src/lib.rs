@@ -125,6 +125,18 @@ fn read_plan(
     Ok((levers, what.join(", "), differs))
 }
 
+/// Texts with the numbers of their cells.
+type Numbered = Vec<(usize, String)>;
+
+/// The code cells of a notebook with this text as Python runs them, by their numbers, and what is left out
+/// of them: see `oomph_python_source::Cells`.
+#[pyfunction]
+fn notebook_cells(text: &str) -> PyResult<(Numbered, Numbered)> {
+    let cells = oomph_python_source::Cells::read(text)
+        .map_err(|problem| PyValueError::new_err(problem.to_string()))?;
+    Ok((cells.code, cells.left_out))
+}
+
 /// Names of all levers in the order in which they step in.
 #[pyfunction]
 fn lever_order() -> Vec<&'static str> {
@@ -162,6 +174,7 @@ fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(read_plan, module)?)?;
     module.add_function(wrap_pyfunction!(lever_order, module)?)?;
     module.add_function(wrap_pyfunction!(lever_environment, module)?)?;
+    module.add_function(wrap_pyfunction!(notebook_cells, module)?)?;
     module.add_function(wrap_pyfunction!(by_hand, module)?)?;
     module.add_function(wrap_pyfunction!(describe_modules, module)?)
 }

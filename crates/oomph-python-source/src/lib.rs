@@ -28,6 +28,7 @@
 //! # Ok::<(), oomph_python_source::Problem>(())
 //! ```
 
+mod cells;
 mod edit;
 mod imports;
 mod module;
@@ -38,6 +39,7 @@ mod search;
 mod source;
 mod stack;
 
+pub use cells::Cells;
 pub use edit::{Edit, apply, apply_groups};
 pub use imports::{Import, Imports, imports_of};
 pub use module::Module;

@@ -12,7 +12,14 @@ use crate::problem::Problem;
 use crate::stack::with_stack;
 
 /// Cell magics whose body is Python.
-const PYTHON_MAGICS: &[&str] = &["%%time", "%%timeit", "%%capture", "%%prun", "%%python"];
+pub(crate) const PYTHON_MAGICS: &[&str] = &[
+    "%%capture",
+    "%%oomph",
+    "%%prun",
+    "%%python",
+    "%%time",
+    "%%timeit",
+];
 
 /// A code cell.
 #[derive(Clone, Debug)]
@@ -59,13 +66,7 @@ impl Notebook {
     /// Reads a notebook. Cells without code, in another language, or that do not say what they
     /// are, are left out.
     pub(crate) fn read(raw: String) -> Result<Self, Problem> {
-        let parsed: RawNotebook<'_> = serde_json::from_str(&raw).map_err(|error| {
-            Problem::new(
-                error.line(),
-                error.column(),
-                format!("not a Jupyter notebook: {error}"),
-            )
-        })?;
+        let parsed = parse(&raw)?;
         let mut code = String::new();
         let mut cells = Vec::new();
         let mut problems = Vec::new();
@@ -73,13 +74,8 @@ impl Notebook {
             let Ok(cell) = serde_json::from_str::<RawCell<'_>>(cell.get()) else {
                 continue;
             };
-            if cell.cell_type != "code" {
+            let Some(text) = cell.code() else {
                 continue;
-            }
-            let text = match serde_json::from_str::<Lines>(cell.source.get()) {
-                Ok(Lines::One(text)) => text,
-                Ok(Lines::Many(lines)) => lines.concat(),
-                Err(_) => continue,
             };
             let magic = text.split_whitespace().next().unwrap_or("");
             if magic.starts_with("%%") && !PYTHON_MAGICS.contains(&magic) {
@@ -134,6 +130,42 @@ impl Notebook {
         }
         out.push_str(&self.raw[at..]);
         out
+    }
+}
+
+/// The numbers and the texts of a notebook's code cells.
+pub(crate) fn texts(raw: &str) -> Result<Vec<(usize, String)>, Problem> {
+    let parsed = parse(raw)?;
+    let cells = parsed.cells.iter().enumerate();
+    Ok(cells
+        .filter_map(|(index, cell)| {
+            let cell = serde_json::from_str::<RawCell<'_>>(cell.get()).ok()?;
+            let text = cell.code()?;
+            Some((index + 1, text))
+        })
+        .collect())
+}
+
+fn parse(raw: &str) -> Result<RawNotebook<'_>, Problem> {
+    serde_json::from_str(raw).map_err(|error| {
+        Problem::new(
+            error.line(),
+            error.column(),
+            format!("not a Jupyter notebook: {error}"),
+        )
+    })
+}
+
+impl RawCell<'_> {
+    /// The text, if it is a code cell.
+    fn code(&self) -> Option<String> {
+        if self.cell_type != "code" {
+            return None;
+        }
+        match serde_json::from_str::<Lines>(self.source.get()).ok()? {
+            Lines::One(text) => Some(text),
+            Lines::Many(lines) => Some(lines.concat()),
+        }
     }
 }
 

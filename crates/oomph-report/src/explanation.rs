@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use oomph_bytes::format_bytes;
-use oomph_explain::{Basis, Cause, Diff, Explanation, Fix};
+use oomph_explain::{Basis, Cause, Diff, Explanation, Fix, NextStep};
 
 use crate::run::suffices;
 use crate::terminal::{
@@ -41,8 +41,58 @@ pub fn explanation(found: &Explanation, width: usize) -> String {
     }
     holders(&mut out, found, width);
     fixes(&mut out, &found.fixes, width);
+    next(&mut out, &found.next, width);
     footer(&mut out, found, width);
     out
+}
+
+/// Who wrote the message, about which memory, and where.
+fn source(found: &Explanation) -> Option<String> {
+    let message = found.message.as_ref()?;
+    let mut parts = vec![match message.inside_name {
+        Some(inside) => format!("{} in {inside}", message.program_name),
+        None => message.program_name.to_owned(),
+    }];
+    parts.push(message.memory_name.to_owned());
+    parts.extend(message.device.map(|device| format!("GPU {device}")));
+    if let [rank] = message.ranks.as_slice() {
+        parts.push(format!("rank {rank}"));
+    }
+    let process = match (&message.process, message.pid) {
+        (Some(name), Some(pid)) => Some(format!("{name} (process {pid})")),
+        (Some(name), None) => Some(name.clone()),
+        (None, pid) => pid.map(|pid| format!("process {pid}")),
+    };
+    if message.ranks.len() <= 1 {
+        parts.extend(process);
+    }
+    parts.extend(message.host.as_ref().map(|host| format!("on {host}")));
+    parts.extend(message.job.as_ref().map(|job| format!("step {job}")));
+    parts.extend(message.allocator.clone());
+    Some(parts.join(" · "))
+}
+
+fn next(out: &mut String, steps: &[NextStep], width: usize) {
+    if steps.is_empty() {
+        return;
+    }
+    let indent = 5;
+    let room = width.saturating_sub(indent);
+    let _ = writeln!(out, "\n  {}", paint(BOLD, "what to do next"));
+    for (number, step) in steps.iter().take(SHOWN).enumerate() {
+        let number = number + 1;
+        match &step.command {
+            Some(command) => {
+                // A command stays in one piece, to be copied.
+                let _ = writeln!(out, "  {number}  {}", paint(ACCENT, command));
+                let what = wrap(&step.what, room, indent);
+                let _ = writeln!(out, "{}{}", " ".repeat(indent), paint(DIM, what));
+            }
+            None => {
+                let _ = writeln!(out, "  {number}  {}", wrap(&step.what, room, indent));
+            }
+        }
+    }
 }
 
 fn summary(out: &mut String, found: &Explanation, width: usize) {
@@ -57,6 +107,10 @@ fn summary(out: &mut String, found: &Explanation, width: usize) {
                 format!("· confidence {:.0} %", cause.confidence * 100.0)
             )
         );
+    }
+    if let Some(source) = source(found) {
+        let text = wrap(&source, width.saturating_sub(2), 2);
+        let _ = writeln!(out, "  {}", paint(DIM, text));
     }
     if peak.needed_bytes > 0 {
         let mut parts = Vec::new();
@@ -246,6 +300,29 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
         for correction in &message.corrections {
             notes.push(("the message:", correction.clone()));
         }
+        // With a history, what the text lacks does not matter.
+        if !found.next.is_empty() {
+            notes.push(("it does not say:", message.unsaid.join("; ")));
+        }
+        for other in found
+            .messages
+            .iter()
+            .filter(|other| other.line != message.line)
+            .take(SHOWN)
+        {
+            let mut text = format!("line {}: {}", other.line, other.program_name);
+            for rank in other.ranks.iter().take(1) {
+                let _ = write!(text, " on rank {rank}");
+            }
+            let _ = write!(text, ", {}", other.memory_name);
+            if let Some(asked) = other.asked_bytes {
+                let _ = write!(text, ", {} asked for", format_bytes(asked));
+            }
+            if let Some(free) = other.free_bytes {
+                let _ = write!(text, ", {} free", format_bytes(free));
+            }
+            notes.push(("also in the log:", text));
+        }
     }
     if found.without_limit {
         let text = if found.lower_bound {
@@ -281,6 +358,7 @@ pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
         "{}",
         paint(BOLD, wrap(&found.verdict, width.saturating_sub(2), 2))
     );
+    let room = width.saturating_sub("  A  · B ".chars().count()) / 2;
     let _ = writeln!(
         out,
         "  {}",
@@ -288,8 +366,8 @@ pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
             DIM,
             format!(
                 "A {} · B {}",
-                shorten(names[0], width / 2),
-                shorten(names[1], width / 2)
+                shorten(names[0], room),
+                shorten(names[1], room)
             )
         )
     );

@@ -53,6 +53,10 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
     let _ = writeln!(out, "\n{}\n", paint(DIM, heading(&head, width)));
     verdict(&mut out, fit, width);
     table(&mut out, fit, width);
+    if let Some(stopped) = fit.stopped {
+        let text = format!("the search ended early: {stopped}");
+        let _ = writeln!(out, "{}", line("stopped", &paint(WARN, text), width));
+    }
     if let Some(chosen) = fit.chosen.and_then(|index| fit.plans.get(index)) {
         applied(&mut out, fit, chosen, width);
     }
@@ -110,6 +114,16 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
                 wrap(&text, width.saturating_sub(INDENT), INDENT)
             );
         }
+        Outcome::Open => {
+            let text = format!(
+                "needs {peak} of {capacity} as it is; no plan was verified before the search ended"
+            );
+            let _ = writeln!(
+                out,
+                "  {}\n",
+                wrap(&text, width.saturating_sub(INDENT), INDENT)
+            );
+        }
         Outcome::NothingFits => {
             let text =
                 format!("nothing that oomph knows makes it fit: it needs {peak} of {capacity}");
@@ -127,15 +141,21 @@ fn table(out: &mut String, fit: &Fit, width: usize) {
     const PEAK: usize = 10;
     const TIME: usize = 7;
     const RESULTS: usize = 15;
+    const NUMBER: usize = 3;
+    const MARK: usize = 10;
+    const LEAST: usize = 32;
+    const MOST: usize = 64;
     if fit.plans.is_empty() {
         return;
     }
-    let room = width
-        .saturating_sub(INDENT + 3 + PEAK + TIME + RESULTS + 8)
-        .clamp(20, 64);
+    let fixed = INDENT + NUMBER + PEAK + TIME + 2 + RESULTS;
+    // On narrow terminals what is said of a plan stands under the promise about its results.
+    let beside = width >= fixed + LEAST + MARK;
+    let taken = fixed + if beside { MARK } else { 0 };
+    let room = width.saturating_sub(taken).clamp(12, MOST);
     let header = format!(
         "  {}{}{}  {}",
-        pad("   plan", room + 3),
+        pad("   plan", room + NUMBER),
         pad_left("peak", PEAK),
         pad_left("time", TIME),
         "same result"
@@ -149,23 +169,49 @@ fn table(out: &mut String, fit: &Fit, width: usize) {
         } else {
             paint(DIM, "predicted")
         };
-        let text = wrap(&plan.what, room, INDENT + 3);
-        let mut lines = text.lines();
-        let first = lines.next().unwrap_or_default();
-        let _ = writeln!(
-            out,
-            "  {}{}{}{}  {} {mark}",
-            pad(&(index + 1).to_string(), 3),
-            pad(first, room),
-            pad_left(&format_bytes(plan.peak.used_bytes), PEAK),
-            pad_left(&format!("{:.2}×", plan.time_ratio), TIME),
-            pad(results(plan.same_results), RESULTS),
-        );
-        for rest in lines {
-            let _ = writeln!(out, "{rest}");
+        let mut lines: Vec<String> = wrap(&breakable(&plan.what, room), room, 0)
+            .lines()
+            .map(|line| format!("  {}{}", " ".repeat(NUMBER), pad(line, room)))
+            .collect();
+        if lines.len() < 2 && !beside && !mark.is_empty() {
+            lines.push(" ".repeat(INDENT + NUMBER + room));
+        }
+        for (row, line) in lines.iter().enumerate() {
+            let line = match row {
+                0 => format!(
+                    "  {}{}{}{}  {} {}",
+                    pad(&(index + 1).to_string(), NUMBER),
+                    &line[INDENT + NUMBER..],
+                    pad_left(&format_bytes(plan.peak.used_bytes), PEAK),
+                    pad_left(&format!("{:.2}×", plan.time_ratio), TIME),
+                    pad(results(plan.same_results), RESULTS),
+                    if beside { &mark } else { "" },
+                ),
+                1 if !beside => format!("{line}{}  {mark}", " ".repeat(PEAK + TIME)),
+                _ => line.clone(),
+            };
+            let _ = writeln!(out, "{}", line.trim_end());
         }
     }
     let _ = writeln!(out);
+}
+
+/// Words that are longer than `room` in parts that fit: modules' names after a dot where there is one.
+fn breakable(text: &str, room: usize) -> String {
+    let mut words = Vec::new();
+    for mut word in text.split(' ') {
+        while columns(word) > room {
+            let end = word
+                .char_indices()
+                .nth(room)
+                .map_or(word.len(), |(at, _)| at);
+            let end = word[..end].rfind('.').map_or(end, |dot| dot + 1);
+            words.push(&word[..end]);
+            word = &word[end..];
+        }
+        words.push(word);
+    }
+    words.join(" ")
 }
 
 fn results(results: Results) -> &'static str {
@@ -360,4 +406,110 @@ fn line(title: &str, text: &str, width: usize) -> String {
         paint(DIM, pad(title, TITLE)),
         wrap(text, width.saturating_sub(indent), indent)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use oomph_plan::result::FitGpu;
+    use oomph_run::summary::Peak;
+
+    use super::*;
+
+    fn plan(what: &str, verified: bool) -> PlanResult {
+        let peak = Peak {
+            allocated_bytes: 8 << 30,
+            reserved_bytes: 9 << 30,
+            used_bytes: 123 << 30,
+            lower_bound: false,
+        };
+        PlanResult {
+            levers: Vec::new(),
+            what: what.to_owned(),
+            peak,
+            predicted: peak,
+            time_ratio: 10.98,
+            predicted_time_ratio: 0.98,
+            same_results: Results::Numerics,
+            verified,
+            steps: 3,
+            notes: Vec::new(),
+        }
+    }
+
+    fn found(plans: Vec<PlanResult>) -> Fit {
+        Fit {
+            format: "oomph.fit/1",
+            outcome: Outcome::Fits,
+            stopped: None,
+            script: Vec::new(),
+            gpu: FitGpu {
+                id: "h200".to_owned(),
+                name: "NVIDIA H200".to_owned(),
+                memory_bytes: 140 << 30,
+                margin_bytes: 1 << 30,
+                count: 1,
+            },
+            inference: false,
+            plain: plans[0].peak,
+            chosen: Some(0),
+            plans,
+            why: "least slowdown".to_owned(),
+            least: None,
+            held_by: BTreeMap::new(),
+            gpus: Vec::new(),
+            smallest: None,
+            kinds: Vec::new(),
+            variants: Vec::new(),
+            largest: Vec::new(),
+            rejected: Vec::new(),
+            assumptions: Vec::new(),
+            runs: 7,
+            run_seconds: 30.0,
+            planning_seconds: 1.5,
+            plan_file: None,
+            patch_file: None,
+            command: "train.py".to_owned(),
+            report: None,
+            versions: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn plans_fit_every_terminal_and_lose_no_word() {
+        let long = "expandable segments + fused optimizer + checkpoint \
+                    GPT2LMHeadModel.transformer.with_a_rather_long_name.h[0:12] + micro-batches: 2 a batch";
+        let fit = found(vec![plan(long, true), plan("tf32", false)]);
+        for width in 40..=200 {
+            let text = fit_report(&fit, width, false);
+            for line in text.lines() {
+                assert!(columns(line) <= width.max(52), "{width}: {line}");
+            }
+            assert!(
+                text.contains("◄ chosen") && text.contains("predicted"),
+                "{text}"
+            );
+            if width == 60 {
+                let plain = anstream::adapter::strip_str(&text).to_string();
+                let table = plain.find("   plan").unwrap();
+                insta::assert_snapshot!(&plain[table - 2..]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_search_that_was_stopped_says_so() {
+        let mut fit = found(vec![plan("tf32", true)]);
+        fit.stopped = Some(oomph_plan::Stopped::Interrupted);
+        assert!(fit_report(&fit, 100, false).contains("the search ended early: interrupted"));
+        fit.plans.clear();
+        fit.chosen = None;
+        fit.outcome = Outcome::Open;
+        let text = fit_report(&fit, 100, false);
+        assert!(
+            text.contains("no plan was verified before the search ended"),
+            "{text}"
+        );
+    }
 }

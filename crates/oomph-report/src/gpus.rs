@@ -7,7 +7,7 @@ use oomph_gpus::{Figure, Gpu, SourceKind};
 use serde::Serialize;
 
 use crate::table::{Align, Table};
-use crate::terminal::{BOLD, DIM};
+use crate::terminal::{self, BOLD, DIM};
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 const FORMAT: &str = "oomph.gpus/1";
@@ -125,8 +125,11 @@ fn link(gpu: &Gpu) -> String {
     text
 }
 
+/// Columns of a figure's name.
+const LABEL: usize = 12;
+
 /// One GPU in detail, with the source of each figure.
-pub fn gpu_details(gpu: &Gpu) -> String {
+pub fn gpu_details(gpu: &Gpu, width: usize) -> String {
     let limits = &gpu.limits;
     let kib = |bytes: u32| format!("{} KiB", bytes / 1024);
     let mib = |bytes: u64| format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20));
@@ -239,20 +242,19 @@ pub fn gpu_details(gpu: &Gpu) -> String {
         gpu.id
     );
     for (figure, label, value) in rows {
-        let _ = writeln!(text, "{label:<12}{value}");
+        let value = terminal::wrap(&value, width.saturating_sub(LABEL), LABEL);
+        let _ = writeln!(text, "{label:<LABEL$}{value}");
         if let Some(source) = gpu.source(figure) {
-            let _ = writeln!(
-                text,
-                "{:<12}{DIM}{}: {}{DIM:#}",
-                "", source.kind, source.note
-            );
+            let words = format!("{}: {}", source.kind, source.note);
+            let words = terminal::wrap(&words, width.saturating_sub(LABEL), LABEL);
+            let _ = writeln!(text, "{:<LABEL$}{DIM}{words}{DIM:#}", "");
         }
     }
-    let _ = writeln!(
-        text,
-        "\nusable by PyTorch in a job with matrix products and convolutions: {}",
+    let usable = format!(
+        "usable by PyTorch in a job with matrix products and convolutions: {}",
         format_gib(gpu.usable_bytes())
     );
+    let _ = writeln!(text, "\n{}", terminal::wrap(&usable, width, 0));
     text
 }
 
@@ -478,7 +480,7 @@ mod tests {
     #[test]
     fn one_gpu_in_detail() {
         let gpus = select("h200").expect("h200").gpus;
-        insta::assert_snapshot!(plain(&gpu_details(gpus[0])));
+        insta::assert_snapshot!(plain(&gpu_details(gpus[0], 100)));
     }
 
     #[test]

@@ -208,7 +208,7 @@ pub fn replay_text(report: &ReplayReport, width: usize) -> String {
             "  {}{}  {}",
             pad(name, 16),
             pad_left(&amount, 10),
-            paint(DIM, note)
+            paint(DIM, wrap(note, width.saturating_sub(30), 30))
         );
     }
     let _ = writeln!(

@@ -31,6 +31,8 @@ const CATEGORIES: [(&str, &str); 11] = [
 ];
 /// Rows of a table without `-v`.
 const FEW: usize = 4;
+/// From so many modules on, those that end in a number are a series, not siblings.
+const LEAST_SERIES: usize = 3;
 /// Findings of the linter without `-v`.
 const FINDINGS: usize = 2;
 /// Rows of a table with `-v`.
@@ -358,25 +360,11 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
     let _ = writeln!(out);
 }
 
-/// Modules summed over the layers of a stack: `h.0.mlp` and `h.1.mlp` are one row, unless asked.
-fn by_prefix(shares: &[Share], verbose: bool) -> Vec<Share> {
-    if verbose {
-        return shares.to_vec();
-    }
+/// Shares under the names that `name` gives them; those that it gives none keep theirs.
+fn merged(shares: &[Share], name: impl Fn(&str) -> Option<String>) -> Vec<Share> {
     let mut sums: Vec<Share> = Vec::new();
     for share in shares {
-        let name: Vec<&str> = share
-            .name
-            .split('.')
-            .map(|part| {
-                if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) {
-                    "*"
-                } else {
-                    part
-                }
-            })
-            .collect();
-        let name = name.join(".");
+        let name = name(&share.name).unwrap_or_else(|| share.name.clone());
         match sums.iter_mut().find(|sum| sum.name == name) {
             Some(sum) => sum.bytes += share.bytes,
             None => sums.push(Share {
@@ -385,6 +373,44 @@ fn by_prefix(shares: &[Share], verbose: bool) -> Vec<Share> {
             }),
         }
     }
+    sums
+}
+
+/// `GPT.blocks.3.mlp` as `GPT.blocks.*.mlp`.
+fn without_numbers(name: &str) -> String {
+    let parts: Vec<&str> = name
+        .split('.')
+        .map(|part| if is_number(part) { "*" } else { part })
+        .collect();
+    parts.join(".")
+}
+
+/// `Encoder.encoder_layer` of `Encoder.encoder_layer_3`.
+fn stem_of_series(name: &str) -> Option<&str> {
+    name.rsplit_once('_')
+        .filter(|(_, number)| is_number(number))
+        .map(|(stem, _)| stem)
+}
+
+fn is_number(part: &str) -> bool {
+    !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Modules summed over the layers of a stack: `h.0.mlp` and `h.1.mlp` are one row, unless asked.
+fn by_prefix(shares: &[Share], verbose: bool) -> Vec<Share> {
+    if verbose {
+        return shares.to_vec();
+    }
+    let dotted = merged(shares, |name| Some(without_numbers(name)));
+    // `encoder_layer_0` to `_11` are one row, `ln_1` and `ln_2` are two.
+    let series = |name: &str| {
+        let stem = stem_of_series(name)?;
+        let members = dotted
+            .iter()
+            .filter(|share| stem_of_series(&share.name) == Some(stem));
+        (members.count() >= LEAST_SERIES).then(|| format!("{stem}_*"))
+    };
+    let mut sums = merged(&dotted, series);
     sums.sort_by_key(|share| std::cmp::Reverse(share.bytes));
     sums
 }

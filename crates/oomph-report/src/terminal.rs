@@ -99,6 +99,52 @@ pub fn ascii(text: &str) -> String {
         .collect()
 }
 
+/// `text` for a terminal: its lines and oomph's own styles; everything else that would act there is shown
+/// as an escape. All output for people goes through this, because names in files may come from strangers.
+pub fn harmless(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(oomph_trace::visible::acts) {
+        let (plain, found) = rest.split_at(at);
+        shown.push_str(plain);
+        let length = style_length(found);
+        if found.starts_with('\n') || length > 0 {
+            shown.push_str(&found[..length.max(1)]);
+            rest = &found[length.max(1)..];
+        } else {
+            let mut characters = found.chars();
+            characters
+                .by_ref()
+                .take(1)
+                .for_each(|acting| oomph_trace::visible::push(&mut shown, acting));
+            rest = characters.as_str();
+        }
+    }
+    shown.push_str(rest);
+    shown
+}
+
+/// The bytes of the style that `text` begins with, 0 without one: bold, dim, and colours of letters, as
+/// oomph and the linter's excerpts have them.
+fn style_length(text: &str) -> usize {
+    let Some((codes, _)) = text
+        .strip_prefix("\x1b[")
+        .and_then(|rest| rest.split_once('m'))
+    else {
+        return 0;
+    };
+    let codes_are_own = match codes.strip_prefix("38;5;") {
+        Some(color) => matches!(color.parse(), Ok(9..=14_u8)),
+        None => matches!(codes.parse(), Ok(0..=2 | 31..=36 | 91..=96_u8)),
+    };
+    // Numbers may be parsed with a sign.
+    if codes_are_own && !codes.contains('+') {
+        codes.len() + 3
+    } else {
+        0
+    }
+}
+
 /// Whether the terminal shows Unicode, judged by the locale.
 pub fn knows_unicode() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
@@ -267,6 +313,16 @@ mod tests {
         assert_eq!(
             plain,
             "x 12.9 GiB > 11.6 GiB . -1.3 GiB < ..:--=## ###= träin.py~"
+        );
+    }
+
+    #[test]
+    fn only_lines_and_styles_act_on_the_terminal() {
+        let own = format!("{}\n  {}", paint(BAD, "out"), paint(DIM, "träin · 模型"));
+        assert_eq!(harmless(&own), own);
+        assert_eq!(
+            harmless("\x1b]0;t\x07\x1b[2J\x1b[8mx\x1b[31;40m\u{9b}31m\r\u{202e}\x1b[+1m\x1b[1"),
+            "\\x1b]0;t\\x07\\x1b[2J\\x1b[8mx\\x1b[31;40m\\x9b31m\\r\\u{202e}\\x1b[+1m\\x1b[1"
         );
     }
 

@@ -88,7 +88,8 @@ fn summary(verdict: Verdict) -> Summary {
         failure: (verdict == Verdict::ScriptFailed).then(|| "ValueError: no such file".to_owned()),
         assumptions: vec![Assumption {
             kind: "value".to_owned(),
-            what: "an uncomputed value was read as zero".to_owned(),
+            what: "the script read a GPU value, which oomph does not compute: it got zero"
+                .to_owned(),
             location: Some("/home/someone/project/train.py:91".to_owned()),
             count: 2,
         }],

@@ -255,7 +255,9 @@ pub struct Optimizer {
 /// How the script ended.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Outcome {
-    /// `finished`, `exit`, `exception`, `interrupted`, `killed` (the script left no other word), or
+    /// `finished`, `exit`, `exception`, `interrupted`, `terminated` (by SIGTERM or
+    /// SIGHUP), `killed` (the script left no other word),
+    /// `replaced` (by another program, `exec`), or
     /// `refused`: a lever of the plan cannot be applied, and the message says why.
     pub kind: String,
     /// The exit status.

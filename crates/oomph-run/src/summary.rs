@@ -404,6 +404,10 @@ fn failure(record: &Record) -> Option<String> {
         (_, Some(message)) if outcome.kind == "refused" => message.clone(),
         (Some(kind), Some(message)) => format!("{kind}: {message}"),
         _ if outcome.kind == "interrupted" => "interrupted".to_owned(),
+        _ if outcome.kind == "terminated" => match outcome.status {
+            129 => "ended by SIGHUP".to_owned(),
+            _ => "ended by SIGTERM".to_owned(),
+        },
         _ if outcome.kind == "killed" => {
             "the script was killed; its steps until then were as those that were recorded"
                 .to_owned()

@@ -1,7 +1,9 @@
 //! Unpacking files, and a window over their bytes.
 
+use std::cell::Cell;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
+use std::rc::Rc;
 
 use crate::error::Error;
 
@@ -11,6 +13,11 @@ const WINDOW: usize = 1 << 20;
 /// No usable snapshot is larger; a small compressed file that unpacks to more is
 /// a bomb.
 pub(crate) const MAX_UNPACKED: u64 = 64 << 30;
+
+/// A file that unpacks to more than this many times its size is a bomb, too. Recorded snapshots shrink to a
+/// fortieth; what has little in it may shrink further, so the first bytes do not count.
+const MAX_RATIO: u64 = 400;
+const MAX_UNCOUNTED: u64 = 256 << 20;
 
 /// Memory that an `.xz` file may ask for its dictionary: the largest preset of xz needs 64 MiB.
 /// (The zstd reader has its own limit of 100 MiB.)
@@ -43,8 +50,20 @@ pub(crate) fn unpacked(file: impl Read + 'static, path: &Path) -> Result<Box<dyn
 
 /// Unpacks `whole`, which begins with `head`.
 pub(crate) fn unpack<R: Read + 'static>(head: &[u8], whole: R) -> io::Result<Box<dyn Read>> {
+    let packed = Rc::new(Cell::new(0));
+    let whole = Counted {
+        reader: whole,
+        bytes: Rc::clone(&packed),
+    };
+    let unpacked = |reader: Box<dyn Read>| {
+        Box::new(Unpacked {
+            reader: reader.take(MAX_UNPACKED),
+            packed,
+            bytes: 0,
+        })
+    };
     Ok(if head.starts_with(&[0x1f, 0x8b]) {
-        Box::new(flate2::read::MultiGzDecoder::new(whole).take(MAX_UNPACKED))
+        unpacked(Box::new(flate2::read::MultiGzDecoder::new(whole)))
     } else if head.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
         let dictionary = xz_dictionary(head);
         if dictionary > MAX_DICTIONARY {
@@ -53,13 +72,48 @@ pub(crate) fn unpack<R: Read + 'static>(head: &[u8], whole: R) -> io::Result<Box
                  are allowed. Compress it again with `xz -9` or less"
             )));
         }
-        Box::new(lzma_rust2::XzReader::new(whole, true).take(MAX_UNPACKED))
+        unpacked(Box::new(lzma_rust2::XzReader::new(whole, true)))
     } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         let reader = ruzstd::decoding::StreamingDecoder::new(whole).map_err(io::Error::other)?;
-        Box::new(reader.take(MAX_UNPACKED))
+        unpacked(Box::new(reader))
     } else {
         Box::new(whole)
     })
+}
+
+/// A packed file, and how much of it was read.
+struct Counted<R> {
+    reader: R,
+    bytes: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(out)?;
+        self.bytes.set(self.bytes.get() + count as u64);
+        Ok(count)
+    }
+}
+
+/// What a packed file holds, unless that is out of all proportion.
+struct Unpacked<R> {
+    reader: R,
+    packed: Rc<Cell<u64>>,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(out)?;
+        self.bytes += count as u64;
+        if self.bytes > MAX_UNCOUNTED && self.bytes / MAX_RATIO > self.packed.get() {
+            return Err(io::Error::other(format!(
+                "it unpacks to more than {MAX_RATIO} times its size, which no recorded file does. \
+                 Unpack it first if you trust it"
+            )));
+        }
+        Ok(count)
+    }
 }
 
 /// The dictionary that the first block of an `.xz` stream asks for, 0 where its header is unusual.

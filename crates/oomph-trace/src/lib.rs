@@ -24,6 +24,7 @@ pub mod string_table;
 pub mod text;
 pub mod trace;
 pub mod units;
+pub mod visible;
 
 use std::io::Read;
 use std::path::Path;
@@ -35,6 +36,7 @@ pub use stack_table::{Frame, FrameId, StackId, StackTable, is_users_own};
 pub use string_table::{StringId, StringTable};
 pub use trace::{Annotation, Block, BlockState, Context, DeviceRows, Segment, Settings, Trace};
 pub use units::{Bytes, DeviceAddr, PoolId, StreamId, TimeUs};
+pub use visible::visible;
 
 /// What a file turned out to hold.
 #[derive(Debug)]
@@ -61,7 +63,15 @@ pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Content, Vec<Prob
             },
         });
     }
-    let trace = |(trace, problems)| (Content::Trace(Box::new(trace)), problems);
+    let trace = |(trace, mut problems): (Trace, Vec<Problem>)| {
+        if trace.strings.is_full() {
+            problems.push(Problem::new(
+                ProblemKind::Incomplete,
+                format!("names beyond {} bytes are empty", string_table::MAX_STRINGS),
+            ));
+        }
+        (Content::Trace(Box::new(trace)), problems)
+    };
     if first.first() == Some(&0x80) {
         return snapshot::read_input(input, path).map(trace);
     }

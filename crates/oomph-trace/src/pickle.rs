@@ -9,12 +9,14 @@ use std::io::Read;
 
 use crate::input::Input;
 use crate::stack_table::{FrameId, StackId, StackTable};
-use crate::string_table::{StringId, StringTable};
+use crate::string_table::{MAX_STRINGS, StringId, StringTable};
 
 /// Marks that may be open at once. A snapshot nests six deep.
 const MAX_DEPTH: usize = 1_000;
 /// The longest string. Mangled C++ names reach some ten kilobytes; a user's note may be longer.
 const MAX_STRING: usize = 16 << 20;
+/// Longer strings are no names; together they may have [`MAX_STRINGS`] bytes.
+const LONG_STRING: u64 = 1 << 16;
 /// Values that may wait on the stack. TorchScript's writer puts all events of a device there
 /// before it closes their list.
 const MAX_STACK: usize = 1 << 26;
@@ -420,6 +422,8 @@ struct Machine<'a, R, L> {
     stack: Vec<Value>,
     marks: Vec<usize>,
     memo: memo::Memo,
+    /// Bytes of the strings that are too long for names.
+    long_strings: u64,
 }
 
 /// Runs a pickle.
@@ -435,6 +439,7 @@ pub(crate) fn run<R: Read, L: Lower>(
         stack: Vec::new(),
         marks: Vec::new(),
         memo: memo::Memo::default(),
+        long_strings: 0,
     };
     match machine.run() {
         Ok(Stop::Done(root)) => Ok(Outcome {
@@ -848,6 +853,13 @@ impl<R: Read, L: Lower> Machine<'_, R, L> {
             return Err(format!(
                 "a string claims {length} bytes; more than {MAX_STRING} do not occur"
             ));
+        }
+        // Also those that are the same again, of which each must be compared.
+        if length > LONG_STRING {
+            self.long_strings += length;
+        }
+        if self.long_strings > MAX_STRINGS as u64 || self.heap.strings.is_full() {
+            return Err(format!("strings of more than {MAX_STRINGS} bytes"));
         }
         let Some(text) = self.input.next_bytes(length as usize) else {
             return Ok(false);

@@ -5,6 +5,11 @@ use std::hash::Hasher;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 
+use crate::visible::visible;
+
+/// Bytes of all strings together. The names of a large job take a few megabytes: each is stored once.
+pub const MAX_STRINGS: usize = 512 << 20;
+
 /// A handle to a string of a [`StringTable`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StringId(pub u32);
@@ -26,6 +31,7 @@ pub struct StringTable {
     // End offset of each string; the start is the end of the one before.
     ends: Vec<u32>,
     lookup: HashTable<u32>,
+    refused: bool,
 }
 
 impl Default for StringTable {
@@ -34,6 +40,7 @@ impl Default for StringTable {
             arena: String::new(),
             ends: Vec::new(),
             lookup: HashTable::new(),
+            refused: false,
         };
         table.intern("");
         table
@@ -57,9 +64,13 @@ fn slice<'a>(arena: &'a str, ends: &[u32], id: u32) -> &'a str {
 }
 
 impl StringTable {
-    /// The handle of `text`, which is stored if it is new. Once the arena is full (4 GiB, the
-    /// reach of its offsets) new strings become the empty string.
+    /// The handle of `text`, which is stored if it is new. Once there are [`MAX_STRINGS`] bytes, new strings
+    /// become the empty string.
+    ///
+    /// Names of files, functions and modules end up on terminals: what acts there is stored as
+    /// [`visible`] shows it.
     pub fn intern(&mut self, text: &str) -> StringId {
+        let text = &*visible(text);
         let hash_value = hash(text);
         let (arena, ends) = (&self.arena, &self.ends);
         if let Some(&id) = self
@@ -68,9 +79,12 @@ impl StringTable {
         {
             return StringId(id);
         }
-        let Ok(end) = u32::try_from(self.arena.len() + text.len()) else {
+        let end = self.arena.len() + text.len();
+        if end > MAX_STRINGS {
+            self.refused = true;
             return StringId::EMPTY;
-        };
+        }
+        let end = end as u32;
         let id = self.ends.len() as u32;
         self.arena.push_str(text);
         self.ends.push(end);
@@ -78,6 +92,11 @@ impl StringTable {
         self.lookup
             .insert_unique(hash_value, id, |&id| hash(slice(arena, ends, id)));
         StringId(id)
+    }
+
+    /// Whether a string was left out because there were too many.
+    pub fn is_full(&self) -> bool {
+        self.refused
     }
 
     /// The handle of `text` if it is in the table.

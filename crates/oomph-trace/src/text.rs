@@ -1,8 +1,27 @@
-//! Out-of-memory messages in logs: the messages of PyTorch's allocator in every version's wording,
-//! and the errors of other libraries that mean the same.
+//! Out-of-memory messages in logs: of PyTorch's allocator in every version's wording, of other frameworks,
+//! servers and libraries, and of what ends processes when the host's memory is used up.
 //!
-//! A log is read line by line, so its size does not matter. Sizes in messages are rounded to two
-//! decimals by PyTorch; they are kept as printed, in bytes.
+//! A log is read line by line, so its size does not matter. Each program's messages are read in one place
+//! (`readers.rs` lists them). Sizes in messages are often rounded to two decimals; they are kept as printed, in
+//! bytes. What a text does not say stays `None`.
+
+mod arrays;
+mod clusters;
+mod cuda;
+mod kernel;
+mod llama;
+mod nccl;
+mod onnx;
+mod origin;
+mod other;
+mod processes;
+mod program;
+mod pytorch;
+mod readers;
+mod serving;
+mod tensorrt;
+mod words;
+mod xla;
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,14 +31,29 @@ use crate::error::{Error, Problem, ProblemKind};
 use crate::input;
 use crate::units::Bytes;
 
+pub use program::{Memory, Program};
+use readers::Noted;
+
 /// A line that is longer is cut: tracebacks and messages have a few kilobytes.
 const MAX_LINE: usize = 1 << 20;
 /// Frames of a traceback that are kept, the innermost ones.
 const MAX_FRAMES: usize = 200;
 /// Messages of one log that are kept: a job that retries may print thousands.
 const MAX_MESSAGES: usize = 256;
+/// The beginning of a line that names the program it is of.
+const MAX_WORDS: usize = 16 << 10;
 /// JSON that is looked through for strings with messages; anything larger is read as lines.
 const MAX_JSON: usize = 16 << 20;
+
+/// Bytes of a message that are kept.
+const MAX_MESSAGE: usize = 64 << 10;
+/// Bytes of a frame's file, function and code that are kept.
+const MAX_FRAME: usize = 1 << 10;
+
+/// `text` up to `most` bytes.
+fn cut(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].to_owned()
+}
 
 /// Which error it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +81,16 @@ pub enum MessageKind {
     Nccl,
     /// Host memory, not the GPU's.
     Host,
+    /// Another program's allocator could not serve a request.
+    Allocation,
+    /// A server's budget of GPU memory does not hold what it needs.
+    Budget,
+    /// A kernel asks for more shared memory on the chip than there is.
+    OnChip,
+    /// A process was ended because the host's memory was used up, or seems so.
+    Killed,
+    /// A text that no reader knows.
+    Unknown,
 }
 
 impl MessageKind {
@@ -64,6 +108,11 @@ impl MessageKind {
             Self::Cudnn => "cudnn",
             Self::Nccl => "nccl",
             Self::Host => "host_memory",
+            Self::Allocation => "allocation",
+            Self::Budget => "budget",
+            Self::OnChip => "on_chip",
+            Self::Killed => "killed",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -93,8 +142,16 @@ pub struct OtherProcess {
 /// An out-of-memory message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomMessage {
+    /// The program that wrote it.
+    pub program: Program,
+    /// The program that it ran in, if that is another one and the text shows it.
+    pub inside: Option<Program>,
+    /// Which memory ran out.
+    pub memory: Memory,
     /// Which error.
     pub kind: MessageKind,
+    /// Whether it is a warning after which the program went on.
+    pub handled: bool,
     /// The line of the log, counted from 1.
     pub line: usize,
     /// The message itself.
@@ -103,14 +160,32 @@ pub struct OomMessage {
     pub versions: Option<&'static str>,
     /// The rank that printed it.
     pub rank: Option<u32>,
+    /// All ranks that printed it.
+    pub ranks: Vec<u32>,
+    /// The host.
+    pub host: Option<String>,
+    /// The process, by number.
+    pub pid: Option<u64>,
+    /// The process, by name.
+    pub process: Option<String>,
+    /// The job of a scheduler.
+    pub job: Option<String>,
+    /// The allocator, the arena, or the limit that a process ran in.
+    pub allocator: Option<String>,
+    /// What the program itself says would fit: tokens of a request.
+    pub fits: Option<u64>,
+    /// The setting that the message is about, if it is not the program's usual one.
+    pub setting: Option<&'static str>,
     /// The device.
     pub device: Option<u32>,
-    /// What was asked of the driver: the segment, not the tensor.
+    /// What was asked for. Of PyTorch: of the driver, so the segment, not the tensor.
     pub requested: Option<Bytes>,
-    /// The device's memory.
+    /// The memory there is: the device's, or the limit of a host's process.
     pub total: Option<Bytes>,
-    /// The device's free memory.
+    /// What of it is free.
     pub free: Option<Bytes>,
+    /// What of it is in use, where another program than PyTorch says so.
+    pub in_use: Option<Bytes>,
     /// What this process uses, everything included.
     pub this_process: Option<Bytes>,
     /// The other processes on the device.
@@ -129,20 +204,37 @@ pub struct OomMessage {
     pub private_pools: Option<Bytes>,
     /// The traceback before the message, outermost frame first.
     pub traceback: Vec<TextFrame>,
+    /// Where in the text the words are that make it one.
+    at: usize,
+    /// Its last part, counted as lines are.
+    last: usize,
 }
 
 impl OomMessage {
     fn new(kind: MessageKind, line: usize, text: &str) -> Self {
         Self {
+            program: Program::Pytorch,
+            inside: None,
+            memory: Memory::Device,
             kind,
+            handled: false,
             line,
-            text: text.to_owned(),
+            text: cut(text, MAX_MESSAGE),
             versions: None,
             rank: None,
+            ranks: Vec::new(),
+            host: None,
+            pid: None,
+            process: None,
+            job: None,
+            allocator: None,
+            fits: None,
+            setting: None,
             device: None,
             requested: None,
             total: None,
             free: None,
+            in_use: None,
             this_process: None,
             others: Vec::new(),
             allowed: None,
@@ -152,7 +244,41 @@ impl OomMessage {
             unallocated: None,
             private_pools: None,
             traceback: Vec::new(),
+            at: 0,
+            last: 0,
         }
+    }
+
+    /// At most so many letters of the text, with the words that make it a message.
+    pub fn quote(&self, letters: usize) -> String {
+        let count = self.text.chars().count();
+        if count <= letters {
+            return self.text.clone();
+        }
+        let before = self
+            .text
+            .get(..self.at)
+            .map_or(0, |text| text.chars().count());
+        // Some words before it belong to it, unless what follows is short.
+        let skip = before
+            .saturating_sub(letters / 4)
+            .min(count.saturating_sub(letters));
+        let quote: String = self.text.chars().skip(skip).take(letters).collect();
+        let head = if skip > 0 { "…" } else { "" };
+        let tail = if skip + letters < count { "…" } else { "" };
+        format!("{head}{quote}{tail}")
+    }
+
+    /// What is in use, by the words of the program.
+    pub fn used(&self) -> Option<Bytes> {
+        self.in_use.or(self.allocated)
+    }
+
+    /// Adds ranks that printed it, too.
+    fn add_ranks(&mut self, ranks: &[u32]) {
+        self.ranks.extend_from_slice(ranks);
+        self.ranks.sort_unstable();
+        self.ranks.dedup();
     }
 
     /// Memory of the device that neither this process's PyTorch nor the free memory accounts for.
@@ -219,14 +345,9 @@ fn collect_strings(value: &serde_json::Value, out: &mut String) {
 
 fn scan(reader: impl Read) -> io::Result<(Vec<OomMessage>, Vec<Problem>)> {
     let mut reader = BufReader::new(reader);
-    let mut messages: Vec<OomMessage> = Vec::new();
-    let mut problems = Vec::new();
-    let mut traceback: VecDeque<TextFrame> = VecDeque::new();
+    let mut log = Log::default();
     let mut raw = Vec::new();
     let mut number = 0;
-    let mut dropped = 0_usize;
-    // Lines that still belong to the message of the cudaMallocAsync backend.
-    let mut continues = 0_u8;
     loop {
         raw.clear();
         let read = reader
@@ -240,87 +361,147 @@ fn scan(reader: impl Read) -> io::Result<(Vec<OomMessage>, Vec<Problem>)> {
         let line = String::from_utf8_lossy(&raw);
         let line = line.trim_end_matches(['\n', '\r']);
         // Logs of JSON lines, and Python's repr of an exception, escape their line breaks.
-        let parts: Vec<String> = if line.contains("\\n") {
-            line.replace("\\\"", "\"")
-                .split("\\n")
-                .map(ToOwned::to_owned)
-                .collect()
+        if line.contains("\\n") {
+            for part in line.replace("\\\"", "\"").split("\\n") {
+                log.read(part, number);
+            }
         } else {
-            vec![line.to_owned()]
+            log.read(line, number);
+        }
+    }
+    Ok(log.end())
+}
+
+/// What of a log is known so far.
+#[derive(Debug, Default)]
+struct Log {
+    messages: Vec<OomMessage>,
+    /// Messages that were not kept, since there were too many.
+    dropped: usize,
+    traceback: VecDeque<TextFrame>,
+    noted: Noted,
+    /// Lines, and parts of them that were separated by escaped breaks.
+    parts: usize,
+    /// Lines that still belong to the message of the cudaMallocAsync backend.
+    continues: u8,
+}
+
+impl Log {
+    fn read(&mut self, part: &str, number: usize) {
+        self.parts += 1;
+        let (origin, text) = origin::of_line(part);
+        if self.continues > 0 {
+            self.continues -= 1;
+            if let Some(last) = self.messages.last_mut() {
+                pytorch::read_backend_line(last, text);
+            }
+        }
+        if text.contains("Traceback (most recent call last)") {
+            self.traceback.clear();
+            return;
+        }
+        if let Some(frame) = read_frame(text) {
+            if self.traceback.len() >= MAX_FRAMES {
+                self.traceback.pop_front();
+            }
+            self.traceback.push_back(frame);
+            return;
+        }
+        let place = readers::Place {
+            number,
+            part: self.parts,
+            origin: &origin,
         };
-        for part in parts {
-            let (rank, text) = strip_prefix(&part);
-            if continues > 0 {
-                continues -= 1;
-                if let Some(last) = messages.last_mut() {
-                    read_async_line(last, text);
-                }
+        let before = self.messages.last_mut();
+        if let Some(mut message) = readers::read(text, &place, &mut self.noted, before) {
+            message.last = self.parts;
+            message.rank = origin.rank.or(message.rank);
+            message.add_ranks(&Vec::from_iter(message.rank));
+            message.pid = message.pid.or(origin.pid);
+            message.host = message.host.or(origin.host);
+            message.traceback = self.traceback.drain(..).collect();
+            message.inside = origin
+                .inside
+                .or_else(|| origin::inside(text.get(..text.floor_char_boundary(MAX_WORDS))?))
+                .or_else(|| {
+                    let mut files = message.traceback.iter().rev();
+                    files.find_map(|frame| origin::inside(&frame.file))
+                })
+                .filter(|inside| message.program.runs_inside() && *inside != message.program);
+            if message.kind == MessageKind::Async {
+                self.continues = 6;
             }
-            if text.contains("Traceback (most recent call last)") {
-                traceback.clear();
-                continue;
-            }
-            if let Some(frame) = read_frame(text) {
-                if traceback.len() >= MAX_FRAMES {
-                    traceback.pop_front();
-                }
-                traceback.push_back(frame);
-                continue;
-            }
-            if let Some(mut message) = read_message(text, number) {
-                message.rank = rank.or(message.rank);
-                message.traceback = traceback.drain(..).collect();
-                if message.kind == MessageKind::Async {
-                    continues = 6;
-                }
-                add(&mut messages, message, &mut dropped);
-            } else if let Some(last) = traceback.back_mut() {
-                let code = text.trim();
-                if last.code.is_empty() && !code.chars().all(|c| matches!(c, '^' | '~' | ' ')) {
-                    code.clone_into(&mut last.code);
-                }
+            self.add(message);
+        } else if let Some(last) = self.traceback.back_mut() {
+            let code = text.trim();
+            if last.code.is_empty() && !code.chars().all(|c| matches!(c, '^' | '~' | ' ')) {
+                last.code = cut(code, MAX_FRAME);
             }
         }
     }
-    if dropped > 0 {
-        problems.push(Problem::new(
-            ProblemKind::Incomplete,
-            format!("{dropped} more out-of-memory messages were ignored"),
-        ));
-    }
-    Ok((messages, problems))
-}
 
-/// Adds a message unless it repeats one: launchers print an error several times.
-fn add(messages: &mut Vec<OomMessage>, message: OomMessage, dropped: &mut usize) {
-    if let Some(earlier) = messages
-        .iter_mut()
-        .find(|other| other.kind == message.kind && other.text == message.text)
-    {
-        if earlier.traceback.len() < message.traceback.len() {
-            earlier.traceback = message.traceback;
-        }
-        return;
-    }
-    if messages.len() >= MAX_MESSAGES {
-        *dropped += 1;
-        return;
-    }
-    messages.push(message);
-}
-
-/// Removes the prefixes of launchers: `[rank0]: `, `[default3]:`, colours.
-fn strip_prefix(line: &str) -> (Option<u32>, &str) {
-    let trimmed = line.trim_start_matches(|c: char| c.is_whitespace() && c != ' ');
-    for marker in ["[rank", "[default"] {
-        if let Some(rest) = trimmed.trim_start().strip_prefix(marker)
-            && let Some((digits, rest)) = rest.split_once("]:")
-            && let Ok(rank) = digits.parse()
+    /// Adds a message unless it repeats one: launchers and ranks print an error several times.
+    fn add(&mut self, message: OomMessage) {
+        if let Some(earlier) = self
+            .messages
+            .iter_mut()
+            .find(|other| says_the_same(other, &message))
         {
-            return (Some(rank), rest.strip_prefix(' ').unwrap_or(rest));
+            earlier.add_ranks(&message.ranks);
+            earlier.last = message.last;
+            if earlier.traceback.len() < message.traceback.len() {
+                earlier.traceback = message.traceback;
+            }
+            return;
         }
+        if self.messages.len() >= MAX_MESSAGES {
+            self.dropped += 1;
+            return;
+        }
+        self.messages.push(message);
     }
-    (None, trimmed)
+
+    fn end(mut self) -> (Vec<OomMessage>, Vec<Problem>) {
+        // A text that no reader knows matters only if there is no other.
+        if self
+            .messages
+            .iter()
+            .any(|message| message.kind != MessageKind::Unknown)
+        {
+            self.messages
+                .retain(|message| message.kind != MessageKind::Unknown);
+        }
+        let mut problems = Vec::new();
+        if self.dropped > 0 {
+            problems.push(Problem::new(
+                ProblemKind::Incomplete,
+                format!("{} more out-of-memory messages were ignored", self.dropped),
+            ));
+        }
+        (self.messages, problems)
+    }
+}
+
+/// Whether two messages say the same: word by word, or, of two ranks, with the same figures.
+fn says_the_same(one: &OomMessage, other: &OomMessage) -> bool {
+    let figures = |message: &OomMessage| {
+        (
+            (message.program, message.kind, message.memory),
+            (
+                message.requested,
+                message.total,
+                message.free,
+                message.used(),
+            ),
+            (message.device, message.handled, message.fits),
+        )
+    };
+    let whose = |message: &OomMessage| (message.host.clone(), message.job.clone());
+    let ranks = one.rank.is_some() && other.rank.is_some() && one.rank != other.rank;
+    if one.kind != other.kind || figures(one) != figures(other) {
+        return false;
+    }
+    one.text == other.text || (ranks && whose(one) == whose(other))
 }
 
 /// `  File "train.py", line 12, in main`
@@ -333,249 +514,22 @@ fn read_frame(line: &str) -> Option<TextFrame> {
         .map_or("", |(_, function)| function)
         .trim();
     Some(TextFrame {
-        file: file.to_owned(),
+        file: cut(file, MAX_FRAME),
         line: digits.parse().ok()?,
-        function: function.to_owned(),
+        function: cut(function, MAX_FRAME),
         code: String::new(),
     })
-}
-
-const DISGUISES: [(&str, MessageKind); 13] = [
-    ("Not enough memory for workspace", MessageKind::Workspace),
-    ("CUBLAS_STATUS_ALLOC_FAILED", MessageKind::Cublas),
-    ("CUDNN_STATUS_ALLOC_FAILED", MessageKind::Cudnn),
-    ("CUDNN_STATUS_NOT_INITIALIZED", MessageKind::Cudnn),
-    (
-        "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
-        MessageKind::Cudnn,
-    ),
-    ("Failed to CUDA calloc", MessageKind::Nccl),
-    ("Failed to CUDA host alloc", MessageKind::Host),
-    ("CUDA error: out of memory", MessageKind::Cuda),
-    ("CUDA driver error: out of memory", MessageKind::Cuda),
-    ("HIP error: out of memory", MessageKind::Cuda),
-    ("cudaErrorMemoryAllocation", MessageKind::Cuda),
-    ("CUDA_ERROR_OUT_OF_MEMORY", MessageKind::Cuda),
-    (
-        "DefaultCPUAllocator: can't allocate memory",
-        MessageKind::Host,
-    ),
-];
-
-fn read_message(line: &str, number: usize) -> Option<OomMessage> {
-    for marker in [
-        "CUDA out of memory.",
-        "HIP out of memory.",
-        "XPU out of memory.",
-    ] {
-        if let Some(at) = line.find(marker) {
-            return Some(read_native(line.get(at..).unwrap_or(line), number));
-        }
-    }
-    for marker in [
-        "memory allocation failed with OOM on device",
-        "memory mapping failed with OOM on device",
-    ] {
-        if let Some((_, rest)) = line.split_once(marker) {
-            let mut message = OomMessage::new(MessageKind::Warning, number, line.trim());
-            message.versions = Some("2.13 and later");
-            message.device = integer(rest.trim_start()).map(|device| device as u32);
-            message.requested = after(rest, " to allocate ")
-                .or_else(|| after(rest, " to map "))
-                .and_then(integer)
-                .map(Bytes);
-            message.free = after(rest, "free: ").and_then(integer).map(Bytes);
-            message.total = after(rest, "total: ").and_then(integer).map(Bytes);
-            return Some(message);
-        }
-    }
-    if let Some(rest) = after(line, "Preemptively rejecting allocation: requested ") {
-        let mut message = OomMessage::new(MessageKind::Warning, number, line.trim());
-        message.versions = Some("2.13 and later");
-        message.requested = any_size(rest);
-        message.reserved = after(rest, "total_allocated_memory (").and_then(any_size);
-        message.allowed = after(rest, "memory limit (").and_then(any_size);
-        return Some(message);
-    }
-    if line.contains("would exceed allowed memory. (out of memory)") {
-        let mut message = OomMessage::new(MessageKind::Async, number, line.trim());
-        message.device = after(line, "Allocation on device ")
-            .and_then(integer)
-            .map(|device| device as u32);
-        return Some(message);
-    }
-    if line.contains("Cuda failure") && line.contains("out of memory") {
-        return Some(OomMessage::new(MessageKind::Nccl, number, line.trim()));
-    }
-    let (_, kind) = DISGUISES.iter().find(|(marker, _)| line.contains(marker))?;
-    let mut message = OomMessage::new(*kind, number, line.trim());
-    message.requested = after(line, "Failed to CUDA calloc ")
-        .or_else(|| after(line, "you tried to allocate "))
-        .and_then(integer)
-        .map(Bytes);
-    Some(message)
-}
-
-fn read_async_line(message: &mut OomMessage, line: &str) {
-    let Some((name, value)) = line.split_once(':') else {
-        return;
-    };
-    let value = size(value.trim());
-    match name.trim() {
-        "Currently allocated" => {
-            message.printed_allocated = value;
-            message.allocated = value;
-        }
-        "Requested" => message.requested = value,
-        "Device limit" => message.total = value,
-        "Free (according to CUDA)" => message.free = value,
-        // The name of the last figure stands on the line before it.
-        "" => message.allowed = value,
-        _ => {}
-    }
-}
-
-fn read_native(text: &str, number: usize) -> OomMessage {
-    let mut message = OomMessage::new(MessageKind::Native, number, text.trim());
-    if text.contains("Tried to allocate more than 1EB memory") {
-        message.kind = MessageKind::MoreThanExbibyte;
-        return message;
-    }
-    if let Some(rest) = after(text, "Allocation was preemptively rejected") {
-        message.kind = MessageKind::Rejected;
-        message.versions = Some("2.13 and later");
-        message.requested = after(rest, "Requested size: ").and_then(any_size);
-        return message;
-    }
-    message.requested = after(text, "Tried to allocate ").and_then(size);
-    if let Some(rest) = after(text, "(GPU ") {
-        // Up to 2.0 all figures stand in one pair of parentheses, with the figure first.
-        message.versions = Some("2.0 and earlier");
-        message.device = integer(rest).map(|device| device as u32);
-        let inside = rest.split_once(')').map_or(rest, |(inside, _)| inside);
-        for part in inside.split(';') {
-            let part = part.trim();
-            let value = size(part);
-            if part.ends_with("total capacity") {
-                // The device's number stands before the first figure.
-                message.total = value;
-            } else if part.ends_with("already allocated") {
-                message.printed_allocated = value;
-            } else if part.ends_with("free") {
-                message.free = value;
-            } else if part.ends_with("allowed") {
-                message.allowed = value;
-            } else if part.ends_with("reserved in total by PyTorch") || part.ends_with("cached") {
-                message.reserved = value;
-            }
-        }
-        message.allocated = message.printed_allocated;
-        if let (Some(reserved), Some(allocated)) = (message.reserved, message.allocated) {
-            message.unallocated = Some(reserved.saturating_sub(allocated));
-        }
-        return message;
-    }
-    message.versions = Some(version_of(text));
-    message.device = after(text, " GPU ")
-        .and_then(integer)
-        .map(|device| device as u32);
-    // 2.1 writes "capacty".
-    message.total = after(text, "total capacity of ")
-        .or_else(|| after(text, "total capacty of "))
-        .and_then(size);
-    message.free = after(text, " of which ").and_then(size);
-    message.this_process = after(text, "this process has ").and_then(size);
-    let mut rest = text;
-    while let Some(at) = after(rest, "Process ") {
-        rest = at;
-        if let (Some(pid), Some(used)) = (integer(at), after(at, " has ").and_then(size)) {
-            message.others.push(OtherProcess { pid, used });
-        }
-    }
-    message.allowed = before(text, " allowed;");
-    message.private_pools = after(text, "by PyTorch, with ").and_then(size);
-    message.printed_allocated = after(text, "Of the allocated memory ").and_then(size);
-    message.unallocated = before(text, " is reserved by PyTorch but unallocated");
-    // The free blocks of private pools are added to what is "allocated"; they are not in use.
-    message.allocated = message
-        .printed_allocated
-        .map(|printed| printed.saturating_sub(message.private_pools.unwrap_or_default()));
-    if let (Some(printed), Some(unallocated)) = (message.printed_allocated, message.unallocated) {
-        message.reserved = Some(printed + unallocated);
-    }
-    message
-}
-
-fn version_of(text: &str) -> &'static str {
-    if text.contains("total capacty") {
-        "2.1"
-    } else if text.contains("expandable_segments is enabled") {
-        "2.15"
-    } else if text.contains("docs.pytorch.org") {
-        "2.10 to 2.15"
-    } else if text.trim_end().ends_with("GPU") {
-        // The device's number was a zero byte, which ended the message.
-        "2.3 or 2.4"
-    } else {
-        "2.2 to 2.9"
-    }
-}
-
-/// What follows a marker.
-fn after<'a>(text: &'a str, marker: &str) -> Option<&'a str> {
-    text.split_once(marker).map(|(_, rest)| rest)
-}
-
-/// The size right before a marker: `439.58 MiB is reserved`.
-fn before(text: &str, marker: &str) -> Option<Bytes> {
-    let (head, _) = text.split_once(marker)?;
-    let mut words = head.rsplit(' ');
-    let unit = words.next()?;
-    let number = words.next()?;
-    size(&format!("{number} {unit}"))
-}
-
-fn integer(text: &str) -> Option<u64> {
-    let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
-}
-
-/// A size with or without a unit.
-fn any_size(text: &str) -> Option<Bytes> {
-    size(text).or_else(|| integer(text.trim_start()).map(Bytes))
-}
-
-/// A size as `format_size` prints it, at the beginning of a text: `1.66 GiB`, `0 bytes`. Several
-/// figures before the unit (`0; 3.81 GiB`) are passed over.
-fn size(text: &str) -> Option<Bytes> {
-    let mut last: Option<f64> = None;
-    for word in text.split_whitespace().take(4) {
-        let clean = word.trim_end_matches(['.', ',', ';', ')', ']']);
-        let factor: f64 = match clean {
-            "bytes" => 1.0,
-            "KiB" | "KB" => 1024.0,
-            "MiB" | "MB" => 1_048_576.0,
-            "GiB" | "GB" => 1_073_741_824.0,
-            number => {
-                last = number.parse().ok();
-                continue;
-            }
-        };
-        let value = last? * factor;
-        // UINT64_MAX is how "unknown" is printed.
-        if !value.is_finite() || !(0.0..1e19).contains(&value) || value > 1.8e19 {
-            return None;
-        }
-        return Some(Bytes(value as u64)).filter(|bytes| bytes.0 < 1 << 60);
-    }
-    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn one(text: &str) -> OomMessage {
+    pub(super) fn all(text: &str) -> Vec<OomMessage> {
+        find(text)
+    }
+
+    pub(super) fn one(text: &str) -> OomMessage {
         let mut found = find(text);
         assert_eq!(found.len(), 1, "{found:?}");
         found.remove(0)
@@ -586,7 +540,7 @@ mod tests {
         reason = "what it is compared with is optional"
     )]
     fn gib(value: f64) -> Option<Bytes> {
-        Some(Bytes((value * 1_073_741_824.0) as u64))
+        Some(Bytes((value * 1_073_741_824.0).round() as u64))
     }
 
     #[test]
@@ -627,7 +581,8 @@ mod tests {
         assert_eq!(
             now.reserved,
             Some(Bytes(
-                (9.56 * 1_073_741_824.0) as u64 + (439.58 * 1_048_576.0) as u64
+                (9.56_f64 * 1_073_741_824.0).round() as u64
+                    + (439.58_f64 * 1_048_576.0).round() as u64
             ))
         );
     }
@@ -711,6 +666,29 @@ mod tests {
         assert_eq!(message.total, gib(23.69));
         assert_eq!(message.free, Some(Bytes(13 << 20)));
         assert_eq!(message.allowed, None);
+    }
+
+    #[test]
+    fn a_line_of_megabytes_is_read_at_once() {
+        const LENGTH: usize = 3 << 20;
+        let head = "CUDA out of memory. Tried to allocate 1.00 GiB. ";
+        let started = std::time::Instant::now();
+        for part in [
+            " Process 1",
+            " has ",
+            "Tried to allocate ",
+            "\\n",
+            "File \\\"a\\\", line 1\\n",
+            " GPU ",
+        ] {
+            let text = format!("{head}{}", part.repeat(LENGTH / part.len()));
+            assert_eq!(
+                find(&text).first().map(|message| message.requested),
+                Some(gib(1.0))
+            );
+        }
+        // A quadratic step takes half a minute.
+        assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
 
-use std::io::{Cursor, Write as _};
+use std::io::{Cursor, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use oomph_trace::{Action, BlockState, Content, Error, ProblemKind, Trace, snapshot};
@@ -79,7 +79,7 @@ fn events_keep_everything() {
 #[test]
 fn compressed_files_are_told_by_their_contents() {
     let plain = unpacked("snapshots/lstm_lm.pickle.xz");
-    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
     gz.write_all(&plain).unwrap();
     let zst = ruzstd::encoding::compress_to_vec(
         plain.as_slice(),
@@ -154,6 +154,55 @@ fn bombs_are_refused() {
     let error = snapshot::read(Cursor::new(xz), Path::new("bomb.xz")).unwrap_err();
     let why = std::error::Error::source(&error).unwrap().to_string();
     assert!(why.contains("wants a dictionary"), "{why}");
+}
+
+#[test]
+fn long_strings_have_a_budget() {
+    const LENGTH: usize = 16 << 20;
+    let string = [
+        b"X",
+        &(LENGTH as u32).to_le_bytes()[..],
+        &vec![b'a'; LENGTH],
+    ]
+    .concat();
+    let mut endless: Box<dyn Read> = Box::new(std::io::empty());
+    for _ in 0..40 {
+        endless = Box::new(endless.chain(Cursor::new(string.clone())));
+    }
+    let file = b"\x80\x04]("[..].chain(endless);
+    let error = snapshot::read_from(file, Path::new("strings.pickle")).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("strings of more than 536870912 bytes"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_unpacks_out_of_proportion_is_refused() {
+    let mut member = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
+    member.write_all(&vec![b' '; 1 << 20]).unwrap();
+    let packed = member.finish().unwrap().repeat(300);
+    let error = oomph_trace::text::read(Cursor::new(packed), Path::new("bomb.log.gz"));
+    let why = std::error::Error::source(&error.unwrap_err())
+        .unwrap()
+        .to_string();
+    assert!(why.contains("400 times its size"), "{why}");
+}
+
+#[test]
+fn names_do_not_act_on_terminals() {
+    let mut file = b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](]eX".to_vec();
+    let name = "\x1b]0;t\x07\u{9b}31m\n\u{202e}";
+    file.extend((name.len() as u32).to_le_bytes());
+    file.extend(name.as_bytes());
+    file.extend(b"Nu.");
+    let (trace, _) = read(&file).unwrap();
+    let names: Vec<&str> = trace.strings.iter().map(|(_, name)| name).collect();
+    assert!(
+        names.contains(&"\\x1b]0;t\\x07\\x9b31m\\n\\u{202e}"),
+        "{names:?}"
+    );
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! cuFFT: the workspace of a plan.
 //!
 //! Transforms do nothing, but PyTorch allocates their workspaces. What an H200's cuFFT asked for
-//! (`bench/gpu/results/cufft_workspaces.jsonl`) follows the prime factors of a size: where they are at most seven, as in the
-//! sizes that people choose, [`workspace`] is exact for 19 in 20 of the sizes drawn at random. With larger factors it
-//! is an estimate.
+//! (`bench/gpu/results/cufft_workspaces.jsonl`, and for strided values `fft_blocks.jsonl`) follows the prime factors of a
+//! size: where they are at most seven, as in the sizes that people choose, [`workspace`] is exact for 19 in 20 of the
+//! sizes drawn at random. With larger factors it is an estimate.
 
 use std::ffi::c_int;
 
@@ -63,10 +63,12 @@ fn largest_factor(mut n: u64) -> u64 {
     largest.max(n)
 }
 
-/// Workspace of complex transforms of `n` values, in halves of the complex data.
-fn line(n: u64, precision: Precision) -> u64 {
+/// Workspace of complex transforms of `n` values, in halves of the complex data; `strided` if the values are not
+/// side by side.
+fn line(n: u64, precision: Precision, strided: bool) -> u64 {
     let double = precision == Precision::Double;
     let in_one_kernel = match largest_factor(n) {
+        _ if strided && double && !n.is_power_of_two() => n <= 640,
         _ if n.is_power_of_two() && precision == Precision::Half => n <= 8192,
         _ if n.is_power_of_two() => n <= 16_384,
         0..=7 => n <= if double { 12_288 } else { 20_480 },
@@ -80,11 +82,13 @@ fn line(n: u64, precision: Precision) -> u64 {
 }
 
 /// Workspace of transforms between `n` real values and their spectrum, in halves of the complex data.
-fn real_line(n: u64, precision: Precision) -> u64 {
-    let most = match precision {
-        Precision::Half => 8192,
-        Precision::Single => 16_384,
-        Precision::Double => 4096,
+fn real_line(n: u64, precision: Precision, strided: bool) -> u64 {
+    let most = match (precision, strided) {
+        (Precision::Half, _) => 8192,
+        (Precision::Single, false) => 16_384,
+        (Precision::Single, true) => 1024,
+        (Precision::Double, false) => 4096,
+        (Precision::Double, true) => 512,
     };
     match (largest_factor(n), n.is_multiple_of(2)) {
         _ if n.is_power_of_two() => u64::from(n > most),
@@ -102,34 +106,55 @@ fn real_line(n: u64, precision: Precision) -> u64 {
 fn plane(sizes: &[u64], precision: Precision, real: bool) -> u64 {
     let largest = sizes.iter().copied().max().unwrap_or(1);
     let factor = sizes.iter().copied().map(largest_factor).max().unwrap_or(1);
-    let most = match precision {
-        Precision::Double => 500,
-        _ => 640,
+    let double = precision == Precision::Double;
+    let most = match largest.is_power_of_two() {
+        true if double => 2048,
+        true => u64::MAX,
+        false if double => 640,
+        false => 1024,
     };
     match (factor, real) {
-        (0..=7, false) => 2 * u64::from(precision == Precision::Double && largest >= 4096),
-        (0..=7, true) if largest.is_power_of_two() => {
-            u64::from(precision == Precision::Double && largest >= 4096)
-        }
+        (0..=7, false) => 2 * u64::from(double && largest > most),
         (0..=7, true) => u64::from(largest > most),
-        (8..=31, false) => 0,
-        (8..=31, true) => 1,
-        (32..=127, false) => 2,
-        (32..=127, true) => 1,
-        (_, false) => 0,
-        (_, true) => 2,
+        (14..=127, true) => 1,
+        (32..=127, false) | (128.., true) => 2,
+        _ => 0,
     }
 }
 
-/// Bytes of workspace for `batch` transforms over `sizes`; `real` if one side of them is real.
-fn workspace(sizes: &[u64], batch: u64, precision: Precision, real: bool) -> u64 {
+/// What is transformed at once.
+#[derive(Debug)]
+struct Transforms<'a> {
+    sizes: &'a [u64],
+    batch: u64,
+    precision: Precision,
+    /// Whether one side is real.
+    real: bool,
+    strided: bool,
+}
+
+/// Bytes of workspace.
+fn workspace(what: &Transforms) -> u64 {
+    let &Transforms {
+        sizes,
+        batch,
+        precision,
+        real,
+        strided,
+    } = what;
     let halves = match (sizes, real) {
-        (&[n], false) => line(n, precision),
-        (&[n], true) => real_line(n, precision),
+        (&[n], false) => line(n, precision, strided),
+        (&[n], true) => real_line(n, precision, strided),
         _ => plane(sizes, precision, real),
     };
-    let values = sizes.iter().fold(batch, |all, &n| all.saturating_mul(n));
-    values.saturating_mul(halves * precision.complex_bytes() / 2)
+    let last = sizes.last().copied().unwrap_or(1);
+    let rows = sizes.iter().fold(batch, |all, &n| all.saturating_mul(n)) / last;
+    // Half of the data is a spectrum: so many values for each row, and one more where there are planes or long rows.
+    let row = match halves {
+        1 if sizes.len() > 1 || last >= 1 << 16 && !strided => last / 2 + 1,
+        _ => last * halves / 2,
+    };
+    rows.saturating_mul(row * precision.complex_bytes())
 }
 
 export! {
@@ -138,7 +163,7 @@ export! {
         out.put((opaque_handle() & 0x7fff_ffff) as c_int);
         SUCCESS
     }
-    unsafe fn cufftXtMakePlanMany(_plan: c_int, rank: c_int, n: *const i64, _ie: usize, _is: i64, _id: i64, given: c_int, _oe: usize, _os: i64, _od: i64, made: c_int, batch: i64, size: Out<usize>, _execution: c_int) -> c_int, or INTERNAL; {
+    unsafe fn cufftXtMakePlanMany(_plan: c_int, rank: c_int, n: *const i64, _ie: usize, given_stride: i64, _id: i64, given: c_int, _oe: usize, made_stride: i64, _od: i64, made: c_int, batch: i64, size: Out<usize>, _execution: c_int) -> c_int, or INTERNAL; {
         ledger::assume("cufftXtMakePlanMany", "the workspace of Fourier transforms follows what an H200 needed");
         let (Some((precision, whole)), Some((_, made_whole)), 1..=3, false) =
             (Precision::of(given), Precision::of(made), rank, n.is_null())
@@ -149,7 +174,14 @@ export! {
         // SAFETY: cuFFT's caller passes `rank` sizes.
         let sizes = unsafe { std::slice::from_raw_parts(n, rank as usize) };
         let sizes: Vec<u64> = sizes.iter().map(|&n| n.max(1) as u64).collect();
-        size.put(workspace(&sizes, batch.max(1) as u64, precision, !(whole && made_whole)) as usize);
+        let bytes = workspace(&Transforms {
+            sizes: &sizes,
+            batch: batch.max(1) as u64,
+            precision,
+            real: !(whole && made_whole),
+            strided: given_stride.max(made_stride) > 1,
+        });
+        size.put(bytes as usize);
         SUCCESS
     }
 }
@@ -182,7 +214,13 @@ mod tests {
             };
             let batch = row["batch"].as_u64().unwrap_or(1);
             let data = sizes.iter().product::<u64>() * batch * precision.complex_bytes();
-            let got = workspace(&sizes, batch, precision, row["layout"] != "c2c");
+            let got = workspace(&Transforms {
+                sizes: &sizes,
+                batch,
+                precision,
+                real: row["layout"] != "c2c",
+                strided: false,
+            });
             let drawn = usize::from(row["origin"] == "drawn");
             all[drawn] += 1;
             right[drawn] += usize::from(

@@ -31,23 +31,29 @@ from oomph import _protocol
 from oomph._ranks import launcher
 from oomph._virtual_gpu.library import is_forked
 
-_PRELOADED = ("torch", "torch._dynamo", "oomph._ranks.recording", "oomph._recorder.recorder")
+PRELOADED = ("torch", "torch._dynamo", "oomph._ranks.recording", "oomph._recorder.recorder")
 """What each rank imports: torch, what its first optimizer imports, and what records it."""
+
+
+def received(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """A request, and the streams that came with it; None if who asked is gone."""
+    head, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    size, text = int.from_bytes(head, "big"), b""
+    while len(text) < size:
+        part = connection.recv(size - len(text))
+        if not part:
+            return None
+        text += part
+    return (json.loads(text), streams) if head else None
 
 
 def _serve(connection: socket.socket) -> dict[str, Any]:
     """Fork a rank at each request; returns in each of them, with what was asked."""
     while True:
-        head, streams, _, _ = socket.recv_fds(connection, 8, 3)
-        if not head:
+        found = received(connection)
+        if found is None:
             os._exit(0)  # the launcher is gone
-        size, text = int.from_bytes(head, "big"), b""
-        while len(text) < size:
-            part = connection.recv(size - len(text))
-            if not part:
-                os._exit(0)
-            text += part
-        request = json.loads(text)
+        request, streams = found
         between = os.fork()
         if between == 0:
             server = os.getpid()
@@ -129,7 +135,7 @@ def start_plainly(request: dict[str, Any]) -> None:
     os.execve(sys.executable, request["argv"], request["environment"])
 
 
-def _shadowed(directory: str) -> bool:
+def shadowed(directory: str) -> bool:
     """Whether a file beside the script has the name of a module that is already imported."""
     try:
         entries = os.listdir(directory)
@@ -150,31 +156,44 @@ def _shadowed(directory: str) -> bool:
     return False
 
 
-def _become(request: dict[str, Any]) -> str:
-    """Make this process the rank that was asked for, up to its script; returns the script's path."""
+def take_place(request: dict[str, Any]) -> None:
+    """Take the directory, the environment and the words of the process that was asked for."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["directory"])
-    environment, argv = request["environment"], request["argv"]
+    environment = request["environment"]
     for name in [name for name in os.environ if name not in environment]:
         del os.environ[name]
     for name, value in environment.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-    sys.orig_argv[:] = argv
-    sys.argv[:] = argv[2:]
-    script = os.path.realpath(argv[2]) if os.path.islink(argv[2]) else os.path.abspath(argv[2])
-    sys.path.insert(0, os.path.dirname(script))
+    sys.orig_argv[:] = request["argv"]
+
+
+def hide_torch(request: dict[str, Any]) -> None:
+    """Begin as a process that has not imported torch: it is there when the script imports it."""
     import torch
 
-    forked = torch.cuda._is_in_bad_fork() or is_forked()
-    if forked or _shadowed(sys.path[0]) or not os.path.isfile(script):
-        start_plainly(request)
     # Generators that draw their seed on creation; Python's own reseeds in each fork.
     torch.default_generator.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     sys.meta_path.insert(0, _Imported(request))
     gc.enable()
+
+
+def _become(request: dict[str, Any]) -> str:
+    """Make this process the rank that was asked for, up to its script; returns the script's path."""
+    take_place(request)
+    argv = request["argv"]
+    sys.argv[:] = argv[2:]
+    script = os.path.realpath(argv[2]) if os.path.islink(argv[2]) else os.path.abspath(argv[2])
+    sys.path.insert(0, os.path.dirname(script))
+    import torch
+
+    forked = torch.cuda._is_in_bad_fork() or is_forked()
+    if forked or shadowed(sys.path[0]) or not os.path.isfile(script):
+        start_plainly(request)
+    hide_torch(request)
     return os.path.abspath(argv[2])
 
 
@@ -189,7 +208,7 @@ def main() -> None:
     from oomph._recorder import script
 
     gc.disable()
-    for name in _PRELOADED:
+    for name in PRELOADED:
         importlib.import_module(name)
     sys.modules["oomph._virtual_gpu.dispatch"].register()
     if len(os.listdir("/proc/self/task")) > 1:
@@ -205,7 +224,10 @@ def main() -> None:
 
     sys.excepthook = without_own_frames
     recording.begin()
-    script.run_script(path)
+    try:
+        script.run_script(path)
+    except script.NotPython as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

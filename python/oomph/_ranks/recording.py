@@ -117,7 +117,8 @@ class _End:
     """Observes how a script that Python itself runs ends."""
 
     def __init__(self, session: Session, terminated: bool = True) -> None:
-        """`terminated`: a record is written also where a launcher terminates the process."""
+        """`terminated`: a record is written also where a launcher terminates the process, as it does
+        where another rank failed."""
         self._session = session
         self._outcome: dict[str, Any] = dict(kind="finished", status=0)
         self._process = os.getpid()
@@ -136,8 +137,8 @@ class _End:
 
         sys.excepthook, sys.exit = failed, leaving
         atexit.register(self._finish)
-        if terminated and threading.current_thread() is threading.main_thread():
-            self._watch_termination()
+        if terminated:
+            session.watch_termination()
 
     def _finish(self) -> None:
         if os.getpid() == self._process:
@@ -146,35 +147,3 @@ class _End:
             if applied is not None and applied.refusal is not None:
                 self._outcome = outcome_of(applied.refusal)
             self._session.finish(self._outcome)
-
-    def _watch_termination(self) -> None:
-        """Write the record when a launcher terminates this rank because another one failed.
-
-        In a thread, because the main thread may be inside a collective, waiting for that other rank.
-        """
-        if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-            return
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-
-        def nothing(number, frame):
-            pass
-
-        def watch():
-            while os.read(reader, 1) != bytes([signal.SIGTERM]):
-                pass
-            if signal.getsignal(signal.SIGTERM) is nothing and os.getpid() == self._process:
-                self._session.finish(dict(kind="terminated", status=128 + signal.SIGTERM))
-                self._session.hard_exit(128 + signal.SIGTERM)
-
-        signal.signal(signal.SIGTERM, nothing)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        threading.Thread(target=watch, name="oomph-termination", daemon=True).start()
-        # A forked child has no such thread.
-        os.register_at_fork(after_in_child=_default_termination)
-
-
-def _default_termination() -> None:
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)

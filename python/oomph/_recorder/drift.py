@@ -180,6 +180,10 @@ class Drift:
         if isinstance(error, torch.OutOfMemoryError):
             self._say("out of memory")
 
+    def is_replaced(self) -> None:
+        """Another program takes over the process."""
+        self.finish(dict(kind="replaced", status=0))
+
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write what was measured; once."""
         if self.finished:

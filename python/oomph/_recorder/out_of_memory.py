@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import re
 import threading
@@ -73,7 +74,7 @@ class OutOfMemory:
         )  # fmt: skip
         self._marks.gradients()
         self._marks.optimizer_state()
-        if not self._virtual:
+        if not (self._virtual and self._progress.is_recorded):
             self._capture()
         self._watch_next_operator()
 
@@ -130,7 +131,8 @@ class OutOfMemory:
         began = time.monotonic()
         if began < self._next_capture:
             return
-        with self._directory.writing(File.FAILURE_SNAPSHOT) as file:
+        # A full disk is no reason for another error.
+        with contextlib.suppress(OSError), self._directory.writing(File.FAILURE_SNAPSHOT) as file:
             recorded = self._progress.is_recorded
             made = history.snapshot() if recorded else history.snapshot_unlabelled()
             pickle.dump(made, file, protocol=4)

@@ -76,7 +76,7 @@ class Progress:
         self.loading = 0
         """How many functions that load weights are in progress, one inside the other."""
         self.window: Any = None
-        """On a real GPU, how long everything is recorded; None: as long as the script runs."""
+        """How long everything is recorded; None: as long as the script runs."""
         self._horizon, self._busy = horizon, busy
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
@@ -96,7 +96,7 @@ class Progress:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether everything is being recorded, which is not so on a real GPU once steps are alike."""
+        """Whether everything is being recorded, which is not so once steps are alike."""
         return self.window is None or self.window.open
 
     def _end(self, what: str, number: int) -> None:
@@ -105,7 +105,7 @@ class Progress:
             self._reserved = f" · {torch.cuda.memory_reserved() / 2**30:.1f} GiB reserved"
         if self.window is not None:
             self.window.step_ended(number)
-        if self._horizon is not None:
+        if self._horizon is not None and self.is_recorded:
             self._clock.append((number, self._horizon(0), self._busy[2]))
             self._clock_calls.append(self.module_calls)
         if self.last_step and number >= self.last_step:

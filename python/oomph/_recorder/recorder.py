@@ -8,6 +8,7 @@ its metadata, see `scopes.py`), and which tensors are parameters, gradients, opt
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -29,7 +30,7 @@ from oomph._recorder.out_of_memory import OutOfMemory
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
 from oomph._recorder.scopes import Scopes
-from oomph._recorder.window import EVENTS, StackTrial, Window
+from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
 from oomph._virtual_gpu.assumptions import Assumptions
@@ -159,8 +160,12 @@ class Recorder:
     # ---- leaving a job that repeats itself ----
 
     def _watch_window(self) -> None:
-        """On a real GPU the script is recorded until its steps are alike; all of it if only some steps run."""
-        if self.virtual or self.settings.steps is not None:
+        """A script is recorded until its steps are alike; all of it if only some steps run."""
+        last = self.settings.steps
+        if self.virtual and (last is None or last > LongWindow.LEAST_STEPS):
+            self._progress.window = LongWindow(self._leave, self._come_back)
+            return
+        if last is not None:
             return
         self._progress.window = Window(
             lambda: self._scopes.keys,
@@ -173,16 +178,28 @@ class Recorder:
     def _leave(self) -> None:
         """Write the record, as if the script were killed from here on, and remove the hooks."""
         self._note_memory()
-        self._write_history()
-        self.layer.leave()
+        self._keep_window()
+        if self.virtual:
+            self.layer.before = None  # values are computed all the same
+        else:
+            self.layer.leave()
         self._hooked = self._modules.stop()
         if not self._progress.trains:
             self._pass_hooks = self.passes.count_alone(self._modules.models.alive)
         history.end()
-        self._progress.window.trial = StackTrial(EVENTS)
-        killed = dict(kind="killed", status=137)
-        self.directory.write_json(File.RECORD, self._record(killed, True, self._devices(), []))
+        if self.virtual:
+            history.keep_newest(EVENTS, "alloc")
+        else:
+            self._progress.window.trial = StackTrial(EVENTS)
         self._progress.say_recorded(*self._progress.window.recorded[-1])
+
+    def _keep_window(self) -> None:
+        """Write what is recorded, as if the script were killed from here on."""
+        killed = dict(kind="killed", status=137)
+        # A full disk is no reason to end the script.
+        with contextlib.suppress(OSError):
+            self._write_history()
+            self.directory.write_json(File.RECORD, self._record(killed, True, self._devices(), []))
 
     def _come_back(self) -> None:
         """Record everything again."""
@@ -194,7 +211,8 @@ class Recorder:
         if self._hooked:
             self._modules.watch()
         self.layer.before = self._scopes.label
-        self.layer.come_back()
+        if not self.virtual:
+            self.layer.come_back()
 
     def _note_memory(self) -> None:
         """Mark what models and optimizers hold now."""
@@ -213,6 +231,12 @@ class Recorder:
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
         self.out_of_memory.failed_with(error)
+
+    def is_replaced(self) -> None:
+        """Another program takes over the process. What it does, nobody records."""
+        if torch.cuda.is_initialized():
+            self._progress.stopped = True
+            self.finish(dict(kind="replaced", status=0))
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write `record.json` and `trace.pickle`; once."""

@@ -1,13 +1,22 @@
-"""Runs a script or a module as Python would."""
+"""Runs a script, a module or a notebook as Python would."""
 
 from __future__ import annotations
 
+import linecache
 import os
 import runpy
 import sys
+import traceback
 import types
+from collections.abc import Iterator
+
+from oomph._protocol import Refused
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class NotPython(Refused):
+    """The script cannot be read as Python; the message says where and why."""
 
 
 def run(argv: list[str]) -> None:
@@ -22,13 +31,56 @@ def run(argv: list[str]) -> None:
 
 def run_script(path: str) -> None:
     """Run a file as `python file` would: as the module `__main__`, so that spawned workers find it."""
-    with open(path, "rb") as file:
-        # This file's own `from __future__` is not the script's.
-        code = compile(file.read(), path, "exec", dont_inherit=True)
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=os.path.abspath(path), __builtins__=__builtins__)
+    main.__dict__.update(__builtins__=__builtins__)
+    if path.endswith(".ipynb"):
+        if sys.excepthook is sys.__excepthook__:
+            # Python's own looks for lines in files only.
+            sys.excepthook = traceback.print_exception
+        # Without a file, as in a kernel: a worker that is spawned does not run the notebook again.
+        codes = list(_cells(path, main))
+    else:
+        main.__dict__.update(__file__=os.path.abspath(path))
+        with open(path, "rb") as file:
+            codes = [_compiled(file.read(), path)]
     sys.modules["__main__"] = main
-    exec(code, main.__dict__)
+    for code in codes:
+        exec(code, main.__dict__)
+
+
+def _compiled(source: bytes | str, name: str) -> types.CodeType:
+    """The code of a file. What Python cannot read is said in a line."""
+    try:
+        # This file's own `from __future__` is not the script's.
+        return compile(source, name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        place = f"{name}:{error.lineno}" if error.lineno else name
+        line = (error.text or "").strip()
+        found = f", in {line[:80]!r}" if line.isprintable() and line else ""
+        raise NotPython(f"{place}: this is not valid Python: {error.msg}{found}") from None
+    except ValueError as error:
+        raise NotPython(f"{name}: this is not valid Python: {error}") from None
+
+
+def _cells(path: str, main: types.ModuleType) -> Iterator[types.CodeType]:
+    """The code cells of a notebook; each has a name of its own, as the lines of tracebacks have."""
+    from oomph._oomph import notebook_cells
+
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            cells, left_out = notebook_cells(file.read())
+    except ValueError as error:
+        raise NotPython(f"{path}: {error}") from None
+    if left_out:
+        words = ", ".join(f"{what} (cell {number})" for number, what in left_out)
+        print(f"oomph: left out of {path}, as only IPython knows it: {words}", file=sys.stderr)
+    # What a kernel offers without an import.
+    main.__dict__["display"] = print
+    for number, source in cells:
+        name = f"{path}:cell {number}"
+        lines = source.splitlines(keepends=True)
+        linecache.cache[name] = (len(source), None, lines, name)
+        yield _compiled(source, name)
 
 
 def without_own_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import os
+import signal
+import sys
 import threading
 from typing import Any
 
 from oomph import levers
 from oomph._import_hooks import before_import, on_import
-from oomph._protocol import Refused, RunDirectory, Settings
+from oomph._protocol import File, Refused, RunDirectory, Settings
 from oomph._recorder.process_groups import end_process_groups
 from oomph._recorder.torch_versions import check_torch, is_supported
 from oomph._virtual_gpu.library import Unusable, library
+
+_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+"""What `oomph run` passes on to the script, and launchers send to ranks."""
 
 
 class Session:
@@ -45,6 +52,9 @@ class Session:
         # It works without torch, of which all that watches is made.
         before_import("onnxruntime", lambda: importlib.import_module("torch"))
         os._exit = self._exit_at_once  # type: ignore[assignment]
+        if not settings.virtual:
+            # A virtual GPU's card knows the process, whatever program it becomes.
+            self._watch_exec()
 
     def _measures_drift(self) -> None:
         from oomph._recorder.drift import Drift
@@ -97,10 +107,99 @@ class Session:
 
     def _exit_at_once(self, status: int) -> None:
         if self.recorder and os.getpid() == self.recorder.process:
-            with self._writing:
-                outcome = dict(kind="finished" if status == 0 else "exit", status=status)
-                self.recorder.finish(outcome)
+            self._write_record(dict(kind="finished" if status == 0 else "exit", status=status))
         self.hard_exit(status)
+
+    def watch_termination(self) -> None:
+        """Write the record where SIGTERM or SIGHUP ends this process, unless the script has a handler.
+
+        In a thread, because the main thread may be busy for long, or inside a collective.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        watched = [s for s in _TERMINATING if signal.getsignal(s) == signal.SIG_DFL]
+        if not watched or signal.set_wakeup_fd(-1) != -1:
+            return
+        process = os.getpid()
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+
+        def end(number: int) -> None:
+            if os.getpid() == process:
+                self.finish(dict(kind="terminated", status=128 + number))
+                self.hard_exit(128 + number)
+
+        def handle(number: int, frame: Any) -> None:
+            # A script that replaced the descriptor, as asyncio does, is not ended by the thread below.
+            current = signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(current, warn_on_full_buffer=False)
+            if current != writer:
+                threading.Thread(target=end, args=(number,), daemon=True).start()
+
+        def watch() -> None:
+            while True:
+                (number,) = os.read(reader, 1)
+                if number in watched and getsignal(number) is handle:
+                    end(number)
+
+        getsignal = signal.getsignal
+
+        @functools.wraps(getsignal)
+        def unwatched(number: int) -> Any:
+            # Lightning has no handler of its own where there is one.
+            found = getsignal(number)
+            return signal.SIG_DFL if found is handle else found
+
+        thread = threading.Thread(target=watch, name="oomph-termination", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return  # no more threads are allowed: a signal ends the script as it would without oomph
+        for number in watched:
+            signal.signal(number, handle)
+        signal.getsignal = unwatched
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        # A forked child has no such thread.
+        os.register_at_fork(after_in_child=lambda: _default_termination(getsignal, handle))
+
+    def _write_record(self, outcome: dict[str, Any]) -> None:
+        with self._writing:
+            if self.recorder:
+                try:
+                    self.recorder.finish(outcome)
+                except OSError as error:
+                    self._cannot_write(error)
+
+    def _cannot_write(self, error: OSError) -> None:
+        """The disk is full, say. How the script ended stays its own affair; the command says what is missing."""
+        reason = (
+            f"the record of the run could not be written to {self.directory.path}: {error.strerror}. "
+            "Make room, or name another directory with --out"
+        )
+        try:
+            self.directory.remove(File.SNAPSHOT)
+            self.directory.refuse(Refused(reason))
+        except OSError:
+            print(f"oomph: {reason}", file=sys.stderr)
+
+    def _watch_exec(self) -> None:
+        """Write the record before another program takes this process over."""
+
+        def wrap(original: Any) -> Any:
+            @functools.wraps(original)
+            def replace(path: Any, *rest: Any) -> None:
+                if (
+                    self.recorder
+                    and os.getpid() == self.recorder.process
+                    and os.access(path, os.X_OK)
+                ):
+                    with self._writing:
+                        self.recorder.is_replaced()
+                original(path, *rest)
+
+            return replace
+
+        os.execv, os.execve = wrap(os.execv), wrap(os.execve)  # the others call these
 
     def failed_with(self, error: BaseException) -> dict[str, Any]:
         """The outcome of a script that ended with `error`."""
@@ -113,12 +212,18 @@ class Session:
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write the record; once."""
-        with self._writing:
-            if self.recorder:
-                self.recorder.finish(outcome)
+        self._write_record(outcome)
         os._exit = self.hard_exit
         if outcome["status"] == 0:
             end_process_groups()
+
+
+def _default_termination(getsignal: Any, handler: Any) -> None:
+    with contextlib.suppress(ValueError):
+        for number in _TERMINATING:
+            if getsignal(number) is handler:
+                signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
 
 
 def outcome_of(stop: SystemExit) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""How long a run on a real GPU is recorded in full: until its steps repeat themselves.
+"""How long a run is recorded in full: until its steps repeat themselves.
 
 Recording costs the host a few microseconds an operator, which a job that trains for days must not pay. Once
 the steps of a script are alike, and its allocator holds no more than before, the record is written and the
 hooks leave. What stays is what costs nothing: PyTorch's own history of the newest events, for the moment in
 which memory runs out, and a look at what is reserved now and then. When that has grown, or at SIGUSR1, the
 hooks come back for as long again.
+
+On a virtual GPU time is no matter, but a long run must not fill the host's memory: see `LongWindow`.
 """
 
 from __future__ import annotations
@@ -121,6 +123,41 @@ class Window:
             self._seen, self._before = len(self._keys()), set()
 
 
+class LongWindow(Window):
+    """On a virtual GPU all of most runs: it ends when the history is long and memory no longer grows."""
+
+    LEAST_STEPS = 1000
+    ALLOCATIONS = 250_000
+    """In the window, at least: some 400 MB of this process, and some 30 MB of the record."""
+    LOOK_STEPS = 100
+    """Between two looks."""
+
+    def __init__(self, leave: Any, come_back: Any) -> None:
+        """`leave()` and `come_back()` as for any window."""
+        super().__init__(lambda: (), lambda: False, leave, come_back)
+        self._allocated = self._allocations = 0
+
+    def step_ended(self, number: int) -> None:
+        """Step or pass `number`, counted from 1, is over."""
+        if number % self.LOOK_STEPS or not torch.cuda.is_initialized():
+            return
+        before = self._allocated
+        self._allocated = sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
+        if not self.open:
+            if most_reserved() > self._held:
+                self._come_back()
+                self.open, self._first, self._allocations = True, number + 1, _allocations()
+            return
+        is_long = (
+            number - self._first >= self.LEAST_STEPS
+            and _allocations() - self._allocations >= self.ALLOCATIONS
+        )
+        if is_long and self._allocated <= before:
+            self.recorded.append((self._first, number))
+            self._leave()
+            self.open, self._held = False, most_reserved()
+
+
 class StackTrial:
     """Between windows, keeps as much of PyTorch's history as the script does not notice.
 
@@ -169,6 +206,12 @@ class StackTrial:
 
 
 _PHASES = (FORWARD, BACKWARD, INFERENCE)
+
+
+def _allocations() -> int:
+    """How often PyTorch's allocator has given memory so far."""
+    devices = range(torch.cuda.device_count())
+    return sum(torch.cuda.memory_stats(d).get("allocation.all.allocated", 0) for d in devices)
 
 
 def most_reserved() -> int:

@@ -438,7 +438,11 @@ class ValueLayer:
     def _leaves_device(self, op, args) -> None:
         source = args[1] if op.name == "aten::copy_" else args[0]
         if isinstance(source, torch.Tensor) and self.is_unknown(source):
-            self.assumptions.add("value", "an uncomputed tensor was copied to the CPU", user_line())
+            self.assumptions.add(
+                "value",
+                "the script copied a GPU tensor to the CPU, whose values oomph does not compute",
+                user_line(),
+            )
 
     # ---- operators that need help ----
 
@@ -447,8 +451,17 @@ class ValueLayer:
             return args[0]  # of a Python number's tensor, which graphs save, the number comes here
         if self.is_unknown(args[0]):
             floating = args[0].is_floating_point() or args[0].is_complex()
-            kind = "zero" if floating else f"a value by the rule {self.unknown!r}"
-            self.assumptions.add("value", f"an uncomputed value was read as {kind}", user_line())
+            if floating:
+                what = "it got zero"
+            elif args[0].dtype == torch.bool:
+                what = f"{self.unknown} of the comparisons were taken as true"
+            else:
+                what = f"it got one by the rule --unknown {self.unknown}"
+            self.assumptions.add(
+                "value",
+                f"the script read a GPU value, which oomph does not compute: {what}",
+                user_line(),
+            )
             if floating:
                 func(*args, **kwargs)
                 return 0j if args[0].is_complex() else 0.0

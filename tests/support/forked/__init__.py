@@ -1,4 +1,4 @@
-"""Servers that fork the processes of `oomph run`, for the tests of this process."""
+"""A fork server for the scripts of `oomph run` and `oomph fit`, for the tests of this process."""
 
 import contextlib
 import os
@@ -11,9 +11,9 @@ import oomph
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(oomph.__file__)
 LIBRARY = os.path.join(PACKAGE, "_vgpu", "libcuda.so.1")
-SERVERS = "TESTS_FORK_SERVERS"
+FORKS = "OOMPH_FORKS"
 
-# As `oomph run` makes it for scripts on a virtual GPU (`virtual_gpu.rs`). A server declines whatever differs.
+# As `oomph run` makes it for scripts on a virtual GPU (`virtual_gpu.rs`). The server declines whatever differs.
 VIRTUAL = {
     "LD_PRELOAD": LIBRARY,
     "TRITON_LIBCUDA_PATH": os.path.dirname(LIBRARY),
@@ -22,25 +22,19 @@ VIRTUAL = {
 
 
 @contextlib.contextmanager
-def servers(place):
-    """Start the servers, which import torch when they are first asked; gives the variables for `oomph`."""
+def server(place):
+    """Start the server, which imports torch when it is first asked; gives the variables for `oomph`."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    owner = os.pidfd_open(os.getpid())
-    processes = []
-    for name, own in (("virtual", VIRTUAL), ("plain", {})):
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(place / name))
-            listener.listen(8)
-            descriptors = listener.fileno(), owner
-            processes.append(subprocess.Popen(
-                [sys.executable, os.path.join(HERE, "server.py"), *map(str, descriptors)],
-                env=environment | own, pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            ))  # fmt: skip
-    os.close(owner)
-    paths = [HERE, *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = str(place / "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(8)
+        process = subprocess.Popen(
+            [sys.executable, os.path.join(HERE, "server.py")],
+            env=environment | VIRTUAL, stdin=listener, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
     try:
-        yield {SERVERS: str(place), "PYTHONPATH": ":".join(paths)}
+        yield {FORKS: path}
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()

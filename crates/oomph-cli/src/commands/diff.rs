@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use oomph_explain::{Diff, Options};
-use oomph_job::RunDirectory;
+use oomph_job::{REPORTS, RunDirectory};
 use oomph_report::explanation::difference;
 use oomph_report::terminal::{DIM, paint, width};
 use oomph_trace::{Action, Trace};
@@ -18,11 +18,11 @@ use crate::{ExitStatus, json, page, stdout};
     after_help = "Compares what is alive at the peak of each history (of a run that failed, in its run without a limit; of a snapshot that ends in a failure, at the failure).\n\nExamples:\n  oomph diff before.pickle after.pickle\n  oomph diff epoch1.pickle epoch9.pickle --json -"
 )]
 pub struct Args {
-    /// The snapshot or trace before
+    /// The snapshot, trace or directory of a run before
     #[arg(value_name = "A")]
     before: PathBuf,
 
-    /// The snapshot or trace after
+    /// The snapshot, trace or directory of a run after
     #[arg(value_name = "B")]
     after: PathBuf,
 
@@ -47,7 +47,7 @@ pub struct Args {
 /// limit, that one: the other is cut off.
 fn history(path: &Path) -> anyhow::Result<(Trace, Option<&'static str>)> {
     if RecordedRun::is(path)
-        && let Some(trace) = RunDirectory::at(path).unlimited().trace()?
+        && let Some(trace) = RunDirectory::of_run(path).unlimited().trace()?
     {
         return Ok((
             trace,
@@ -109,9 +109,7 @@ impl Args {
         }
         let path = self.report.clone().unwrap_or_else(|| {
             let [a, b] = [&self.before, &self.after].map(|path| page::stem(path));
-            Path::new("oomph-report")
-                .join(format!("{a}-{b}"))
-                .join(page::NAME)
+            Path::new(REPORTS).join(format!("{a}-{b}")).join(page::NAME)
         });
         let sides = [
             (self.before.as_path(), before),
@@ -121,7 +119,7 @@ impl Args {
         {
             Ok(()) => Some(path),
             Err(error) => {
-                anstream::eprintln!("oomph: the report could not be written: {error:#}");
+                eprintln!("oomph: the report could not be written: {error:#}");
                 None
             }
         }

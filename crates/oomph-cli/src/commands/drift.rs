@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_plan::{Lever, PlanFile, Results, by_hand};
 use oomph_report::drift::{Drift, FORMAT, Measured, drift_report};
@@ -107,7 +106,7 @@ impl Args {
         ] {
             let levers = if planned { &plan.levers[..] } else { &[] };
             let measured = {
-                let _shown = progress.begin(what);
+                let _shown = progress.begin(what, "");
                 self.attempt(&program, &directory, levers, planned)?
             };
             match measured.outcome.kind.as_str() {

@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
 use oomph_bytes::parse_capacity;
 use oomph_explain::{Explanation, Options};
+use oomph_job::{RunDirectory, RunFile};
 use oomph_report::explanation::explanation;
 use oomph_report::finding::{HeldFinding, findings};
 use oomph_report::terminal::{BOLD, DIM, paint, width};
@@ -15,6 +16,7 @@ use oomph_trace::{Content, Problem, Trace};
 use serde::Serialize;
 
 use crate::findings::{held_findings, trace_file};
+use crate::page::RecordedRun;
 use crate::{ExitStatus, json, page, stdout};
 
 /// Arguments of `oomph explain`.
@@ -215,9 +217,18 @@ impl Args {
         if self.no_report || traces.is_empty() {
             return None;
         }
+        let first = &traces.first()?.path;
+        if self.report.is_none()
+            && RecordedRun::is(first)
+            && let run = RunDirectory::of_run(first)
+            && run.has(RunFile::Page)
+        {
+            // It shows more than the explanation.
+            return Some(run.file(RunFile::Page));
+        }
         let path = match &self.report {
             Some(path) => path.clone(),
-            None => page::place_of(&traces.first()?.path),
+            None => page::place_of(first),
         };
         let histories = traces
             .iter()
@@ -228,7 +239,7 @@ impl Args {
         {
             Ok(()) => Some(path),
             Err(error) => {
-                anstream::eprintln!("oomph: the report could not be written: {error:#}");
+                eprintln!("oomph: the report could not be written: {error:#}");
                 None
             }
         }

@@ -4,28 +4,29 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::Config;
 use oomph_bytes::{parse_bytes, parse_capacity};
 use oomph_fit::{Attempts, Ended, Ending, Found, Goal, Request, ScriptAttempts, Size, Wanted};
-use oomph_job::{Program, RunDirectory, RunFile};
-use oomph_plan::NAMES;
+use oomph_job::{Program, RunDirectory, RunFile, files};
 use oomph_plan::by_hand;
 use oomph_plan::result::{Fit, Outcome};
+use oomph_plan::{NAMES, Stop, Stopped};
 use oomph_report::fit::{fit_report, plan_rows};
 use oomph_report::terminal::width;
 use oomph_run::Verdict;
 
-use crate::progress::Progress;
+use crate::progress::{Progress, Shown};
 use crate::script::{Script, plan_job};
 use crate::{ExitStatus, json, page, stdout};
 
 /// Arguments of `oomph fit`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n  oomph fit --gpu a100-80gb:8 train.py                   shared among up to eight GPUs, by torchrun\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run\n--plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits."
+    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n  oomph fit --gpu a100-80gb:8 train.py                   shared among up to eight GPUs, by torchrun\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run\n--plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits;\n4 --max-time ended the search before a plan was verified; 130 Ctrl-C did (the best plan so far is\nprinted and written, if there is one)."
 )]
 #[expect(
     clippy::struct_excessive_bools,
@@ -37,8 +38,8 @@ pub struct Args {
     gpu: Option<String>,
 
     /// Another capacity than the GPU's, such as 10GiB
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    memory: Option<u64>,
 
     /// Memory to leave free, such as 500MiB, or a part of the GPU's
     #[arg(long, value_name = "SIZE|PERCENT", default_value = "2%")]
@@ -59,6 +60,10 @@ pub struct Args {
     /// Leave these levers out; repeat or separate with commas
     #[arg(long, value_name = "LEVER", value_delimiter = ',')]
     forbid: Vec<String>,
+
+    /// End the search after this long, such as 30s, 5m or 1h, with the best plan so far
+    #[arg(long, value_name = "DURATION", value_parser = crate::values::duration)]
+    max_time: Option<Duration>,
 
     /// Also find the largest batch that fits
     #[arg(long)]
@@ -147,6 +152,7 @@ impl From<Choice> for Goal {
 impl Args {
     /// Finds the cheapest plan, verifies it and writes it.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
+        self.script.warn_of_strays();
         let script = self.script()?;
         let wanted = self.wanted(&script)?;
         if !self.quiet
@@ -155,8 +161,9 @@ impl Args {
             eprintln!("note: {note}");
         }
         let program = Program::Script(script.clone());
-        let mut attempts = Shown {
+        let mut attempts = Watched {
             progress: Progress::new(self.quiet),
+            shown: None,
             attempts: ScriptAttempts {
                 gpu: wanted.gpu.clone(),
                 total_bytes: wanted.total_bytes,
@@ -165,12 +172,24 @@ impl Args {
                 inference: self.inference,
                 directory: RunDirectory::choose(self.out.as_deref(), &program)?,
                 timeout: None,
+                stop: wanted.stop.clone(),
+                forks: Arc::default(),
                 script,
             },
         };
         let gpu = wanted.gpu.found.gpu;
-        let mut found = match oomph_fit::fit(&mut attempts, wanted)? {
+        // `oomph clean` leaves the directory alone between two runs, too.
+        let _lock = attempts.attempts.directory.lock();
+        let ending = oomph_fit::fit(&mut attempts, wanted);
+        attempts.shown = None;
+        let mut found = match ending? {
             Ending::Found(found) => found,
+            Ending::Stopped(stopped) => {
+                eprintln!(
+                    "oomph: {stopped} before the unchanged job had run once: nothing is known yet"
+                );
+                return Ok(status_of(Some(stopped), Outcome::Open));
+            }
             Ending::ScriptFailed { why, log, is_rank } => {
                 if let Ok(text) = fs::read_to_string(&log) {
                     std::eprint!("{text}");
@@ -193,10 +212,7 @@ impl Args {
         self.write_plan(&attempts.attempts.script, &mut found)?;
         write_page(&mut found)?;
         self.print(&found.fit)?;
-        Ok(match found.fit.outcome {
-            Outcome::AlreadyFits | Outcome::Fits => ExitStatus::Success,
-            Outcome::NothingFits => ExitStatus::Findings,
-        })
+        Ok(status_of(found.fit.stopped, found.fit.outcome))
     }
 
     fn wanted(&self, script: &[OsString]) -> anyhow::Result<Wanted> {
@@ -204,10 +220,7 @@ impl Args {
             bail!("name the GPU to fit into, such as --gpu rtx-4090 (oomph gpus lists them)");
         };
         let gpu = oomph_gpus::parse_spec(name)?;
-        let total_bytes = match &self.memory {
-            Some(text) => parse_capacity(text)?,
-            None => gpu.found.gpu.memory.total_bytes,
-        };
+        let total_bytes = self.memory.unwrap_or(gpu.found.gpu.memory.total_bytes);
         let sizes = [
             (self.max_batch, Size::Batch),
             (self.max_length, Size::Length),
@@ -233,7 +246,16 @@ impl Args {
                 .filter_map(|(asked, size)| asked.then_some(size))
                 .collect(),
             allocator: allocator_config(),
+            stop: self.stop()?,
         })
+    }
+
+    /// Ends the search on Ctrl-C, or when its time is up.
+    fn stop(&self) -> anyhow::Result<Stop> {
+        let stop = Stop::after(self.max_time);
+        signal_hook::flag::register(signal_hook::consts::SIGINT, stop.interrupted.clone())
+            .context("cannot listen for Ctrl-C")?;
+        Ok(stop)
     }
 
     /// Checks the names of levers, and returns the script with its arguments.
@@ -264,8 +286,7 @@ impl Args {
         let Some(file) = found.plan_file(plan_job(script)) else {
             return Ok(());
         };
-        fs::write(&self.plan, file.to_toml())
-            .with_context(|| format!("cannot write {}", self.plan.display()))?;
+        files::write(&self.plan, file.to_toml().as_bytes())?;
         let script = &file.job.script;
         let text = fs::read_to_string(script).unwrap_or_default();
         // A diff names files from where it is applied.
@@ -282,8 +303,7 @@ impl Args {
             .flatten()
             .collect();
         let hand = by_hand::by_hand(path.trim_start_matches('/'), &text, &levers, &ran);
-        fs::write(&self.patch, hand.text())
-            .with_context(|| format!("cannot write {}", self.patch.display()))?;
+        files::write(&self.patch, hand.text().as_bytes())?;
         found.fit.plan_file = Some(self.plan.display().to_string());
         found.fit.patch_file = Some((self.patch.display().to_string(), hand.changed));
         Ok(())
@@ -300,16 +320,40 @@ impl Args {
     }
 }
 
-/// Attempts that the terminal shows.
-struct Shown {
-    attempts: ScriptAttempts,
-    progress: Progress,
+/// How a search ended, as the exit status says it.
+fn status_of(stopped: Option<Stopped>, outcome: Outcome) -> ExitStatus {
+    match outcome {
+        _ if stopped == Some(Stopped::Interrupted) => ExitStatus::Interrupted,
+        Outcome::AlreadyFits | Outcome::Fits => ExitStatus::Success,
+        Outcome::NothingFits => ExitStatus::Findings,
+        Outcome::Open => ExitStatus::NoVerdict,
+    }
 }
 
-impl Attempts for Shown {
+/// Attempts that the terminal shows.
+struct Watched {
+    attempts: ScriptAttempts,
+    progress: Progress,
+    shown: Option<Shown>,
+}
+
+impl Watched {
+    fn show(&mut self, doing: &str, best: Option<&str>) {
+        // One line at a time.
+        self.shown = None;
+        let best = best.map(|best| format!("best {best}"));
+        self.shown = Some(self.progress.begin(doing, &best.unwrap_or_default()));
+    }
+}
+
+impl Attempts for Watched {
     fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
-        let _shown = self.progress.begin(&request.purpose);
+        self.show(&request.purpose, request.best.as_deref());
         self.attempts.run(request)
+    }
+
+    fn planning(&mut self, best: Option<&str>) {
+        self.show("planning", best);
     }
 }
 
@@ -324,6 +368,10 @@ fn write_page(found: &mut Found) -> anyhow::Result<()> {
     plain
         .directory
         .write_json(RunFile::Plans, &plan_rows(fit))?;
+    if fit.stopped == Some(Stopped::Interrupted) {
+        // It takes longer than people who pressed Ctrl-C want to wait; `oomph report` makes it.
+        return Ok(());
+    }
     let page = page::after_run(&plain.directory);
     fit.report = page.map(|page| page.display().to_string());
     Ok(())

@@ -33,7 +33,7 @@ impl Args {
             }
         }
         let text = match found.gpus.as_slice() {
-            [gpu] if found.exact => gpu_details(gpu),
+            [gpu] if found.exact => gpu_details(gpu, width()),
             gpus => gpu_table(gpus, found.note.as_deref(), width()),
         };
         stdout(&text)?;

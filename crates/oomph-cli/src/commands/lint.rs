@@ -3,42 +3,42 @@
 //! Exit status: 0 no findings; 3 findings; 2 wrong usage, or a file that could not be read,
 //! parsed or written (the others are still linted).
 
-use std::fs;
-use std::io::Write as _;
 use std::path::PathBuf;
 
-use anstream::{eprint, print};
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use oomph_lint::Applicability;
 use oomph_lint::output::{self, FileReport, TextOptions};
 
-use crate::ExitStatus;
-use crate::findings;
+use oomph_job::files;
+
 use crate::lint_files::{LintedFile, Linter};
 use crate::lint_settings::Choices;
+use crate::{ExitStatus, findings, json, stderr, stdout, stdout_as_is, stdout_exact};
 
 /// Arguments of `oomph lint`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit status: 0 no findings, 3 findings, 2 error.")]
+#[command(
+    after_help = "Examples:\n  oomph lint                              everything below this directory\n  oomph lint train.py --select OOM1,missing-no-grad\n  oomph lint --diff src                   what --fix would change\n\nExit status: 0 no findings, 3 findings (--diff: changes), 2 error."
+)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a flag of the command line"
 )]
 pub struct Args {
     /// Files, folders and notebooks to lint; `-` is standard input
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", default_value = ".")]
     paths: Vec<PathBuf>,
 
-    /// Rules to run instead of the default ones: codes or prefixes, or ALL
-    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    /// Rules to run instead of the default ones: codes, prefixes of codes, names, or ALL
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
     select: Option<Vec<String>>,
 
     /// Rules to run in addition
-    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
     extend_select: Vec<String>,
 
     /// Rules to skip
-    #[arg(long, value_name = "CODES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
     ignore: Vec<String>,
 
     /// Apply safe fixes
@@ -48,6 +48,10 @@ pub struct Args {
     /// Apply all fixes, including those that may change what the program computes
     #[arg(long)]
     unsafe_fixes: bool,
+
+    /// Print what --fix (or --unsafe-fixes) would change, and change nothing
+    #[arg(long)]
+    diff: bool,
 
     /// How to write the findings
     #[arg(long, value_enum, value_name = "FORM", default_value_t = Form::Text)]
@@ -59,7 +63,7 @@ pub struct Args {
 
     /// A snapshot, an oomph trace or the directory of a run; findings on lines that held memory
     /// come first, with their bytes
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["fix", "unsafe_fixes"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fix", "unsafe_fixes", "diff"])]
     trace: Option<PathBuf>,
 
     /// The file name to use for standard input
@@ -87,7 +91,7 @@ pub struct Args {
     quiet: bool,
 
     /// Print the page of a rule
-    #[arg(long, value_name = "CODE", conflicts_with_all = ["paths", "fix"])]
+    #[arg(long, value_name = "RULE", conflicts_with_all = ["paths", "fix"])]
     explain: Option<String>,
 
     /// List the rules
@@ -117,15 +121,12 @@ impl Args {
             let Some(rule) = oomph_lint::by_code(code) else {
                 bail!("no rule is called `{code}`; `oomph lint --list-rules` shows them all");
             };
-            print!("{}", rule.page());
+            stdout(&rule.page())?;
             return Ok(ExitStatus::Success);
         }
         if self.list_rules {
-            print!("{}", output::rules());
+            stdout(&output::rules())?;
             return Ok(ExitStatus::Success);
-        }
-        if self.paths.is_empty() {
-            bail!("nothing to lint: name files or folders, or `-` for standard input");
         }
         let linter = Linter {
             choices: Choices {
@@ -136,20 +137,48 @@ impl Args {
                 isolated: self.isolated,
             },
             least: self.least(),
+            writes: !self.diff,
             stdin_name: self.stdin_filename.clone(),
         };
-        self.write(linter.lint(&self.paths)?)
+        let outcomes = linter.lint(&self.paths)?;
+        if self.diff {
+            self.print_changes(outcomes)
+        } else {
+            self.write(outcomes)
+        }
     }
 
     /// The least safe fixes that were requested.
     fn least(&self) -> Option<Applicability> {
         if self.unsafe_fixes {
             Some(Applicability::Unsafe)
-        } else if self.fix {
+        } else if self.fix || self.diff {
             Some(Applicability::Safe)
         } else {
             None
         }
+    }
+
+    /// What fixes would change, as a unified diff.
+    fn print_changes(&self, outcomes: Vec<LintedFile>) -> anyhow::Result<ExitStatus> {
+        let changes: String = outcomes
+            .iter()
+            .filter_map(|outcome| outcome.diff.as_deref())
+            .collect();
+        stdout_as_is(&changes)?;
+        let problems: Vec<FileReport> = outcomes
+            .into_iter()
+            .map(|outcome| outcome.report)
+            .filter(|report| !report.problems.is_empty())
+            .collect();
+        eprint!("{}", output::text(&problems, TextOptions::default()));
+        Ok(if !problems.is_empty() {
+            ExitStatus::Error
+        } else if changes.is_empty() || self.exit_zero {
+            ExitStatus::Success
+        } else {
+            ExitStatus::Findings
+        })
     }
 
     fn write(&self, outcomes: Vec<LintedFile>) -> anyhow::Result<ExitStatus> {
@@ -172,6 +201,12 @@ impl Args {
         } else {
             self.output_format
         };
+        if matches!(form, Form::Text | Form::Concise) {
+            // A line break in a file's name would begin a finding of its own.
+            for file in &mut files {
+                file.path = oomph_trace::visible(&file.path).into_owned();
+            }
+        }
         let text = match form {
             Form::Text | Form::Concise => output::text(
                 &files,
@@ -187,22 +222,21 @@ impl Args {
         };
         if let Some(fixed_text) = stdout_text {
             // The fixed text is the data; the findings go to stderr.
-            print!("{fixed_text}");
-            eprint!("{text}");
+            stdout_exact(fixed_text.as_bytes())?;
+            stderr(&text);
+        } else if matches!(form, Form::Json | Form::Sarif) {
+            stdout_as_is(&json::plain(text))?;
         } else {
-            let mut out = anstream::stdout().lock();
-            // A closed pipe (`| head`) is not an error.
-            let _ = out.write_all(text.as_bytes());
+            stdout(&text)?;
         }
         if let (Some(path), false) = (&self.json, json_to_stdout) {
-            fs::write(path, output::json(&files)?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            files::write(path, json::plain(output::json(&files)?).as_bytes())?;
         }
         if self.statistics {
-            eprint!("{}", output::statistics(&files));
+            stderr(&output::statistics(&files));
         }
         if !self.quiet {
-            eprint!("{}", output::summary(&files, fixed));
+            stderr(&output::summary(&files, fixed));
         }
         Ok(if problems > 0 {
             ExitStatus::Error

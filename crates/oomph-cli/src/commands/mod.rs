@@ -3,6 +3,8 @@
 
 use crate::ExitStatus;
 
+mod clean;
+mod completions;
 mod diff;
 mod drift;
 mod estimate;
@@ -37,6 +39,10 @@ pub enum Command {
     Gpus(gpus::Args),
     /// Replay a snapshot under other allocator settings or another capacity
     Replay(replay::Args),
+    /// Remove what earlier runs left in oomph-report
+    Clean(clean::Args),
+    /// Print the completions of a shell
+    Completions(completions::Args),
 }
 
 impl Command {
@@ -53,6 +59,8 @@ impl Command {
             Self::Lint(args) => args.run(),
             Self::Gpus(args) => args.run(),
             Self::Replay(args) => args.run(),
+            Self::Clean(args) => args.run(),
+            Self::Completions(args) => args.run(),
         }
     }
 }

@@ -10,6 +10,7 @@ use oomph_report::replay::{ReplayReport, replay_text};
 use oomph_report::terminal::width;
 use oomph_trace::Content;
 
+use crate::findings::trace_file;
 use crate::{ExitStatus, json, stdout};
 
 /// Arguments of `oomph replay`.
@@ -18,8 +19,8 @@ use crate::{ExitStatus, json, stdout};
     after_help = "Examples:\n  oomph replay snapshot.pickle                                      is the replay exact, and how much memory is enough?\n  oomph replay snapshot.pickle --alloc-conf expandable_segments:True  would that have helped?\n  oomph replay snapshot.pickle --search                             the best setting\n  oomph replay snapshot.pickle --memory 10GiB --search              would it fit there?"
 )]
 pub struct Args {
-    /// A memory snapshot (.pickle, also .gz, .xz, .zst) or an oomph trace
-    #[arg(value_name = "SNAPSHOT")]
+    /// A memory snapshot (.pickle, also .gz, .xz, .zst), an oomph trace, or the directory of a run
+    #[arg(value_name = "SNAPSHOT|RUN")]
     snapshot: PathBuf,
 
     /// Replay under these settings (as in PYTORCH_CUDA_ALLOC_CONF); may be given several times
@@ -52,7 +53,7 @@ impl Args {
     /// Replays, and prints the result.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         let path = self.snapshot.display();
-        let (content, problems) = oomph_job::files::read(&self.snapshot)?;
+        let (content, problems) = oomph_job::files::read(&trace_file(&self.snapshot)?)?;
         let Content::Trace(trace) = content else {
             bail!("{path}: found a log; a snapshot or an oomph trace can be replayed");
         };

@@ -8,11 +8,11 @@ use oomph_explain::Options;
 use oomph_report::export::{self, Format};
 use oomph_report::html::Page;
 
-use oomph_job::RunDirectory;
+use oomph_job::{RunDirectory, files};
 
 use crate::ExitStatus;
 use crate::page::{self, RecordedRun};
-use crate::stdout;
+use crate::{stdout, stdout_exact};
 
 /// Arguments of `oomph report`.
 #[derive(Debug, clap::Args)]
@@ -52,9 +52,10 @@ impl Args {
             );
         }
         if RecordedRun::is(&self.input) {
-            let run = RecordedRun::read(&RunDirectory::at(&self.input))?;
+            let directory = RunDirectory::of_run(&self.input);
+            let run = RecordedRun::read(&directory)?;
             let page = run.page(self.redact);
-            self.write(&page, &self.input.join(page::NAME))?;
+            self.write(&page, &directory.path().join(page::NAME))?;
         } else {
             let trace = page::read_trace(&self.input)?;
             let options = Options::default();
@@ -84,31 +85,15 @@ impl Args {
             if self.open {
                 bail!("--open needs a file, but --out - writes to stdout");
             }
-            return raw_stdout(&bytes);
+            return stdout_exact(&bytes);
         }
-        if let Some(directory) = target.parent() {
-            std::fs::create_dir_all(directory)
-                .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-        }
-        std::fs::write(&target, bytes)
-            .with_context(|| format!("cannot write {}", target.display()))?;
+        page::make_place(&target)?;
+        files::write(&target, &bytes)?;
         stdout(&format!("{}\n", target.display()))?;
         if self.open {
             open(&target)?;
         }
         Ok(())
-    }
-}
-
-/// Raw bytes: a picture must not pass through the filter for colours.
-fn raw_stdout(bytes: &[u8]) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::new(error).context("cannot write to stdout"))
-        }
-        _ => Ok(()),
     }
 }
 

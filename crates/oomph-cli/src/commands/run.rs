@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anstream::eprintln;
 use anyhow::{Context as _, bail};
 use oomph_allocator::TorchVersion;
 use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_explain::{Cause, Explanation, Fix};
+use oomph_gpus::MAX_GPUS;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
 use oomph_report::finding::HeldFinding;
@@ -28,7 +28,7 @@ use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
-    ranks,
+    ranks, signals,
 };
 
 /// Arguments of `oomph run`.
@@ -38,7 +38,7 @@ use oomph_job::{
     reason = "each is a switch of the command line"
 )]
 #[command(
-    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script."
+    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script. A notebook (.ipynb) is run\ncell by cell, in one process.\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nExit status: 0 it fits; 1 the script failed; 2 wrong usage, or a plan that cannot be applied; 3 out of\nmemory; 4 the script ended too early for a verdict; 5 the peak is above --max-peak."
 )]
 pub struct Args {
     /// The virtual GPU, such as rtx-4090 or a100-80gb:2; without it, this machine's GPU
@@ -46,8 +46,12 @@ pub struct Args {
     gpu: Option<String>,
 
     /// Another capacity than the GPU's, such as 10GiB
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    memory: Option<u64>,
+
+    /// Fail with exit status 5 if the peak is above SIZE, such as 20GiB: for CI
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    max_peak: Option<u64>,
 
     /// End the script cleanly after N optimizer steps (forward passes, if it has no optimizer)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -103,6 +107,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,
 
+    /// Seconds that the script may go on after SIGTERM or SIGHUP, to save its state
+    #[arg(long, value_name = "SECONDS", default_value_t = signals::GRACE.as_secs())]
+    grace: u64,
+
     /// Start each rank by itself instead of forking all from one process that has imported torch
     #[arg(long)]
     no_fork: bool,
@@ -114,6 +122,7 @@ pub struct Args {
 impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
+        self.script.warn_of_strays();
         let plan = self.plan()?;
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
@@ -176,6 +185,7 @@ impl Args {
             && !grows
             && job.gpu.is_some()
             && !self.no_measure
+            && signals::received().is_none()
         {
             unlimited = self.measure(&mut job, &directory, record, &mut summary)?;
         }
@@ -183,8 +193,21 @@ impl Args {
             .trace
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, unlimited.as_ref(), &summary)));
-        self.write(&directory, &summary, explained.as_ref())?;
+        let complete = self.write(&directory, &summary, explained.as_ref())?;
+        let is_too_much = |most: &u64| summary.peak.used_bytes > *most;
+        if let (Some(most), Verdict::Fits | Verdict::NoVerdict) =
+            (self.max_peak.filter(is_too_much), summary.verdict)
+        {
+            eprintln!(
+                "oomph: the peak of {} is above --max-peak {}",
+                format_bytes(summary.peak.used_bytes),
+                format_bytes(most)
+            );
+            return Ok(ExitStatus::AbovePeak);
+        }
         Ok(match summary.verdict {
+            // A verdict whose files are not all there. What went wrong was said.
+            Verdict::Fits | Verdict::NoVerdict if !complete => ExitStatus::Error,
             Verdict::Fits => ExitStatus::Success,
             Verdict::OutOfMemory => ExitStatus::Findings,
             Verdict::ScriptFailed => ExitStatus::ScriptFailed,
@@ -201,6 +224,9 @@ impl Args {
         let host = host::get()?;
         let mut program = Program::new(self.script.argv(), host)?;
         let planned = plan.and_then(PlanFile::gpus);
+        if let Some(gpus) = planned.filter(|gpus| !(1..=MAX_GPUS).contains(gpus)) {
+            bail!("the plan is for {gpus} GPUs; expected 1 to {MAX_GPUS}");
+        }
         if let Some(gpus) = planned
             && !program.launches()
             && self.world_size.is_none()
@@ -225,7 +251,21 @@ impl Args {
             .as_deref()
             .map(oomph_gpus::parse_spec)
             .transpose()?;
-        let memory = self.memory.as_deref().map(parse_capacity).transpose()?;
+        let mut memory = self.memory;
+        if gpu.is_none()
+            && !has_real_gpu()
+            && let Some(of_plan) = plan.map(|plan| &plan.gpu).filter(|gpu| !gpu.id.is_empty())
+        {
+            let spec =
+                oomph_gpus::parse_spec(&of_plan.id).context("the GPU that the plan names")?;
+            if of_plan.memory_bytes > 0 {
+                memory = memory.or(Some(of_plan.memory_bytes));
+            }
+            if !self.quiet {
+                eprintln!("note: on {}, the GPU that the plan is for", of_plan.id);
+            }
+            gpu = Some(spec);
+        }
         if gpu.is_none() && memory.is_some() {
             bail!(
                 "--memory is the capacity of a virtual GPU: name one with --gpu, such as --gpu rtx-4090"
@@ -269,7 +309,8 @@ impl Args {
             watch: Watch {
                 live: !self.quiet,
                 to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
-                timeout: None,
+                grace: Duration::from_secs(self.grace),
+                ..Watch::default()
             },
             ..Job::new(host, program)
         })
@@ -366,7 +407,9 @@ impl Args {
             }
             return Ok(ExitStatus::Findings);
         }
-        if status.code().is_none() {
+        if let Some(signal) = signals::received() {
+            eprintln!("oomph: {signal} ended the script before there was a record");
+        } else if status.code().is_none() {
             eprintln!("oomph: the script was killed ({status}) before its record was written");
         }
         let held = &attempt.processes.cards.processes;
@@ -438,12 +481,13 @@ impl Args {
         Ok(Some(attempt))
     }
 
+    /// Writes and prints the result; whether the report could be written, too.
     fn write(
         &self,
         directory: &RunDirectory,
         summary: &Summary,
         explained: Option<&Found>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<bool> {
         let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
         let findings = explained.map_or(&[][..], |explained| &explained.findings);
         let explanation = failed.map(|explained| &explained.explanation);
@@ -471,7 +515,7 @@ impl Args {
                 self.verbose,
             ))?;
         }
-        Ok(())
+        Ok(report.is_some())
     }
 }
 

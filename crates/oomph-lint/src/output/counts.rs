@@ -20,7 +20,8 @@ pub fn rules() -> String {
         } else {
             " (off by default)"
         };
-        let _ = writeln!(out, "  {}  {}{default}", rule.code, rule.summary());
+        let _ = writeln!(out, "  {}  {}{default}", rule.code, rule.name);
+        let _ = writeln!(out, "          {}", rule.summary());
     }
     out
 }
@@ -72,7 +73,11 @@ pub fn summary(files: &[FileReport], fixed: usize) -> String {
     if problems > 0 {
         parts.push(format!(
             "{} could not be linted",
-            plural(problems, "file or cell")
+            if problems == 1 {
+                "1 file or cell".to_owned()
+            } else {
+                format!("{problems} files or cells")
+            }
         ));
     }
     let mut out = format!("{}\n", parts.join(", "));

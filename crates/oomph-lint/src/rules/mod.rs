@@ -83,7 +83,7 @@ rules! {
 pub fn by_code(code: &str) -> Option<&'static Rule> {
     ALL.iter()
         .copied()
-        .find(|rule| rule.code.eq_ignore_ascii_case(code))
+        .find(|rule| rule.code.eq_ignore_ascii_case(code) || crate::config::is_name(code, rule))
 }
 
 #[cfg(test)]

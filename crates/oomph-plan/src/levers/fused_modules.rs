@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::by_hand::Script;
-use crate::lever::{Facets, Results, Stage, places};
+use crate::lever::{Facets, Results, Stage};
 use crate::model::Model;
 use crate::search::Options;
 
@@ -32,13 +32,34 @@ pub struct FusedModules {
     pub modules: Vec<String>,
 }
 
+/// What the modules are, by their names.
+fn kind(modules: &[String]) -> &'static str {
+    let all = |words: &[&str]| {
+        modules.iter().all(|module| {
+            let name = module.rsplit('.').next().unwrap_or_default().to_lowercase();
+            words.iter().any(|word| name.contains(word))
+        })
+    };
+    if all(&["gelu"]) {
+        "GELU"
+    } else if all(&["act", "gelu"]) {
+        "activations"
+    } else if all(&["norm", "ln"]) {
+        "normalizations"
+    } else {
+        "activations and normalizations"
+    }
+}
+
 impl Facets for FusedModules {
     fn results(&self) -> Results {
         Results::Rounding
     }
 
     fn label(&self) -> String {
-        format!("one kernel for {}", places(&self.modules))
+        let (count, kind) = (self.modules.len(), kind(&self.modules));
+        let s = if count == 1 { "" } else { "s" };
+        format!("fused {kind} ({count} module{s})")
     }
 
     fn order() -> u32 {

@@ -23,7 +23,7 @@ impl Facets for NoGradEval {
     }
 
     fn label(&self) -> String {
-        "no graph in evaluation".to_owned()
+        "no_grad in evaluation".to_owned()
     }
 
     fn stage() -> Stage {

@@ -1,7 +1,13 @@
-//! What a message alone reveals, and what in it is misleading.
+//! What a message alone reveals, what in it is misleading, and what to do next.
+
+mod next;
+mod other;
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{MessageKind, OomMessage};
+use oomph_trace::text::{Memory, MessageKind, OomMessage, Program};
+
+pub use next::NextStep;
+pub(crate) use next::steps;
 
 use crate::MessageReport;
 use crate::causes::{Basis, Cause, Evidence, Fix, huge_request};
@@ -62,13 +68,86 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
                 .to_owned(),
         );
     }
+    let bytes = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.0);
     MessageReport {
+        program: message.program.id(),
+        program_name: message.program.name(),
+        inside: message.inside.map(Program::id),
+        inside_name: message.inside.map(Program::name),
+        memory: message.memory.id(),
+        memory_name: message.memory.name(),
         kind: message.kind.id(),
+        handled: message.handled,
         versions: message.versions,
         line: message.line,
         text: message.text.clone(),
+        ranks: message.ranks.clone(),
+        device: message.device,
+        host: message.host.clone(),
+        pid: message.pid,
+        process: message.process.clone(),
+        job: message.job.clone(),
+        allocator: message.allocator.clone(),
+        asked_bytes: bytes(message.requested),
+        total_bytes: bytes(message.total),
+        free_bytes: bytes(message.free),
+        in_use_bytes: bytes(message.used()),
+        unsaid: other::unsaid(message),
         corrections,
     }
+}
+
+/// Whether the message is one of PyTorch's allocator for the GPU, whose figures tell more.
+fn is_pytorchs(message: &OomMessage) -> bool {
+    message.program == Program::Pytorch && message.memory == Memory::Device
+}
+
+/// The message that says the most, of several ranks the one with the least free memory.
+pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
+    let weight = |message: &OomMessage| match (message.kind, message.program) {
+        _ if message.handled => 0,
+        (MessageKind::Native, _) => 7,
+        (MessageKind::Async | MessageKind::Rejected | MessageKind::MoreThanExbibyte, _) => 6,
+        (MessageKind::Budget, _) => 5,
+        (MessageKind::Allocation | MessageKind::OnChip | MessageKind::Host, _) => 4,
+        (
+            MessageKind::Killed,
+            Program::Kernel | Program::Slurm | Program::Kubernetes | Program::Ray,
+        ) => 3,
+        (MessageKind::Unknown | MessageKind::Warning | MessageKind::Killed, _) => 1,
+        _ => 2,
+    };
+    messages.iter().max_by_key(|message| {
+        let free = message.free.map_or(u64::MAX, |free| free.0);
+        (weight(message), std::cmp::Reverse(free))
+    })
+}
+
+/// `rank 3`, or `ranks 0, 1, 2`; of many, how many more there are.
+pub(crate) fn named_ranks(ranks: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<String> = ranks.iter().take(SHOWN).map(ToString::to_string).collect();
+    let names = names.join(", ");
+    match ranks.len() {
+        1 => format!("rank {names}"),
+        count if count <= SHOWN => format!("ranks {names}"),
+        count => format!("ranks {names} and {} more", count - SHOWN),
+    }
+}
+
+/// The ranks that ran out of the same memory as the message that says the most.
+pub(crate) fn ranks(messages: &[OomMessage]) -> Vec<u32> {
+    let Some(primary) = primary(messages) else {
+        return Vec::new();
+    };
+    let mut ranks: Vec<u32> = messages
+        .iter()
+        .filter(|message| message.memory == primary.memory && message.handled == primary.handled)
+        .flat_map(|message| message.ranks.iter().copied())
+        .collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
 }
 
 /// What the allocator has reserved and not given out.
@@ -85,7 +164,7 @@ fn is_fragmented(message: &OomMessage) -> bool {
     if let (Some(requested), Some(free), None) = (message.requested, message.free, message.allowed)
         && free + cached >= requested
         && free < requested
-        && cached.0 * 10 >= requested.0
+        && cached.0.saturating_mul(10) >= requested.0
     {
         return true;
     }
@@ -93,7 +172,7 @@ fn is_fragmented(message: &OomMessage) -> bool {
     let share = unallocated.0 as f64 / reserved.0.max(1) as f64;
     let large_enough = message
         .requested
-        .is_none_or(|requested| unallocated.0 * 10 >= requested.0 * 9);
+        .is_none_or(|requested| unallocated.0.saturating_mul(10) >= requested.0.saturating_mul(9));
     share >= FRAGMENTED && large_enough
 }
 
@@ -135,54 +214,28 @@ fn request_evidence(message: &OomMessage) -> Vec<Evidence> {
 
 /// The causes that a message decides by itself.
 pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
+    if !is_pytorchs(message) {
+        return vec![simple(message, other::verdict(message))];
+    }
     let mut causes = match message.kind {
         MessageKind::Native | MessageKind::Async | MessageKind::Warning => native(message),
         MessageKind::MoreThanExbibyte => vec![simple(
             message,
-            "huge_request",
-            0.9,
-            "the job requested more than an exbibyte: a size was computed wrongly (negative, or \
-             multiplied twice)",
-            "check the shapes at this line",
+            (
+                "huge_request",
+                0.9,
+                "the job requested more than an exbibyte: a size was computed wrongly (negative, or \
+                 multiplied twice)"
+                    .to_owned(),
+            ),
         )],
         MessageKind::Workspace => vec![simple(
             message,
-            "workspace",
-            0.8,
-            "no memory was left for a convolution's workspace",
-            "torch.backends.cudnn.benchmark = False, or leave more memory free",
-        )],
-        MessageKind::Cublas | MessageKind::Cudnn => vec![simple(
-            message,
-            "outside_allocator",
-            0.6,
-            "out of memory in disguise: the library could not create its handle because the GPU was \
-             full (PyTorch's own allocator had taken the rest, or another process)",
-            "leave headroom: a smaller batch, or set_per_process_memory_fraction(0.95)",
-        )],
-        MessageKind::Nccl => vec![simple(
-            message,
-            "outside_allocator",
-            0.7,
-            "out of memory in disguise: NCCL could not get its buffers, which come from outside \
-             PyTorch's allocator",
-            "leave headroom for NCCL (about 1 GiB per communicator), fewer communicators, a \
-             smaller NCCL_BUFFSIZE",
-        )],
-        MessageKind::Cuda => vec![simple(
-            message,
-            "outside_allocator",
-            0.5,
-            "memory ran out outside PyTorch's allocator (the CUDA context, a kernel, another \
-             library), or the GPU was already full when the process began",
-            "check with nvidia-smi which process holds the GPU; leave headroom",
-        )],
-        MessageKind::Host => vec![simple(
-            message,
-            "not_enough_evidence",
-            1.0,
-            "this is host memory (RAM), not GPU memory",
-            "fewer data-loader workers, smaller host buffers, more RAM",
+            (
+                "workspace",
+                0.8,
+                "no memory was left for a convolution's workspace".to_owned(),
+            ),
         )],
         _ => Vec::new(),
     };
@@ -190,31 +243,22 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
     causes
 }
 
-fn simple(
-    message: &OomMessage,
-    id: &'static str,
-    confidence: f64,
-    verdict: &str,
-    advice: &str,
-) -> Cause {
-    let mut evidence = request_evidence(message);
-    evidence.push(Evidence::new(format!(
-        "line {}: {}",
-        message.line,
-        message.text.chars().take(160).collect::<String>()
-    )));
+fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, String)) -> Cause {
+    /// Columns of a message that are enough to find it again.
+    const SHOWN: usize = 160;
+    let mut evidence: Vec<Evidence> = other::figures(message)
+        .into_iter()
+        .map(|(bytes, what)| Evidence::of(bytes.0, what))
+        .collect();
+    let mut quote = Evidence::new(format!("line {}: {}", message.line, message.quote(SHOWN)));
+    quote.stack = places(message);
+    evidence.push(quote);
     Cause {
         id,
         confidence,
-        verdict: verdict.to_owned(),
+        verdict,
         evidence,
-        fixes: vec![Fix::advice(
-            "headroom",
-            advice,
-            message.requested.unwrap_or(Bytes(1)).0,
-            Basis::Estimated,
-            "exact",
-        )],
+        fixes: Vec::new(),
     }
 }
 

@@ -1,0 +1,608 @@
+//! What to do next about a message: a command of oomph where one helps, otherwise the program's own setting.
+//!
+//! One function for each program, in one table. A message about the host's memory never gets a step that acts on
+//! the GPU's, and the other way round; `tests/messages.rs` checks it.
+
+use oomph_trace::text::{Memory, MessageKind, OomMessage, Program};
+use oomph_trace::{Bytes, is_users_own};
+use serde::Serialize;
+
+/// A step to take next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NextStep {
+    /// What it is for.
+    pub what: String,
+    /// What to run or to set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+}
+
+fn step(command: impl Into<String>, what: impl Into<String>) -> NextStep {
+    NextStep {
+        what: what.into(),
+        command: Some(command.into()),
+    }
+}
+
+fn advice(what: impl Into<String>) -> NextStep {
+    NextStep {
+        what: what.into(),
+        command: None,
+    }
+}
+
+/// The steps for a message, the one that helps most first.
+pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
+    if message.memory == Memory::Host {
+        return on_the_host(message);
+    }
+    match message.program {
+        Program::Pytorch => pytorch(message),
+        Program::Jax => jax(message),
+        Program::Tensorflow => tensorflow(message),
+        Program::OnnxRuntime => onnxruntime(message),
+        Program::TensorRt => tensorrt(message),
+        Program::Vllm => vllm(message),
+        Program::Sglang if message.setting == Some("--max-running-requests") => vec![
+            step("--max-running-requests 32", "fewer requests at once"),
+            step(
+                "--schedule-conservativeness 1.3",
+                "plan for longer answers before a request is let in",
+            ),
+            step(
+                "--mem-fraction-static 0.92",
+                "a larger share has a larger cache (the default is about 0.88)",
+            ),
+        ],
+        Program::Sglang => vec![
+            step(
+                "--mem-fraction-static 0.92",
+                "the weights alone use up SGLang's share of the GPU: let it take more (the default is about 0.88)",
+            ),
+            step(
+                "--tp 2",
+                "split the model over more GPUs, or load it quantised",
+            ),
+        ],
+        Program::TextGenerationInference => vec![
+            step(
+                "--max-batch-prefill-tokens 1024",
+                "fewer tokens at once in the first pass over prompts",
+            ),
+            step("--max-total-tokens 4096", "shorter requests"),
+        ],
+        Program::LlamaCpp => vec![
+            step(
+                "-ngl 20",
+                "fewer layers on the GPU; count down until it loads",
+            ),
+            step("-c 4096", "a shorter context has a smaller cache"),
+            step(
+                "--cache-type-k q8_0 --cache-type-v q8_0",
+                "keep keys and values in 8 bits",
+            ),
+            others_on_the_gpu(),
+        ],
+        Program::Cupy => cupy(message),
+        Program::Rmm => rmm(message),
+        Program::Triton => vec![
+            step(
+                "num_stages=2",
+                "fewer stages of the pipeline keep fewer blocks on the chip",
+            ),
+            advice(
+                "smaller BLOCK_* sizes; a kernel of a library has them in its configurations for each GPU",
+            ),
+        ],
+        Program::Nccl => vec![
+            step(
+                "NCCL_BUFFSIZE=2097152",
+                "smaller buffers (the default is 4 MiB each)",
+            ),
+            step("NCCL_MAX_NCHANNELS=8", "fewer channels have fewer buffers"),
+            advice(
+                "leave about 1 GiB of the GPU free for each communicator: a smaller batch or share of the framework",
+            ),
+        ],
+        Program::Cublas | Program::Cudnn | Program::Cuda => library(message),
+        _ => vec![
+            others_on_the_gpu(),
+            step("free -h", "how much of the host's memory is free"),
+        ],
+    }
+}
+
+fn others_on_the_gpu() -> NextStep {
+    step(
+        "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
+        "which processes hold the GPU",
+    )
+}
+
+/// The script of a traceback, or a name that stands for it.
+fn script(message: &OomMessage) -> String {
+    message
+        .traceback
+        .iter()
+        .find(|frame| frame.function == "<module>" && is_users_own(&frame.file))
+        .and_then(|frame| frame.file.rsplit(['/', '\\']).next())
+        .filter(|name| {
+            // It becomes a word of a shell command.
+            std::path::Path::new(name)
+                .extension()
+                .is_some_and(|end| end == "py")
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+                && !name.starts_with('-')
+        })
+        .unwrap_or("train.py")
+        .to_owned()
+}
+
+fn pytorch(message: &OomMessage) -> Vec<NextStep> {
+    match message.inside {
+        Some(Program::Vllm) => return inside_vllm(),
+        Some(Program::Sglang) => return inside_sglang(),
+        _ => {}
+    }
+    let script = script(message);
+    // What the process may use, where it limited itself.
+    let memory = message
+        .allowed
+        .or(message.total)
+        .map(|most| format!(" --memory {}MiB", most.0 >> 20))
+        .unwrap_or_default();
+    let mut steps = vec![
+        step(
+            format!("oomph run{memory} {script}"),
+            "what held the memory, by line and by kind; needs no GPU",
+        ),
+        step(
+            format!("oomph fit{memory} {script}"),
+            "the fewest changes that make it fit",
+        ),
+    ];
+    if message.kind == MessageKind::Workspace {
+        steps.push(step(
+            "torch.backends.cudnn.benchmark = False",
+            "convolutions that need less workspace",
+        ));
+    }
+    steps
+}
+
+fn inside_vllm() -> Vec<NextStep> {
+    vec![
+        step(
+            "--gpu-memory-utilization 0.85",
+            "a smaller share for vLLM leaves more for what it does not plan (the default is 0.9)",
+        ),
+        step("--max-num-seqs 64", "fewer requests at once"),
+        step("--max-model-len 8192", "shorter requests"),
+        step("--enforce-eager", "no CUDA graphs, which take 1 to 3 GiB"),
+    ]
+}
+
+fn inside_sglang() -> Vec<NextStep> {
+    vec![
+        step(
+            "--mem-fraction-static 0.8",
+            "a smaller share for weights and cache leaves more for activations and CUDA graphs",
+        ),
+        step("--cuda-graph-max-bs 16", "fewer CUDA graphs"),
+        step(
+            "--chunked-prefill-size 2048",
+            "fewer tokens at once in the first pass over prompts",
+        ),
+    ]
+}
+
+fn jax(message: &OomMessage) -> Vec<NextStep> {
+    let recompute = step(
+        "jax.checkpoint",
+        "recompute activations in the backward pass instead of keeping them",
+    );
+    let profile = step(
+        "jax.profiler.save_device_memory_profile(\"memory.prof\")",
+        "what holds the memory, by line (for pprof)",
+    );
+    let batch = advice("a smaller batch, or shard it over more devices");
+    if message.setting == Some("TPU") {
+        return vec![recompute, batch, profile];
+    }
+    let share = if message.memory == Memory::Unknown {
+        "if JAX ran on the GPU: let it take more of it (the default is 0.75); if on the CPU, the host's \
+         memory was used up"
+    } else {
+        "let JAX take more of the GPU (the default is 0.75)"
+    };
+    vec![
+        step("XLA_PYTHON_CLIENT_MEM_FRACTION=0.92", share),
+        recompute,
+        batch,
+        profile,
+        others_on_the_gpu(),
+    ]
+}
+
+fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
+    let grow = if message.memory == Memory::Unknown {
+        "if TensorFlow ran on the GPU: take memory as needed instead of all at the start; if on the CPU, the \
+         host's memory was used up"
+    } else {
+        "take memory as needed instead of all at the start, so that libraries and other processes find some"
+    };
+    vec![
+        step("TF_FORCE_GPU_ALLOW_GROWTH=true", grow),
+        step(
+            "TF_GPU_ALLOCATOR=cuda_malloc_async",
+            "an allocator that loses less to pieces",
+        ),
+        advice("a smaller batch or smaller inputs"),
+        others_on_the_gpu(),
+    ]
+}
+
+fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = vec![
+        step(
+            "provider_options=[{\"gpu_mem_limit\": 8 << 30, \"arena_extend_strategy\": \"kSameAsRequested\"}]",
+            "on the GPU: an arena that grows by what is asked for, not by powers of two, up to a limit of your choice",
+        ),
+        step(
+            "provider_options=[{\"cudnn_conv_use_max_workspace\": \"0\"}]",
+            "on the GPU: convolutions that need less workspace",
+        ),
+    ];
+    if message.memory == Memory::Unknown {
+        steps.push(step(
+            "session_options.enable_cpu_mem_arena = False",
+            "on the CPU: give memory back after each run; `free -h` shows what is left",
+        ));
+    }
+    steps.push(advice(
+        "a smaller batch, or a bound on inputs whose size varies",
+    ));
+    steps
+}
+
+fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
+    if message.setting == Some("TensorRT-LLM") {
+        return vec![
+            step(
+                "kv_cache_config.free_gpu_memory_fraction=0.7",
+                "a smaller cache of keys and values (the default is 0.9 of what is free)",
+            ),
+            step("--tp_size 2", "split the engine over more GPUs"),
+            step(
+                "--max_batch_size 8 --max_num_tokens 2048",
+                "an engine for fewer tokens at once",
+            ),
+            others_on_the_gpu(),
+        ];
+    }
+    vec![
+        step(
+            "config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)",
+            "a workspace that fits into what is free (trtexec: --memPoolSize=workspace:1024)",
+        ),
+        step("--fp16", "an engine in 16 bits, or for smaller inputs"),
+        others_on_the_gpu(),
+    ]
+}
+
+fn vllm(message: &OomMessage) -> Vec<NextStep> {
+    if message.setting == Some("--max-num-seqs") {
+        return inside_vllm();
+    }
+    if message.setting == Some("--max-model-len") {
+        let length = message
+            .fits
+            .map_or("8192".to_owned(), |fits| fits.to_string());
+        let what = if message.fits.is_some() {
+            "the longest request that fits, as vLLM itself says"
+        } else {
+            "shorter requests need a smaller cache"
+        };
+        return vec![
+            step(format!("--max-model-len {length}"), what),
+            step(
+                "--gpu-memory-utilization 0.95",
+                "a larger share for vLLM (the default is 0.9)",
+            ),
+            step(
+                "--kv-cache-dtype fp8",
+                "keys and values in 8 bits: twice as many tokens",
+            ),
+            step("--tensor-parallel-size 2", "split the model over more GPUs"),
+        ];
+    }
+    let Some((free, total)) = message.free.zip(message.total) else {
+        return vec![
+            step(
+                "--gpu-memory-utilization 0.95",
+                "the weights alone use up vLLM's share: let it take more (the default is 0.9)",
+            ),
+            step(
+                "--tensor-parallel-size 2",
+                "split the model over more GPUs, or load it quantised",
+            ),
+            step("--enforce-eager", "no CUDA graphs, which take 1 to 3 GiB"),
+        ];
+    };
+    let mut steps = Vec::new();
+    // What fits, and a hundredth less, as other processes do not stand still.
+    let share = (free.0 as f64 / total.0.max(1) as f64 * 100.0).floor() / 100.0 - 0.01;
+    if share >= 0.1 {
+        steps.push(step(
+            format!("--gpu-memory-utilization {share:.2}"),
+            format!("a share that fits into the {free} that are free"),
+        ));
+    }
+    if held_by_others(message) {
+        steps.insert(0, others_on_the_gpu());
+        steps.push(advice(
+            "end the processes that hold the GPU: an earlier server, a notebook",
+        ));
+    }
+    steps
+}
+
+/// Whether others hold a good part of the device that the message is about.
+pub(crate) fn held_by_others(message: &OomMessage) -> bool {
+    message
+        .free
+        .zip(message.total)
+        .is_some_and(|(free, total)| (total - free).0 as f64 > super::FOREIGN * total.0 as f64)
+}
+
+fn cupy(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = vec![step(
+        "cupy.get_default_memory_pool().free_all_blocks()",
+        "give back what the pool keeps but no array uses",
+    )];
+    if message.total.is_some() {
+        steps.insert(
+            0,
+            step(
+                "cupy.get_default_memory_pool().set_limit(fraction=0.9)",
+                "raise the limit that was set on the pool (also CUPY_GPU_MEMORY_LIMIT)",
+            ),
+        );
+    }
+    steps.push(advice(
+        "smaller arrays, float32 instead of float64, or work in chunks",
+    ));
+    steps.push(others_on_the_gpu());
+    steps
+}
+
+fn rmm(message: &OomMessage) -> Vec<NextStep> {
+    let spill = step(
+        "rmm.reinitialize(managed_memory=True)",
+        "let data move to the host when the GPU is full",
+    );
+    if message.setting == Some("maximum_pool_size") {
+        return vec![
+            step(
+                "rmm.mr.PoolMemoryResource(upstream, maximum_pool_size=…)",
+                "raise the limit of RMM's pool",
+            ),
+            spill,
+            others_on_the_gpu(),
+        ];
+    }
+    vec![spill, others_on_the_gpu()]
+}
+
+/// A library or the driver found the GPU full: what filled it was another allocator, or another process.
+fn library(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = match message.inside {
+        Some(Program::Jax) => jax(message),
+        Some(Program::Tensorflow) => tensorflow(message),
+        Some(Program::OnnxRuntime) => onnxruntime(message),
+        Some(Program::Vllm) => inside_vllm(),
+        Some(Program::Sglang) => inside_sglang(),
+        _ => vec![
+            others_on_the_gpu(),
+            step(
+                format!("oomph run {}", script(message)),
+                "if it is a job of PyTorch: what fills the GPU, by line; needs no GPU",
+            ),
+            advice(
+                "leave headroom: a smaller batch, or set_per_process_memory_fraction(0.95) in PyTorch",
+            ),
+        ],
+    };
+    if message.program == Program::Cudnn && message.inside.is_none() {
+        steps.push(step(
+            "torch.backends.cudnn.benchmark = False",
+            "convolutions that need less workspace",
+        ));
+    }
+    steps
+}
+
+fn look_at_the_kernel() -> NextStep {
+    step(
+        "dmesg -T | grep -iE 'killed process|out of memory'",
+        "whether the kernel's OOM killer ended it, and what it held",
+    )
+}
+
+fn look_at_the_host() -> NextStep {
+    step(
+        "free -h",
+        "how much of the host's memory is free, and how much there is",
+    )
+}
+
+/// A size to ask for: a quarter more than the limit or the use that was known, in whole GiB.
+fn more_than(known: Option<Bytes>) -> String {
+    known.map_or_else(
+        || "SIZE".to_owned(),
+        |known| format!("{}G", known.0.saturating_add(known.0 / 4).div_ceil(1 << 30)),
+    )
+}
+
+/// The same as Kubernetes writes it.
+fn limit_above(known: Option<Bytes>) -> String {
+    let size = more_than(known);
+    let unit = if known.is_some() { "i" } else { "" };
+    format!("resources.limits.memory: {size}{unit}")
+}
+
+fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
+    let shared = message.allocator.as_deref() == Some("/dev/shm");
+    match message.program {
+        _ if shared => vec![
+            step(
+                "docker run --shm-size=16g …",
+                "more shared memory for a container (Kubernetes: an emptyDir of medium Memory at /dev/shm)",
+            ),
+            step("df -h /dev/shm", "how much there is, and who filled it"),
+            advice("fewer DataLoader workers, a smaller prefetch_factor"),
+        ],
+        Program::Nccl if message.allocator.as_deref() == Some("locked memory") => vec![
+            step(
+                "ulimit -l unlimited",
+                "let the process lock pages for the network (docker: --ulimit memlock=-1)",
+            ),
+            look_at_the_host(),
+        ],
+        Program::Slurm => slurm(message),
+        Program::Kubernetes => vec![
+            step(
+                limit_above(message.total),
+                "a higher limit for the container",
+            ),
+            step(
+                "kubectl describe pod POD",
+                "its limit, and which container was ended",
+            ),
+            advice("load weights with mmap (safetensors), fewer workers"),
+        ],
+        Program::Kernel => kernel(message),
+        Program::Ray => vec![
+            step(
+                "RAY_memory_usage_threshold=0.98",
+                "let tasks use more of the node before Ray ends them (the default is 0.95)",
+            ),
+            step(
+                "@ray.remote(memory=8 * 1024**3)",
+                "say what a task needs, so that fewer run at once",
+            ),
+            look_at_the_host(),
+        ],
+        Program::DeepSpeed => vec![
+            look_at_the_kernel(),
+            step(
+                "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"…\"}",
+                "offloading to the CPU keeps 12 bytes or more for each parameter in the host's memory",
+            ),
+            step(
+                "zero.Init / low_cpu_mem_usage=True",
+                "do not build the whole model in each rank",
+            ),
+        ],
+        Program::Torchrun | Program::Shell => vec![
+            look_at_the_kernel(),
+            look_at_the_host(),
+            advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
+        ],
+        Program::Numpy => vec![
+            step("numpy.memmap", "keep the array in a file"),
+            advice("a smaller type, or work in chunks"),
+            look_at_the_host(),
+        ],
+        Program::Tensorflow
+            if message
+                .allocator
+                .as_deref()
+                .is_some_and(|name| name.contains("host")) =>
+        {
+            vec![
+                step(
+                    "TF_GPU_HOST_MEM_LIMIT_IN_MB=131072",
+                    "raise the limit of pinned host memory (the default is 64 GiB)",
+                ),
+                look_at_the_host(),
+            ]
+        }
+        Program::LlamaCpp => vec![
+            step("-c 4096", "a shorter context has a smaller cache"),
+            step(
+                "-ub 512",
+                "a smaller physical batch has smaller compute buffers",
+            ),
+            look_at_the_host(),
+        ],
+        Program::Pytorch if message.kind == MessageKind::Killed => vec![
+            look_at_the_kernel(),
+            advice("fewer DataLoader workers, a smaller prefetch_factor"),
+            look_at_the_host(),
+        ],
+        _ => vec![
+            look_at_the_host(),
+            advice("smaller inputs, fewer workers, smaller buffers on the host, or more RAM"),
+        ],
+    }
+}
+
+fn slurm(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = vec![step(
+        format!("#SBATCH --mem={}", more_than(message.in_use)),
+        "ask for more of the node's memory (0: all of it)",
+    )];
+    let job: String = message
+        .job
+        .as_deref()
+        .unwrap_or("JOB")
+        .chars()
+        .take_while(char::is_ascii_alphanumeric)
+        .collect();
+    steps.push(step(
+        format!("sacct -j {job} --format=JobID,MaxRSS,ReqMem,NodeList"),
+        "what each step used and had asked for",
+    ));
+    steps.push(advice(
+        "fewer DataLoader workers and smaller prefetch buffers",
+    ));
+    steps
+}
+
+fn kernel(message: &OomMessage) -> Vec<NextStep> {
+    let Some(group) = message.allocator.as_deref() else {
+        return vec![
+            look_at_the_host(),
+            step(
+                "dmesg -T | grep -A40 'invoked oom-killer'",
+                "what all processes held at that moment",
+            ),
+            advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
+        ];
+    };
+    if group.contains("kubepods") {
+        return vec![
+            step(
+                limit_above(message.total),
+                "the limit of its container was reached, not that of the node: raise it",
+            ),
+            step(
+                "kubectl describe pod POD",
+                "its limit, and which container was ended",
+            ),
+        ];
+    }
+    vec![
+        step(
+            "cat /sys/fs/cgroup/memory.max",
+            "the limit of its group was reached, not that of the host: read it inside the container",
+        ),
+        step(
+            format!("docker run --memory={} …", more_than(message.total)),
+            "a higher limit (SLURM: --mem, systemd: MemoryMax=)",
+        ),
+    ]
+}

@@ -1,0 +1,306 @@
+//! Messages of other programs than PyTorch's allocator: one sentence, and what the text cannot say.
+
+use oomph_trace::Bytes;
+use oomph_trace::text::{Memory, MessageKind, OomMessage, Program};
+
+use super::next::held_by_others;
+
+/// The cause that such a message shows, how sure that is, and one sentence.
+pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
+    match message.kind {
+        MessageKind::Killed => ("host_memory", killed_confidence(message), killed(message)),
+        MessageKind::Budget => budget(message),
+        MessageKind::OnChip => ("on_chip_memory", 0.95, on_chip(message)),
+        MessageKind::Cublas | MessageKind::Cudnn if message.memory == Memory::Device => (
+            "outside_allocator",
+            0.6,
+            format!(
+                "out of memory in disguise: {} could not create its handle because {} was full (the \
+                 framework's own allocator had taken the rest, or another process)",
+                message.program.name(),
+                device(message)
+            ),
+        ),
+        MessageKind::Nccl if message.memory == Memory::Device => (
+            "outside_allocator",
+            0.7,
+            format!(
+                "NCCL could not get {} on {}: they come from outside the framework's allocator, which had \
+                 taken the rest",
+                asked(message, "its buffers"),
+                device(message)
+            ),
+        ),
+        MessageKind::Cuda => (
+            "outside_allocator",
+            0.5,
+            format!(
+                "{} ran out outside the framework's allocator (the CUDA context, a kernel, another \
+                 library), or was already full when the process began",
+                device(message)
+            ),
+        ),
+        MessageKind::Unknown => (
+            "not_enough_evidence",
+            1.0,
+            format!(
+                "line {} says that memory ran out, in words that oomph does not know",
+                message.line
+            ),
+        ),
+        _ => allocation(message),
+    }
+}
+
+/// `6.9 GiB`, or a word for it.
+fn asked(message: &OomMessage, otherwise: &str) -> String {
+    message
+        .requested
+        .map_or_else(|| otherwise.to_owned(), |asked| asked.to_string())
+}
+
+fn device(message: &OomMessage) -> String {
+    message
+        .device
+        .map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"))
+}
+
+fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
+    let id = match message.memory {
+        Memory::Host => "host_memory",
+        Memory::Unknown => "not_enough_evidence",
+        _ => "device_memory",
+    };
+    let what = if message.allocator.as_deref() == Some("/dev/shm") {
+        "the host's shared memory (/dev/shm)".to_owned()
+    } else {
+        message.memory.name().to_owned()
+    };
+    let place = match (message.memory, message.device) {
+        (Memory::Device, Some(device)) => format!(" on GPU {device}"),
+        (Memory::Unknown, _) => {
+            ", of the GPU or of the host: the text does not say which".to_owned()
+        }
+        _ => String::new(),
+    };
+    let figures: Vec<String> = [
+        message.free.map(|free| format!("{free} were free")),
+        message.used().map(|used| format!("{used} were in use")),
+        message
+            .total
+            .map(|total| format!("{total} is all there is")),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let figures = if figures.is_empty() {
+        String::new()
+    } else {
+        format!("; {}", figures.join(", "))
+    };
+    let name = message.program.name();
+    let sentence = if message.handled {
+        format!(
+            "a warning, not a failure: {name} could not get {} of {what}{place}{figures}",
+            asked(message, "some")
+        )
+    } else if let Some(asked) = message.requested {
+        format!("{name} could not get {asked} of {what}{place}{figures}")
+    } else {
+        format!("{name} ran out of {what}{place}{figures}")
+    };
+    if message.memory == Memory::Device
+        && let Some((asked, total)) = message.requested.zip(message.total)
+        && asked > total
+    {
+        return (
+            "huge_request",
+            0.9,
+            format!("{sentence}: no setting makes that fit, only smaller shapes or more devices"),
+        );
+    }
+    (id, 0.9, sentence)
+}
+
+fn budget(message: &OomMessage) -> (&'static str, f64, String) {
+    let name = message.program.name();
+    let sentence = match (message.requested, message.free, message.total) {
+        (Some(asked), Some(free), Some(total)) if held_by_others(message) => {
+            return (
+                "other_process",
+                0.85,
+                format!(
+                    "{name} wants {asked} of {} at its start, and only {free} of {total} are free: other \
+                     processes hold {}",
+                    device(message),
+                    total - free
+                ),
+            );
+        }
+        (Some(asked), Some(free), Some(total)) => format!(
+            "{name} wants {asked} of {} at its start, and {free} of {total} are free: its share is set \
+             higher than what is left beside the driver and other processes",
+            device(message)
+        ),
+        (Some(asked), Some(free), None) => format!(
+            "{name} has {free} for keys and values, and one request of the full length needs {asked}"
+        ),
+        _ => match message.fits {
+            Some(fits) => format!(
+                "{name} has room for the keys and values of {fits} tokens, and one request may be longer"
+            ),
+            None if message.setting == Some("--max-running-requests") => format!(
+                "{name}'s cache of keys and values is full: more requests ran at once than it holds"
+            ),
+            None => format!(
+                "{name}'s share of the GPU is used up by the model itself: nothing is left for keys and values"
+            ),
+        },
+    };
+    ("memory_budget", 0.9, sentence)
+}
+
+fn on_chip(message: &OomMessage) -> String {
+    let sizes = match (message.requested, message.total) {
+        (Some(asked), Some(total)) => format!(
+            "{} bytes of the shared memory of a multiprocessor, which has {}",
+            asked.0, total.0
+        ),
+        _ => "more of the shared memory of a multiprocessor than it has".to_owned(),
+    };
+    format!("a kernel of Triton asks for {sizes}; this is not the GPU's main memory")
+}
+
+/// The kernel and schedulers say that it was memory; signal 9 alone does not.
+fn killed_confidence(message: &OomMessage) -> f64 {
+    if is_evident(message) { 0.95 } else { 0.6 }
+}
+
+fn is_evident(message: &OomMessage) -> bool {
+    matches!(
+        message.program,
+        Program::Kernel | Program::Slurm | Program::Kubernetes | Program::Ray
+    )
+}
+
+fn killed(message: &OomMessage) -> String {
+    let process = match (&message.process, message.pid) {
+        (Some(name), Some(pid)) => format!("{name} (process {pid})"),
+        (Some(name), None) => name.clone(),
+        (None, Some(pid)) => format!("process {pid}"),
+        (None, None) => "a process".to_owned(),
+    };
+    let held = message
+        .in_use
+        .map(|held| format!(", which held {held} of host memory"))
+        .unwrap_or_default();
+    let limit = |words: &str| {
+        message
+            .total
+            .map(|total| format!(" {words} {total}"))
+            .unwrap_or_default()
+    };
+    match message.program {
+        Program::Kernel if message.allocator.is_some() => format!(
+            "the kernel's OOM killer ended {process}{held}: its memory cgroup reached its limit{}, not the \
+             host",
+            limit("of")
+        ),
+        Program::Kernel => format!(
+            "the kernel's OOM killer ended {process}{held}: the host's memory (RAM) was used up"
+        ),
+        Program::Slurm => {
+            let used = message
+                .in_use
+                .map(|used| format!(" It used {used}{}.", limit("of")))
+                .unwrap_or_default();
+            format!(
+                "SLURM's limit of host memory (RAM) was reached, and processes of the job were ended{}.{used}",
+                message
+                    .job
+                    .as_ref()
+                    .map(|job| format!(" (step {job})"))
+                    .unwrap_or_default()
+            )
+            .trim_end_matches('.')
+            .to_owned()
+        }
+        Program::Kubernetes => format!(
+            "Kubernetes ended the container: it reached its limit of host memory (RAM){}",
+            limit("of")
+        ),
+        Program::Ray => {
+            let used = message
+                .in_use
+                .zip(message.total)
+                .map_or_else(String::new, |(used, total)| {
+                    format!(": {used} of {total} were in use")
+                });
+            format!(
+                "Ray ended a task because the node's host memory (RAM) was nearly used up{used}"
+            )
+        }
+        _ => format!(
+            "{process} was ended by signal 9, most likely by the kernel's OOM killer: if so, the host's \
+             memory (RAM) was used up"
+        ),
+    }
+}
+
+/// What a reader may look for in the text, and does not find there.
+pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
+    let mut unsaid = Vec::new();
+    if message.memory == Memory::Unknown {
+        unsaid.push("whether it was the GPU's memory or the host's");
+    }
+    if message.kind == MessageKind::OnChip {
+        return unsaid;
+    }
+    if message.kind == MessageKind::Killed && !is_evident(message) {
+        unsaid.push("whether memory was the reason: schedulers and people send signal 9, too");
+    }
+    let ended = message.kind == MessageKind::Killed;
+    if message.requested.is_none() && !ended && message.kind != MessageKind::Budget {
+        unsaid.push("how much was asked for");
+    }
+    if message.total.is_none() {
+        unsaid.push(match message.memory {
+            Memory::Host if ended => "how much memory there was, or which limit held",
+            _ => "how much memory there is",
+        });
+    }
+    if message.used().is_none() && message.free.is_none() {
+        unsaid.push("how much was in use");
+    }
+    let known = message.free.is_some() && message.total.is_some();
+    if message.memory == Memory::Device && !known && message.others.is_empty() {
+        unsaid.push("whether other processes held a part of it");
+    }
+    unsaid.push("what held the memory");
+    unsaid
+}
+
+/// The figures of a message, for evidence.
+pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
+    let limit = match (message.memory, message.kind) {
+        (Memory::Host, MessageKind::Killed) => "the limit",
+        (Memory::OnChip, _) => "what a multiprocessor has",
+        (Memory::Device, MessageKind::Allocation) if message.device.is_none() => {
+            "what the allocator may have"
+        }
+        _ => "all there is",
+    };
+    let free = match message.kind {
+        MessageKind::Budget if message.total.is_none() => "left for keys and values",
+        _ => "free",
+    };
+    [
+        (message.requested, "asked for"),
+        (message.used(), "in use"),
+        (message.free, free),
+        (message.total, limit),
+    ]
+    .into_iter()
+    .filter_map(|(bytes, what)| Some((bytes?, what.to_owned())))
+    .collect()
+}

@@ -1,0 +1,307 @@
+//! Out-of-memory messages of many programs, as they stand in public issue threads, and how they are to be read.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use oomph_explain::{Explanation, explain_messages};
+use oomph_trace::text;
+use proptest::prelude::*;
+use serde::Deserialize;
+
+/// A text and its reading; see `fixtures/README.md`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fixture {
+    source: String,
+    text: String,
+    program: String,
+    inside: Option<String>,
+    memory: String,
+    asked: Option<u64>,
+    total: Option<u64>,
+    free: Option<u64>,
+    in_use: Option<u64>,
+    device: Option<u32>,
+    #[serde(default)]
+    ranks: Vec<u32>,
+    pid: Option<u64>,
+    process: Option<String>,
+    host: Option<String>,
+    job: Option<String>,
+    allocator: Option<String>,
+    #[serde(default)]
+    handled: bool,
+    next: String,
+}
+
+fn fixtures(name: &str) -> Vec<Fixture> {
+    #[derive(Deserialize)]
+    struct File {
+        message: Vec<Fixture>,
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fixtures/messages")
+        .join(name);
+    let file: File = toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    file.message
+}
+
+fn explained(text: &str) -> Option<Explanation> {
+    explain_messages(&text::find(text))
+}
+
+/// Everything in which a reading differs from what it should be.
+fn differences(fixture: &Fixture) -> Vec<String> {
+    fn differ<T: Copy + PartialEq + std::fmt::Debug>(
+        out: &mut Vec<String>,
+        name: &str,
+        found: T,
+        expected: T,
+    ) {
+        if found != expected {
+            out.push(format!("{name}: found {found:?}, expected {expected:?}"));
+        }
+    }
+    let Some(found) = explained(&fixture.text) else {
+        return vec!["no message was found".to_owned()];
+    };
+    let message = found.message.as_ref().unwrap();
+    let mut out = Vec::new();
+    differ(&mut out, "program", message.program, &fixture.program);
+    differ(
+        &mut out,
+        "inside",
+        message.inside,
+        fixture.inside.as_deref(),
+    );
+    differ(&mut out, "memory", message.memory, &fixture.memory);
+    differ(&mut out, "asked", message.asked_bytes, fixture.asked);
+    differ(&mut out, "total", message.total_bytes, fixture.total);
+    differ(&mut out, "free", message.free_bytes, fixture.free);
+    differ(&mut out, "in use", message.in_use_bytes, fixture.in_use);
+    differ(&mut out, "ranks", &found.ranks, &fixture.ranks);
+    differ(&mut out, "handled", message.handled, fixture.handled);
+    // Of these the table has those that matter.
+    if fixture.device.is_some() {
+        differ(&mut out, "device", message.device, fixture.device);
+    }
+    if fixture.pid.is_some() {
+        differ(&mut out, "pid", message.pid, fixture.pid);
+    }
+    for (name, found, expected) in [
+        ("process", &message.process, &fixture.process),
+        ("host", &message.host, &fixture.host),
+        ("job", &message.job, &fixture.job),
+        ("allocator", &message.allocator, &fixture.allocator),
+    ] {
+        if expected.is_some() {
+            differ(&mut out, name, found, expected);
+        }
+    }
+    if !next(&found).iter().any(|step| step.contains(&fixture.next)) {
+        out.push(format!(
+            "no step has {:?}: {:?}",
+            fixture.next,
+            next(&found)
+        ));
+    }
+    out
+}
+
+fn next(found: &Explanation) -> Vec<String> {
+    found
+        .next
+        .iter()
+        .map(|step| format!("{} · {}", step.command.as_deref().unwrap_or(""), step.what))
+        .collect()
+}
+
+fn check(name: &str) -> usize {
+    let all = fixtures(name);
+    let wrong: Vec<String> = all
+        .iter()
+        .filter_map(|fixture| {
+            let found = differences(fixture);
+            (!found.is_empty()).then(|| format!("{}\n  {}", fixture.source, found.join("\n  ")))
+        })
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "{} of {} are read wrongly:\n{}",
+        wrong.len(),
+        all.len(),
+        wrong.join("\n")
+    );
+    all.len()
+}
+
+#[test]
+fn messages_are_read_as_their_table_says() {
+    assert!(check("messages.toml") >= 60);
+}
+
+/// Settings that act on the GPU's memory only, and on the host's only.
+const GPU_ONLY: [&str; 14] = [
+    "nvidia-smi",
+    "--gpu-memory-utilization",
+    "--mem-fraction-static",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "gpu_mem_limit",
+    "-ngl",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "NCCL_BUFFSIZE",
+    "oomph fit",
+    "oomph run",
+    "CUDA graphs",
+    "jax.checkpoint",
+    "cudnn",
+];
+const HOST_ONLY: [&str; 8] = [
+    "#SBATCH --mem",
+    "free -h",
+    "resources.limits.memory",
+    "--shm-size",
+    "ulimit",
+    "dmesg",
+    "RAY_memory",
+    "memmap",
+];
+
+#[test]
+fn no_step_acts_on_the_other_memory() {
+    let all = fixtures("messages.toml")
+        .into_iter()
+        .chain(fixtures("set_aside.toml"))
+        .chain(fixtures("later.toml"));
+    for fixture in all {
+        let Some(found) = explained(&fixture.text) else {
+            continue;
+        };
+        let wrong: &[&str] = match found.message.as_ref().unwrap().memory {
+            "host" => &GPU_ONLY,
+            "device" | "on_chip" => &HOST_ONLY,
+            _ => continue,
+        };
+        for step in next(&found) {
+            for word in wrong {
+                assert!(!step.contains(word), "{}: {step}", fixture.source);
+            }
+        }
+        assert!(
+            found.fixes.is_empty() || fixture.memory == "device",
+            "{}",
+            fixture.source
+        );
+    }
+}
+
+#[test]
+fn messages_that_were_set_aside_are_read_too() {
+    check("set_aside.toml");
+}
+
+#[test]
+fn messages_that_were_collected_later_are_read_too() {
+    check("later.toml");
+}
+
+#[test]
+fn three_megabytes_on_one_line_take_well_under_a_second() {
+    /// In a build without optimisation on a busy machine; released ones take a tenth.
+    const MOST: Duration = Duration::from_secs(2);
+    const SIZE: usize = 3 << 20;
+    let all: Vec<String> = fixtures("messages.toml")
+        .into_iter()
+        .map(|fixture| fixture.text.replace('\n', " "))
+        .collect();
+    let lines = [
+        "x".repeat(SIZE),
+        all.join(" ").repeat(64),
+        all.join("\\n").repeat(64),
+        "CUDA out of memory. Tried to allocate 1 GiB. Process ".repeat(SIZE / 53),
+        "Process 1 has ".repeat(SIZE / 14),
+        "failed to allocate ".repeat(SIZE / 19),
+        "OOM when allocating tensor with shape[1,".repeat(SIZE / 40),
+        "[rank1]: \u{1b}[31m".repeat(SIZE / 16),
+        "(VllmWorker rank=1 pid=2) ".repeat(SIZE / 26),
+        "srun: error: a: tasks 0-4294967295,: Out Of Memory".repeat(SIZE / 50),
+        "\\n".repeat(SIZE / 2),
+    ];
+    for line in lines {
+        let start = Instant::now();
+        let found = explained(&line);
+        let took = start.elapsed();
+        let head: String = line.chars().take(40).collect();
+        assert!(took < MOST, "{took:?} for {head}");
+        if let Some(found) = found {
+            assert!(found.messages.len() <= 256);
+            assert!(
+                found
+                    .messages
+                    .iter()
+                    .all(|message| message.text.len() <= 32 << 10)
+            );
+        }
+    }
+}
+
+/// Texts made of pieces of messages and of anything else.
+fn pieces() -> impl Strategy<Value = String> {
+    let all: Vec<String> = fixtures("messages.toml")
+        .into_iter()
+        .map(|fixture| fixture.text)
+        .collect();
+    let whole = all.clone();
+    let piece = prop_oneof![
+        // A whole message in which one number is another.
+        4 => (
+            0..whole.len(),
+            any::<prop::sample::Index>(),
+            prop::sample::select(vec!["0", "18446744073709551615", "18014398509481983", "99999999999999999999999", "-1", "1e300"]),
+        )
+            .prop_map(move |(which, at, number)| {
+                let mut digits: Vec<usize> = whole[which]
+                    .char_indices()
+                    .filter(|(_, c)| c.is_ascii_digit())
+                    .map(|(at, _)| at)
+                    .collect();
+                if digits.is_empty() {
+                    digits.push(0);
+                }
+                let (head, rest) = whole[which].split_at(digits[at.index(digits.len())]);
+                let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+                format!("{}{number}{rest}", head.trim_end_matches(|c: char| c.is_ascii_digit()))
+            }),
+        4 => (0..all.len(), any::<prop::sample::Index>(), any::<prop::sample::Index>()).prop_map(
+            move |(which, from, length)| {
+                let letters: Vec<char> = all[which].chars().collect();
+                let from = from.index(letters.len());
+                let length = length.index(letters.len()) + 1;
+                letters.iter().skip(from).take(length).collect()
+            },
+        ),
+        1 => any::<String>(),
+        1 => "[ \\n\\t\\[\\](){}=:,.;/0-9]{0,12}",
+        1 => Just("18446744073709551615 GiB".to_owned()),
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn pieces_of_messages_are_read_or_not_but_never_break(text in pieces()) {
+        if let Some(found) = explained(&text) {
+            let message = found.message.as_ref().unwrap();
+            prop_assert!(!found.verdict.is_empty());
+            prop_assert!(!found.next.is_empty());
+            prop_assert!(message.line >= 1);
+            // A message of the host never has a device.
+            prop_assert!(message.memory != "host" || message.device.is_none());
+        }
+    }
+}

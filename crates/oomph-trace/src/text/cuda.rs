@@ -1,0 +1,83 @@
+//! CUDA's error 2 and the status codes of its libraries: no figures, often far from the allocation that failed.
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Reader, or_join};
+use super::words::{after, index, word};
+use super::{MessageKind, OomMessage};
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &["CUBLAS_STATUS_ALLOC_FAILED"],
+        read: |line, _, before| status(line, Program::Cublas, MessageKind::Cublas, before),
+    },
+    Reader {
+        markers: &["CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Cudnn, MessageKind::Cudnn);
+            message.memory = Memory::Host;
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["CUDNN_STATUS_ALLOC_FAILED", "CUDNN_STATUS_NOT_INITIALIZED"],
+        read: |line, _, before| status(line, Program::Cudnn, MessageKind::Cudnn, before),
+    },
+    Reader {
+        markers: &[
+            "CUDA error: out of memory",
+            "CUDA driver error: out of memory",
+            "HIP error: out of memory",
+            "cudaErrorMemoryAllocation",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "cuda runtime error (2)",
+            "cuda failed with error 2",
+            "CUDA failure 2: out of memory",
+            "CUresult error result=2 ",
+            "CUresult error  result=2 ",
+            "cuMemAlloc failed: out of memory",
+            "cuMemCreate failed: out of memory",
+            "CURAND_STATUS_ALLOCATION_FAILED",
+            "CUSOLVER_STATUS_ALLOC_FAILED",
+            "CUSPARSE_STATUS_ALLOC_FAILED",
+            "CUFFT_ALLOC_FAILED",
+        ],
+        read: |line, _, before| status(line, Program::Cuda, MessageKind::Cuda, before),
+    },
+];
+
+fn status(
+    line: &Line<'_>,
+    program: Program,
+    kind: MessageKind,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
+    let mut message = line.message(program, kind);
+    message.device = after(line.from, "; GPU=").and_then(index);
+    message.host = after(line.from, "; hostname=").and_then(word);
+    or_join(before, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::tests::one;
+    use crate::text::{Memory, Program};
+
+    #[test]
+    fn a_status_says_where_but_not_how_much() {
+        let message =
+            one("CUDA failure 2: out of memory ; GPU=1 ; hostname=box ; expr=cudaMalloc(p)");
+        assert_eq!(message.program, Program::Cuda);
+        assert_eq!(message.device, Some(1));
+        assert_eq!(message.host.as_deref(), Some("box"));
+        assert_eq!(message.requested, None);
+    }
+
+    #[test]
+    fn one_status_of_cudnn_is_about_the_host() {
+        let message = one("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED");
+        assert_eq!(
+            (message.program, message.memory),
+            (Program::Cudnn, Memory::Host)
+        );
+    }
+}

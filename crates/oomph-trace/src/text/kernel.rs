@@ -1,0 +1,113 @@
+//! The Linux kernel's OOM killer, in `dmesg` and in the system's log.
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Noted, Reader};
+use super::words::{after, between, integer, size_after, word};
+use super::{MessageKind, OomMessage};
+use crate::units::Bytes;
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &["Killed process ", "Kill process "],
+        read: killed,
+    },
+    Reader {
+        // Who asked for the memory; the line about what was killed follows.
+        markers: &[" invoked oom-killer: "],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Kernel, MessageKind::Killed);
+            message.memory = Memory::Host;
+            message.host = host(line.text);
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["oom-kill:constraint="],
+        read: |line, noted, _| {
+            noted.cgroup_path = between(line.from, "oom_memcg=", ",").and_then(word);
+            None
+        },
+    },
+    Reader {
+        markers: &["memory: usage "],
+        read: |line, noted, _| {
+            noted.cgroup = [
+                size_after(line.from, "usage "),
+                size_after(line.from, "limit "),
+            ];
+            None
+        },
+    },
+];
+
+/// `Out of memory: Killed process 42 (python) total-vm:9kB, anon-rss:8kB, file-rss:1kB, shmem-rss:0kB`.
+fn killed(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let rest = after(line.from, "process ")?;
+    let pid = integer(rest)?;
+    let mut message = line.message(Program::Kernel, MessageKind::Killed);
+    message.memory = Memory::Host;
+    message.pid = Some(pid);
+    message.process = between(rest, "(", ")").and_then(word);
+    let parts: Vec<Bytes> = ["anon-rss:", "file-rss:", "shmem-rss:"]
+        .iter()
+        .filter_map(|name| size_after(rest, name))
+        .collect();
+    if !parts.is_empty() {
+        message.in_use = Some(parts.into_iter().sum());
+    }
+    message.host = host(line.text);
+    let [_, limit] = std::mem::take(&mut noted.cgroup);
+    let path = noted.cgroup_path.take();
+    if line.text.contains("emory cgroup out of memory") {
+        message.total = limit;
+        message.allocator = Some(path.map_or_else(
+            || "memory cgroup".to_owned(),
+            |path| format!("memory cgroup {path}"),
+        ));
+    }
+    Some(message)
+}
+
+/// `May 15 23:09:30 HOST kernel: [518.05] …` of the system's log.
+fn host(text: &str) -> Option<String> {
+    let (head, _) = text.split_once(" kernel: ")?;
+    let words: Vec<&str> = head.split_whitespace().collect();
+    match words.as_slice() {
+        // The date of syslog has three words, that of journald's other formats one.
+        [_, _, _, host] | [_, host] => word(host),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::Memory;
+    use crate::text::tests::one;
+    use crate::units::Bytes;
+
+    #[test]
+    fn what_was_killed_and_what_it_held() {
+        let message = one(
+            "Jun 29 07:24:44 box kernel: Out of memory: Killed process 42 (python) total-vm:900kB, anon-rss:8kB, file-rss:1kB, shmem-rss:2kB",
+        );
+        assert_eq!(message.memory, Memory::Host);
+        assert_eq!(message.pid, Some(42));
+        assert_eq!(message.process.as_deref(), Some("python"));
+        assert_eq!(message.in_use, Some(Bytes(11 << 10)));
+        assert_eq!(message.total, None);
+        assert_eq!(message.host.as_deref(), Some("box"));
+    }
+
+    #[test]
+    fn the_limit_of_a_cgroup_stands_before() {
+        let message = one(
+            "memory: usage 1024kB, limit 1024kB, failcnt 9\noom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/docker/7e29,task=java\nMemory cgroup out of memory: Kill process 7 (java) score 1309 or sacrifice child",
+        );
+        assert_eq!(message.total, Some(Bytes(1 << 20)));
+        assert_eq!(
+            message.allocator.as_deref(),
+            Some("memory cgroup /docker/7e29")
+        );
+        assert_eq!(message.in_use, None);
+    }
+}

@@ -1,0 +1,135 @@
+//! llama.cpp, and what is built on it (Ollama, llamafile).
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Noted, Reader, continues, join};
+use super::words::{after, index, size, size_after};
+use super::{MessageKind, OomMessage};
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &["cudaMalloc failed: out of memory"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.requested = size_after(line.text, "allocating ");
+            message.device = after(line.text, " on device ").and_then(index);
+            exact(before, message)
+        },
+    },
+    Reader {
+        markers: &[
+            " buffer of size ",
+            "failed to allocate buffer of size ",
+            "cpu_buffer_type_alloc_buffer: failed to allocate buffer",
+        ],
+        read: buffer,
+    },
+    Reader {
+        markers: &["ggml_vulkan: Device memory allocation of size "],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.requested = size_after(line.from, "of size ");
+            exact(before, message)
+        },
+    },
+    Reader {
+        markers: &["ErrorOutOfDeviceMemory", "VK_ERROR_OUT_OF_DEVICE_MEMORY"],
+        read: |line, _, before| {
+            exact(
+                before,
+                line.message(Program::LlamaCpp, MessageKind::Allocation),
+            )
+        },
+    },
+    Reader {
+        // Ollama, before it loads a model.
+        markers: &["model requires more system memory ("],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.requested = size_after(line.from, "memory (");
+            message.free = size_after(line.from, "available (");
+            exact(before, message)
+        },
+    },
+    Reader {
+        markers: &["of pinned memory: out of memory"],
+        read: |line, _, _| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.requested = size_after(line.text, "failed to allocate ");
+            message.allocator = Some("pinned memory".to_owned());
+            Some(message)
+        },
+    },
+];
+
+/// `failed to allocate CUDA0 buffer of size 151851674624`; the name of the CPU's buffer is `CPU`.
+fn buffer(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let rest = after(line.text, "failed to allocate ")?;
+    let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+    let (name, rest) = rest
+        .split_once("buffer")
+        .filter(|(name, _)| name.len() < 40)?;
+    message.requested = rest.strip_prefix(" of size ").and_then(size);
+    let name = name.trim();
+    if name == "CPU" || line.text.contains("cpu_buffer_type") {
+        message.memory = Memory::Host;
+    } else if name.ends_with("_Host") {
+        message.memory = Memory::Host;
+        message.allocator = Some("pinned memory".to_owned());
+    } else {
+        message.device = index(name.trim_start_matches(|c: char| !c.is_ascii_digit()));
+    }
+    exact(before, message)
+}
+
+/// The second line of a failure has the exact size; the first one of the GPU has it in MiB.
+fn exact(before: Option<&mut OomMessage>, next: OomMessage) -> Option<OomMessage> {
+    let Some(before) = before.filter(|before| continues(before, &next)) else {
+        return Some(next);
+    };
+    if before.text.contains(" MiB on device ") && next.requested.is_some() {
+        before.requested = next.requested;
+    }
+    join(before, next);
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::Memory;
+    use crate::text::tests::one;
+    use crate::units::Bytes;
+
+    #[test]
+    fn the_two_lines_of_a_failure_are_one_message() {
+        let message = one(
+            "allocating 144.00 MiB on device 4: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: failed to allocate CUDA4 buffer of size 150995968",
+        );
+        assert_eq!(message.requested, Some(Bytes(150_995_968)));
+        assert_eq!(message.device, Some(4));
+        assert_eq!(message.memory, Memory::Device);
+    }
+
+    #[test]
+    fn ollama_asks_for_the_hosts_memory() {
+        let message =
+            one("Error: model requires more system memory (5.5 GiB) than is available (3.5 GiB)");
+        assert_eq!(message.memory, Memory::Host);
+        assert_eq!(message.requested, Some(Bytes(11 << 29)));
+        assert_eq!(message.free, Some(Bytes(7 << 29)));
+    }
+
+    #[test]
+    fn buffers_of_the_cpu_and_pinned_ones_are_host_memory() {
+        for text in [
+            "ggml_gallocr_reserve_n: failed to allocate CPU buffer of size 84940800",
+            "alloc_tensor_range: failed to allocate CUDA_Host buffer of size 84940800",
+            "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 84940800",
+        ] {
+            let message = one(text);
+            assert_eq!(message.memory, Memory::Host, "{text}");
+            assert_eq!(message.requested, Some(Bytes(84_940_800)), "{text}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! NCCL: buffers on the GPU, segments in the host's shared memory, pages registered for the network.
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Reader, or_join};
+use super::words::{after, index, integer, size, size_after, word};
+use super::{MessageKind, OomMessage};
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &["Failed to CUDA calloc "],
+        read: |line, _, before| {
+            let mut message = buffers(line);
+            let rest = after(line.from, "calloc ")?;
+            message.requested = size(rest.strip_prefix("async ").unwrap_or(rest));
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["Failed to CUDA host alloc "],
+        read: |line, _, before| {
+            let mut message = buffers(line);
+            message.memory = Memory::Host;
+            // The device is only where it was noticed.
+            message.device = None;
+            message.requested = size_after(line.from, "host alloc ");
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["Cuda failure "],
+        read: |line, _, before| {
+            if line.from.contains("out of memory") {
+                or_join(before, buffers(line))
+            } else {
+                None
+            }
+        },
+    },
+    Reader {
+        markers: &[
+            "failed to extend /dev/shm/nccl",
+            "Error while creating shared memory segment /dev/shm/nccl",
+        ],
+        read: |line, _, before| {
+            let mut message = buffers(line);
+            message.memory = Memory::Host;
+            // The device is only where it was noticed.
+            message.device = None;
+            message.allocator = Some("/dev/shm".to_owned());
+            message.requested = after(line.from, "/dev/shm")
+                .and_then(|rest| size_after(rest, " to ").or_else(|| size_after(rest, "(size ")));
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["NCCL WARN Call to ibv_"],
+        read: |line, _, before| {
+            if !line.from.contains("Cannot allocate memory") {
+                return None;
+            }
+            let mut message = buffers(line);
+            message.memory = Memory::Host;
+            // The device is only where it was noticed.
+            message.device = None;
+            message.allocator = Some("locked memory".to_owned());
+            or_join(before, message)
+        },
+    },
+];
+
+/// A line of NCCL begins with `HOST:PROCESS:THREAD [DEVICE]`.
+fn buffers(line: &Line<'_>) -> OomMessage {
+    let mut message = line.message(Program::Nccl, MessageKind::Nccl);
+    if let Some((head, rest)) = line.text.split_once(" [")
+        && let Some((_, thread)) = head.rsplit_once(':')
+        && thread.bytes().all(|byte| byte.is_ascii_digit())
+        && let [host, pid, _] = head.split(':').collect::<Vec<_>>().as_slice()
+    {
+        message.host = word(host);
+        message.pid = integer(pid);
+        if rest
+            .split_once(']')
+            .is_some_and(|(number, _)| number.len() <= 3)
+        {
+            message.device = index(rest);
+        }
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::Memory;
+    use crate::text::tests::{all, one};
+    use crate::units::Bytes;
+
+    #[test]
+    fn two_lines_are_one_message_of_a_process() {
+        let message = one(
+            "node2:24881:25568 [2] include/alloc.h:178 NCCL WARN Cuda failure 2 'out of memory'\n\nnode2:24881:25568 [2] include/alloc.h:185 NCCL WARN Failed to CUDA calloc async 10485760 bytes\n",
+        );
+        assert_eq!(message.requested, Some(Bytes(10_485_760)));
+        assert_eq!(message.device, Some(2));
+        assert_eq!(message.pid, Some(24881));
+        assert_eq!(message.host.as_deref(), Some("node2"));
+        assert_eq!(
+            all("x:1:2 [0] NCCL WARN Cuda failure 'invalid argument'").len(),
+            0
+        );
+    }
+
+    #[test]
+    fn processes_of_a_node_are_several_messages() {
+        let found = all(
+            "node2:24881:25568 [2] NCCL WARN Cuda failure 'out of memory'\nnode2:24882:25569 [3] NCCL WARN Cuda failure 'out of memory'\n",
+        );
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn shared_memory_is_the_hosts() {
+        let message = one(
+            "u:9621:9691 [6] misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes",
+        );
+        assert_eq!(message.memory, Memory::Host);
+        assert_eq!(message.device, None);
+        assert_eq!(message.requested, Some(Bytes(5_967_876)));
+    }
+}

@@ -1,0 +1,60 @@
+//! ONNX Runtime.
+#![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Noted, Reader};
+use super::words::{after, index, size, size_after, word};
+use super::{MessageKind, OomMessage};
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &[
+            "Failed to allocate memory for requested buffer of size ",
+            "is smaller than requested bytes of ",
+        ],
+        read: arena,
+    },
+    Reader {
+        markers: &["onnxruntime::CudaCall"],
+        read: cuda,
+    },
+];
+
+/// The arena of a device has the same words as the arena of the CPU.
+fn arena(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::OnnxRuntime, MessageKind::Allocation);
+    message.requested = size_after(line.from, "buffer of size ")
+        .or_else(|| size_after(line.from, "requested bytes of "));
+    message.free = after(line.text, "Available memory of ").and_then(size);
+    message.allocator = Some("BFCArena".to_owned());
+    message.memory = Memory::Unknown;
+    Some(message)
+}
+
+/// `CUDA failure 2: out of memory ; GPU=0 ; hostname=NAME ; …`.
+fn cuda(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    if !line.from.contains("out of memory") && !line.from.contains("ALLOC_FAILED") {
+        return None;
+    }
+    let mut message = line.message(Program::OnnxRuntime, MessageKind::Cuda);
+    message.device = after(line.from, "; GPU=").and_then(index);
+    message.host = after(line.from, "; hostname=").and_then(word);
+    Some(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::Memory;
+    use crate::text::tests::one;
+    use crate::units::Bytes;
+
+    #[test]
+    fn an_arena_does_not_say_whose_memory_it_is() {
+        let message = one(
+            "Status Message: bfc_arena.cc:376 Available memory of 1234 is smaller than requested bytes of 456789",
+        );
+        assert_eq!(message.memory, Memory::Unknown);
+        assert_eq!(message.free, Some(Bytes(1234)));
+        assert_eq!(message.requested, Some(Bytes(456_789)));
+    }
+}

@@ -1,0 +1,74 @@
+//! Messages of programs that no reader knows: named as such, with what can be told without guessing.
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Noted, Reader};
+use super::{MessageKind, OomMessage};
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &["MemoryError"],
+        read: |line, _, _| {
+            // Python's own, which has no words unless a library gives it some.
+            let rest = line.from.strip_prefix("MemoryError")?.trim();
+            let alone = line.text.trim_start().starts_with("MemoryError");
+            (alone && rest.trim_matches(':').is_empty()).then(|| {
+                let mut message = line.message(Program::Python, MessageKind::Allocation);
+                message.memory = Memory::Host;
+                message
+            })
+        },
+    },
+    Reader {
+        markers: &[
+            "ut of memory",
+            "ut Of Memory",
+            "OutOfMemory",
+            "OUT_OF_MEMORY",
+            "Cannot allocate memory",
+            "std::bad_alloc",
+        ],
+        read: unknown,
+    },
+];
+
+/// A line that reports an error, or is nothing but these words, not one that advises or explains.
+fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let lower = line.text.to_ascii_lowercase();
+    let alone = matches!(
+        lower.trim().trim_end_matches(['.', '!', ':']),
+        "out of memory" | "outofmemory" | "out_of_memory" | "std::bad_alloc"
+    );
+    let reports = [
+        "error",
+        "fail",
+        "fatal",
+        "exception",
+        "terminate",
+        "what():",
+    ]
+    .iter()
+    .any(|word| lower.contains(word));
+    (alone || reports).then(|| {
+        let mut message = line.message(Program::Unknown, MessageKind::Unknown);
+        message.memory = Memory::Unknown;
+        message
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::tests::{all, one};
+    use crate::text::{Memory, Program};
+
+    #[test]
+    fn an_unknown_text_is_named_as_such() {
+        let message = one("  what():  parallel_for failed: out of memory");
+        assert_eq!(
+            (message.program, message.memory),
+            (Program::Unknown, Memory::Unknown)
+        );
+        assert_eq!(all("hint: use --lowvram if you run out of memory").len(), 0);
+        assert_eq!(one("std::bad_alloc").program, Program::Unknown);
+        assert_eq!(one("MemoryError").program, Program::Python);
+    }
+}

@@ -1,0 +1,119 @@
+//! How a process ended, as its launcher or shell says: signal 9, which the kernel's OOM killer sends, and others.
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Noted, Reader, or_join};
+use super::words::{after, index, integer};
+use super::{MessageKind, OomMessage};
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &["sigkill_handler] Killing subprocess "],
+        read: |line, noted, _| {
+            /// More than a node has ranks.
+            const MOST: usize = 64;
+            let pid = after(line.from, "subprocess ").and_then(integer)?;
+            if noted.ended.len() < MOST {
+                noted.ended.push(pid);
+            }
+            None
+        },
+    },
+    Reader {
+        markers: &["exits with return code = -9"],
+        read: |line, noted, _| {
+            let mut message = ended(line, Program::DeepSpeed);
+            // It ends all processes of the node; only of one it is certain that it was this one.
+            if let [pid] = noted.ended.as_slice() {
+                message.pid = Some(*pid);
+            }
+            noted.ended.clear();
+            message.rank = after(line.text, "--local_rank=").and_then(index);
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["(exitcode: -9) local_rank: "],
+        read: |line, _, _| {
+            let mut message = ended(line, Program::Torchrun);
+            message.rank = after(line.from, "local_rank: ").and_then(index);
+            message.pid = after(line.from, "(pid: ").and_then(integer);
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["Signal 9 (SIGKILL) received by PID "],
+        read: |line, _, before| {
+            let mut message = ended(line, Program::Torchrun);
+            message.pid = after(line.from, "by PID ").and_then(integer);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["Killed", "killed  "],
+        read: shell,
+    },
+    Reader {
+        markers: &[
+            "exited with code 137",
+            "exit code 137",
+            "exit status 137",
+            "died with <Signals.SIGKILL: 9>",
+        ],
+        read: |line, _, before| or_join(before, ended(line, Program::Shell)),
+    },
+];
+
+fn ended(line: &Line<'_>, program: Program) -> OomMessage {
+    let mut message = line.message(program, MessageKind::Killed);
+    message.memory = Memory::Host;
+    message
+}
+
+/// `Killed` alone; `job.sh: line 28:  8156 Killed   python3 main.py`; `[1]    55263 killed  python3 main.py`.
+fn shell(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let text = line.text.trim();
+    let mut message = ended(line, Program::Shell);
+    if text != "Killed" {
+        let (head, _) = text
+            .split_once(" Killed  ")
+            .or_else(|| text.split_once(" killed  "))
+            .or_else(|| Some((text.strip_suffix(" Killed")?, "")))?;
+        let pid = head.rsplit(' ').next()?;
+        if pid.is_empty() || !pid.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        message.pid = integer(pid);
+    }
+    or_join(before, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::tests::{all, one};
+
+    #[test]
+    fn what_shells_print() {
+        assert_eq!(one("Killed").pid, None);
+        assert_eq!(
+            one("job.sh: line 28:  8156 Killed                  python3 main.py").pid,
+            Some(8156)
+        );
+        assert_eq!(
+            one("[1]    55263 killed     python3 main.py").pid,
+            Some(55263)
+        );
+        assert_eq!(all("Killed the lights  and left").len(), 0);
+        assert_eq!(all("the job was Killed  by me").len(), 0);
+    }
+
+    #[test]
+    fn launchers_name_the_rank() {
+        let message =
+            one("api:failed (exitcode: -9) local_rank: 3 (pid: 812917) of binary: python");
+        assert_eq!((message.rank, message.pid), (Some(3), Some(812_917)));
+        let message = one(
+            "[launch.py:428:sigkill_handler] Killing subprocess 1\n[launch.py:428:sigkill_handler] Killing subprocess 2\n['python', '--local_rank=5'] exits with return code = -9",
+        );
+        assert_eq!((message.rank, message.pid), (Some(5), None));
+    }
+}

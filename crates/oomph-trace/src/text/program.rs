@@ -1,0 +1,156 @@
+//! Which program a message is of, and which memory it is about.
+
+/// The program that wrote a message, or in which it was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Program {
+    /// PyTorch.
+    Pytorch,
+    /// JAX and XLA.
+    Jax,
+    /// TensorFlow.
+    Tensorflow,
+    /// ONNX Runtime.
+    OnnxRuntime,
+    /// TensorRT and TensorRT-LLM.
+    TensorRt,
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// Text Generation Inference.
+    TextGenerationInference,
+    /// llama.cpp and what is built on it.
+    LlamaCpp,
+    /// CuPy.
+    Cupy,
+    /// RMM, the allocator of RAPIDS.
+    Rmm,
+    /// Numba.
+    Numba,
+    /// `NumPy`.
+    Numpy,
+    /// Python itself.
+    Python,
+    /// Triton, the compiler of kernels.
+    Triton,
+    /// NCCL.
+    Nccl,
+    /// cuBLAS.
+    Cublas,
+    /// cuDNN.
+    Cudnn,
+    /// CUDA's driver or runtime.
+    Cuda,
+    /// `DeepSpeed`'s launcher.
+    DeepSpeed,
+    /// torchrun.
+    Torchrun,
+    /// Ray.
+    Ray,
+    /// SLURM.
+    Slurm,
+    /// The Linux kernel.
+    Kernel,
+    /// Kubernetes.
+    Kubernetes,
+    /// A shell or a container engine, which says how a process ended.
+    Shell,
+    /// None of these.
+    Unknown,
+}
+
+impl Program {
+    /// Its name in JSON.
+    pub const fn id(self) -> &'static str {
+        self.names().0
+    }
+
+    /// Its name in a sentence.
+    pub const fn name(self) -> &'static str {
+        self.names().1
+    }
+
+    /// Whether it is a library, which other programs run on.
+    pub(super) const fn runs_inside(self) -> bool {
+        matches!(
+            self,
+            Self::Pytorch
+                | Self::Cublas
+                | Self::Cudnn
+                | Self::Cuda
+                | Self::Nccl
+                | Self::Triton
+                | Self::TensorRt
+        )
+    }
+
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Pytorch => ("pytorch", "PyTorch"),
+            Self::Jax => ("jax", "JAX (XLA)"),
+            Self::Tensorflow => ("tensorflow", "TensorFlow"),
+            Self::OnnxRuntime => ("onnxruntime", "ONNX Runtime"),
+            Self::TensorRt => ("tensorrt", "TensorRT"),
+            Self::Vllm => ("vllm", "vLLM"),
+            Self::Sglang => ("sglang", "SGLang"),
+            Self::TextGenerationInference => {
+                ("text-generation-inference", "Text Generation Inference")
+            }
+            Self::LlamaCpp => ("llama.cpp", "llama.cpp"),
+            Self::Cupy => ("cupy", "CuPy"),
+            Self::Rmm => ("rmm", "RMM (RAPIDS)"),
+            Self::Numba => ("numba", "Numba"),
+            Self::Numpy => ("numpy", "NumPy"),
+            Self::Python => ("python", "Python"),
+            Self::Triton => ("triton", "Triton"),
+            Self::Nccl => ("nccl", "NCCL"),
+            Self::Cublas => ("cublas", "cuBLAS"),
+            Self::Cudnn => ("cudnn", "cuDNN"),
+            Self::Cuda => ("cuda", "CUDA"),
+            Self::DeepSpeed => ("deepspeed", "DeepSpeed's launcher"),
+            Self::Torchrun => ("torchrun", "torchrun"),
+            Self::Ray => ("ray", "Ray"),
+            Self::Slurm => ("slurm", "SLURM"),
+            Self::Kernel => ("kernel", "the Linux kernel"),
+            Self::Kubernetes => ("kubernetes", "Kubernetes"),
+            Self::Shell => ("shell", "the shell"),
+            Self::Unknown => ("unknown", "a program that oomph does not know"),
+        }
+    }
+}
+
+/// Which memory ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// The GPU's, or another accelerator's.
+    Device,
+    /// The host's (RAM), with its pinned and its shared memory.
+    Host,
+    /// The shared memory of a multiprocessor, which a kernel asks for by itself.
+    OnChip,
+    /// The message does not say.
+    Unknown,
+}
+
+impl Memory {
+    /// Its name in JSON.
+    pub const fn id(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Host => "host",
+            Self::OnChip => "on_chip",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Its name in a sentence.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Device => "GPU memory",
+            Self::Host => "host memory (RAM)",
+            Self::OnChip => "shared memory on the chip",
+            Self::Unknown => "memory",
+        }
+    }
+}

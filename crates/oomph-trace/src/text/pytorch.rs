@@ -1,0 +1,246 @@
+//! PyTorch: the messages of its allocators in every version's wording.
+#![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Noted, Reader};
+use super::words::{after, index, integer, last_word, size, size_after};
+use super::{MessageKind, OomMessage, OtherProcess};
+use crate::units::Bytes;
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &[
+            "CUDA out of memory.",
+            "HIP out of memory.",
+            "XPU out of memory.",
+        ],
+        read: native,
+    },
+    Reader {
+        markers: &[
+            "memory allocation failed with OOM on device",
+            "memory mapping failed with OOM on device",
+        ],
+        read: warning,
+    },
+    Reader {
+        // Apple's GPUs, which share the host's memory.
+        markers: &["MPS backend out of memory"],
+        read: |line, _, _| {
+            let mut message = line.message_from(Program::Pytorch, MessageKind::Allocation);
+            message.requested = size_after(line.from, "Tried to allocate ");
+            message.allocated = size_after(line.from, "MPS allocated: ");
+            message.printed_allocated = message.allocated;
+            message.total = size_after(line.from, "max allowed: ");
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["Preemptively rejecting allocation: requested "],
+        read: rejection,
+    },
+    Reader {
+        markers: &["would exceed allowed memory. (out of memory)"],
+        read: backend,
+    },
+    Reader {
+        markers: &["Not enough memory for workspace"],
+        read: |line, _, _| Some(line.message(Program::Pytorch, MessageKind::Workspace)),
+    },
+    Reader {
+        markers: &[
+            "DefaultCPUAllocator: can't allocate memory",
+            "DefaultCPUAllocator: not enough memory",
+        ],
+        read: host,
+    },
+    Reader {
+        markers: &[
+            "is killed by signal: Bus error",
+            "insufficient shared memory (shm)",
+        ],
+        read: shared,
+    },
+    Reader {
+        markers: &["is killed by signal: Killed"],
+        read: worker,
+    },
+];
+
+/// Processes that a message lists: more does no GPU hold.
+const PROCESSES: usize = 64;
+
+fn native(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let text = line.from;
+    let mut message = line.message_from(Program::Pytorch, MessageKind::Native);
+    if text.contains("Tried to allocate more than 1EB memory") {
+        message.kind = MessageKind::MoreThanExbibyte;
+        return Some(message);
+    }
+    if let Some(rest) = after(text, "Allocation was preemptively rejected") {
+        message.kind = MessageKind::Rejected;
+        message.versions = Some("2.13 and later");
+        message.requested = size_after(rest, "Requested size: ");
+        return Some(message);
+    }
+    message.requested = known(size_after(text, "Tried to allocate "));
+    if let Some(rest) = after(text, "(GPU ") {
+        older(&mut message, rest);
+        return Some(message);
+    }
+    message.versions = Some(version_of(text));
+    message.device = after(text, " GPU ").and_then(index);
+    // 2.1 writes "capacty".
+    message.total = known(
+        size_after(text, "total capacity of ").or_else(|| size_after(text, "total capacty of ")),
+    );
+    message.free = known(size_after(text, " of which "));
+    message.this_process = known(size_after(text, "this process has "));
+    let mut rest = text;
+    while let Some(at) = after(rest, "Process ")
+        && message.others.len() < PROCESSES
+    {
+        rest = at;
+        if let (Some(pid), Some(used)) = (integer(at), known(size_after(at, " has "))) {
+            message.others.push(OtherProcess { pid, used });
+        }
+    }
+    message.allowed = before(text, " allowed;");
+    message.private_pools = known(size_after(text, "by PyTorch, with "));
+    message.printed_allocated = known(size_after(text, "Of the allocated memory "));
+    message.unallocated = before(text, " is reserved by PyTorch but unallocated");
+    // The free blocks of private pools are added to what is "allocated"; they are not in use.
+    message.allocated = message
+        .printed_allocated
+        .map(|printed| printed.saturating_sub(message.private_pools.unwrap_or_default()));
+    if let (Some(printed), Some(unallocated)) = (message.printed_allocated, message.unallocated) {
+        message.reserved = Some(printed + unallocated);
+    }
+    Some(message)
+}
+
+/// Up to 2.0 all figures stand in one pair of parentheses, with the figure first.
+fn older(message: &mut OomMessage, rest: &str) {
+    message.versions = Some("2.0 and earlier");
+    message.device = index(rest);
+    let inside = rest.split_once(')').map_or(rest, |(inside, _)| inside);
+    for part in inside.split(';') {
+        let part = part.trim();
+        let value = known(size(part));
+        if part.ends_with("total capacity") {
+            message.total = value;
+        } else if part.ends_with("already allocated") {
+            message.printed_allocated = value;
+        } else if part.ends_with("free") {
+            message.free = value;
+        } else if part.ends_with("allowed") {
+            message.allowed = value;
+        } else if part.ends_with("reserved in total by PyTorch") || part.ends_with("cached") {
+            message.reserved = value;
+        }
+    }
+    message.allocated = message.printed_allocated;
+    if let (Some(reserved), Some(allocated)) = (message.reserved, message.allocated) {
+        message.unallocated = Some(reserved.saturating_sub(allocated));
+    }
+}
+
+fn warning(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Pytorch, MessageKind::Warning);
+    message.versions = Some("2.13 and later");
+    message.device = after(line.from, "on device ").and_then(index);
+    message.requested =
+        size_after(line.from, " to allocate ").or_else(|| size_after(line.from, " to map "));
+    message.free = size_after(line.from, "free: ");
+    message.total = size_after(line.from, "total: ");
+    Some(message)
+}
+
+fn rejection(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Pytorch, MessageKind::Warning);
+    message.versions = Some("2.13 and later");
+    message.requested = size_after(line.from, "requested ");
+    message.reserved = size_after(line.from, "total_allocated_memory (");
+    message.allowed = size_after(line.from, "memory limit (");
+    Some(message)
+}
+
+/// The `cudaMallocAsync` backend, whose figures stand on the lines that follow.
+fn backend(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Pytorch, MessageKind::Async);
+    message.device = after(line.text, "Allocation on device ").and_then(index);
+    Some(message)
+}
+
+/// A line after the message of the `cudaMallocAsync` backend.
+pub(super) fn read_backend_line(message: &mut OomMessage, line: &str) {
+    let Some((name, value)) = line.split_once(':') else {
+        return;
+    };
+    let value = known(size(value.trim()));
+    match name.trim() {
+        "Currently allocated" => {
+            message.printed_allocated = value;
+            message.allocated = value;
+        }
+        "Requested" => message.requested = value,
+        "Device limit" => message.total = value,
+        "Free (according to CUDA)" => message.free = value,
+        // The name of the last figure stands on the line before it.
+        "" => message.allowed = value,
+        _ => {}
+    }
+}
+
+fn host(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Pytorch, MessageKind::Host);
+    message.memory = Memory::Host;
+    message.requested = size_after(line.from, "you tried to allocate ");
+    message.allocator = Some("DefaultCPUAllocator".to_owned());
+    Some(message)
+}
+
+/// The shared memory of the host that the workers of a `DataLoader` hand batches through.
+fn shared(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Pytorch, MessageKind::Host);
+    message.memory = Memory::Host;
+    message.pid = after(line.text, "worker (pid ").and_then(integer);
+    message.allocator = Some("/dev/shm".to_owned());
+    Some(message)
+}
+
+fn worker(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Pytorch, MessageKind::Killed);
+    message.memory = Memory::Host;
+    message.pid = after(line.text, "worker (pid ").and_then(integer);
+    message.process = Some("DataLoader worker".to_owned());
+    Some(message)
+}
+
+fn version_of(text: &str) -> &'static str {
+    if text.contains("total capacty") {
+        "2.1"
+    } else if text.contains("expandable_segments is enabled") {
+        "2.15"
+    } else if text.contains("docs.pytorch.org") {
+        "2.10 to 2.15"
+    } else if text.trim_end().ends_with("GPU") {
+        // The device's number was a zero byte, which ended the message.
+        "2.3 or 2.4"
+    } else {
+        "2.2 to 2.9"
+    }
+}
+
+/// The size right before a marker: `439.58 MiB is reserved`.
+fn before(text: &str, marker: &str) -> Option<Bytes> {
+    let (head, _) = text.split_once(marker)?;
+    let unit = last_word(head);
+    let number = last_word(head.strip_suffix(unit)?);
+    known(size(&format!("{number} {unit}")))
+}
+
+/// A size, unless it is `UINT64_MAX`, which is how "unknown" is printed.
+fn known(size: Option<Bytes>) -> Option<Bytes> {
+    size.filter(|size| size.0 < 1 << 60)
+}

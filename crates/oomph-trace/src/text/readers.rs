@@ -1,0 +1,224 @@
+//! The readers of messages: one table, one file for each family of programs.
+//!
+//! A reader has markers, words that stand in every message of its kind. One automaton looks for the markers of
+//! all readers in one pass; only the readers whose marker is in a line read it, and only a window around the
+//! marker. So the time is linear in the log, whatever the log holds.
+
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
+
+use super::origin::Origin;
+use super::program::Program;
+use super::{MessageKind, OomMessage};
+use crate::units::Bytes;
+
+/// What a reader sees before the marker, and from it on: no message is longer.
+const BEFORE: usize = 4 << 10;
+const FROM: usize = 12 << 10;
+/// Lines of one message are not further apart.
+const APART: usize = 12;
+
+/// The readers, the more special ones before the more general ones.
+static READERS: LazyLock<Vec<Reader>> = LazyLock::new(|| {
+    [
+        super::pytorch::READERS,
+        super::serving::READERS,
+        super::llama::READERS,
+        super::onnx::READERS,
+        super::tensorrt::READERS,
+        super::arrays::READERS,
+        super::xla::READERS,
+        super::nccl::READERS,
+        super::cuda::READERS,
+        super::kernel::READERS,
+        super::clusters::READERS,
+        super::processes::READERS,
+        super::other::READERS,
+    ]
+    .concat()
+});
+
+static MARKERS: LazyLock<(Option<AhoCorasick>, Vec<usize>)> = LazyLock::new(|| {
+    let mut words = Vec::new();
+    let mut owners = Vec::new();
+    for (number, reader) in READERS.iter().enumerate() {
+        for marker in reader.markers {
+            words.push(*marker);
+            owners.push(number);
+        }
+    }
+    // Building fails only for gigabytes of patterns.
+    (AhoCorasick::new(words).ok(), owners)
+});
+
+/// A line of a log with a marker in it.
+pub(super) struct Line<'a> {
+    /// The line, or the part of it around the marker.
+    pub(super) text: &'a str,
+    /// From the marker on.
+    pub(super) from: &'a str,
+    /// Where the marker is in the text without the spaces around it.
+    at: usize,
+    /// Its number, counted from 1.
+    number: usize,
+    /// Where it stands among all lines and parts of lines.
+    pub(super) part: usize,
+}
+
+/// Where a line stands, and who printed it.
+pub(super) struct Place<'a> {
+    /// The line of the log, counted from 1.
+    pub(super) number: usize,
+    /// Which it is of all lines and parts of lines.
+    pub(super) part: usize,
+    /// Who printed it.
+    pub(super) origin: &'a Origin,
+}
+
+impl Line<'_> {
+    /// A message of this line.
+    pub(super) fn message(&self, program: Program, kind: MessageKind) -> OomMessage {
+        OomMessage {
+            program,
+            at: self.at,
+            last: self.part,
+            ..OomMessage::new(kind, self.number, self.text.trim())
+        }
+    }
+
+    /// A message of this line, from the marker on.
+    pub(super) fn message_from(&self, program: Program, kind: MessageKind) -> OomMessage {
+        OomMessage {
+            text: self.from.trim().to_owned(),
+            at: 0,
+            ..self.message(program, kind)
+        }
+    }
+}
+
+/// What lines before a message said, which belongs to it.
+#[derive(Debug, Default)]
+pub(super) struct Noted {
+    /// Limit and use of an allocator of XLA or TensorFlow, and the line.
+    pub(super) arena: [Option<Bytes>; 2],
+    /// Use and limit of a memory cgroup.
+    pub(super) cgroup: [Option<Bytes>; 2],
+    /// The cgroup's path.
+    pub(super) cgroup_path: Option<String>,
+    /// Processes that a launcher ended.
+    pub(super) ended: Vec<u64>,
+    /// The last line of an error of TensorFlow.
+    pub(super) tensorflow_line: Option<usize>,
+    /// The last line `Limits:` of a pod.
+    pub(super) limits_line: Option<usize>,
+}
+
+/// Reads a line: returns a message, or adds to the one before it, or takes notes for the next one.
+type Read = fn(&Line<'_>, &mut Noted, Option<&mut OomMessage>) -> Option<OomMessage>;
+
+/// A reader of one kind of message.
+#[derive(Clone, Copy)]
+pub(super) struct Reader {
+    /// Words of which one stands in each such message.
+    pub(super) markers: &'static [&'static str],
+    /// What it says.
+    pub(super) read: Read,
+}
+
+/// Reads a line with the readers whose markers it has; the first that makes a message of it wins.
+pub(super) fn read(
+    text: &str,
+    place: &Place<'_>,
+    noted: &mut Noted,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
+    let (automaton, owners) = &*MARKERS;
+    // Where each reader's marker is first; most lines have none.
+    let mut places: Vec<(usize, usize)> = Vec::new();
+    for found in automaton.as_ref()?.find_overlapping_iter(text) {
+        let &reader = owners.get(found.pattern().as_usize())?;
+        if !places.iter().any(|(other, _)| *other == reader) {
+            places.push((reader, found.start()));
+        }
+        if places.len() == READERS.len() {
+            break;
+        }
+    }
+    places.sort_unstable();
+    // A message that is far away is another one.
+    let mut before = before.filter(|message| place.part.saturating_sub(message.last) <= APART);
+    let origin = place.origin;
+    for (reader, at) in places {
+        let from = text.floor_char_boundary(at.saturating_sub(BEFORE));
+        let to = text.floor_char_boundary(at.saturating_add(FROM));
+        let window = text.get(from..to)?;
+        let spaces = window.len() - window.trim_start().len();
+        let line = Line {
+            text: window,
+            from: text.get(at..to)?,
+            at: (at - from).saturating_sub(spaces),
+            number: place.number,
+            part: place.part,
+        };
+        let message = (READERS.get(reader)?.read)(&line, noted, before.as_deref_mut());
+        if message.is_some() {
+            return message;
+        }
+        if let Some(before) = before.as_deref_mut()
+            && before.last == place.part
+        {
+            // The line belongs to the message before.
+            before.add_ranks(&Vec::from_iter(origin.rank));
+            return None;
+        }
+    }
+    None
+}
+
+/// Whether a message continues one before: the same program, and nothing that tells them apart.
+pub(super) fn continues(before: &OomMessage, next: &OomMessage) -> bool {
+    fn same<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
+        one.is_none() || other.is_none() || one == other
+    }
+    before.program == next.program
+        && before.memory == next.memory
+        && same(before.device.as_ref(), next.device.as_ref())
+        && same(before.pid.as_ref(), next.pid.as_ref())
+        && same(before.host.as_ref(), next.host.as_ref())
+        && same(before.job.as_ref(), next.job.as_ref())
+}
+
+/// Adds what a further line of the same message says.
+pub(super) fn join(before: &mut OomMessage, next: OomMessage) {
+    fn fill<T>(one: &mut Option<T>, other: Option<T>) {
+        if one.is_none() {
+            *one = other;
+        }
+    }
+    before.last = next.last;
+    fill(&mut before.requested, next.requested);
+    fill(&mut before.total, next.total);
+    fill(&mut before.free, next.free);
+    fill(&mut before.in_use, next.in_use);
+    fill(&mut before.device, next.device);
+    fill(&mut before.pid, next.pid);
+    fill(&mut before.process, next.process);
+    fill(&mut before.host, next.host);
+    fill(&mut before.job, next.job);
+    fill(&mut before.allocator, next.allocator);
+    fill(&mut before.inside, next.inside);
+    before.handled &= next.handled;
+    before.add_ranks(&next.ranks);
+}
+
+/// A message, or what it adds to the one before it if it continues that.
+pub(super) fn or_join(before: Option<&mut OomMessage>, next: OomMessage) -> Option<OomMessage> {
+    match before {
+        Some(before) if continues(before, &next) => {
+            join(before, next);
+            None
+        }
+        _ => Some(next),
+    }
+}

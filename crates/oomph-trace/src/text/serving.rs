@@ -1,0 +1,122 @@
+//! vLLM, SGLang and Text Generation Inference: servers that divide the GPU's memory by a budget.
+#![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
+
+use super::program::Program;
+use super::readers::{Line, Noted, Reader, or_join};
+use super::words::{after, between, index, integer, size, size_after};
+use super::{MessageKind, OomMessage};
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &["No available memory for the cache blocks"],
+        read: |line, _, before| or_join(before, line.message(Program::Vllm, MessageKind::Budget)),
+    },
+    Reader {
+        markers: &["is less than desired GPU memory utilization"],
+        read: at_startup,
+    },
+    Reader {
+        markers: &["KV cache is needed, which is larger than the available KV cache memory"],
+        read: cache,
+    },
+    Reader {
+        markers: &["the maximum number of tokens that can be stored in KV cache"],
+        read: tokens,
+    },
+    Reader {
+        markers: &["CUDA out of memory occurred when warming up sampler"],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Vllm, MessageKind::Allocation);
+            message.setting = Some("--max-num-seqs");
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["Not enough memory. Please try to increase --mem-fraction-static"],
+        read: |line, _, _| Some(line.message(Program::Sglang, MessageKind::Budget)),
+    },
+    Reader {
+        markers: &[
+            "Decode out of memory. ",
+            "Prefill out of memory. ",
+            "alloc_req_slots runs out of memory",
+            "alloc_token_slots runs out of memory",
+        ],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Sglang, MessageKind::Budget);
+            message.setting = Some("--max-running-requests");
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["Not enough memory to handle "],
+        read: prefill,
+    },
+];
+
+/// `Free memory on device cuda:0 (19.77/22.05 GiB) on startup is less than desired … (0.9, 19.84 GiB)`.
+fn at_startup(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let (_, figures) = line.text.split_once("ree memory on device")?;
+    let mut message = line.message(Program::Vllm, MessageKind::Budget);
+    let (device, figures) = figures.split_once('(')?;
+    message.device = after(device, ":").and_then(index);
+    let (free, rest) = figures.split_once('/')?;
+    let unit = rest.split_once(' ')?.1;
+    message.free = size(&format!("{free} {}", unit.get(..3)?));
+    message.total = size(rest);
+    message.requested = between(line.from, "(", ")")
+        .and_then(|desired| after(desired, ", "))
+        .and_then(size);
+    Some(message)
+}
+
+/// `(24.00 GiB KV cache is needed, which is larger than the available KV cache memory (9.97 GiB)`.
+fn cache(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Vllm, MessageKind::Budget);
+    let (head, _) = line.text.split_once(" KV cache is needed")?;
+    message.requested = head.rsplit_once('(').and_then(|(_, needed)| size(needed));
+    message.free = size_after(line.from, "KV cache memory (");
+    message.fits = after(line.from, "estimated maximum model length is ").and_then(integer);
+    message.setting = Some("--max-model-len");
+    Some(message)
+}
+
+fn tokens(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Vllm, MessageKind::Budget);
+    message.fits = after(line.from, "KV cache (").and_then(integer);
+    message.setting = Some("--max-model-len");
+    Some(message)
+}
+
+fn prefill(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    line.from
+        .contains("prefill tokens")
+        .then(|| line.message(Program::TextGenerationInference, MessageKind::Budget))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::tests::one;
+    use crate::units::Bytes;
+
+    #[test]
+    fn a_budget_that_does_not_hold_one_request() {
+        let message = one(
+            "ValueError: To serve at least one request with the models's max seq len (262144), (24.0 GiB KV cache is needed, which is larger than the available KV cache memory (3.00 GiB). Based on the available memory, the estimated maximum model length is 34736. Try",
+        );
+        assert_eq!(message.requested, Some(Bytes::gib(24)));
+        assert_eq!(message.free, Some(Bytes::gib(3)));
+        assert_eq!(message.fits, Some(34736));
+    }
+
+    #[test]
+    fn a_gpu_that_others_hold() {
+        let message = one(
+            "ValueError: Free memory on device cuda:3 (1.50/80 GiB) on startup is less than desired GPU memory utilization (0.5, 40 GiB). Decrease",
+        );
+        assert_eq!(message.device, Some(3));
+        assert_eq!(message.free, Some(Bytes(3 << 29)));
+        assert_eq!(message.total, Some(Bytes::gib(80)));
+        assert_eq!(message.requested, Some(Bytes::gib(40)));
+    }
+}

@@ -1,0 +1,105 @@
+//! TensorRT and TensorRT-LLM.
+
+use super::program::Program;
+use super::readers::{Line, Reader, or_join};
+use super::words::{after, size, size_after};
+use super::{MessageKind, OomMessage};
+use crate::units::Bytes;
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &["Tactic Device request: "],
+        read: |line, _, before| {
+            let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
+            message.requested = size_after(line.from, "request: ");
+            message.free = size_after(line.from, "Available: ");
+            message.handled = true;
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["memory on requested size of "],
+        read: |line, _, before| {
+            let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
+            // Versions differ in whether this is in bytes or in MiB.
+            message.requested =
+                size_after(line.from, "size of ").filter(|size| *size >= Bytes::mib(1));
+            message.handled = true;
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &[
+            "Requested amount of GPU memory (",
+            "Requested amount of memory (",
+        ],
+        read: |line, _, before| failed(line, after(line.from, "memory (").and_then(size), before),
+    },
+    Reader {
+        markers: &["(Requested size was "],
+        read: |line, _, before| failed(line, size_after(line.from, "size was "), before),
+    },
+    Reader {
+        markers: &[
+            "Cuda Runtime (out of memory)",
+            "Cuda Error in allocate: 2",
+            "DefaultAllocator::allocate",
+            "OutOfMemory Error in ",
+            "Error Code 2: OutOfMemory",
+        ],
+        read: |line, _, before| failed(line, None, before),
+    },
+    Reader {
+        markers: &["[TensorRT-LLM][ERROR] CUDA runtime error in "],
+        read: |line, _, before| {
+            if line.from.contains("out of memory") {
+                failed(line, None, before)
+            } else {
+                None
+            }
+        },
+    },
+];
+
+fn failed(
+    line: &Line<'_>,
+    requested: Option<Bytes>,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
+    let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
+    message.requested = requested;
+    if line.text.contains("TensorRT-LLM") {
+        // Its budget is set in other places than that of an engine.
+        message.setting = Some("TensorRT-LLM");
+    }
+    or_join(before, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::tests::{all, one};
+    use crate::units::Bytes;
+
+    #[test]
+    fn the_lines_of_a_failure_are_one_message() {
+        let message = one(
+            "[E] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)\n[W] Requested amount of GPU memory (1180463648 bytes) could not be allocated. There\n[E] 2: [safeDeserialize.cpp::load::269] Error Code 2: OutOfMemory (no further information)",
+        );
+        assert_eq!(message.requested, Some(Bytes(1_180_463_648)));
+        assert!(!message.handled);
+    }
+
+    #[test]
+    fn a_skipped_tactic_is_a_warning() {
+        let message = one(
+            "Tactic Device request: 538MB Available: 166MB. Device memory is insufficient to use tactic.\nSkipping tactic 3 due to insuficient memory on requested size of 538 detected for tactic 4.",
+        );
+        assert!(message.handled);
+        assert_eq!(message.requested, Some(Bytes::mib(538)));
+        assert_eq!(message.free, Some(Bytes::mib(166)));
+        assert_eq!(
+            all("[TensorRT-LLM][ERROR] CUDA runtime error in cudaLaunch: invalid value").len(),
+            0
+        );
+    }
+}

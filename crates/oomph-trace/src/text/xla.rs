@@ -1,0 +1,299 @@
+//! XLA: JAX and TensorFlow, which share their allocator and much of its words.
+#![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Noted, Reader, or_join};
+use super::words::{after, array_bytes, between, index, size, size_after, word};
+use super::{MessageKind, OomMessage};
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        markers: &[
+            "OOM when allocating tensor with shape[",
+            "OOM when allocating tensor of shape [",
+        ],
+        read: tensor,
+    },
+    Reader {
+        markers: &["_device=\"/job:"],
+        read: node,
+    },
+    Reader {
+        markers: &["ut of memory while trying to allocate "],
+        read: |line, noted, _| {
+            let requested = size_after(line.from, "to allocate ")?;
+            let program = if after_tensorflow(line, noted) {
+                Program::Tensorflow
+            } else {
+                Program::Jax
+            };
+            let mut message = line.message(program, MessageKind::Allocation);
+            message.requested = Some(requested);
+            arena(&mut message, noted);
+            Some(message)
+        },
+    },
+    Reader {
+        // XLA's client of the CPU and one of the GPU have these words.
+        markers: &["RESOURCE_EXHAUSTED: Out of memory allocating "],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Jax, MessageKind::Allocation);
+            message.requested = size_after(line.from, "allocating ");
+            message.memory = Memory::Unknown;
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["Failed to allocate request for "],
+        read: |line, noted, _| {
+            let mut message = line.message(Program::Jax, MessageKind::Allocation);
+            // The exact size stands in parentheses.
+            message.requested = between(line.from, "(", ")").and_then(size);
+            message.device = after(line.from, "on device ordinal ").and_then(index);
+            arena(&mut message, noted);
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["Ran out of memory in memory space hbm"],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Jax, MessageKind::Allocation);
+            message.requested = size_after(line.from, "Used ");
+            message.total = after(line.from, "Used ").and_then(|rest| size_after(rest, " of "));
+            message.setting = Some("TPU");
+            Some(message)
+        },
+    },
+    Reader {
+        // Loading a program onto a TPU.
+        markers: &["Attempting to reserve "],
+        read: |line, _, _| {
+            if !line.from.contains("That was not possible") {
+                return None;
+            }
+            let mut message = line.message(Program::Jax, MessageKind::Allocation);
+            message.requested = size_after(line.from, "reserve ");
+            message.free = size_after(line.from, "There are ");
+            message.setting = Some("TPU");
+            Some(message)
+        },
+    },
+    Reader {
+        markers: &["HBM capacity "],
+        read: |line, _, before| {
+            if let Some(before) = before
+                && before.setting == Some("TPU")
+            {
+                before.total = before.total.or(size_after(line.from, "capacity "));
+            }
+            None
+        },
+    },
+    Reader {
+        markers: &["exceeds 10% of free system memory"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.requested = size_after(line.text, "Allocation of ");
+            message.handled = true;
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["an out of memory trying to allocate "],
+        read: allocator,
+    },
+    Reader {
+        markers: &["from device: CUDA_ERROR_OUT_OF_MEMORY"],
+        read: driver,
+    },
+    Reader {
+        markers: &["Dst tensor is not initialized"],
+        read: |line, _, before| {
+            or_join(
+                before,
+                line.message(Program::Tensorflow, MessageKind::Allocation),
+            )
+        },
+    },
+    Reader {
+        markers: &[
+            "tensorflow.python.framework.errors",
+            "ResourceExhaustedError",
+        ],
+        read: |line, noted, _| {
+            noted.tensorflow_line = Some(line.part);
+            None
+        },
+    },
+    Reader {
+        markers: &["Limit:  ", "InUse:  "],
+        read: figures,
+    },
+];
+
+/// `OOM when allocating tensor with shape[…] and type float on /job:…/device:GPU:0 by allocator GPU_0_bfc`.
+fn tensor(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
+    let shape = between(line.from, "[", "]")?;
+    let element = after(line.from, "] and type ").and_then(word);
+    message.requested = element.and_then(|element| array_bytes(shape, &element));
+    message.allocator = after(line.from, " by allocator ").and_then(word);
+    message.memory = Memory::Unknown;
+    let lower = line.from.to_ascii_lowercase();
+    if let Some(rest) = after(&lower, "device:gpu:") {
+        message.memory = Memory::Device;
+        message.device = index(rest);
+    } else if lower.contains("device:cpu:") {
+        message.memory = Memory::Host;
+    }
+    if message.memory == Memory::Device {
+        arena(&mut message, noted);
+    }
+    Some(message)
+}
+
+/// The node that a tensor was for: where a message before it says neither device nor type.
+fn node(line: &Line<'_>, noted: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let before = before.filter(|before| {
+        before.program == Program::Tensorflow
+            && before.memory == Memory::Unknown
+            && line.part == before.last + 1
+    })?;
+    let lower = line.from.to_ascii_lowercase();
+    let place = between(&lower, "\"", "\"")?;
+    if let Some((_, number)) = place.rsplit_once("gpu:") {
+        before.memory = Memory::Device;
+        before.device = index(number);
+        arena(before, noted);
+    } else if place.contains("cpu:") {
+        before.memory = Memory::Host;
+    }
+    let element = match after(line.text, "T=DT_").and_then(word)?.as_str() {
+        name if name.starts_with("HALF") || name.starts_with("BFLOAT16") => "half",
+        name if name.starts_with("FLOAT") || name.starts_with("INT32") => "float",
+        name if name.starts_with("DOUBLE") || name.starts_with("INT64") => "double",
+        _ => return None,
+    };
+    let shape = between(&before.text, "shape[", "]").and_then(|shape| array_bytes(shape, element));
+    before.requested = before.requested.or(shape);
+    None
+}
+
+/// `Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.02GiB`; older ones do not name it.
+fn allocator(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(of_file(line.text), MessageKind::Allocation);
+    message.requested = size_after(line.from, "to allocate ");
+    message.handled = line.from.contains("this is not a failure");
+    message.allocator = between(line.text, "Allocator (", ")").and_then(word);
+    if let Some(name) = &message.allocator {
+        let name = name.to_ascii_lowercase();
+        // `cuda_host_bfc`, `gpu_host_bfc`: pinned memory of the host.
+        if name.contains("host") || name.contains("cpu") {
+            message.memory = Memory::Host;
+        } else {
+            message.device = after(&name, "gpu_").and_then(index);
+        }
+    }
+    arena(&mut message, noted);
+    Some(message)
+}
+
+/// `failed to allocate 2.12G (2282521344 bytes) from device: …`: the arena asks for less and less.
+fn driver(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(of_file(line.text), MessageKind::Allocation);
+    let rest = after(line.text, "failed to allocate ")?;
+    message.requested = between(rest, "(", ")").and_then(size);
+    or_join(before, message)
+}
+
+/// TensorFlow and JAX build XLA from other folders.
+fn of_file(text: &str) -> Program {
+    if text.contains("external/xla/") || text.contains("external/org_tensorflow/") {
+        Program::Jax
+    } else {
+        Program::Tensorflow
+    }
+}
+
+fn after_tensorflow(line: &Line<'_>, noted: &Noted) -> bool {
+    /// Lines between the name of an error and its words.
+    const NEAR: usize = 3;
+    line.text.contains("ResourceExhaustedError")
+        || noted
+            .tensorflow_line
+            .is_some_and(|number| line.part - number <= NEAR)
+}
+
+/// The figures that an allocator printed before the message.
+fn arena(message: &mut OomMessage, noted: &mut Noted) {
+    let [limit, in_use] = std::mem::take(&mut noted.arena);
+    message.total = message.total.or(limit);
+    message.in_use = message.in_use.or(in_use);
+}
+
+/// `Limit:  89.77GiB`, `InUse:  81.00GiB`: of the message before, or of the one that comes.
+fn figures(
+    line: &Line<'_>,
+    noted: &mut Noted,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
+    let (name, value) = line.text.trim().split_once(':')?;
+    let value = size(value);
+    let place = match name {
+        "Limit" => 0,
+        "InUse" => 1,
+        _ => return None,
+    };
+    if let Some(figure) = noted.arena.get_mut(place) {
+        *figure = value;
+    }
+    if let Some(before) = before
+        && matches!(before.program, Program::Jax | Program::Tensorflow)
+    {
+        let figure = if place == 0 {
+            &mut before.total
+        } else {
+            &mut before.in_use
+        };
+        *figure = figure.or(value);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::tests::{all, one};
+    use crate::text::{Memory, Program};
+    use crate::units::Bytes;
+
+    #[test]
+    fn allocators_of_the_gpu_and_of_the_host() {
+        let text = |name: &str| {
+            format!(
+                "tensorflow/core/bfc_allocator.cc:273] Allocator ({name}) ran out of memory trying to allocate 3.50GiB."
+            )
+        };
+        let gpu = one(&text("GPU_1_bfc"));
+        assert_eq!((gpu.memory, gpu.device), (Memory::Device, Some(1)));
+        assert_eq!(gpu.requested, Some(Bytes(7 << 29)));
+        for name in ["cuda_host_bfc", "gpu_host_bfc", "cpu", "mklcpu"] {
+            let host = one(&text(name));
+            assert_eq!((host.memory, host.device), (Memory::Host, None), "{name}");
+        }
+    }
+
+    #[test]
+    fn jax_and_tensorflow_are_told_apart() {
+        assert_eq!(
+            one("Out of memory while trying to allocate 24 bytes.").program,
+            Program::Jax
+        );
+        let text = "errors_impl.ResourceExhaustedError: 1 root error(s) found.\n  (0) Resource exhausted: Out of memory while trying to allocate 24 bytes.";
+        assert_eq!(one(text).program, Program::Tensorflow);
+        assert_eq!(
+            all("Out of memory while trying to allocate room for it").len(),
+            0
+        );
+    }
+}
