@@ -1,11 +1,11 @@
 """`oomph estimate` against `oomph run` of the same model, on the virtual GPU:
 
-    python bench/estimate/run.py OUT.json [--only NAME,…] [--estimate]
+    python bench/estimate/run.py OUT.json [--only NAME,…] [--again]
 
 Each case is a configuration of transformers and a workload. Its directory gets config.json and a
 safetensors file whose header is true and whose weights are a hole: `oomph estimate` reads headers only, and the
-job makes random weights. Results are written after each case and kept; `--estimate` renews the estimates and keeps the
-runs. `--table` prints the file.
+job makes random weights. Results are written after each case. A second command renews the estimates and keeps the runs;
+`--again` renews both. `--table` prints the file.
 """
 
 import argparse
@@ -26,7 +26,9 @@ LLAMA = dict(
     kind="LlamaForCausalLM", hidden_size=2048, intermediate_size=5632, num_hidden_layers=22,
     num_attention_heads=32, num_key_value_heads=4, vocab_size=32000, max_position_embeddings=2048,
 )  # fmt: skip
-LORA = dict(r=16, lora_alpha=32, lora_dropout=0.05, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
+LORA = dict(
+    r=16, lora_alpha=32, lora_dropout=0.05, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]
+)
 
 CASES = {
     "llama_1b": (LLAMA, None, dict(batch=8, tokens=2048, dtype="bfloat16")),
@@ -85,7 +87,6 @@ CASES = {
         dict(batch=4, tokens=1024, train=True, autocast="bfloat16", optimizer="adafactor"),
     ),
 }  # fmt: skip
-ASIDE = ["mistral", "vit", "llama_checkpointing", "gpt2_medium"]
 
 
 def prepare(directory, settings, adapter, dtype):
@@ -105,10 +106,16 @@ def prepare(directory, settings, adapter, dtype):
         Path(directory, "adapter_config.json").write_text(json.dumps(found))
     made = job.make(directory, getattr(torch, dtype), "meta")
     whole = {n: t for n, t in made.named_parameters() if ".lora_" not in n}
-    write(Path(directory, "model.safetensors"), {n.replace(".base_layer", ""): t for n, t in whole.items()})
+    write(
+        Path(directory, "model.safetensors"),
+        {n.replace(".base_layer", ""): t for n, t in whole.items()},
+    )
     if adapter:
         lora = {n: t for n, t in made.named_parameters() if ".lora_" in n}
-        write(Path(directory, "adapter_model.safetensors"), {f"base_model.model.{n}": t for n, t in lora.items()})
+        write(
+            Path(directory, "adapter_model.safetensors"),
+            {f"base_model.model.{n}": t for n, t in lora.items()},
+        )
 
 
 def write(path, tensors):
@@ -117,7 +124,9 @@ def write(path, tensors):
     header, end = {}, 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = dict(dtype=names[str(tensor.dtype)], shape=list(tensor.shape), data_offsets=[begin, end])
+        header[name] = dict(
+            dtype=names[str(tensor.dtype)], shape=list(tensor.shape), data_offsets=[begin, end]
+        )
     text = json.dumps(header).encode()
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
@@ -132,7 +141,7 @@ def oomph(*words):
     return done
 
 
-def workload_words(load, script):
+def workload_words(load):
     words = ["--batch", load["batch"]]
     words += ["--tokens", load["tokens"]] if "tokens" in load else []
     dtype = load.get("dtype", "float32")
@@ -150,14 +159,14 @@ def measure(name, found, again):
         target = Path(place, "result.json")
         if "run" not in found or again:
             began = time.monotonic()
-            job = [HERE / "jobs/model.py", place, *workload_words(load, True)]
+            job = [HERE / "jobs/model.py", place, *workload_words(load)]
             oomph("run", "-q", "--gpu", GPU, "--json", target, "--out", Path(place, "run"), *job)
             peak = json.loads(target.read_text())["peak"]
             found["run"] = dict(
                 allocated=peak["allocated_bytes"], reserved=peak["reserved_bytes"],
                 seconds=round(time.monotonic() - began, 1),
             )  # fmt: skip
-        oomph("estimate", place, "--gpu", GPU, "--json", target, *workload_words(load, False))
+        oomph("estimate", place, "--gpu", GPU, "--json", target, *workload_words(load))
         estimate = json.loads(target.read_text())
     found["load"] = load
     found["estimate"] = estimate["needs"]

@@ -70,10 +70,13 @@ async function start() {
   // First what is visible, then every block.
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   performance.mark("oomph-overview");
+  const opened = state.view;
   for (const history of state.histories) {
     await history.load();
     if (history === state.history) {
-      change({ loaded: performance.now() });
+      // Times are exact only now; a view that nobody has moved follows.
+      const view = state.view === opened ? opening(history) : state.view;
+      change({ loaded: performance.now(), view });
       performance.mark("oomph-detail");
     }
   }
@@ -90,9 +93,13 @@ function show(history) {
   state.history = null;
   state.moment = -1;
   for (const other of state.histories) other.mark(null);
-  // A job that dies in its first step is about that step, not about the setup before it.
-  const view = (history.steps.length < 2 && firstStep(history, state.axis)) || axisRange(history, state.axis);
+  const view = opening(history);
   change({ history, mode: usualMode(history), view, moment, selection: null, block: null });
+}
+
+/** What is shown at first. A job that dies in its first step is about that step, not about the setup before it. */
+function opening(history) {
+  return (history.steps.length < 2 && firstStep(history, state.axis)) || axisRange(history, state.axis);
 }
 
 /** Categories, unless most of the peak has none: then lines or phases say more. */

@@ -38,6 +38,10 @@ impl Estimate<'_> {
         self.header(&mut text);
         self.needs_text(&mut text);
         match &self.asked {
+            // What needs nothing fits anywhere: that would be no answer.
+            _ if self.needs.total_bytes == 0 => {
+                let _ = writeln!(text, "{WARN}nothing is known of its size{WARN:#}\n");
+            }
             Some(asked) => self.asked_text(asked, &mut text),
             None => self.gpus_text(width, all, &mut text),
         }
@@ -151,15 +155,15 @@ impl Estimate<'_> {
             "{} of gradients and what the optimizer computes",
             format_bytes(needs.gradient_bytes)
         );
-        if needs.activation_bytes >= needs.step_bytes {
+        if needs.basis == Basis::LeftOut {
+            row("a step", needs.step_bytes, &gradients);
+        } else if needs.activation_bytes >= needs.step_bytes {
             row("a pass", needs.activation_bytes, &self.basis());
             let smaller = format!("(not at the peak) {gradients}");
             row("a step", needs.step_bytes, &smaller);
         } else {
-            if needs.basis == Basis::Operators {
-                let smaller = format!("(not at the peak) {}", self.basis());
-                row("a pass", needs.activation_bytes, &smaller);
-            }
+            let smaller = format!("(not at the peak) {}", self.basis());
+            row("a pass", needs.activation_bytes, &smaller);
             row("a step", needs.step_bytes, &gradients);
         }
     }
@@ -204,7 +208,9 @@ impl Estimate<'_> {
         };
         if asked.fits {
             let spare = asked.usable_bytes - asked.share_bytes;
-            let tight = if spare < asked.usable_bytes / 20 {
+            let tight = if self.needs.left_out.is_some() {
+                " (activations come on top)"
+            } else if spare < asked.usable_bytes / 20 {
                 " (tight: workspaces and fragmentation come on top)"
             } else {
                 ""
@@ -547,6 +553,35 @@ mod tests {
         insta::assert_snapshot!("llama_8b", estimate(None, 80));
         insta::assert_snapshot!("llama_8b_4090", estimate(Some("4090"), 80));
         insta::assert_snapshot!("llama_8b_3060", estimate(Some("rtx-3060"), 80));
+    }
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let config = r#"{"model_type":"newnet","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4}"#;
+        let model = Model::from_config(parse_config(config).expect("config"));
+        let workload = Workload {
+            training: Some(oomph_estimate::Training {
+                optimizer: oomph_estimate::Optimizer::AdamW,
+                accumulation: 1,
+                checkpointing: false,
+            }),
+            ..Workload::default()
+        };
+        let needs = needs(&model, &workload);
+        let estimate = Estimate {
+            path: Path::new("config.json"),
+            model: &model,
+            workload: &workload,
+            needs: &needs,
+            asked: None,
+        };
+        let text = anstream::adapter::strip_str(&estimate.text(100, false)).to_string();
+        assert!(text.contains("a lower bound without activations"), "{text}");
+        assert!(text.contains("model_type `newnet`"), "{text}");
+        assert!(
+            !text.contains("held by") && !text.contains("a pass"),
+            "{text}"
+        );
     }
 
     #[test]
