@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from oomph import levers
@@ -19,6 +20,8 @@ from oomph._recorder.torch_versions import check_torch, is_supported
 from oomph._virtual_gpu.library import Unusable, library
 
 _TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+_PAUSE = 5
+"""How long the script stands still while its record is written after one of them, in seconds."""
 """What `oomph run` passes on to the script, and launchers send to ranks."""
 
 
@@ -126,8 +129,10 @@ class Session:
 
         def end(number: int) -> None:
             if os.getpid() == process:
-                self.finish(dict(kind="terminated", status=128 + number))
-                self.hard_exit(128 + number)
+                try:
+                    self.finish(dict(kind="terminated", status=128 + number))
+                finally:
+                    self.hard_exit(128 + number)
 
         def handle(number: int, frame: Any) -> None:
             # A script that replaced the descriptor, as asyncio does, is not ended by the thread below.
@@ -135,6 +140,8 @@ class Session:
             signal.set_wakeup_fd(current, warn_on_full_buffer=False)
             if current != writer:
                 threading.Thread(target=end, args=(number,), daemon=True).start()
+            # What the record is made of must not change while it is written. It may need a lock that is held here.
+            time.sleep(_PAUSE)
 
         def watch() -> None:
             while True:
