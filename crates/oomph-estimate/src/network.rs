@@ -3,6 +3,12 @@
 //! Attention is `scaled_dot_product_attention`, without a mask for padding; losses are those of the
 //! model classes. Each function here stands for one line or one module of transformers.
 
+#![expect(
+    clippy::float_cmp,
+    clippy::many_single_char_names,
+    reason = "sizes of elements are whole numbers; q, k, v and x are what the field calls them"
+)]
+
 use crate::structure::{Activation, Body, Head, Structure};
 use crate::tape::{Operator, Parameter, Tape, Value};
 
@@ -100,14 +106,14 @@ impl Network<'_> {
     fn map(&mut self, x: Value, saves: Saves) -> Value {
         let (elements, size) = (self.tape.elements(x), self.tape.size(x));
         let reads = vec![x];
-        let saves_input = self.gradient(&reads) && saves == Saves::Input;
-        let saved = if saves_input { vec![x] } else { Vec::new() };
+        let keeps = self.gradient(&reads) && saves == Saves::Input;
+        let kept = if keeps { vec![x] } else { Vec::new() };
         let out = self.op(
             elements,
             size,
             Operator {
                 reads,
-                saves: saved,
+                saves: kept,
                 ..Operator::default()
             },
         );
@@ -930,7 +936,7 @@ impl Network<'_> {
         };
         let pixels = self
             .tape
-            .value(self.rows * patch_inputs, s.input_size(self.set), false);
+            .value(self.rows * patch_inputs, self.set.size, false);
         self.tape.push(Operator {
             writes: vec![pixels],
             ..Operator::default()

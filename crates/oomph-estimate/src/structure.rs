@@ -2,8 +2,6 @@
 
 use serde_json::{Map, Value};
 
-use crate::network::Setting;
-
 /// More layers than this are not played operator by operator.
 const MAX_LAYERS: u64 = 1024;
 
@@ -89,11 +87,6 @@ impl Structure {
         }
     }
 
-    /// Bytes of an element of what is fed in.
-    pub(crate) fn input_size(&self, setting: &Setting) -> f64 {
-        setting.size
-    }
-
     /// The structure of a known family, or why there is none.
     pub(crate) fn of(config: &Map<String, Value>, labels: f64) -> Result<Self, String> {
         Reader { config, labels }.structure()
@@ -169,7 +162,7 @@ impl Reader<'_> {
     }
 
     /// Fields of most families; heads and the like are for the caller to change.
-    fn common(&self, names: Names, body: Body) -> Result<Structure, String> {
+    fn common(&self, names: &Names, body: Body) -> Result<Structure, String> {
         let hidden = self.required(names.hidden)?;
         let heads = self.required(names.heads)?;
         Ok(Structure {
@@ -208,7 +201,7 @@ impl Reader<'_> {
     fn decoder(&self, model_type: &str) -> Result<Structure, String> {
         let bias = model_type == "qwen2" || self.flag("attention_bias", false);
         let mut structure = self.common(
-            NAMES,
+            &NAMES,
             Body::Decoder {
                 bias,
                 norms: model_type == "qwen3",
@@ -238,7 +231,7 @@ impl Reader<'_> {
             heads: "n_head",
             intermediate: "n_inner",
         };
-        let mut structure = self.common(names, Body::Gpt2)?;
+        let mut structure = self.common(&names, Body::Gpt2)?;
         structure.positions = self.number("n_positions").unwrap_or(1024.0);
         structure.activation = self.activation(["activation_function", ""], "gelu_new")?;
         structure.dropout = self.number("resid_pdrop").unwrap_or(0.1);
@@ -248,7 +241,7 @@ impl Reader<'_> {
 
     fn bert(&self) -> Result<Structure, String> {
         let types = self.number("type_vocab_size").unwrap_or(2.0);
-        let mut structure = self.common(NAMES, Body::Bert { types })?;
+        let mut structure = self.common(&NAMES, Body::Bert { types })?;
         structure.positions = self.number("max_position_embeddings").unwrap_or(512.0);
         structure.activation = self.activation(["hidden_act", ""], "gelu")?;
         structure.dropout = self.number("hidden_dropout_prob").unwrap_or(0.1);
@@ -274,7 +267,7 @@ impl Reader<'_> {
             patch_inputs: patch * patch * channels,
             patches: side * side,
         };
-        let mut structure = self.common(NAMES, body)?;
+        let mut structure = self.common(&NAMES, body)?;
         structure.activation = self.activation(["hidden_act", ""], "gelu")?;
         structure.dropout = self.number("hidden_dropout_prob").unwrap_or(0.0);
         structure.attention_bias = self.flag("qkv_bias", true);
@@ -309,7 +302,7 @@ impl Reader<'_> {
                 .number("relative_attention_num_buckets")
                 .unwrap_or(32.0),
         };
-        let mut structure = self.common(names, body)?;
+        let mut structure = self.common(&names, body)?;
         structure.head = self.number("d_kv").unwrap_or(structure.head);
         let plain = feed.trim_start_matches("gated-");
         structure.activation = match self.text("dense_act_fn").unwrap_or(plain) {
@@ -353,7 +346,7 @@ impl Reader<'_> {
             frames: self.number("max_source_positions").unwrap_or(1500.0),
             bins: self.number("num_mel_bins").unwrap_or(80.0),
         };
-        let mut structure = self.common(names, body)?;
+        let mut structure = self.common(&names, body)?;
         structure.positions = self.number("max_target_positions").unwrap_or(448.0);
         structure.activation = self.activation(["activation_function", ""], "gelu")?;
         structure.dropout = self.number("dropout").unwrap_or(0.0);

@@ -378,6 +378,7 @@ impl<'a> Player<'a> {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "whole numbers of bytes")]
 mod tests {
     use super::*;
 

@@ -1,10 +1,5 @@
 //! Estimates against what `oomph run` measured of the same model: bench/estimate/results.
 
-#![expect(
-    clippy::expect_used,
-    reason = "a configuration that cannot be read is a failed test"
-)]
-
 use oomph_estimate::{DType, Model, Optimizer, Training, Workload, needs, parse_config};
 
 const LLAMA: &str = r#"{"model_type":"llama","hidden_size":2048,"intermediate_size":5632,"num_hidden_layers":22,"num_attention_heads":32,"num_key_value_heads":4,"vocab_size":32000,"max_position_embeddings":2048}"#;
@@ -13,12 +8,12 @@ const MIXTRAL: &str = r#"{"model_type":"mixtral","hidden_size":1024,"intermediat
 const T5: &str = r#"{"model_type":"t5","d_model":768,"d_ff":3072,"d_kv":64,"num_layers":12,"num_heads":12,"vocab_size":32128,"feed_forward_proj":"relu"}"#;
 const GPT2: &str = r#"{"model_type":"gpt2","n_embd":768,"n_layer":12,"n_head":12,"n_positions":1024,"vocab_size":50257}"#;
 
-fn training(accumulation: u64, checkpointing: bool) -> Option<Training> {
-    Some(Training {
+fn training(accumulation: u64, checkpointing: bool) -> Training {
+    Training {
         optimizer: Optimizer::AdamW,
         accumulation,
         checkpointing,
-    })
+    }
 }
 
 fn load(batch: u64, tokens: u64, dtype: DType) -> Workload {
@@ -32,7 +27,7 @@ fn load(batch: u64, tokens: u64, dtype: DType) -> Workload {
 
 #[test]
 fn peaks_are_within_three_percent_of_runs() {
-    let train = training(1, false);
+    let train = Some(training(1, false));
     let cases = [
         (
             "llama",
@@ -82,7 +77,7 @@ fn peaks_are_within_three_percent_of_runs() {
             LLAMA,
             Workload {
                 autocast: Some(DType::BF16),
-                training: training(4, true),
+                training: Some(training(4, true)),
                 ..load(8, 1024, DType::F32)
             },
             CHECKPOINTED,
