@@ -3,7 +3,6 @@
 use oomph_gpus::{Gpu, GpuSpec, catalogue};
 
 use crate::adapter::ADAPTER_BYTES;
-use crate::config::ModelConfig;
 use crate::dtype::DType;
 use crate::model::{Format, Model};
 use crate::network::{AdapterSetting, Setting, tape};
@@ -202,7 +201,7 @@ impl Needs {
                 self.play(model, workload, structure, tokens);
             }
             (None, _, Some(config), Some(tokens)) if model.format == Format::Gguf && !training => {
-                self.estimate_from_widths(config, tokens, workload.batch);
+                self.estimate_by_widths(config, tokens, workload.batch);
             }
             (_, None, Some(config), _) => {
                 self.left_out = config
@@ -222,7 +221,7 @@ impl Needs {
     /// One layer at a time over all tokens, as llama.cpp and its kin run it: the residual stream
     /// and a normalized copy, and three buffers of the feed-forward width. Attention by a fused
     /// kernel; logits in fp32 for the last token only.
-    fn estimate_from_widths(&mut self, config: &ModelConfig, tokens: u64, batch: u64) {
+    fn estimate_by_widths(&mut self, config: &crate::config::ModelConfig, tokens: u64, batch: u64) {
         let inner = config
             .intermediate
             .unwrap_or_else(|| config.hidden.saturating_mul(4));

@@ -3,12 +3,6 @@
 //! Attention is `scaled_dot_product_attention`, without a mask for padding; losses are those of the
 //! model classes. Each function here stands for one line or one module of transformers.
 
-#![expect(
-    clippy::float_cmp,
-    clippy::many_single_char_names,
-    reason = "sizes of elements are whole numbers; q, k, v and x are what the field calls them"
-)]
-
 use crate::structure::{Activation, Body, Head, Structure};
 use crate::tape::{Operator, Parameter, Tape, Value};
 
@@ -106,8 +100,8 @@ impl Network<'_> {
     fn map(&mut self, x: Value, saves: Saves) -> Value {
         let (elements, size) = (self.tape.elements(x), self.tape.size(x));
         let reads = vec![x];
-        let keeps = self.gradient(&reads) && saves == Saves::Input;
-        let kept = if keeps { vec![x] } else { Vec::new() };
+        let keeps_input = self.gradient(&reads) && saves == Saves::Input;
+        let kept = if keeps_input { vec![x] } else { Vec::new() };
         let out = self.op(
             elements,
             size,
@@ -131,7 +125,7 @@ impl Network<'_> {
     }
 
     fn cast(&mut self, x: Value, size: f64) -> Value {
-        if self.tape.size(x) == size {
+        if is_same(self.tape.size(x), size) {
             return x;
         }
         let elements = self.tape.elements(x);
@@ -147,7 +141,7 @@ impl Network<'_> {
 
     fn add(&mut self, a: Value, b: Value) -> Value {
         let size = self.tape.size(a).max(self.tape.size(b));
-        let same = self.tape.size(a) == self.tape.size(b);
+        let same = is_same(self.tape.size(a), self.tape.size(b));
         let elements = self.tape.elements(a);
         self.op(
             elements,
@@ -232,7 +226,7 @@ impl Network<'_> {
         };
         let mut reads = vec![x];
         let mut backward_scratch = 0.0;
-        if self.set.autocast.is_some() && size != self.set.size {
+        if self.set.autocast.is_some() && !is_same(size, self.set.size) {
             // Casts of weights that are trained stay in autocast's cache until its context ends.
             let cast = self.tape.value(inputs * outputs, size, false);
             self.tape.push(Operator {
@@ -671,21 +665,21 @@ impl Network<'_> {
         if norms {
             q = self.rms_norm(q, s.head);
         }
-        let mut k = self.linear("k_proj", x, s.hidden, kv_width, bias);
+        let mut keys = self.linear("k_proj", x, s.hidden, kv_width, bias);
         if norms {
-            k = self.rms_norm(k, s.head);
+            keys = self.rms_norm(keys, s.head);
         }
-        let v = self.linear("v_proj", x, s.hidden, kv_width, bias);
+        let mut values = self.linear("v_proj", x, s.hidden, kv_width, bias);
         // Cosines and sines have the type of the residual stream.
-        let (q, k) = (self.rotary(q, x), self.rotary(k, x));
-        let (k, v) = if self.caches() {
-            (self.cached(k), self.cached(v))
-        } else {
-            (k, v)
-        };
-        let out = self.attention([q, k, v], None);
+        q = self.rotary(q, x);
+        keys = self.rotary(keys, x);
+        if self.caches() {
+            keys = self.cached(keys);
+            values = self.cached(values);
+        }
+        let out = self.attention([q, keys, values], None);
         let projected = self.linear("o_proj", out, q_width, s.hidden, s.output_bias);
-        self.tape.hold(&[q, k, v, out]);
+        self.tape.hold(&[q, keys, values, out]);
         projected
     }
 
@@ -1207,4 +1201,8 @@ enum Saves {
     Nothing,
     Input,
     Output,
+}
+/// Whether two elements have as many bytes.
+fn is_same(one: f64, other: f64) -> bool {
+    (one - other).abs() < f64::EPSILON
 }

@@ -128,7 +128,7 @@ class LongWindow(Window):
 
     LEAST_STEPS = 1000
     ALLOCATIONS = 250_000
-    """In the window, at least: some 400 MB of this process, and some 30 MB of the record."""
+    """In the window, at least."""
     LOOK_STEPS = 100
     """Between two looks."""
 
