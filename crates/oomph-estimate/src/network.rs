@@ -481,11 +481,24 @@ impl Network<'_> {
             return self.written_out_attention([q, k, v], bias);
         }
         let elements = self.tape.elements(q);
-        let sums = self.tape.value(elements / self.s.head, 4.0, false);
         let mut reads = vec![q, k, v];
         reads.extend(bias);
+        let needs = self.gradient(&reads);
+        self.fused_attention(reads, needs, elements, size, 0.0)
+    }
+
+    /// One kernel. If the backward `needs` it, it saves what it reads, its output and the sums of its rows.
+    fn fused_attention(
+        &mut self,
+        reads: Vec<Value>,
+        needs: bool,
+        elements: f64,
+        size: f64,
+        backward_scratch: f64,
+    ) -> Value {
+        let sums = self.tape.value(elements / self.s.head, 4.0, false);
         let mut saves = Vec::new();
-        if self.gradient(&reads) {
+        if needs {
             saves.clone_from(&reads);
             saves.push(sums);
         }
@@ -496,6 +509,7 @@ impl Network<'_> {
                 reads,
                 writes: vec![sums],
                 saves,
+                backward_scratch,
                 ..Operator::default()
             },
         );
@@ -840,25 +854,8 @@ impl Network<'_> {
                 reads.push(copy);
             }
         }
-        let sums = self.tape.value(elements / self.s.head, 4.0, false);
-        let mut saves = if needs { reads.clone() } else { Vec::new() };
-        if needs {
-            saves.push(sums);
-        }
-        let out = self.op(
-            elements,
-            size,
-            Operator {
-                reads,
-                writes: vec![sums],
-                saves,
-                // Three gradients become one.
-                backward_scratch: 3.0 * elements * size,
-                ..Operator::default()
-            },
-        );
-        self.also_save(out);
-        out
+        // In the backward pass three gradients become one.
+        self.fused_attention(reads, needs, elements, size, 3.0 * elements * size)
     }
 
     /// Queries of one stream, keys and values of the same or another, and the projection of the result.
