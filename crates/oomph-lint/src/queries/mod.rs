@@ -6,3 +6,4 @@ pub(crate) mod loop_carried;
 pub(crate) mod model_calls;
 pub(crate) mod oom_handlers;
 pub(crate) mod purpose;
+pub(crate) mod whereabouts;

@@ -47,21 +47,3 @@ fn strings_in(body: &[Stmt]) -> Vec<String> {
     }
     strings.0
 }
-
-/// Whether a piece of syntax raises.
-pub(crate) fn raises(body: &[Stmt]) -> bool {
-    struct Raises(bool);
-    impl<'a> Visitor<'a> for Raises {
-        fn visit_stmt(&mut self, stmt: &'a Stmt) {
-            self.0 |= matches!(stmt, Stmt::Raise(_));
-            if !matches!(stmt, Stmt::FunctionDef(_)) {
-                walk_stmt(self, stmt);
-            }
-        }
-    }
-    let mut raises = Raises(false);
-    for stmt in body {
-        raises.visit_stmt(stmt);
-    }
-    raises.0
-}
