@@ -1,6 +1,6 @@
 //! Handlers that recognize running out of memory.
 
-use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
+use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{self, Expr, Stmt};
 use oomph_python_source::last_name;
 

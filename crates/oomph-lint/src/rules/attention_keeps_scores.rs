@@ -134,6 +134,22 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
                     .expr
                     .is_some_and(|expr| names_in(expr).iter().any(|name| weights.contains(&root(name))) && !is_product(expr))
         });
+    // Queries and keys of one input: the scores are as long as it is, squared. Another attention looks at
+    // a few tokens as often as at many.
+    let inputs = def
+        .parameters
+        .iter_non_variadic_params()
+        .map(|each| each.parameter.name.as_str())
+        .filter(|name| {
+            !matches!(*name, "self" | "H" | "W" | "h" | "w")
+                && !["mask", "bias", "pos", "cis", "len", "cache", "flag", "return", "rotary", "freqs"]
+                    .iter()
+                    .any(|word| name.contains(word))
+        })
+        .count();
+    if inputs != 1 {
+        return None;
+    }
     let multiplied = product_with(model, func, &weights);
     if escapes || !multiplied {
         return None;

@@ -1,10 +1,12 @@
 use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, dotted_name, last_name};
 
+use crate::queries::devices::on_cpu_only;
 use crate::queries::loop_carried::starts_in;
+use crate::queries::model_calls::is_model_call;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;
-use crate::semantic::{Bind, Model};
+use crate::semantic::{Bind, FuncId, Model};
 
 declare_rule! {
     /// A tensor grows by `torch.cat` in a loop over batches.
@@ -99,8 +101,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                         || (each.bind == Bind::Other && each.value.is_tensor())
                 })
         });
-        let on_cpu = made_on_cpu || part_on_cpu;
-        if grows && looped.data && !on_cpu && !starts_in(model, looped, &assign.place) {
+        let on_cpu = made_on_cpu || part_on_cpu || on_cpu_only(model);
+        // What a model computes, or what was moved, is on the GPU; what is only read from a file is not.
+        let on_gpu = call.result.device == Device::Gpu
+            || parts.iter().any(|part| is_on_gpu(model, func, part, &assign.place));
+        if grows && looped.data && !on_cpu && on_gpu && !starts_in(model, looped, &assign.place) {
             out.push(
                 Report::new(
                     node,
@@ -110,4 +115,23 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a part of what is joined is on the GPU: a model made it, or something moved it there.
+fn is_on_gpu(model: &Model<'_>, func: Option<FuncId>, part: &Expr, place: &str) -> bool {
+    let shows = |expr: &Expr| {
+        !model.text(expr).contains(".cpu()")
+            && model.calls_in_function(func).any(|call| {
+                expr.range().contains_range(call.node.range())
+                    && (is_model_call(call) && call.result.device != Device::Cpu
+                        || matches!(call.method, Some("cuda" | "to")) && call.result.device != Device::Cpu)
+            })
+    };
+    shows(part)
+        || dotted_name(part).is_some_and(|name| {
+            name != place
+                && model
+                    .assigns_to(func, &name)
+                    .any(|assign| assign.value.model_output || assign.expr.is_some_and(shows))
+        })
 }

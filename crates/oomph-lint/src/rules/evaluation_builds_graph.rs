@@ -332,7 +332,7 @@ pub(super) fn decorate(model: &Model<'_>, call: &Call<'_>) -> Option<Fix> {
         || is_generator
         || !imports_torch
         || !is_eval_name(info.node.name.as_str())
-        || !matches!(model.ctx(info.body?).kind, CtxKind::Function(_))
+        || !matches!(model.ctx(info.body?).kind, CtxKind::Function)
     {
         return None;
     }

@@ -7,7 +7,7 @@ use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model};
+use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model, torch};
 
 declare_rule! {
     /// Inference outside a loop over batches builds a graph.
@@ -104,6 +104,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             wants_graph(model, call, &place)
                 || is_closure(model, func)
                 || is_of_published_inception(model, call)
+                || callers_decide(model, call)
+                || is_sample(model, call)
         };
         if (in_eval || built_in_eval || pretrained) && !on_cpu_only(model) && !wanted() {
             seen.push((func, place.clone()));
@@ -262,6 +264,75 @@ fn is_returned(model: &Model<'_>, call: &Call<'_>) -> bool {
                     || names_in(value).iter().any(|name| places.contains(&name.as_str()))
             })
     })
+}
+
+/// Whether a function returns the output as it is, and nothing of the file calls it: whoever does may
+/// want its graph, or turn gradients off.
+fn callers_decide(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(func) = model.func_of(call.ctx) else {
+        return false;
+    };
+    if model.func(func).called {
+        return false;
+    }
+    let places: Vec<&str> = model
+        .assigns
+        .iter()
+        .filter(|assign| assign.stmt == call.stmt && assign.value.has_graph())
+        .map(|assign| assign.place.as_str())
+        .collect();
+    let is_output = |expr: &Expr| {
+        expr.range() == call.node.range()
+            || dotted_name(expr).is_some_and(|name| places.contains(&name.as_str()))
+    };
+    model.stmts.iter().any(|stmt| {
+        let Stmt::Return(node) = stmt.node else {
+            return false;
+        };
+        model.func_of(stmt.ctx) == Some(func)
+            && node.value.as_deref().is_some_and(|value| match value {
+                Expr::Tuple(tuple) => tuple.elts.iter().any(is_output),
+                other => is_output(other),
+            })
+    })
+}
+
+/// Whether the model runs on made-up numbers: on one sample, or at the end of the file that defines it,
+/// to look at shapes or to count operations.
+fn is_sample(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let Some(arg) = call.node.arguments.args.first() else {
+        return false;
+    };
+    let mut exprs = vec![arg];
+    if let Some(place) = dotted_name(arg) {
+        exprs.extend(
+            model
+                .assigns_to(func, &place)
+                .filter(|assign| assign.target.start() < call.node.start())
+                .filter_map(|assign| assign.expr),
+        );
+    }
+    let made_up = model.calls.iter().find(|made| {
+        let makes = made.qual.as_deref().is_some_and(torch::is_factory)
+            || matches!(made.method, Some("new_empty" | "new_zeros" | "new_ones" | "new_full"));
+        makes && exprs.iter().any(|expr| expr.range().contains_range(made.node.range()))
+    });
+    let Some(made_up) = made_up else { return false };
+    let first = match made_up.node.arguments.find_positional(0) {
+        Some(Expr::Tuple(tuple)) => tuple.elts.first(),
+        Some(Expr::List(list)) => list.elts.first(),
+        other => other,
+    };
+    let is_one = matches!(first, Some(Expr::NumberLiteral(number)) if model.text(number) == "1");
+    // Nothing was loaded or trained: the numbers that come out mean nothing.
+    let means_nothing = || {
+        call.callee.class.is_some()
+            && !model.calls.iter().any(|other| {
+                other.is_method("load_state_dict") || other.is("torch.load") || other.is_step()
+            })
+    };
+    is_one || means_nothing()
 }
 
 /// Whether a function is defined in another one that hands it out: whoever calls it decides.

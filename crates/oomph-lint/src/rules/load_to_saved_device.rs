@@ -1,4 +1,3 @@
-use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};

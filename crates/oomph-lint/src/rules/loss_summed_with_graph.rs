@@ -1,8 +1,9 @@
 use oomph_python_source::ast::{Expr, Operator};
-use oomph_python_source::last_name;
+use oomph_python_source::{dotted_name, last_name};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only};
+use crate::queries::keeps::{carries, in_managed_step};
 use crate::queries::loop_carried::{feeds_backward, starts_in};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
@@ -76,7 +77,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let operand = match (assign.bind, assign.expr) {
             (Bind::Add, Some(expr)) => expr,
             (Bind::Set, Some(Expr::BinOp(node))) if node.op == Operator::Add => {
-                let own = |side: &Expr| model.text(side) == model.text(assign.target);
+                // `total + loss`, and `0.9 * average + 0.1 * loss`.
+                let own = |side: &Expr| {
+                    model.text(side) == model.text(assign.target)
+                        || dotted_name(assign.target).is_some_and(|place| carries(side, &place))
+                };
                 if own(&node.left) {
                     &node.right
                 } else if own(&node.right) {
@@ -92,7 +97,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         }
         let looped = model.training_loop(assign.ctx);
         // A step whose loop is elsewhere: what it adds to an attribute outlives it.
-        if looped.is_none() && !is_step_of_other_loop(model, assign) {
+        if looped.is_none()
+            && !is_step_of_other_loop(model, assign)
+            && !(assign.place.starts_with("self.") && in_managed_step(model, assign.ctx))
+        {
             continue;
         }
         // What a `backward()` of the project's own returns is not known.

@@ -95,6 +95,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if looped.trains
             && steps_here
             && is_stepped
+            && has_state(model, call)
             && !inner_training
             && !in_unit_test(model, call.ctx)
             && !on_cpu_only(model)
@@ -106,6 +107,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether an optimizer of a model's parameters keeps state: any but SGD does, and SGD with momentum.
+fn has_state(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let of_model = call
+        .arg("params", 0)
+        .is_some_and(|params| model.text(params).contains("parameters"));
+    let is_sgd = call.qual.as_deref().is_some_and(|qual| qual.ends_with(".SGD"));
+    of_model && (!is_sgd || call.arg("momentum", 2).is_some())
 }
 
 /// The name that a call's result is bound to.

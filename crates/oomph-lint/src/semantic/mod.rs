@@ -67,7 +67,7 @@ pub(crate) enum Grad {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CtxKind<'a> {
     Module,
-    Function(FuncId),
+    Function,
     Class,
     Lambda,
     Comprehension,
@@ -318,7 +318,7 @@ impl<'a> Model<'a> {
         self.ancestors(ctx).take_while(|id| {
             !matches!(
                 self.ctx(*id).kind,
-                CtxKind::Function(_) | CtxKind::Module | CtxKind::Class | CtxKind::Lambda
+                CtxKind::Function | CtxKind::Module | CtxKind::Class | CtxKind::Lambda
             )
         })
     }

@@ -95,7 +95,7 @@ def retained(dataloader):
         real = real.to(device)
         fake = netG(torch.randn(real.size(0), 8, device=device))
         optimizerD.zero_grad()
-        loss_d = criterion(netD(fake), real)
+        loss_d = criterion(netD(fake), real)  # OOM109
         loss_d.backward(retain_graph=True)
         optimizerG.zero_grad()
         loss_g = criterion(netD(fake), real)
