@@ -11,7 +11,8 @@ declare_rule! {
     ///
     /// Looks for functions that multiply queries with transposed keys, take a softmax of the
     /// scores and multiply it with the values, where the weights are used for nothing else, in a
-    /// file without `scaled_dot_product_attention`.
+    /// file without `scaled_dot_product_attention`. Queries and keys have to come from one input, or
+    /// be the function's first parameters.
     ///
     /// ## Why it costs memory
     ///
@@ -136,7 +137,7 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         });
     // Queries and keys of one input: the scores are as long as it is, squared. Another attention looks at
     // a few tokens as often as at many.
-    let inputs = def
+    let inputs: Vec<&str> = def
         .parameters
         .iter_non_variadic_params()
         .map(|each| each.parameter.name.as_str())
@@ -146,8 +147,13 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
                     .iter()
                     .any(|word| name.contains(word))
         })
-        .count();
-    if inputs != 1 {
+        .collect();
+    let of_one_length = match inputs.as_slice() {
+        [_] => true,
+        [q, k, v, ..] => q.starts_with('q') && k.starts_with('k') && v.starts_with('v'),
+        _ => false,
+    };
+    if !of_one_length {
         return None;
     }
     let multiplied = product_with(model, func, &weights);

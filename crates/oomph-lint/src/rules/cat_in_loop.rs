@@ -14,7 +14,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `x = torch.cat([x, batch])` in a loop over a loader where `x` lives longer than
-    /// one iteration.
+    /// one iteration and what is joined is on the GPU: a model made it, or something moved it.
     ///
     /// ## Why it costs memory
     ///

@@ -11,7 +11,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `nn.DataParallel(…)` in files that train.
+    /// Looks for `nn.DataParallel(…)` around models that train: an optimizer gets their parameters, they
+    /// run in a training loop, or they are handed to what may train them.
     ///
     /// ## Why it costs memory
     ///

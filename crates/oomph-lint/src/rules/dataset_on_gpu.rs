@@ -11,7 +11,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for attributes that the constructor of a dataset fills with tensors on the GPU.
+    /// Looks for attributes that the constructor of a dataset fills with tensors on the GPU, and for a
+    /// `TensorDataset` of tensors on the GPU.
     ///
     /// ## Why it costs memory
     ///

@@ -10,7 +10,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler`.
+    /// Looks for `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler`, unless a test of PyTorch's version
+    /// decides about them.
     ///
     /// ## Why it costs memory
     ///

@@ -33,6 +33,7 @@ declare_rule! {
     ///     model.eval()
     ///     correct = 0
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         output = model(x)
     ///         correct += (output.argmax(1) == y).sum().item()
     ///     return correct
@@ -48,6 +49,7 @@ declare_rule! {
     ///     model.eval()
     ///     correct = 0
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         output = model(x)
     ///         correct += (output.argmax(1) == y).sum().item()
     ///     return correct

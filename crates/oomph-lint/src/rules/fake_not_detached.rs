@@ -12,8 +12,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `D(fake)` in the loss of a discriminator's step where `fake` is an output of the
-    /// generator with its graph, and only the discriminator's optimizer steps on that loss.
+    /// Looks for `D(fake)` or `D(G(noise))` in the loss of a discriminator's step where `fake` is an
+    /// output of the generator with its graph, and only the discriminator's optimizer steps on that loss.
     ///
     /// ## Why it costs memory
     ///

@@ -10,8 +10,9 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `self.cache.append(x)` in the `forward` of a module, where `x` is computed from its
-    /// inputs, the list is made in `__init__`, and nothing in the file empties it.
+    /// Looks for `self.cache.append(x)` and `self.penalty += x` in the `forward` of a module, where `x` is
+    /// computed from its inputs, `__init__` makes the list or starts the sum, and nothing in the file
+    /// empties it or starts it anew.
     ///
     /// ## Why it costs memory
     ///

@@ -12,8 +12,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `out, hidden = model(x, hidden)` in a training loop where nothing else in the loop
-    /// assigns `hidden`.
+    /// Looks for `out, hidden = model(x, hidden)`, `out, (h, c) = model(x, (h, c))` and
+    /// `hidden = cell(x, hidden)` in a training loop where nothing else in the loop assigns the state.
     ///
     /// ## Why it costs memory
     ///
@@ -29,6 +29,7 @@ declare_rule! {
     ///
     /// def train(model, loader, optimizer, criterion, hidden):
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         output, hidden = model(x, hidden)
     ///         criterion(output, y).backward()
@@ -42,6 +43,7 @@ declare_rule! {
     ///
     /// def train(model, loader, optimizer, criterion, hidden):
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         hidden = hidden.detach()
     ///         output, hidden = model(x, hidden)

@@ -13,7 +13,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for functions given to `register_forward_hook` that append their output to a list
-    /// that is never emptied, without detaching it.
+    /// that is never emptied, without detaching it, in files with a loop that trains or runs over a
+    /// loader.
     ///
     /// ## Why it costs memory
     ///
@@ -30,8 +31,10 @@ declare_rule! {
     /// def keep(module, inputs, output):
     ///     features.append(output)
     ///
-    /// def watch(model):
+    /// def watch(model, loader):
     ///     model.layer4.register_forward_hook(keep)
+    ///     for x in loader:
+    ///         print(model(x.cuda()).argmax(1))
     /// ```
     ///
     /// ## Use instead
@@ -44,8 +47,10 @@ declare_rule! {
     /// def keep(module, inputs, output):
     ///     features.append(output.detach().cpu())
     ///
-    /// def watch(model):
+    /// def watch(model, loader):
     ///     model.layer4.register_forward_hook(keep)
+    ///     for x in loader:
+    ///         print(model(x.cuda()).argmax(1))
     /// ```
     ///
     /// ## When it is wrong

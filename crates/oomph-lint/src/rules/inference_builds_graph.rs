@@ -16,7 +16,9 @@ declare_rule! {
     ///
     /// Looks for a call of a model after `model.eval()` in the same function, with gradients on, in
     /// a function that trains nothing or between the steps of one that does. A model that
-    /// `from_pretrained` made at the top of a script is in evaluation mode from the start.
+    /// `from_pretrained` made at the top of a script is in evaluation mode from the start. It leaves out
+    /// functions that return the output as it is and that nothing in the file calls, and runs on one
+    /// made-up sample.
     ///
     /// ## Why it costs memory
     ///
@@ -29,7 +31,7 @@ declare_rule! {
     /// import torch
     ///
     /// def classify(path, image):
-    ///     model = torch.hub.load("pytorch/vision", "resnet50")
+    ///     model = torch.hub.load("pytorch/vision", "resnet50").cuda()
     ///     model.eval()
     ///     return model(image).argmax(1)
     /// ```
@@ -40,7 +42,7 @@ declare_rule! {
     /// import torch
     ///
     /// def classify(path, image):
-    ///     model = torch.hub.load("pytorch/vision", "resnet50")
+    ///     model = torch.hub.load("pytorch/vision", "resnet50").cuda()
     ///     model.eval()
     ///     with torch.inference_mode():
     ///         return model(image).argmax(1)

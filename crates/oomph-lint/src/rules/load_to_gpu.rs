@@ -12,7 +12,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict`.
+    /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict` of a model
+    /// that is on the GPU by then.
     ///
     /// ## Why it costs memory
     ///
@@ -43,7 +44,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the model is still on the CPU or on the meta device (`assign=True`) at this point.
+    /// When the model is on the meta device (`assign=True`) at this point.
     ///
     /// ## Fix safety
     ///

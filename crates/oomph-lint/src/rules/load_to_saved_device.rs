@@ -15,8 +15,9 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load(path)` without `map_location` whose result goes into
-    /// `load_state_dict`, in files that train or save. Other files load published weights, and
-    /// nothing says from which device those were saved.
+    /// `load_state_dict` of a model that is on the GPU by then: this file has moved it, or trains it. Only
+    /// in files that train or save: others load published weights, and nothing says from which device
+    /// those were saved.
     ///
     /// ## Why it costs memory
     ///

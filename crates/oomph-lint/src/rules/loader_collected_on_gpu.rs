@@ -13,7 +13,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for list comprehensions over a loader that move every batch to the GPU.
+    /// Looks for list comprehensions and loops over a loader that move every batch to the GPU and keep it
+    /// in a list.
     ///
     /// ## Why it costs memory
     ///

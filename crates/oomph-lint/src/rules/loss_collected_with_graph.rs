@@ -16,8 +16,10 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `losses.append(loss)` in a training loop where `loss` holds an autograd graph, the
-    /// list lives longer than one iteration, and nothing in the list reaches a `backward()`.
+    /// Looks for `losses.append(loss)` and `losses += [loss]` in a training loop where `loss` holds an
+    /// autograd graph, the list lives longer than one iteration, and nothing in the list reaches a
+    /// `backward()`. Of lists that are attributes, it reports those to which a loss is appended that
+    /// `backward()` has run through, or that a library's trainer runs backward.
     ///
     /// ## Why it costs memory
     ///
@@ -32,6 +34,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     losses = []
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward()
@@ -48,6 +51,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     losses = []
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward()

@@ -15,9 +15,10 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `total += loss` (and `total = total + loss`) in a training loop where `loss` holds
-    /// an autograd graph, `total` lives longer than one iteration, and nothing calls `backward()`
-    /// on it.
+    /// Looks for `total += loss`, `total = total + loss` and `average = 0.9 * average + 0.1 * loss` in
+    /// a training loop where `loss` holds an autograd graph, the sum lives longer than one iteration,
+    /// and nothing calls `backward()` on it. In steps that a library's trainer runs (`training_step` of
+    /// Lightning, `compute_loss` of transformers) it looks for sums that are attributes.
     ///
     /// ## Why it costs memory
     ///
@@ -33,6 +34,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     total = 0.0
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward()
@@ -49,6 +51,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     total = 0.0
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward()

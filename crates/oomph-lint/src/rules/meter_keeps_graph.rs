@@ -15,7 +15,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `meter.update(loss)` where `meter` is an `AverageMeter` and `loss` holds a graph.
+    /// Looks for `meter.update(loss)` where `loss` holds a graph and `meter` is an `AverageMeter`, or
+    /// of a class of the file whose method adds its argument to an attribute or appends it to one.
     ///
     /// ## Why it costs memory
     ///
@@ -31,6 +32,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     losses = AverageMeter()
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         losses.update(loss, x.size(0))
@@ -47,6 +49,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     losses = AverageMeter()
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         losses.update(loss.detach(), x.size(0))

@@ -9,7 +9,7 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.no_grad()` or `torch.inference_mode()` as a statement.
+    /// Looks for `torch.no_grad()` or `torch.inference_mode()` as a statement, called or not.
     ///
     /// ## Why it costs memory
     ///

@@ -11,7 +11,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.optim.…(…)` in the loop whose iterations are training steps.
+    /// Looks for `torch.optim.…(model.parameters())` in the loop whose iterations are training steps,
+    /// of optimizers that keep state.
     ///
     /// ## Why it costs memory
     ///
@@ -26,6 +27,7 @@ declare_rule! {
     ///
     /// def train(model, loader, criterion):
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer = torch.optim.Adam(model.parameters())
     ///         optimizer.zero_grad()
     ///         criterion(model(x), y).backward()
@@ -40,6 +42,7 @@ declare_rule! {
     /// def train(model, loader, criterion):
     ///     optimizer = torch.optim.Adam(model.parameters())
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         criterion(model(x), y).backward()
     ///         optimizer.step()

@@ -15,9 +15,11 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for calls of a model named as a teacher, a target network or a moving average in a
-    /// function that trains, with gradients on, in a file that never turns the gradients of
-    /// parameters off.
+    /// Looks for calls of a model in a training step, with gradients on, on inputs without a graph, whose
+    /// result reaches the loss undetached, where the model is not trained: the optimizers that step
+    /// there were made in sight from other models' parameters, and it is in evaluation mode, a copy
+    /// or pretrained; or it is named as a teacher, a target network or a moving average, beside one
+    /// optimizer that is not its own. Models whose gradients may be turned off in the file are left out.
     ///
     /// ## Why it costs memory
     ///
@@ -31,6 +33,7 @@ declare_rule! {
     ///
     /// def train(student, teacher, loader, optimizer, criterion):
     ///     for x in loader:
+    ///         x = x.cuda()
     ///         optimizer.zero_grad()
     ///         target = teacher(x)
     ///         loss = criterion(student(x), target)
@@ -45,6 +48,7 @@ declare_rule! {
     ///
     /// def train(student, teacher, loader, optimizer, criterion):
     ///     for x in loader:
+    ///         x = x.cuda()
     ///         optimizer.zero_grad()
     ///         with torch.no_grad():
     ///             target = teacher(x)

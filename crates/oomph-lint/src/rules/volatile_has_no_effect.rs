@@ -1,7 +1,7 @@
 use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, names_in};
 
-use crate::queries::devices::{mentions_gpu, on_cpu_only};
+use crate::queries::devices::on_cpu_only;
 use crate::queries::loop_carried::base;
 use crate::queries::model_calls::is_model_call;
 use crate::rule::{Report, declare_rule};
@@ -13,7 +13,7 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `Variable(x, volatile=True)`.
+    /// Looks for `Variable(x, volatile=True)` that a model runs on. Targets have no graph anyway.
     ///
     /// ## Why it costs memory
     ///
@@ -26,7 +26,7 @@ declare_rule! {
     /// from torch.autograd import Variable
     ///
     /// def predict(model, x):
-    ///     return model(Variable(x, volatile=True))
+    ///     return model(Variable(x.cuda(), volatile=True))
     /// ```
     ///
     /// ## Use instead
@@ -65,7 +65,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || func.is_some_and(|func| func.has_backward || func.node.name.as_str() == "__init__");
         let on_cpu = || {
             let made_here = call.args.first().is_some_and(|arg| arg.device == Device::Cpu);
-            (made_here && !mentions_gpu(model)) || on_cpu_only(model)
+            let moved = func.is_none_or(|func| {
+                let text = model.text(func.node);
+                text.contains(".cuda(") || text.contains(".to(")
+            });
+            (made_here && !moved) || on_cpu_only(model)
         };
         if is_variable
             && is_true

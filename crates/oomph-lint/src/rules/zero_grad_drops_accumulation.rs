@@ -9,8 +9,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for loops that step the optimizer only every N iterations but call `zero_grad()` in
-    /// each of them.
+    /// Looks for loops that step the optimizer only every N iterations but call its or the model's
+    /// `zero_grad()` in each of them.
     ///
     /// ## Why it costs memory
     ///
