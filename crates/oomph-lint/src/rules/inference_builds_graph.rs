@@ -315,18 +315,22 @@ fn is_sample(model: &Model<'_>, call: &Call<'_>) -> bool {
                 .filter_map(|assign| assign.expr),
         );
     }
-    let made_up = model.calls.iter().find(|made| {
+    let mut made_up = model.calls.iter().filter(|made| {
         let makes = made.qual.as_deref().is_some_and(torch::is_factory)
             || matches!(made.method, Some("new_empty" | "new_zeros" | "new_ones" | "new_full"));
         makes && exprs.iter().any(|expr| expr.range().contains_range(made.node.range()))
     });
-    let Some(made_up) = made_up else { return false };
-    let first = match made_up.node.arguments.find_positional(0) {
-        Some(Expr::Tuple(tuple)) => tuple.elts.first(),
-        Some(Expr::List(list)) => list.elts.first(),
-        other => other,
+    let is_one = |made: &Call<'_>| {
+        let first = match made.node.arguments.find_positional(0) {
+            Some(Expr::Tuple(tuple)) => tuple.elts.first(),
+            Some(Expr::List(list)) => list.elts.first(),
+            other => other,
+        };
+        matches!(first, Some(Expr::NumberLiteral(number)) if model.text(number) == "1")
     };
-    let is_one = matches!(first, Some(Expr::NumberLiteral(number)) if model.text(number) == "1");
+    let Some(first) = made_up.next() else {
+        return false;
+    };
     // Nothing was loaded or trained: the numbers that come out mean nothing.
     let means_nothing = || {
         call.callee.class.is_some()
@@ -334,7 +338,7 @@ fn is_sample(model: &Model<'_>, call: &Call<'_>) -> bool {
                 other.is_method("load_state_dict") || other.is("torch.load") || other.is_step()
             })
     };
-    is_one || means_nothing()
+    is_one(first) || made_up.any(is_one) || means_nothing()
 }
 
 /// Whether a function is defined in another one that hands it out: whoever calls it decides.
