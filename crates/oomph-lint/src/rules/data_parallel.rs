@@ -221,7 +221,15 @@ fn is_trained(model: &Model<'_>, call: &Call<'_>) -> bool {
                 func.has_backward || func.has_step
             })
         });
-    by_call || leaves || of_class_that_trains
+    let of_class_with_optimizer = place.starts_with("self.")
+        && model.assigns.iter().any(|assign| {
+            model.ctx(assign.ctx).class == class && last_of(&assign.place).contains("optim")
+        });
+    by_call || leaves || of_class_that_trains || of_class_with_optimizer
+}
+
+fn last_of(place: &str) -> &str {
+    place.rsplit('.').next().unwrap_or(place)
 }
 
 /// Whether a call may train what it is given: a function of the file that does, or one of another file

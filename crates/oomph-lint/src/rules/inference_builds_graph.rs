@@ -70,7 +70,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let func = model.func_of(call.ctx);
         // Inside a method, `self.model.eval()` elsewhere decides; loops over batches are OOM201.
         if model.loops_around(call.ctx).any(|each| each.data && !each.contains_backward)
-            || (trains(model, func) && !is_evaluated_between_steps(model, call))
+            || (trains(model, func)
+                && !is_evaluated_between_steps(model, call)
+                && !is_only_shown(model, call))
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)
             // The graph is dropped as soon as it is made, or the output itself is.
@@ -109,12 +111,17 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 || callers_decide(model, call)
                 || is_sample(model, call)
         };
-        if (in_eval || built_in_eval || pretrained) && !on_cpu_only(model) && !wanted() {
+        let shown = !in_eval && trains(model, func) && is_only_shown(model, call);
+        if (in_eval || built_in_eval || pretrained || shown) && !on_cpu_only(model) && !wanted() {
             seen.push((func, place.clone()));
             out.push(
                 Report::new(
                     call.node,
-                    format!("`{place}` runs in evaluation mode with gradients on: its activations are kept"),
+                    if shown {
+                        format!("`{place}` makes samples with gradients on: its activations are kept until they are shown")
+                    } else {
+                        format!("`{place}` runs in evaluation mode with gradients on: its activations are kept")
+                    },
                 )
                 .help("run it under `with torch.inference_mode():`"),
             );
@@ -177,6 +184,50 @@ fn is_evaluated_between_steps(model: &Model<'_>, call: &Call<'_>) -> bool {
         && model.is_inside(call.ctx, eval.ctx)
         && !stepped
         && !kept
+}
+
+/// Whether a call in a function that trains makes samples for people: what it returns is drawn or
+/// written to a file, and reaches no `backward()`.
+fn is_only_shown(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
+        return false;
+    };
+    let Some(Expr::Name(name)) = assign.targets.first() else {
+        return false;
+    };
+    let name = name.id.as_str();
+    let text = model.text(&*assign.value);
+    // A criterion's value, or what other code may use.
+    let is_result = assign.value.range() == call.node.range()
+        || text.starts_with(model.text(call.node)) && !text.contains(".data");
+    let only_bound_here = model.assigns_to(func, name).all(|each| each.stmt == call.stmt);
+    is_result
+        && only_bound_here
+        && !feeds_backward(model, func, name)
+        && model.calls_in_function(func).any(|other| {
+            other.node.start() > call.node.end()
+                && matches!(
+                    last_name(&other.node.func),
+                    Some("save_image" | "make_grid" | "add_image" | "add_images" | "imshow" | "imsave")
+                )
+                && other
+                    .node
+                    .arguments
+                    .args
+                    .iter()
+                    .any(|arg| names_in(arg).iter().any(|each| each.split('.').next() == Some(name)))
+        })
+        // What a loss is taken of has another use.
+        && !model.calls_in_function(func).any(|other| {
+            matches!(other.callee.kind, Kind::Criterion { .. })
+                && other
+                    .node
+                    .arguments
+                    .args
+                    .iter()
+                    .any(|arg| names_in(arg).iter().any(|each| each == name))
+        })
 }
 
 /// Whether the graph has a use: gradients of an input or of the result, a hook, an export; or

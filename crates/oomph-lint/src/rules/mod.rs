@@ -40,6 +40,7 @@ rules! {
     gradients_never_cleared,
     foreach_peak,
     optimizer_made_in_loop,
+    zero_grad_after_forward,
     load_to_saved_device,
     load_to_gpu,
     checkpoint_kept_while_training,

@@ -98,7 +98,7 @@ def train(model, loader, optimizer, criterion):
     for epoch in range(10):
         for x, y in loader:
             loss = criterion(model(x.to(device)), y.to(device))
-            optimizer.zero_grad()
+            optimizer.zero_grad()  # OOM416
             loss.backward()
             optimizer.step()
         if loss.item() < best:
@@ -106,3 +106,9 @@ def train(model, loader, optimizer, criterion):
             torch.save(model.state_dict(), "best.pth")
     model.load_state_dict(torch.load("best.pth"))  # OOM501
     return best_weights
+
+
+def same_device(path, where):
+    model = Net().to(where)
+    model.load_state_dict(torch.load(path, map_location=where))  # OOM502
+    return model

@@ -82,7 +82,7 @@ def labels_only(loader):
 def emptied(model, loader, optimizer, criterion):
     for x, y in loader:
         loss = criterion(model(x.to(device)), y.to(device))
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
         torch.cuda.empty_cache()  # OOM611

@@ -17,7 +17,7 @@ def distill(loader, student, teacher):
         x, y = x.to(device), y.to(device)
         t = teacher(x)  # OOM206
         loss = F.kl_div(F.log_softmax(student(x), 1), F.softmax(t, 1))
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
 
@@ -28,7 +28,7 @@ def distill_detached(loader, student, teacher):
         x, y = x.to(device), y.to(device)
         t = teacher(x).detach()
         loss = F.mse_loss(student(x), t)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
 
@@ -58,7 +58,7 @@ def frozen_backbone(loader):
         x, y = x.to(device), y.to(device)
         features = backbone(x)  # OOM206
         loss = F.cross_entropy(head(features), y)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
 
@@ -72,7 +72,7 @@ def frozen_by_flag(loader):
     for x, y in loader:
         x, y = x.to(device), y.to(device)
         loss = F.cross_entropy(head(backbone(x)), y)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
 
@@ -84,7 +84,7 @@ def perceptual(loader, generator):
         x, y = x.to(device), y.to(device)
         out = generator(x)
         loss = F.l1_loss(vgg(out), vgg(y).detach())
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
 
@@ -97,7 +97,7 @@ def moving_average(loader, model):
     for x, y in loader:
         x, y = x.to(device), y.to(device)
         loss = F.mse_loss(model(x), ema(x))
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
 
@@ -109,7 +109,7 @@ def all_parameters(loader, encoder, decoder):
         x, y = x.to(device), y.to(device)
         z = encoder(x)
         loss = F.mse_loss(decoder(z), y)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
 
@@ -119,6 +119,6 @@ def meta_teacher(loader, teacher, student, t_optimizer, s_optimizer):
         x, y = x.to(device), y.to(device)
         t = teacher(x)
         loss = F.cross_entropy(t, y)
-        t_optimizer.zero_grad()
+        t_optimizer.zero_grad()  # OOM416
         loss.backward()
         t_optimizer.step()

@@ -94,7 +94,7 @@ class Solver:
                 SR = torch.sigmoid(self.net(images))
                 loss = F.binary_cross_entropy(SR, GT)
                 epoch_loss += loss.item()
-                self.net.zero_grad()
+                self.net.zero_grad()  # OOM416
                 loss.backward()
                 self.optimizer.step()
             self.net.train(False)

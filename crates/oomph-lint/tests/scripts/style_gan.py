@@ -67,7 +67,7 @@ def sums(dataloader):
         real = real.to(device)
         fake = netG(torch.randn(real.size(0), 8, device=device)).detach()
         errD = criterion(netD(fake), real)
-        optimizerD.zero_grad()
+        optimizerD.zero_grad()  # OOM416
         errD.backward()
         optimizerD.step()
         running_d += errD  # OOM101
@@ -85,7 +85,7 @@ def wgan_gp(dataloader, lambda_gp):
         grads = autograd.grad(out, mixed, torch.ones_like(out), create_graph=True, retain_graph=True)[0]
         penalty = ((grads.norm(2, dim=1) - 1) ** 2).mean()
         loss_d = netD(fake).mean() - netD(real).mean() + lambda_gp * penalty
-        optimizerD.zero_grad()
+        optimizerD.zero_grad()  # OOM416
         loss_d.backward()
         optimizerD.step()
 
@@ -102,3 +102,17 @@ def retained(dataloader):
         optimizerD.step()
         loss_g.backward()
         optimizerG.step()
+
+
+def shown(dataloader, writer, make_grid):
+    for real in dataloader:
+        real = real.to(device)
+        optimizerD.zero_grad()
+        loss_d = criterion(netD(real), real)
+        loss_d.backward()
+        optimizerD.step()
+        samples = netG(fixed_noise).cpu()  # OOM205
+        writer.add_image("samples", make_grid(samples))
+        with torch.no_grad():
+            quiet = netG(fixed_noise).cpu()
+        writer.add_image("quiet", make_grid(quiet))

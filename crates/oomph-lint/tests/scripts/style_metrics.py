@@ -42,7 +42,7 @@ def meters(model, loader, optimizer):
     for x, y in loader:
         x, y = x.to(device), y.to(device)
         loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
         losses.add(loss, x.size(0))  # OOM107
@@ -64,7 +64,7 @@ class Trainer:
     def step(self, batch):
         x, y = batch[0].to(device), batch[1].to(device)
         loss = F.cross_entropy(self.model(x), y)
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad()  # OOM416
         loss.backward()
         self.optimizer.step()
         return loss
@@ -96,7 +96,7 @@ def dictionary(model, loader, optimizer):
         out = model(x)
         losses = {"ce": F.cross_entropy(out, y), "l2": out.pow(2).mean()}
         loss = losses["ce"] + losses["l2"]
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
         for name, value in losses.items():
@@ -110,7 +110,7 @@ def dictionary_of_numbers(model, loader, optimizer):
         out = model(x)
         losses = {"ce": F.cross_entropy(out, y), "l2": out.pow(2).mean()}
         loss = sum(losses.values())
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
         for name, value in losses.items():
@@ -124,7 +124,7 @@ def accuracy_is_fine(model, loader, optimizer):
         x, y = x.to(device), y.to(device)
         out = model(x)
         loss = F.cross_entropy(out, y)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
         pred = out.max(1)[1]
@@ -139,7 +139,7 @@ def collected(model, loader, optimizer):
         x, y = x.to(device), y.to(device)
         out = model(x)
         loss = F.cross_entropy(out, y)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
         outputs.append(out)  # OOM103
@@ -152,7 +152,7 @@ def smoothed(model, loader, optimizer):
     for x, y in loader:
         x, y = x.to(device), y.to(device)
         loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
         avg_loss = 0.9 * avg_loss + 0.1 * loss  # OOM101
@@ -163,7 +163,7 @@ def smoothed_number(model, loader, optimizer):
     for x, y in loader:
         x, y = x.to(device), y.to(device)
         loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
         avg_loss = 0.9 * avg_loss + 0.1 * loss.item()
@@ -211,6 +211,6 @@ def hooks(model, loader, optimizer):
     model.layer3.register_forward_hook(lambda m, i, o: seen.append(o))  # OOM108
     for x, y in loader:
         loss = F.cross_entropy(model(x.to(device)), y.to(device))
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()

@@ -11,7 +11,7 @@ def train(net, loader):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in loader:
         loss = F.cross_entropy(model(x.to(device)), y.to(device))
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
 
@@ -36,7 +36,7 @@ def reference(teacher, student, loader):
         with torch.no_grad():
             t = teacher(x.to(device))
         loss = F.mse_loss(student(x.to(device)), t)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # OOM416
         loss.backward()
         optimizer.step()
 

@@ -64,7 +64,7 @@ class PPO:
             log_probs = torch.log(self.policy(states))
             ratios = torch.exp(log_probs - old_log_probs.detach())
             loss = -torch.min(ratios * advantages, torch.clamp(ratios, 0.8, 1.2) * advantages)
-            self.optimizer.zero_grad()
+            self.optimizer.zero_grad()  # OOM416
             loss.mean().backward()
             self.optimizer.step()
         self.policy_old.load_state_dict(self.policy.state_dict())
@@ -84,7 +84,7 @@ class DQN:
         q = self.policy_net(state)
         next_q = self.target_net(next_state).max(1)[0].detach()
         loss = F.smooth_l1_loss(q, reward + 0.99 * next_q)
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad()  # OOM416
         loss.backward()
         self.optimizer.step()
 
@@ -93,7 +93,7 @@ class DQN:
         q = self.policy_net(state)
         next_q = self.target_net(next_state).max(1)[0]  # OOM206
         loss = F.smooth_l1_loss(q, reward + 0.99 * next_q)
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad()  # OOM416
         loss.backward()
         self.optimizer.step()
 
@@ -102,7 +102,7 @@ class DQN:
         with torch.no_grad():
             target = reward + 0.99 * self.target_net(next_state).max(1)[0]
         loss = F.smooth_l1_loss(self.policy_net(state), target)
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad()  # OOM416
         loss.backward()
         self.optimizer.step()
 
