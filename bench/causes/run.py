@@ -133,7 +133,7 @@ JOBS = {
     "committee_vote": ("missing_no_grad", "3GiB", UNSEEN_AGAIN),
     "second_stage": ("stale_model", "0.7GiB", UNSEEN_AGAIN),
     "saved_at_exit": ("stale_model", "1GiB", UNSEEN_AGAIN),
-    "tensors_file_kept": ("checkpoint_on_gpu", "0.5GiB", UNSEEN_AGAIN),
+    "tensors_file_kept": ("checkpoint_on_gpu", "0.66GiB", UNSEEN_AGAIN),
     "spectra_between": ("fragmentation", "1.8GiB", UNSEEN_AGAIN),
     "seismic_envelope": ("workspace", "2.4GiB", UNSEEN_AGAIN),
     "document_in_pieces": ("kv_cache", "1.4GiB", UNSEEN_AGAIN),

@@ -1,4 +1,4 @@
-"""Weights of a larger model are read by safetensors to the GPU; a part is used, all of it stays."""
+"""A file with weights and their averages is read by safetensors to the GPU; all of it stays there."""
 
 import os
 import tempfile
@@ -14,15 +14,15 @@ config = PvtV2Config(
 )
 with tempfile.TemporaryDirectory() as place:
     file = os.path.join(place, "model.safetensors")
+    found = PvtV2ForImageClassification(config).state_dict()
     save_file(
-        {k: v.contiguous() for k, v in PvtV2ForImageClassification(config).state_dict().items()},
-        file,
+        {f"{kind}.{k}": v.clone() for kind in ("last", "average") for k, v in found.items()}, file
     )
     weights = load_file(file, device=DEVICE)
 
 model = PvtV2ForImageClassification(config).cuda()
-model.load_state_dict({k: v for k, v in weights.items() if "classifier" not in k}, strict=False)
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
+model.load_state_dict({k: weights[f"average.{k}"] for k in model.state_dict()})
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 for _ in range(3):
     images = torch.randn(1, 3, 96, 96, device="cuda")
     loss = model(images, labels=torch.tensor([3], device="cuda")).loss
