@@ -60,8 +60,17 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for assign in &model.assigns {
-        let (Bind::Set, Some(Expr::Call(node))) = (assign.bind, assign.expr) else {
+        let (Bind::Set, Some(expr)) = (assign.bind, assign.expr) else {
             continue;
+        };
+        // `all = part if all is None else torch.cat([all, part])`
+        let node = match expr {
+            Expr::Call(node) => node,
+            Expr::If(choice) => match (&*choice.body, &*choice.orelse) {
+                (_, Expr::Call(node)) | (Expr::Call(node), _) => node,
+                _ => continue,
+            },
+            _ => continue,
         };
         let Some(call) = model.calls.iter().find(|call| std::ptr::eq(call.node, node)) else {
             continue;
@@ -104,7 +113,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let on_cpu = made_on_cpu || part_on_cpu || on_cpu_only(model);
         // What a model computes, or what was moved, is on the GPU; what is only read from a file is not.
         let on_gpu = call.result.device == Device::Gpu
-            || parts.iter().any(|part| is_on_gpu(model, func, part, &assign.place));
+            || parts.iter().any(|part| is_on_gpu(model, func, part, &assign.place, 0));
         if grows && looped.data && !on_cpu && on_gpu && !starts_in(model, looped, &assign.place) {
             out.push(
                 Report::new(
@@ -118,7 +127,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 }
 
 /// Whether a part of what is joined is on the GPU: a model made it, or something moved it there.
-fn is_on_gpu(model: &Model<'_>, func: Option<FuncId>, part: &Expr, place: &str) -> bool {
+fn is_on_gpu(
+    model: &Model<'_>,
+    func: Option<FuncId>,
+    part: &Expr,
+    place: &str,
+    depth: usize,
+) -> bool {
+    /// Names behind names.
+    const MAX_DEPTH: usize = 2;
     let shows = |expr: &Expr| {
         !model.text(expr).contains(".cpu()")
             && model.calls_in_function(func).any(|call| {
@@ -127,11 +144,20 @@ fn is_on_gpu(model: &Model<'_>, func: Option<FuncId>, part: &Expr, place: &str) 
                         || matches!(call.method, Some("cuda" | "to")) && call.result.device != Device::Cpu)
             })
     };
+    let base = match part {
+        // `outputs["features"]`
+        Expr::Subscript(item) => &*item.value,
+        other => other,
+    };
     shows(part)
-        || dotted_name(part).is_some_and(|name| {
-            name != place
-                && model
-                    .assigns_to(func, &name)
-                    .any(|assign| assign.value.model_output || assign.expr.is_some_and(shows))
-        })
+        || depth < MAX_DEPTH
+            && dotted_name(base).is_some_and(|name| {
+                name != place
+                    && model.assigns_to(func, &name).any(|assign| {
+                        assign.value.model_output
+                            || assign.expr.is_some_and(|expr| {
+                                is_on_gpu(model, func, expr, place, depth + 1)
+                            })
+                    })
+            })
 }

@@ -6,7 +6,7 @@ use crate::queries::loop_carried::feeds_backward;
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Kind;
+use crate::semantic::value::{Kind, Value};
 use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model, torch};
 
 declare_rule! {
@@ -18,7 +18,8 @@ declare_rule! {
     /// a function that trains nothing or between the steps of one that does. A model that
     /// `from_pretrained` made at the top of a script is in evaluation mode from the start. It leaves out
     /// functions that return the output as it is and that nothing in the file calls, and runs on one
-    /// made-up sample.
+    /// made-up sample. In functions that train it looks for samples that are only drawn or written to
+    /// a file, and for outputs that are only used detached.
     ///
     /// ## Why it costs memory
     ///
@@ -72,7 +73,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if model.loops_around(call.ctx).any(|each| each.data && !each.contains_backward)
             || (trains(model, func)
                 && !is_evaluated_between_steps(model, call)
-                && !is_only_shown(model, call))
+                && !is_only_shown(model, call)
+                && !is_only_used_detached(model, call))
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)
             // The graph is dropped as soon as it is made, or the output itself is.
@@ -111,13 +113,17 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 || callers_decide(model, call)
                 || is_sample(model, call)
         };
-        let shown = !in_eval && trains(model, func) && is_only_shown(model, call);
-        if (in_eval || built_in_eval || pretrained || shown) && !on_cpu_only(model) && !wanted() {
+        let in_training = !in_eval && trains(model, func);
+        let shown = in_training && is_only_shown(model, call);
+        let detached = in_training && is_only_used_detached(model, call);
+        if (in_eval || built_in_eval || pretrained || shown || detached) && !on_cpu_only(model) && !wanted() {
             seen.push((func, place.clone()));
             out.push(
                 Report::new(
                     call.node,
-                    if shown {
+                    if detached {
+                        format!("`{place}` records a graph, and what it returns is only used detached")
+                    } else if shown {
                         format!("`{place}` makes samples with gradients on: its activations are kept until they are shown")
                     } else {
                         format!("`{place}` runs in evaluation mode with gradients on: its activations are kept")
@@ -228,6 +234,48 @@ fn is_only_shown(model: &Model<'_>, call: &Call<'_>) -> bool {
                     .iter()
                     .any(|arg| names_in(arg).iter().any(|each| each == name))
         })
+}
+
+/// Whether what a call in a function that trains returns is bound to a name of its own, and every use of
+/// that name detaches it: the graph lives as long as the name, for nothing.
+fn is_only_used_detached(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
+        return false;
+    };
+    let (Some(Expr::Name(name)), Some(id)) = (assign.targets.first(), func) else {
+        return false;
+    };
+    let name = name.id.as_str();
+    if assign.value.range() != call.node.range()
+        || !model.assigns_to(func, name).all(|each| each.stmt == call.stmt)
+    {
+        return false;
+    }
+    let body = model.func(id).node.range();
+    let text = model.text(body);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut detached = 0;
+    for (at, _) in text.match_indices(name) {
+        let rest = &text[at + name.len()..];
+        let whole = !text[..at].ends_with(is_word)
+            && !text[..at].ends_with('.')
+            && !rest.starts_with(is_word);
+        let bound = body.start().to_usize() + at == assign.targets[0].start().to_usize();
+        if !whole || bound {
+            continue;
+        }
+        if rest.starts_with(".detach()") {
+            detached += 1;
+        } else if ![".shape", ".size(", ".device", ".dtype"]
+            .iter()
+            .any(|fact| rest.starts_with(fact))
+        {
+            return false;
+        }
+    }
+    // An input with a graph passes gradients on to what made it.
+    detached > 0 && !call.args.iter().any(Value::has_graph)
 }
 
 /// Whether the graph has a use: gradients of an input or of the result, a hook, an export; or

@@ -86,3 +86,15 @@ def emptied(model, loader, optimizer, criterion):
         loss.backward()
         optimizer.step()
         torch.cuda.empty_cache()  # OOM611
+
+
+@torch.no_grad()
+def codes(model, loader):
+    kept = None
+    labels = None
+    for x, y in loader:
+        out = model(x.to(device))
+        found = out["codes"]
+        kept = found if kept is None else torch.cat([kept, found], dim=0)  # OOM302
+        labels = y if labels is None else torch.cat([labels, y], dim=0)
+    return kept

@@ -116,3 +116,13 @@ def shown(dataloader, writer, make_grid):
         with torch.no_grad():
             quiet = netG(fixed_noise).cpu()
         writer.add_image("quiet", make_grid(quiet))
+
+
+def only_detached(dataloader):
+    for real in dataloader:
+        real = real.to(device)
+        made = netG(fixed_noise)  # OOM205
+        optimizerD.zero_grad()  # OOM416
+        loss_d = criterion(netD(real), real) + criterion(netD(made.detach()), real)
+        loss_d.backward()
+        optimizerD.step()
