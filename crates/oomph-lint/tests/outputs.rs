@@ -105,7 +105,10 @@ fn text_at_several_widths() {
         let written = text(&reports(), options);
         // What cannot be broken is a word: a name or a path.
         for line in written.lines() {
-            let longest = line.split_whitespace().map(|word| word.chars().count()).max();
+            let longest = line
+                .split_whitespace()
+                .map(|word| word.chars().count())
+                .max();
             assert!(
                 line.chars().count() <= width.max(24 + longest.unwrap_or(0)),
                 "{width}: {line}"
@@ -189,7 +192,8 @@ fn noqa_silences_lines_and_files() {
     );
     assert_eq!(count("import torch\nx = '# noqa'; torch.no_grad()\n"), 1);
     // On the last line of a finding, too.
-    let call = "import torch\nx = model.cuda()(torch.autograd.Variable(\n    y,\n    volatile=True,\n))";
+    let call =
+        "import torch\nx = model.cuda()(torch.autograd.Variable(\n    y,\n    volatile=True,\n))";
     assert_eq!(count(call), 1);
     assert_eq!(count(&format!("{call}  # noqa: OOM204\n")), 0);
 }

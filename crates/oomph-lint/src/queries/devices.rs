@@ -21,10 +21,9 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
             words.visit_stmt(stmt);
         }
         let says_so = || {
-            model
-                .assigns
-                .iter()
-                .any(|assign| assign.value.kind == Kind::Device && assign.value.device == Device::Cpu)
+            model.assigns.iter().any(|assign| {
+                assign.value.kind == Kind::Device && assign.value.device == Device::Cpu
+            })
         };
         !words.accelerator && (!words.device || says_so())
     })
@@ -54,7 +53,9 @@ impl Words {
         const DEVICES: &[&str] = &["device", "gpu", "dataparallel", "prefetch"];
         let word = word.to_ascii_lowercase();
         self.accelerator |= ACCELERATORS.iter().any(|each| word.contains(each))
-            || ["mps", "npu", "hpu"].iter().any(|each| word.starts_with(each));
+            || ["mps", "npu", "hpu"]
+                .iter()
+                .any(|each| word.starts_with(each));
         self.device |= DEVICES.iter().any(|each| word.contains(each));
     }
 }

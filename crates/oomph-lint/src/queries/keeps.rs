@@ -17,7 +17,9 @@ pub(crate) fn keeps_parameter(model: &Model<'_>, func: FuncId, name: &str) -> bo
             && assign.expr.is_some_and(|expr| match assign.bind {
                 Bind::Add => carries(expr, name),
                 Bind::Set => {
-                    carries(expr, name) && matches!(expr, Expr::BinOp(_)) && carries(expr, &assign.place)
+                    carries(expr, name)
+                        && matches!(expr, Expr::BinOp(_))
+                        && carries(expr, &assign.place)
                 }
                 _ => false,
             })
@@ -25,7 +27,9 @@ pub(crate) fn keeps_parameter(model: &Model<'_>, func: FuncId, name: &str) -> bo
     added
         || model.calls_in_function(Some(func)).any(|call| {
             call.is_method("append")
-                && call.recv_place().is_some_and(|place| place.starts_with("self."))
+                && call
+                    .recv_place()
+                    .is_some_and(|place| place.starts_with("self."))
                 && call
                     .node
                     .arguments

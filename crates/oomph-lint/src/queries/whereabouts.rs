@@ -18,13 +18,7 @@ pub(crate) fn is_on_gpu(model: &Model<'_>, call: &Call<'_>) -> Tri {
     at(model, model.func_of(call.ctx), place, call.node.start(), 0)
 }
 
-fn at(
-    model: &Model<'_>,
-    func: Option<FuncId>,
-    place: &str,
-    before: TextSize,
-    depth: usize,
-) -> Tri {
+fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, depth: usize) -> Tri {
     if depth > MAX_DEPTH {
         return Tri::Unknown;
     }
@@ -56,7 +50,13 @@ fn at(
     match func {
         Some(id) if parameter(model, id, place).is_some() => of_parameter(model, id, place, depth),
         // A name of the module: by the time that the function runs, the module has run.
-        Some(_) => at(model, None, place, TextSize::of(model.module.text()), depth + 1),
+        Some(_) => at(
+            model,
+            None,
+            place,
+            TextSize::of(model.module.text()),
+            depth + 1,
+        ),
         None => Tri::Unknown,
     }
 }
@@ -78,12 +78,7 @@ fn is_to_cpu(call: &ExprCall) -> bool {
 }
 
 /// Whether what an assignment binds is on a GPU.
-fn made_on_gpu(
-    model: &Model<'_>,
-    func: Option<FuncId>,
-    made: &Assign<'_>,
-    depth: usize,
-) -> Tri {
+fn made_on_gpu(model: &Model<'_>, func: Option<FuncId>, made: &Assign<'_>, depth: usize) -> Tri {
     let Some(expr) = made.expr else {
         return Tri::Unknown;
     };
@@ -97,7 +92,11 @@ fn made_on_gpu(
     let Expr::Call(node) = expr else {
         return Tri::Unknown;
     };
-    let Some(call) = model.calls.iter().find(|call| std::ptr::eq(call.node, node)) else {
+    let Some(call) = model
+        .calls
+        .iter()
+        .find(|call| std::ptr::eq(call.node, node))
+    else {
         return Tri::Unknown;
     };
     if let Some(qual) = call.qual.as_deref() {
@@ -163,9 +162,9 @@ fn of_attribute(model: &Model<'_>, func: Option<FuncId>, place: &str, depth: usi
     // Whoever moves an attribute of this name, here or through the object.
     let moved = model.calls.iter().any(|call| {
         moves(call)
-            && call.recv_place().is_some_and(|recv| {
-                recv.rsplit('.').next() == Some(name) && recv.contains('.')
-            })
+            && call
+                .recv_place()
+                .is_some_and(|recv| recv.rsplit('.').next() == Some(name) && recv.contains('.'))
     });
     let class = func.and_then(|id| model.func(id).class);
     let itself = class.is_some_and(|class| moves_itself(model.text(model.class(class).node)));
@@ -251,8 +250,7 @@ pub(crate) fn is_trained_here(model: &Model<'_>, call: &Call<'_>) -> bool {
         let near = if place.starts_with("self.") {
             model.ctx(other.ctx).class == model.ctx(call.ctx).class
         } else {
-            model.func_of(other.ctx) == func
-                || matches!(model.ctx(other.ctx).kind, CtxKind::Module)
+            model.func_of(other.ctx) == func || matches!(model.ctx(other.ctx).kind, CtxKind::Module)
         };
         near && matches!(other.method, Some("parameters" | "named_parameters"))
             && other

@@ -80,6 +80,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             // The graph is dropped as soon as it is made, or the output itself is.
             || model.text(model.stmt(call.stmt).node).contains(".detach()")
             || matches!(model.stmt(call.stmt).node, Stmt::Expr(only) if only.value.range() == call.node.range())
+            || matches!(model.stmt(call.stmt).node, Stmt::Assign(assign) if matches!(
+                &*assign.targets, [Expr::Name(name)] if name.id.as_str() == "_"))
             || runs_on_cpu(call)
             || is_unpickled(model, func, &place)
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))

@@ -116,7 +116,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || model
                 .within_function(zero.ctx)
                 .take_while(|id| looped.is_none_or(|looped| *id != looped.ctx))
-                .any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler))
+                // `if training:` around the backward pass as well is part of the step.
+                .any(|id| {
+                    matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler)
+                        && !backwards
+                            .iter()
+                            .all(|range| model.ctx(id).range.contains_range(*range))
+                })
             || looped.is_some_and(|looped| leaves_batches_on_cpu(model, looped))
             || on_cpu_only(model)
             || in_unit_test(model, zero.ctx)

@@ -17,7 +17,15 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
         && matches!(what, "dl" | "iter" | "iterator" | "queue" | "batches")
         && matches!(
             phase,
-            "train" | "training" | "val" | "valid" | "validation" | "test" | "dev" | "eval" | "data"
+            "train"
+                | "training"
+                | "val"
+                | "valid"
+                | "validation"
+                | "test"
+                | "dev"
+                | "eval"
+                | "data"
         )
     {
         return Some(Kind::Loader);

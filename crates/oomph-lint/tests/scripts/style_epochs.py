@@ -14,7 +14,7 @@ def run_epoch(model, loader, optimizer=None):
         out = model(x)  # OOM201
         loss = F.cross_entropy(out, y)
         if optimizer is not None:
-            optimizer.zero_grad()
+            optimizer.zero_grad()  # OOM416
             loss.backward()
             optimizer.step()
         total += loss.item() * x.size(0)
