@@ -70,7 +70,7 @@ impl<'a> Visitor<'a> for Words {
                 }
             }
             Stmt::FunctionDef(def) => {
-                for parameter in def.parameters.iter() {
+                for parameter in &*def.parameters {
                     self.word(parameter.name().as_str());
                 }
             }

@@ -110,9 +110,8 @@ fn made_on_gpu(model: &Model<'_>, func: Option<FuncId>, made: &Assign<'_>, depth
             };
         }
         // What PyTorch and its companions make is on the CPU.
-        return if matches!(torch::constructed(qual), Some(Kind::Model(_))) {
-            Tri::No
-        } else if is_class_name(qual.rsplit('.').next().unwrap_or(qual)) {
+        let is_model = matches!(torch::constructed(qual), Some(Kind::Model(_)));
+        return if is_model || is_class_name(qual.rsplit('.').next().unwrap_or(qual)) {
             Tri::No
         } else {
             Tri::Unknown

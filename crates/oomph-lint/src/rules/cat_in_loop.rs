@@ -112,9 +112,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         });
         let on_cpu = made_on_cpu || part_on_cpu || on_cpu_only(model);
         // What a model computes, or what was moved, is on the GPU; what is only read from a file is not.
-        let on_gpu = call.result.device == Device::Gpu
+        let is_computed = call.result.device == Device::Gpu
             || parts.iter().any(|part| is_on_gpu(model, func, part, &assign.place, 0));
-        if grows && looped.data && !on_cpu && on_gpu && !starts_in(model, looped, &assign.place) {
+        if grows && looped.data && !on_cpu && is_computed && !starts_in(model, looped, &assign.place) {
             out.push(
                 Report::new(
                     node,
@@ -140,8 +140,8 @@ fn is_on_gpu(
         !model.text(expr).contains(".cpu()")
             && model.calls_in_function(func).any(|call| {
                 expr.range().contains_range(call.node.range())
-                    && (is_model_call(call) && call.result.device != Device::Cpu
-                        || matches!(call.method, Some("cuda" | "to")) && call.result.device != Device::Cpu)
+                    && call.result.device != Device::Cpu
+                    && (is_model_call(call) || matches!(call.method, Some("cuda" | "to")))
             })
     };
     let base = match part {

@@ -197,8 +197,8 @@ fn is_trained(model: &Model<'_>, call: &Call<'_>) -> bool {
         if runs {
             let in_step = func.is_some_and(|id| model.func(id).has_backward)
                 && model.func_of(other.ctx) == func;
-            return in_step && other.grad == Grad::On
-                || model.training_loop(other.ctx).is_some() && other.grad == Grad::On;
+            return other.grad == Grad::On
+                && (in_step || model.training_loop(other.ctx).is_some());
         }
         let handed_on = other.node.arguments.iter_source_order().any(|argument| {
             dotted_name(argument.value()).is_some_and(|name| is_it(&name))

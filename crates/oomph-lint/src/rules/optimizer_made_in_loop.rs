@@ -117,7 +117,7 @@ fn has_state(model: &Model<'_>, call: &Call<'_>) -> bool {
     let of_model = call
         .arg("params", 0)
         .is_some_and(|params| model.text(params).contains("parameters"));
-    let is_sgd = call.qual.as_deref().is_some_and(|qual| qual.ends_with(".SGD"));
+    let is_sgd = call.qual.as_deref().is_some_and(|qual| qual.rsplit('.').next() == Some("SGD"));
     of_model && (!is_sgd || call.arg("momentum", 2).is_some())
 }
 

@@ -91,10 +91,6 @@ pub(crate) enum Kind {
 pub(crate) struct DefId(pub(crate) u64);
 
 /// What is known about a value.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts, each with a default"
-)]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Value {
     pub(crate) kind: Kind,
