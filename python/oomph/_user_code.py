@@ -32,10 +32,3 @@ def user_line(thread: int | None = None) -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
-
-
-def user_files() -> list[str]:
-    """The source files of the user's own modules that are imported, the script's own among them."""
-    names = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    found = {os.path.abspath(n) for n in names if isinstance(n, str) and n.endswith(".py")}
-    return sorted(name for name in found if is_user_file(name))

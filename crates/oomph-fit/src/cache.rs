@@ -118,7 +118,7 @@ pub struct Entry {
     pub plan: PlanFile,
     /// The plan in words.
     pub what: String,
-    /// The user's own files that the script imported, with their digests.
+    /// The user's own files that the script imported, and configuration that it read, with their digests.
     pub sources: BTreeMap<PathBuf, String>,
     /// The seconds of `--max-time` that ended the search, if it did.
     pub max_time_seconds: Option<f64>,

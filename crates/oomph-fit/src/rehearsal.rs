@@ -37,6 +37,19 @@ impl Place {
     }
 }
 
+/// What a rehearsal is for, and what is known before it.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// The script and its arguments.
+    pub job: PlanJob,
+    /// Where the real run will be.
+    pub place: &'a Place,
+    /// What is kept of the job.
+    pub kept: &'a mut Kept,
+    /// What may be used.
+    pub room: Room,
+}
+
 /// How a real run should be made, and what that rests on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chosen {
@@ -167,11 +180,9 @@ fn chosen(place: &Place, kept: &Kept, entry: Entry, known: bool) -> Chosen {
 pub fn search(
     attempts: &mut dyn Attempts,
     mut wanted: Wanted,
-    job: PlanJob,
-    place: &Place,
-    kept: &mut Kept,
-    room: &Room,
+    scene: Scene,
 ) -> anyhow::Result<Decision> {
+    let room = &scene.room;
     (wanted.total_bytes, wanted.margin_bytes) = (room.memory_bytes, room.margin_bytes);
     let found = match fit(attempts, wanted)? {
         Ending::Found(found) => *found,
@@ -185,9 +196,16 @@ pub fn search(
     {
         return Ok(Decision::Open(stopped));
     }
-    let entry = entry_of(&found, job, room);
-    kept.keep(entry.clone(), &digest_of);
-    Ok(Decision::Known(Box::new(chosen(place, kept, entry, false))))
+    let entry = entry_of(&found, scene.job.clone(), room);
+    Ok(scene.keep(entry))
+}
+
+impl Scene<'_> {
+    /// Keeps an answer, and gives it.
+    fn keep(self, entry: Entry) -> Decision {
+        self.kept.keep(entry.clone(), &digest_of);
+        Decision::Known(Box::new(chosen(self.place, self.kept, entry, false)))
+    }
 }
 
 /// What a search found, as it is kept.
@@ -246,11 +264,9 @@ pub fn rehearse_ranks(
     directory: &RunDirectory,
     steps: u32,
     stop: &Stop,
-    plan_job: PlanJob,
-    place: &Place,
-    kept: &mut Kept,
-    room: &Room,
+    scene: Scene,
 ) -> anyhow::Result<Decision> {
+    let room = &scene.room;
     let job = Job {
         recording: Recording {
             steps: Some(steps),
@@ -319,12 +335,16 @@ pub fn rehearse_ranks(
         } else {
             format!("{which} as it is; ranks of a launcher are not planned")
         },
-        plan: without_levers(plan_job, gpu.unwrap_or_default(), room, peak.into()),
+        plan: without_levers(
+            scene.job.clone(),
+            gpu.unwrap_or_default(),
+            room,
+            peak.into(),
+        ),
         sources: self::sources(sources.iter()),
         max_time_seconds: None,
     };
-    kept.keep(entry.clone(), &digest_of);
-    Ok(Decision::Known(Box::new(chosen(place, kept, entry, false))))
+    Ok(scene.keep(entry))
 }
 
 /// Files with their digests, as they are now.

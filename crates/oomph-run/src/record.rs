@@ -128,7 +128,7 @@ pub struct Record {
     /// recorded in full, if others followed it.
     #[serde(default)]
     pub step_ends: Vec<i64>,
-    /// The user's own files that the script imported.
+    /// The user's own files that the script imported, and configuration that it read.
     #[serde(default)]
     pub sources: Vec<PathBuf>,
 }

@@ -30,8 +30,9 @@ from oomph._recorder.out_of_memory import OutOfMemory
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
 from oomph._recorder.scopes import Scopes
+from oomph._recorder.sources import sources
 from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window
-from oomph._user_code import user_files, user_line
+from oomph._user_code import user_line
 from oomph._virtual_gpu import library
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.values import ValueLayer
@@ -308,7 +309,7 @@ class Recorder:
             library=library.report() if self.virtual else {},
             levers=levers,
             became=self.resize.became if self.resize else [],
-            sources=user_files(),
+            sources=sources(os.path.realpath(self.directory.run.path)),
             **self._progress.as_dict(),
             **self._scopes.as_dict(),
             **self.out_of_memory.as_dict(),
