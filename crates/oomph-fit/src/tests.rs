@@ -634,9 +634,16 @@ fn where_nothing_fits_the_floor_is_said_and_known() {
     let found = known(found);
     assert_eq!(found.entry.answer, Answer::Nothing);
     let said = found.to_string();
-    assert!(said.starts_with("nothing found that fits: floor "), "{said}");
+    assert!(
+        said.starts_with("nothing found that fits: floor "),
+        "{said}"
+    );
     assert!(rehearsed(budget() / 2, &mut kept, |_| None).1.is_empty());
-    assert!(!rehearsed(budget() * 5 / 4, &mut kept, |_| None).1.is_empty());
+    assert!(
+        !rehearsed(budget() * 5 / 4, &mut kept, |_| None)
+            .1
+            .is_empty()
+    );
 }
 
 #[test]

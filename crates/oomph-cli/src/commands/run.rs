@@ -41,7 +41,7 @@ use oomph_job::{
 )]
 #[command(
     mut_args(of_fit),
-    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --fit train.py                         the same, with a plan if it does not fit what is free there\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script. A notebook (.ipynb) is run\ncell by cell, in one process.\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nExit status: 0 it fits; 1 the script failed; 2 wrong usage, or a plan that cannot be applied; 3 out of\nmemory, or --fit found nothing that fits; 4 the script ended too early for a verdict, or --max-time the\nsearch of --fit; 5 the peak is above --max-peak; 130 Ctrl-C ended the search of --fit."
+    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --fit train.py                         the same, with a plan if it needs one\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script. A notebook (.ipynb) is run\ncell by cell, in one process.\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nExit status: 0 it fits; 1 the script failed; 2 wrong usage, or a plan that cannot be applied; 3 out of\nmemory, or --fit found nothing that fits; 4 the script ended too early for a verdict, or --max-time the\nsearch of --fit; 5 the peak is above --max-peak; 130 Ctrl-C ended the search of --fit."
 )]
 pub struct Args {
     /// The virtual GPU, such as rtx-4090 or a100-80gb:2; without it, this machine's GPU
@@ -130,11 +130,12 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = WITH_FIT, default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
     fit_steps: u32,
 
-    #[command(flatten, next_help_heading = WITH_FIT)]
-    search: Search,
-
     #[command(flatten)]
     script: Script,
+
+    // Last: its heading holds for all that follows.
+    #[command(flatten, next_help_heading = WITH_FIT)]
+    search: Search,
 }
 
 /// The heading of options that only `--fit` reads.
@@ -676,5 +677,47 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> oomph_explain::Seen {
         unused_graphs,
         replaced,
         stopped: record.stopped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        run: Args,
+    }
+
+    #[test]
+    fn options_of_the_search_need_fit_and_no_others() {
+        let parsed = |words: &str| Command::try_parse_from(words.split(' '));
+        for words in [
+            "run train.py",
+            "run -m trainer --lr 3",
+            "run --fit train.py",
+            "run --fit --margin 5% --max-time 3m --fit-steps 4 --no-cache train.py",
+        ] {
+            parsed(words).expect(words);
+        }
+        for option in [
+            "--margin 5%",
+            "--keep-results",
+            "--choose exact",
+            "--allow x",
+            "--forbid x",
+            "--max-time 3m",
+            "--inference",
+            "--fit-steps 3",
+            "--no-cache",
+        ] {
+            let error = parsed(&format!("run {option} train.py")).expect_err(option);
+            assert!(error.to_string().contains("--fit"), "{error}");
+        }
+        let both = parsed("run --fit --plan p.toml train.py").expect_err("two plans");
+        assert_eq!(both.kind(), clap::error::ErrorKind::ArgumentConflict);
     }
 }
