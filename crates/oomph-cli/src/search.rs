@@ -92,7 +92,7 @@ impl Search {
         Ok(stop)
     }
 
-    /// What is wanted of a search for one plan.
+    /// What is wanted of a search for one plan, and for nothing else.
     pub(crate) fn wanted(
         &self,
         script: &[OsString],
@@ -114,6 +114,7 @@ impl Search {
             inference: self.inference,
             compile: false,
             sizes: Vec::new(),
+            variants: false,
             allocator: allocator_config(),
             stop,
         })

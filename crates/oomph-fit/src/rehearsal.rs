@@ -258,7 +258,8 @@ fn without_levers(job: PlanJob, gpu: &str, room: &Room, peak: Planned) -> PlanFi
     }
 }
 
-/// Rehearses a job that a launcher starts: all ranks as they are, which are not planned.
+/// Rehearses a job that a launcher starts: all ranks as they are, which are not planned. Like the first run of a
+/// search, it has a directory of its own in `directory`.
 pub fn rehearse_ranks(
     job: &Job,
     directory: &RunDirectory,
@@ -267,6 +268,7 @@ pub fn rehearse_ranks(
     scene: Scene,
 ) -> anyhow::Result<Decision> {
     let room = &scene.room;
+    let directory = &RunDirectory::prepare(directory.path().join("plain"))?;
     let job = Job {
         recording: Recording {
             steps: Some(steps),

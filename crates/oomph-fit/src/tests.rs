@@ -132,6 +132,7 @@ fn wanted() -> Wanted {
         inference: false,
         compile: false,
         sizes: Vec::new(),
+        variants: true,
         allocator: Config::default(),
         stop: Stop::default(),
     }

@@ -33,6 +33,8 @@ pub struct Wanted {
     pub compile: bool,
     /// Sizes of which the largest is asked for.
     pub sizes: Vec<Size>,
+    /// Whether to measure smaller jobs where nothing fits.
+    pub variants: bool,
     /// The allocator as the job has it.
     pub allocator: Config,
     /// When to give up.

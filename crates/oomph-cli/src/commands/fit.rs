@@ -170,6 +170,7 @@ impl Args {
                 .into_iter()
                 .filter_map(|(asked, size)| asked.then_some(size))
                 .collect(),
+            variants: true,
             ..wanted
         })
     }
