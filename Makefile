@@ -23,7 +23,7 @@ build-tests: $(VENV)/.dev
 $(VENV)/.packages: requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check $(UV)
-	$(BIN)/uv pip install -q --python $(BIN)/python -r requirements.txt || \
+	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -r requirements.txt || \
 		$(BIN)/pip install -q --disable-pip-version-check -r requirements.txt
 	touch $@
 

@@ -142,3 +142,92 @@ def test_outputs_of_a_workspaces_size_are_no_workspace(oomph):
 def test_a_model_that_was_replaced_is_not_one_that_is_too_large(oomph):
     run = oomph(TWICE, "--memory", "1.2GiB")
     assert run.json["cause"]["id"] == "stale_model", run.json["cause"]
+
+
+HOOKS = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(
+        *[nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.GELU()) for _ in range(8)]
+    ).cuda()
+    seen = []
+    for block in model:
+        block.register_forward_hook(lambda module, args, output: seen.append(output.detach()))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(torch.randn(4096, 512, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+OPTIMIZERS = """
+    import torch
+    from torch import nn
+
+    def train():
+        model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(24)]).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            model(torch.randn(8, 1024, device="cuda")).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return optimizer
+
+    kept = [train() for _ in range(8)]
+"""
+
+FILES = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512 + i), nn.Linear(512 + i, 512)) for i in range(8)])
+    torch.save(model.state_dict(), "run.pt")
+    model.cuda().eval()
+    runs = [torch.load("run.pt", map_location="cuda") for _ in range(20)]
+    model.load_state_dict({name: sum(run[name] for run in runs) / 20 for name in runs[0]})
+"""
+
+EVALUATED = """
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU())
+
+        def forward(self, x):
+            return checkpoint(self.body, x, use_reentrant=False) if self.training else self.body(x)
+
+    model = nn.Sequential(*[Block() for _ in range(12)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(32768, 512, device="cuda")).mean().backward()
+        optimizer.step()
+        if step == 1:
+            model.eval()
+"""
+
+
+def test_outputs_that_hooks_collect_are_no_graph(oomph):
+    run = oomph(HOOKS, "--memory", "2GiB")
+    assert run.json["cause"]["id"] == "tensors_kept", run.json["cause"]
+
+
+def test_a_model_that_only_its_optimizer_keeps_is_a_stale_one(oomph):
+    run = oomph(OPTIMIZERS, "--memory", "1.2GiB")
+    assert run.json["cause"]["id"] == "stale_model", run.json["cause"]
+
+
+def test_files_that_are_read_to_the_gpu_are_no_models(oomph):
+    run = oomph(FILES, "--memory", "0.35GiB")
+    assert run.json["cause"]["id"] == "checkpoint_on_gpu", run.json["cause"]
+
+
+def test_checkpointing_that_evaluation_switched_off_is_named(oomph):
+    run = oomph(EVALUATED, "--memory", "1.8GiB")
+    assert run.json["cause"]["id"] == "mitigation_inert", run.json["cause"]
+    assert any(fix.get("advice") == "train_mode" for fix in run.json["fixes"])

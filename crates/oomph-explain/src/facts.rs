@@ -46,6 +46,9 @@ pub struct Growth {
     pub lines_with_graph: usize,
     /// The share of a step's forward allocations that stay.
     pub kept_share: f64,
+    /// Of what forward passes kept for backward between the first and the last block that stays, the share
+    /// that stays: all of it if a graph does, little if single results do.
+    pub kept_of_saved: f64,
     /// Whether the steps that leave them run backward.
     pub with_backward: bool,
     /// Whether they were made inside modules.
@@ -148,6 +151,9 @@ impl<'a> Facts<'a> {
             });
         }
         let mut growth = growth(&program, &stacks, &steps, &live, row);
+        growth.kept_of_saved = kept_of_saved(&growth, &program, &live, |allocation| {
+            holds(trace, &stacks, &parameter_sizes, allocation, true).1 == Phase::Forward
+        });
         if let Some(labels) = &trace.labels {
             // Labels know what stacks without C++ frames do not tell.
             growth.with_backward = program.allocations.iter().any(|allocation| {
@@ -591,6 +597,57 @@ fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row
         blocks as f64 / made as f64
     };
     growth
+}
+
+/// Of what forward passes kept for backward between the first and the last block that grows, the share that
+/// is among these blocks.
+fn kept_of_saved(
+    growth: &Growth,
+    program: &Program,
+    live: &[Live],
+    in_forward: impl Fn(&Allocation) -> bool,
+) -> f64 {
+    let row_of = |id: u32| program.allocations.get(id as usize).map(|a| a.alloc_row);
+    let mut ranges: HashMap<usize, (u32, u32)> = HashMap::new();
+    let mut kept = 0_usize;
+    for block in live {
+        let (Some(step), Some(row)) = (block.step, row_of(block.id)) else {
+            continue;
+        };
+        if block.phase != Phase::Forward
+            || growth.in_steps.binary_search(&step).is_err()
+            || growth.stacks.binary_search(&block.stack).is_err()
+        {
+            continue;
+        }
+        let range = ranges.entry(step).or_insert((row, row));
+        *range = (range.0.min(row), range.1.max(row));
+        kept += 1;
+    }
+    let mut ranges: Vec<(u32, u32)> = ranges.into_values().collect();
+    ranges.sort_unstable();
+    let saved = program
+        .allocations
+        .iter()
+        .filter(|allocation| {
+            let row = allocation.alloc_row;
+            // The last range that begins at or before it.
+            let index = ranges.partition_point(|range| range.0 <= row);
+            row != NO_ROW
+                && index
+                    .checked_sub(1)
+                    .and_then(|index| ranges.get(index))
+                    .is_some_and(|&(_, last)| {
+                        row <= last && (allocation.free_row == NO_ROW || allocation.free_row > last)
+                    })
+                && in_forward(allocation)
+        })
+        .count();
+    if saved == 0 {
+        0.0
+    } else {
+        kept as f64 / saved as f64
+    }
 }
 
 /// Bytes by which a device's memory is known to be larger than what the allocator could have:

@@ -58,6 +58,8 @@ pub struct Seen {
     pub unused_graphs: HashSet<u32>,
     /// Parameters, gradients and optimizer state of models that another one of the same kind replaced.
     pub replaced: HashSet<u32>,
+    /// Whether a model's checkpointing is switched on but off for now, since the model evaluates.
+    pub idle_checkpointing: bool,
     /// Whether the run was ended after some steps: what grows in it would have grown on.
     pub stopped: bool,
 }

@@ -164,7 +164,9 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
         return HashSet::new();
     };
     let mut found = HashSet::new();
-    for old in record.outermost_models.iter().filter(|model| model.alive) {
+    // A model may be gone and its memory kept, by its optimizer or a state dictionary: what is alive of it, the
+    // history knows.
+    for old in &record.outermost_models {
         let newer = record
             .outermost_models
             .iter()

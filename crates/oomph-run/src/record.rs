@@ -115,6 +115,9 @@ pub struct Record {
     /// Calls that recorded a graph for the gradients of a model that no optimizer holds.
     #[serde(default)]
     pub discarded_graphs: Vec<u32>,
+    /// Whether a model that is alive has checkpointing switched on and evaluates, so that it does nothing.
+    #[serde(default)]
+    pub idle_checkpointing: bool,
     /// The virtual clock at the end of each step: step, nanoseconds, launches so far.
     #[serde(default)]
     pub clock: Vec<(u32, u64, u64)>,
@@ -149,8 +152,6 @@ pub struct OutermostModel {
     pub last_us: i64,
     /// Elements of its parameters.
     pub elements: u64,
-    /// Whether it was alive at the end.
-    pub alive: bool,
     /// Whether an optimizer that was alive at the end has parameters of it.
     pub optimized: bool,
 }

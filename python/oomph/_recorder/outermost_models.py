@@ -28,13 +28,15 @@ class OutermostModels:
         if seen is None or seen["model"]() is not model:
             if seen is not None:
                 self._gone.append(seen)
+            parameters = list(model.parameters())
             seen = dict(
                 # Weak: an observer must not keep objects alive.
                 model=weakref.ref(model),
                 name=name,
-                first_us=now(),
-                elements=sum(p.numel() for p in model.parameters()),
-                trained=any(p.requires_grad for p in model.parameters()),
+                first_us=self._since(parameters) or now(),
+                parameters=[weakref.ref(p) for p in parameters],
+                elements=sum(p.numel() for p in parameters),
+                trained=any(p.requires_grad for p in parameters),
                 optimized=False,
             )
             self._models[id(model)] = seen
@@ -46,6 +48,15 @@ class OutermostModels:
             and not any(t.requires_grad for t in cuda_tensors(args))
         ):
             self._graphs.append((call, seen, not model.training))
+
+    def _since(self, parameters: list[torch.nn.Parameter]) -> int | None:
+        """When another model was first called that has all of `parameters`, as a copy of its module has."""
+        mine = {id(p) for p in parameters}
+        for seen in self._models.values():
+            theirs = {id(p) for one in seen["parameters"] if (p := one()) is not None}
+            if mine and mine == theirs:
+                return int(seen["first_us"])
+        return None
 
     @property
     def alive(self) -> list[torch.nn.Module]:
@@ -69,7 +80,6 @@ class OutermostModels:
                 first_us=seen["first_us"],
                 last_us=seen["last_us"],
                 elements=seen["elements"],
-                alive=seen["model"]() is not None,
                 optimized=seen["optimized"],
             )
             for seen in (*self._gone, *self._models.values())
@@ -84,9 +94,19 @@ class OutermostModels:
                 for call, seen, evaluates in self._graphs
                 if not seen["optimized"] and (evaluates or some)
             ],
+            idle_checkpointing=any(map(has_idle_checkpointing, self.alive)),
         )
 
 
 def builds_graph_in_evaluation(model: torch.nn.Module) -> bool:
     """Whether a call of `model` now is one in evaluation mode that records a graph."""
     return not model.training and torch.is_grad_enabled()
+
+
+def has_idle_checkpointing(model: torch.nn.Module) -> bool:
+    """Whether a part of `model` has its checkpointing switched on, by the attribute that transformers and
+    diffusers use, and evaluates, so that it keeps all activations."""
+    return any(
+        module.__dict__.get("gradient_checkpointing") is True and not module.training
+        for module in model.modules()
+    )

@@ -676,6 +676,7 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> oomph_explain::Seen {
     oomph_explain::Seen {
         unused_graphs,
         replaced,
+        idle_checkpointing: record.idle_checkpointing,
         stopped: record.stopped,
     }
 }

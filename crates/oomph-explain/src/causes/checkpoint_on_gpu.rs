@@ -2,6 +2,7 @@
 
 use oomph_trace::{Bytes, Category};
 
+use super::stale_model::shortest_period;
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
 use crate::lever;
@@ -18,14 +19,24 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .map(|block| block.bytes)
         .sum();
     let share = facts.share(loaded);
-    // Weights that were loaded straight to the GPU and are used there are no copy.
+    // Weights that were loaded straight to the GPU and are used there are no copy; several files of the same
+    // sizes are.
     let others: u64 = facts
         .live
         .iter()
         .filter(|block| block.category == Category::Parameter && !loaded_by(block.stack))
         .map(|block| block.bytes)
         .sum();
-    if share < DECISIVE || others.saturating_mul(4) < loaded {
+    let mut blocks: Vec<(u32, u64)> = facts
+        .live
+        .iter()
+        .filter(|block| loaded_by(block.stack))
+        .map(|block| (block.id, block.bytes))
+        .collect();
+    blocks.sort_unstable();
+    let sizes: Vec<u64> = blocks.into_iter().map(|(_, bytes)| bytes).collect();
+    let several = shortest_period(&sizes).is_some();
+    if share < DECISIVE || (others.saturating_mul(4) < loaded && !several) {
         return None;
     }
     let mut evidence = vec![Evidence::of(

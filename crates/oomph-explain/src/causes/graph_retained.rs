@@ -15,6 +15,8 @@ const GRAPH_SHARE: f64 = 0.25;
 const DOMINANT: f64 = 0.5;
 /// Or it keeps what as many lines made where a graph is built: a part of the model, such as a branch.
 const GRAPH_LINES: usize = 6;
+/// A graph keeps at least this share of what was saved while it was built; hooks that collect outputs keep less.
+const GRAPH_OF_SAVED: f64 = 0.3;
 /// A graph has at least this many blocks.
 const GRAPH_BLOCKS: f64 = 3.0;
 
@@ -22,6 +24,7 @@ const GRAPH_BLOCKS: f64 = 3.0;
 pub(super) fn is_graph(growth: &Growth) -> bool {
     growth.in_modules
         && growth.blocks_per_step >= GRAPH_BLOCKS
+        && growth.kept_of_saved >= GRAPH_OF_SAVED
         && (growth.kept_share >= GRAPH_SHARE || growth.lines_with_graph >= GRAPH_LINES)
 }
 

@@ -4,20 +4,94 @@
 //! block's activations at a time. Repeated blocks run the same lines, so a line inside of them that
 //! holds memory many times over shows that many blocks are alive at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use oomph_trace::{Bytes, Phase, StackId};
+use oomph_allocator::program::NO_ROW;
+use oomph_trace::{Bytes, Category, Phase, StackId, StringId};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
-use crate::facts::Facts;
+use crate::facts::{Facts, Live};
+use crate::repeats;
 
 /// Memory below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.5;
+/// Memory below this share of what was needed says nothing.
+const FEW: f64 = 0.1;
 /// A line that one block runs holds a few tensors at a time: q, k, v, or the heads of a loop.
 const REPEATED: usize = 8;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     facts.failure?;
+    piled_up(facts).or_else(|| switched_off(facts))
+}
+
+/// Nothing is checkpointed at the peak, although the script asks for it: the modules that hold the memory were
+/// checkpointed in earlier passes, or the model is in evaluation mode, in which most libraries' switch does
+/// nothing.
+fn switched_off(facts: &Facts) -> Option<Cause> {
+    let checkpointed = |stack: StackId| facts.stacks.get(stack).in_checkpoint();
+    // A workspace or a random state that was first needed in there may stay.
+    let inside = repeats::bytes(facts, |block| checkpointed(block.stack));
+    if facts.share(inside) > FEW {
+        return None;
+    }
+    let labels = facts.trace.labels.as_ref()?;
+    let idle = facts.options.seen.idle_checkpointing;
+    let module_of = |row: u32| {
+        (row != NO_ROW)
+            .then(|| labels.get(row as usize).module)
+            .filter(|&module| module != StringId::EMPTY)
+    };
+    let before: HashSet<StringId> = facts
+        .program
+        .allocations
+        .iter()
+        .filter(|allocation| checkpointed(allocation.stack))
+        .filter_map(|allocation| module_of(allocation.alloc_row))
+        .collect();
+    if !idle && before.is_empty() {
+        return None;
+    }
+    let has_graph = |block: &Live| {
+        block.category == Category::Activation
+            && block.phase == Phase::Forward
+            && (idle
+                || module_of(facts.row_of(block)).is_some_and(|module| before.contains(&module)))
+    };
+    let kept = repeats::bytes(facts, has_graph);
+    if facts.share(kept) < DECISIVE {
+        return None;
+    }
+    let why = if idle {
+        "the model is in evaluation mode, in which its checkpointing is off"
+    } else {
+        "earlier passes checkpointed these modules and this one does not, as after model.eval() without \
+         model.train()"
+    };
+    let mut evidence = vec![Evidence::of(
+        kept,
+        "activations of modules that checkpointing should have covered".to_owned(),
+    )];
+    evidence.extend(stack_evidence(facts, has_graph));
+    Some(cause(
+        format!(
+            "activation checkpointing is on, but {} of activations are kept all the same: {why}",
+            Bytes(kept)
+        ),
+        evidence,
+        Fix::advice(
+            "train_mode",
+            "call model.train() before the training step: checkpointing in the model is off in evaluation mode",
+            kept / 10 * 8,
+            Basis::Estimated,
+            "as the script intends: dropout and batch norm train again",
+        )
+        .apply("model.train()"),
+    ))
+}
+
+/// What checkpointed blocks made is alive many times over.
+fn piled_up(facts: &Facts) -> Option<Cause> {
     let mut by_stack: HashMap<StackId, usize> = HashMap::new();
     for block in &facts.live {
         if facts.stacks.get(block.stack).in_checkpoint() {
@@ -62,18 +136,26 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     };
     let mut evidence = vec![Evidence::of(kept + recomputed, format!("{count} {what}"))];
     evidence.extend(stack_evidence(facts, |block| piles(block.stack)));
-    Some(Cause {
-        id: "mitigation_inert",
-        confidence: 0.85,
+    Some(cause(
         verdict,
         evidence,
-        fixes: vec![Fix::advice(
+        Fix::advice(
             "checkpoint_each_block",
             "checkpoint each repeated block by itself, and keep nothing made inside (outputs stored \
              on the module, hooks, hidden states) unless detached",
             (kept + recomputed) / 10 * 8,
             Basis::Estimated,
             "exact",
-        )],
-    })
+        ),
+    ))
+}
+
+fn cause(verdict: String, evidence: Vec<Evidence>, fix: Fix) -> Cause {
+    Cause {
+        id: "mitigation_inert",
+        confidence: 0.85,
+        verdict,
+        evidence,
+        fixes: vec![fix],
+    }
 }

@@ -101,6 +101,8 @@ fn repeated(facts: &Facts) -> Option<Cause> {
         .live
         .iter()
         .filter(|block| block.category == Category::Parameter && block.bytes >= MIN_SIZE)
+        // Files that were read to the GPU have a cause of their own.
+        .filter(|block| !facts.stacks.get(block.stack).loads_file())
         .map(|block| (block.id, block.bytes))
         .collect();
     parameters.sort_unstable();
@@ -160,7 +162,7 @@ fn cause(stale: u64, confidence: f64, verdict: String, evidence: Vec<Evidence>) 
 
 /// The length of a beginning that the sequence repeats; the last repetition may be partial, with at
 /// least `MIN_BLOCKS`.
-fn shortest_period(sizes: &[u64]) -> Option<usize> {
+pub(super) fn shortest_period(sizes: &[u64]) -> Option<usize> {
     (MIN_BLOCKS..=sizes.len().saturating_sub(MIN_BLOCKS)).find(|&period| {
         sizes
             .iter()
