@@ -100,14 +100,14 @@ impl Asked<'_> {
         let (place, max_time) = (&gpus.place, self.search.max_time);
         let margin = |memory| self.search.margin_of(memory);
         let room = rehearsal::room(place, &kept, margin, max_time)?;
-        let decision = match rehearsal::known(place, &kept, &room) {
-            Some(known) => Decision::Known(Box::new(known)),
-            None => {
-                let decision = self.search(&gpus, &mut kept, &room, &stop)?;
-                // A search that Ctrl-C ended found nothing.
+        let decision = if let Some(known) = rehearsal::known(place, &kept, &room) {
+            Decision::Known(Box::new(known))
+        } else {
+            let decision = self.search(&gpus, &mut kept, &room, &stop)?;
+            if matches!(decision, Decision::Known(_)) {
                 write(file.as_deref(), &kept);
-                decision
             }
+            decision
         };
         let decision = match stop.check() {
             Err(Stopped::Interrupted) => Decision::Open(Stopped::Interrupted),

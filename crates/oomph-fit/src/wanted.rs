@@ -8,6 +8,10 @@ use crate::goal::Goal;
 
 /// What is wanted of a search.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent wishes, each a switch of the command line"
+)]
 pub struct Wanted {
     /// The script and its arguments.
     pub script: Vec<String>,
