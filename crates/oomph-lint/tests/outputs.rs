@@ -96,12 +96,25 @@ fn notebook() -> Source {
 
 #[test]
 fn text_at_several_widths() {
-    for width in [50, 80, 120] {
+    for width in [50, 60, 80, 100, 120] {
         let options = TextOptions {
             width,
+            wrap: oomph_report::terminal::wrap,
             ..TextOptions::default()
         };
-        insta::assert_snapshot!(format!("text_{width}"), text(&reports(), options));
+        let written = text(&reports(), options);
+        // What cannot be broken is a word: a name or a path.
+        for line in written.lines() {
+            let longest = line
+                .split_whitespace()
+                .map(|word| word.chars().count())
+                .max();
+            assert!(
+                line.chars().count() <= width.max(24 + longest.unwrap_or(0)),
+                "{width}: {line}"
+            );
+        }
+        insta::assert_snapshot!(format!("text_{width}"), written);
     }
 }
 
@@ -179,8 +192,10 @@ fn noqa_silences_lines_and_files() {
     );
     assert_eq!(count("import torch\nx = '# noqa'; torch.no_grad()\n"), 1);
     // On the last line of a finding, too.
-    let call = "import torch\nx = torch.autograd.Variable(\n    0,\n    volatile=True,\n)  # noqa: OOM204\n";
-    assert_eq!(count(call), 0);
+    let call =
+        "import torch\nx = model.cuda()(torch.autograd.Variable(\n    y,\n    volatile=True,\n))";
+    assert_eq!(count(call), 1);
+    assert_eq!(count(&format!("{call}  # noqa: OOM204\n")), 0);
 }
 
 #[test]
@@ -233,19 +248,19 @@ fn edits_keep_what_they_must() {
     // A coroutine is not covered by the decorator.
     assert_eq!(
         fixed(
-            "import torch\nasync def evaluate(model, loader):\n    model.eval()\n    for x in loader:\n        model(x)\n"
+            "import torch\nasync def evaluate(model, loader):\n    model.eval()\n    for x in loader:\n        model(x.cuda())\n"
         ),
         None
     );
     // `torch` is not bound where the decorator runs.
     assert_eq!(
         fixed(
-            "def evaluate(model, loader):\n    import torch\n    model.eval()\n    for x in loader:\n        model(x)\n"
+            "def evaluate(model, loader):\n    import torch\n    model.eval()\n    for x in loader:\n        model(x.cuda())\n"
         ),
         None
     );
     // Other decorators stay outside; indentation is kept.
-    let method = "import torch\nclass T:\n    @property\n    def validate(self):\n        self.model.eval()\n        for x in self.loader:\n            self.model(x)\n";
+    let method = "import torch\nclass T:\n    @property\n    def validate(self):\n        self.model.eval()\n        for x in self.loader:\n            self.model(x.cuda())\n";
     assert_eq!(
         fixed(method).unwrap(),
         method.replace("    def validate", "    @torch.no_grad()\n    def validate")

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use oomph_lint::Applicability;
 use oomph_lint::output::{self, FileReport, TextOptions};
+use oomph_report::terminal::{width, wrap};
 
 use oomph_job::files;
 
@@ -171,7 +172,7 @@ impl Args {
             .map(|outcome| outcome.report)
             .filter(|report| !report.problems.is_empty())
             .collect();
-        eprint!("{}", output::text(&problems, TextOptions::default()));
+        eprint!("{}", output::text(&problems, text_options(false)));
         Ok(if !problems.is_empty() {
             ExitStatus::Error
         } else if changes.is_empty() || self.exit_zero {
@@ -212,8 +213,7 @@ impl Args {
                 &files,
                 TextOptions {
                     color: true,
-                    concise: form == Form::Concise,
-                    ..TextOptions::default()
+                    ..text_options(form == Form::Concise)
                 },
             ),
             Form::Json => output::json(&files)?,
@@ -245,5 +245,15 @@ impl Args {
         } else {
             ExitStatus::Success
         })
+    }
+}
+
+/// As wide as the terminal.
+fn text_options(concise: bool) -> TextOptions {
+    TextOptions {
+        concise,
+        width: width(),
+        wrap,
+        ..TextOptions::default()
     }
 }

@@ -19,6 +19,8 @@ pub struct TextOptions {
     pub concise: bool,
     /// Columns of the terminal.
     pub width: usize,
+    /// Wraps a text at spaces to so many columns, and indents all lines but the first.
+    pub wrap: fn(&str, usize, usize) -> String,
 }
 
 impl Default for TextOptions {
@@ -27,6 +29,7 @@ impl Default for TextOptions {
             color: false,
             concise: false,
             width: 100,
+            wrap: |text, _, _| text.to_owned(),
         }
     }
 }
@@ -58,7 +61,8 @@ pub fn text(files: &[FileReport], options: TextOptions) -> String {
                 );
                 continue;
             }
-            let title = Level::ERROR.primary_title(format!("cannot lint: {}", problem.message));
+            let message = format!("cannot lint: {}", problem.message);
+            let title = Level::ERROR.primary_title(options.beside("error: ", &message));
             let mut origin = Origin::path(file_in_cell(&file.path, problem.cell));
             origin = origin.line(problem.line).char_column(problem.column);
             out.push_str(&renderer.render(&[title.element(origin)]));
@@ -75,7 +79,7 @@ pub fn text(files: &[FileReport], options: TextOptions) -> String {
                     held(finding)
                 );
             } else if let Some(source) = &file.source {
-                out.push_str(&full(&renderer, &file.path, source, finding));
+                out.push_str(&full(&renderer, &file.path, source, finding, options));
                 out.push_str("\n\n");
             }
         }
@@ -83,7 +87,21 @@ pub fn text(files: &[FileReport], options: TextOptions) -> String {
     out
 }
 
-fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> String {
+impl TextOptions {
+    /// A message wrapped to what is left beside what the renderer puts before it.
+    fn beside(self, before: &str, message: &str) -> String {
+        let width = self.width.saturating_sub(before.chars().count()).max(20);
+        (self.wrap)(message, width, 0)
+    }
+}
+
+fn full(
+    renderer: &Renderer,
+    path: &str,
+    source: &Source,
+    finding: &Finding,
+    options: TextOptions,
+) -> String {
     // Only the lines of the finding: a renderer that is given the whole file counts through it.
     let code = source.code();
     let from = code[..finding.span.start]
@@ -108,8 +126,11 @@ fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> 
     if !label.is_empty() {
         annotation = annotation.label(label);
     }
+    // Left of the bar there are the numbers of the lines.
+    let gutter = " ".repeat(finding.start.line.to_string().len() + 3);
+    let title = format!("warning[{}]: ", finding.rule.code);
     let mut group = Level::WARNING
-        .primary_title(finding.message.as_str())
+        .primary_title(options.beside(&title, &finding.message))
         .id(finding.rule.code)
         .element(
             Snippet::source(lines)
@@ -118,6 +139,7 @@ fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> 
                 .annotation(annotation),
         );
     if let Some(help) = finding.help {
+        let help = options.beside(&format!("{gutter}help: "), help);
         group = group.element(Level::HELP.message(help));
     }
     if let Some(fix) = &finding.fix {
@@ -125,7 +147,9 @@ fn full(renderer: &Renderer, path: &str, source: &Source, finding: &Finding) -> 
             Applicability::Safe => "--fix",
             Applicability::Unsafe => "--unsafe-fixes",
         };
-        group = group.element(Level::NOTE.message(format!("`{flag}` can {}", fix.message)));
+        let note = format!("`{flag}` can {}", fix.message);
+        let note = options.beside(&format!("{gutter}note: "), &note);
+        group = group.element(Level::NOTE.message(note));
     }
     renderer.render(&[group])
 }

@@ -1,6 +1,9 @@
 //! Which device a file, a loop or a call works on.
 
-use crate::queries::model_calls::is_model_call;
+use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
+use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::imports_of;
+
 use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Call, Loop, Model};
 
@@ -9,35 +12,91 @@ pub(crate) fn mentions_gpu(model: &Model<'_>) -> bool {
     model.module.text().contains("cuda") || model.module.text().contains("device")
 }
 
-/// Whether the file is a program that never leaves the CPU: it names the CPU as its device, or it
-/// is a script that mentions no other device.
+/// Whether nothing in the code of the file points to a GPU, or it names the CPU as its device: models
+/// and batches that nothing moves are on the CPU. Comments and docstrings do not count.
 pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
-    const ELSEWHERE: &[&str] = &[
-        "cuda",
-        "\"mps",
-        "'mps",
-        "xpu",
-        "\"npu",
-        "'npu",
-        "\"hpu",
-        "accelerat",
-        "fabric",
-        "trainer",
-    ];
-    let source = model.module.text().to_ascii_lowercase();
-    if ELSEWHERE.iter().any(|word| source.contains(word)) {
-        return false;
+    *model.cpu_only.get_or_init(|| {
+        let mut words = Words::default();
+        for stmt in model.module.body() {
+            words.visit_stmt(stmt);
+        }
+        let says_so = || {
+            model.assigns.iter().any(|assign| {
+                assign.value.kind == Kind::Device && assign.value.device == Device::Cpu
+            })
+        };
+        !words.accelerator && (!words.device || says_so())
+    })
+}
+
+/// What the names and strings of a file say about where it computes.
+#[derive(Default)]
+struct Words {
+    /// An accelerator by its name, or a library that moves models and batches by itself.
+    accelerator: bool,
+    /// Some device, whichever it is.
+    device: bool,
+}
+
+impl Words {
+    fn word(&mut self, word: &str) {
+        const ACCELERATORS: &[&str] = &[
+            "cuda",
+            "xpu",
+            "accelerat",
+            "fabric",
+            "trainer",
+            "lightning",
+            "deepspeed",
+            "apex",
+        ];
+        const DEVICES: &[&str] = &["device", "gpu", "dataparallel", "prefetch"];
+        let word = word.to_ascii_lowercase();
+        self.accelerator |= ACCELERATORS.iter().any(|each| word.contains(each))
+            || ["mps", "npu", "hpu"]
+                .iter()
+                .any(|each| word.starts_with(each));
+        self.device |= DEVICES.iter().any(|each| word.contains(each));
     }
-    let says_so = model
-        .assigns
-        .iter()
-        .any(|assign| assign.value.kind == Kind::Device && assign.value.device == Device::Cpu);
-    let is_program = || {
-        model.calls.iter().any(|call| {
-            model.func_of(call.ctx).is_none() && (call.target.is_some() || is_model_call(call))
-        })
-    };
-    says_so || (!source.contains("device") && !source.contains("gpu") && is_program())
+}
+
+impl<'a> Visitor<'a> for Words {
+    fn visit_stmt(&mut self, stmt: &'a Stmt) {
+        match stmt {
+            Stmt::Expr(only) if only.value.is_string_literal_expr() => return,
+            Stmt::Import(_) | Stmt::ImportFrom(_) => {
+                for import in imports_of(stmt) {
+                    self.word(&import.full);
+                }
+            }
+            Stmt::FunctionDef(def) => {
+                for parameter in &*def.parameters {
+                    self.word(parameter.name().as_str());
+                }
+            }
+            _ => {}
+        }
+        walk_stmt(self, stmt);
+    }
+
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        match expr {
+            Expr::Name(name) => self.word(name.id.as_str()),
+            Expr::Attribute(attribute) => self.word(attribute.attr.as_str()),
+            Expr::StringLiteral(text) => self.word(text.value.to_str()),
+            Expr::Call(call) => {
+                for keyword in &call.arguments.keywords {
+                    if let Some(name) = &keyword.arg {
+                        self.word(name.as_str());
+                    }
+                }
+            }
+            _ => {}
+        }
+        if !(self.accelerator && self.device) {
+            walk_expr(self, expr);
+        }
+    }
 }
 
 /// Whether a loop of a script or notebook leaves its batches on the CPU while another loop of the

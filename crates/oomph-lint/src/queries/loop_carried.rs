@@ -1,5 +1,6 @@
 //! Values that a loop carries from one iteration to the next.
 
+use oomph_python_source::ast::Expr;
 use oomph_python_source::names_in;
 use rustc_hash::FxHashSet;
 
@@ -11,7 +12,7 @@ pub(crate) fn feeds_backward(model: &Model<'_>, func: Option<FuncId>, place: &st
         .backwards
         .iter()
         .filter(|each| model.func_of(each.ctx) == func)
-        .flat_map(|each| names_in(each.target))
+        .flat_map(|each| places_in(each.target))
         .collect();
     loop {
         let before = reached.len();
@@ -20,7 +21,7 @@ pub(crate) fn feeds_backward(model: &Model<'_>, func: Option<FuncId>, place: &st
                 continue;
             }
             if let Some(expr) = assign.expr {
-                reached.extend(names_in(expr));
+                reached.extend(places_in(expr));
             }
         }
         if reached.len() == before {
@@ -28,6 +29,22 @@ pub(crate) fn feeds_backward(model: &Model<'_>, func: Option<FuncId>, place: &st
         }
     }
     reached.contains(base(place))
+}
+
+/// The places that an expression reads: for `loss.mean()`, `loss` as well as `loss.mean`.
+fn places_in(expr: &Expr) -> Vec<String> {
+    let mut places = Vec::new();
+    for name in names_in(expr) {
+        let mut rest = name.as_str();
+        while let Some((prefix, _)) = rest.rsplit_once('.') {
+            if prefix != "self" {
+                places.push(prefix.to_owned());
+            }
+            rest = prefix;
+        }
+        places.push(name);
+    }
+    places
 }
 
 /// `x` of `x[]`.

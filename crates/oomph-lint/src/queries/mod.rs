@@ -2,7 +2,9 @@
 
 pub(crate) mod accumulation;
 pub(crate) mod devices;
+pub(crate) mod keeps;
 pub(crate) mod loop_carried;
 pub(crate) mod model_calls;
 pub(crate) mod oom_handlers;
 pub(crate) mod purpose;
+pub(crate) mod whereabouts;

@@ -1,6 +1,6 @@
 //! Handlers that recognize running out of memory.
 
-use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
+use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{self, Expr, Stmt};
 use oomph_python_source::last_name;
 
@@ -46,22 +46,4 @@ fn strings_in(body: &[Stmt]) -> Vec<String> {
         strings.visit_stmt(stmt);
     }
     strings.0
-}
-
-/// Whether a piece of syntax raises.
-pub(crate) fn raises(body: &[Stmt]) -> bool {
-    struct Raises(bool);
-    impl<'a> Visitor<'a> for Raises {
-        fn visit_stmt(&mut self, stmt: &'a Stmt) {
-            self.0 |= matches!(stmt, Stmt::Raise(_));
-            if !matches!(stmt, Stmt::FunctionDef(_)) {
-                walk_stmt(self, stmt);
-            }
-        }
-    }
-    let mut raises = Raises(false);
-    for stmt in body {
-        raises.visit_stmt(stmt);
-    }
-    raises.0
 }

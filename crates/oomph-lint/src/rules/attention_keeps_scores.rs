@@ -11,7 +11,8 @@ declare_rule! {
     ///
     /// Looks for functions that multiply queries with transposed keys, take a softmax of the
     /// scores and multiply it with the values, where the weights are used for nothing else, in a
-    /// file without `scaled_dot_product_attention`.
+    /// file without `scaled_dot_product_attention`. Queries and keys have to come from one input, or
+    /// be the function's first parameters.
     ///
     /// ## Why it costs memory
     ///
@@ -134,6 +135,27 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
                     .expr
                     .is_some_and(|expr| names_in(expr).iter().any(|name| weights.contains(&root(name))) && !is_product(expr))
         });
+    // Queries and keys of one input: the scores are as long as it is, squared. Another attention looks at
+    // a few tokens as often as at many.
+    let inputs: Vec<&str> = def
+        .parameters
+        .iter_non_variadic_params()
+        .map(|each| each.parameter.name.as_str())
+        .filter(|name| {
+            !matches!(*name, "self" | "H" | "W" | "h" | "w")
+                && !["mask", "bias", "pos", "cis", "len", "cache", "flag", "return", "rotary", "freqs"]
+                    .iter()
+                    .any(|word| name.contains(word))
+        })
+        .collect();
+    let of_one_length = match inputs.as_slice() {
+        [_] => true,
+        [q, k, v, ..] => q.starts_with('q') && k.starts_with('k') && v.starts_with('v'),
+        _ => false,
+    };
+    if !of_one_length {
+        return None;
+    }
     let multiplied = product_with(model, func, &weights);
     if escapes || !multiplied {
         return None;

@@ -3,6 +3,7 @@ use oomph_python_source::ast::{Expr, Stmt};
 
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Device;
 use crate::semantic::{Call, CtxKind, Model, torch};
 
 declare_rule! {
@@ -76,6 +77,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .find(|other| std::ptr::eq(other.node, context))
                     .is_some_and(|other| {
                         other.qual.as_deref().is_some_and(torch::is_autocast)
+                            && !other.args.first().is_some_and(|arg| arg.device == Device::Cpu)
                             && !other.keyword("enabled").is_some_and(|value| {
                                 value.as_boolean_literal_expr().is_some_and(|flag| !flag.value)
                                     || is_in_else_of(model, call, value)

@@ -1,10 +1,12 @@
 use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, dotted_name, last_name};
 
+use crate::queries::devices::on_cpu_only;
 use crate::queries::loop_carried::starts_in;
+use crate::queries::model_calls::is_model_call;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;
-use crate::semantic::{Bind, Model};
+use crate::semantic::{Bind, FuncId, Model};
 
 declare_rule! {
     /// A tensor grows by `torch.cat` in a loop over batches.
@@ -12,7 +14,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `x = torch.cat([x, batch])` in a loop over a loader where `x` lives longer than
-    /// one iteration.
+    /// one iteration and what is joined is on the GPU: a model made it, or something moved it.
     ///
     /// ## Why it costs memory
     ///
@@ -58,8 +60,17 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for assign in &model.assigns {
-        let (Bind::Set, Some(Expr::Call(node))) = (assign.bind, assign.expr) else {
+        let (Bind::Set, Some(expr)) = (assign.bind, assign.expr) else {
             continue;
+        };
+        // `all = part if all is None else torch.cat([all, part])`
+        let node = match expr {
+            Expr::Call(node) => node,
+            Expr::If(choice) => match (&*choice.body, &*choice.orelse) {
+                (_, Expr::Call(node)) | (Expr::Call(node), _) => node,
+                _ => continue,
+            },
+            _ => continue,
         };
         let Some(call) = model.calls.iter().find(|call| std::ptr::eq(call.node, node)) else {
             continue;
@@ -99,8 +110,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                         || (each.bind == Bind::Other && each.value.is_tensor())
                 })
         });
-        let on_cpu = made_on_cpu || part_on_cpu;
-        if grows && looped.data && !on_cpu && !starts_in(model, looped, &assign.place) {
+        let on_cpu = made_on_cpu || part_on_cpu || on_cpu_only(model);
+        // What a model computes, or what was moved, is on the GPU; what is only read from a file is not.
+        let is_computed = call.result.device == Device::Gpu
+            || parts.iter().any(|part| is_on_gpu(model, func, part, &assign.place, 0));
+        if grows && looped.data && !on_cpu && is_computed && !starts_in(model, looped, &assign.place) {
             out.push(
                 Report::new(
                     node,
@@ -110,4 +124,40 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a part of what is joined is on the GPU: a model made it, or something moved it there.
+fn is_on_gpu(
+    model: &Model<'_>,
+    func: Option<FuncId>,
+    part: &Expr,
+    place: &str,
+    depth: usize,
+) -> bool {
+    /// Names behind names.
+    const MAX_DEPTH: usize = 2;
+    let shows = |expr: &Expr| {
+        !model.text(expr).contains(".cpu()")
+            && model.calls_in_function(func).any(|call| {
+                expr.range().contains_range(call.node.range())
+                    && call.result.device != Device::Cpu
+                    && (is_model_call(call) || matches!(call.method, Some("cuda" | "to")))
+            })
+    };
+    let base = match part {
+        // `outputs["features"]`
+        Expr::Subscript(item) => &*item.value,
+        other => other,
+    };
+    shows(part)
+        || depth < MAX_DEPTH
+            && dotted_name(base).is_some_and(|name| {
+                name != place
+                    && model.assigns_to(func, &name).any(|assign| {
+                        assign.value.model_output
+                            || assign.expr.is_some_and(|expr| {
+                                is_on_gpu(model, func, expr, place, depth + 1)
+                            })
+                    })
+            })
 }

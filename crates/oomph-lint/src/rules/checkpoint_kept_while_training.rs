@@ -122,7 +122,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 }
 
 /// Whether a file's name says that it holds published weights, rather than the job's own.
-fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> bool {
+pub(super) fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> bool {
     load.arg("f", 0).is_some_and(|file| {
         // Downloaded under this name.
         if let Expr::StringLiteral(name) = file
@@ -132,7 +132,7 @@ fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> bool {
             return true;
         }
         let text = model.text(file).to_ascii_lowercase();
-        ["pretrain", "basenet", "backbone", "imagenet"]
+        ["pretrain", "basenet", "backbone", "imagenet", "://"]
             .iter()
             .any(|word| text.contains(word))
     })

@@ -4,14 +4,15 @@ use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 use crate::queries::model_calls::is_data_parallel;
 use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Call, CtxId, CtxKind, Model};
+use crate::semantic::{Call, CtxId, CtxKind, Grad, Model};
 
 declare_rule! {
     /// `DataParallel` puts the largest load on the first GPU.
     ///
     /// ## What it does
     ///
-    /// Looks for `nn.DataParallel(…)` in files that train.
+    /// Looks for `nn.DataParallel(…)` around models that train: an optimizer gets their parameters, they
+    /// run in a training loop, or they are handed to what may train them.
     ///
     /// ## Why it costs memory
     ///
@@ -64,6 +65,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !in_unit_test(model, call.ctx)
             && !only_evaluates(model, call)
             && !stands_in(model, call)
+            && is_trained(model, call)
+            && !sees_one_gpu(model)
         {
             out.push(
                 Report::new(
@@ -147,6 +150,115 @@ fn stays_and_never_trains(model: &Model<'_>, call: &Call<'_>) -> bool {
         })
     });
     !leaves && !trains
+}
+
+/// Whether anything shows that the wrapped model trains: an optimizer gets its parameters, it is put in
+/// training mode, it runs in a loop that trains, or it goes on to what may train it.
+fn is_trained(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let stmt = model.stmt(call.stmt).node;
+    let target = match stmt {
+        Stmt::Assign(assign) => assign.targets.first().and_then(dotted_name),
+        // Returned, or passed to something else at once.
+        _ => return true,
+    };
+    let Some(place) = target else { return true };
+    let func = model.func_of(call.ctx);
+    let class = model.ctx(call.ctx).class;
+    let inner = call.node.arguments.find_positional(0).and_then(dotted_name);
+    // `model.features = DataParallel(model.features)` is part of `model`.
+    let root = place.split('.').next().filter(|root| *root != "self");
+    let is_it = |name: &str| {
+        let name = name.strip_suffix(".module").unwrap_or(name);
+        name == place || inner.as_deref() == Some(name) || root == Some(name)
+    };
+    let in_scope = |ctx: CtxId| {
+        if place.starts_with("self.") {
+            model.ctx(ctx).class == class
+        } else {
+            func.is_none() || model.func_of(ctx) == func
+        }
+    };
+    let passes = |expr: &Expr| {
+        names_in(expr)
+            .iter()
+            .any(|name| is_it(name) || name.starts_with(&format!("{place}.")))
+    };
+    let by_call = model.calls.iter().any(|other| {
+        if !in_scope(other.ctx) || other.node.range() == call.node.range() {
+            return false;
+        }
+        if other.recv_place().is_some_and(|recv| is_it(&recv)) {
+            return matches!(
+                other.method,
+                Some("parameters" | "named_parameters" | "train" | "zero_grad" | "get_parameters")
+            );
+        }
+        let runs = dotted_name(&other.node.func).is_some_and(|name| is_it(&name));
+        if runs {
+            let in_step = func.is_some_and(|id| model.func(id).has_backward)
+                && model.func_of(other.ctx) == func;
+            return other.grad == Grad::On
+                && (in_step || model.training_loop(other.ctx).is_some());
+        }
+        let handed_on = other.node.arguments.iter_source_order().any(|argument| {
+            dotted_name(argument.value()).is_some_and(|name| is_it(&name))
+        });
+        handed_on && may_train(model, other)
+    });
+    let leaves = model.stmts.iter().any(|info| match info.node {
+        Stmt::Return(node) if func.is_some() && model.func_of(info.ctx) == func => {
+            node.value.as_deref().is_some_and(passes)
+        }
+        Stmt::Assign(node) if model.func_of(info.ctx) == func && info.node.range() != stmt.range() => {
+            node.targets.iter().any(Expr::is_attribute_expr) && passes(&node.value)
+        }
+        _ => false,
+    });
+    let of_class_that_trains = place.starts_with("self.")
+        && class.is_some_and(|class| {
+            model.class(class).methods.iter().any(|id| {
+                let func = model.func(*id);
+                func.has_backward || func.has_step
+            })
+        });
+    let of_class_with_optimizer = place.starts_with("self.")
+        && model.assigns.iter().any(|assign| {
+            model.ctx(assign.ctx).class == class && last_of(&assign.place).contains("optim")
+        });
+    by_call || leaves || of_class_that_trains || of_class_with_optimizer
+}
+
+fn last_of(place: &str) -> &str {
+    place.rsplit('.').next().unwrap_or(place)
+}
+
+/// Whether a call may train what it is given: a function of the file that does, or one of another file
+/// that does not say otherwise.
+fn may_train(model: &Model<'_>, call: &Call<'_>) -> bool {
+    if let Some(target) = call.target {
+        let func = model.func(target);
+        return func.has_backward || func.has_step;
+    }
+    let Some(name) = last_name(&call.node.func) else {
+        return false;
+    };
+    let name = name.to_ascii_lowercase();
+    ["train", "fit", "optim", "learn", "solver", "engine", "add_module", "runner", "step"]
+        .iter()
+        .any(|word| name.contains(word))
+}
+
+/// Whether the file shows one GPU to itself: `os.environ["CUDA_VISIBLE_DEVICES"] = "0"`.
+fn sees_one_gpu(model: &Model<'_>) -> bool {
+    model.assigns.iter().any(|assign| {
+        let (Expr::Subscript(target), Some(Expr::StringLiteral(value))) = (assign.target, assign.expr)
+        else {
+            return false;
+        };
+        assign.place == "os.environ[]"
+            && matches!(&*target.slice, Expr::StringLiteral(key) if key.value.to_str() == "CUDA_VISIBLE_DEVICES")
+            && value.value.to_str().parse::<u32>().is_ok()
+    })
 }
 
 /// Whether the wrapper stands in where the alternative is not to be had: in the branch for machines

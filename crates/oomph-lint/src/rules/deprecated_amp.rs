@@ -1,15 +1,17 @@
+use oomph_python_source::ast::Stmt;
 use oomph_python_source::{Edit, Ranged, ast};
 
 use crate::fix::{Applicability, Fix};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Call, CtxKind, Model};
 
 declare_rule! {
     /// A deprecated spelling of mixed precision is used.
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler`.
+    /// Looks for `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler`, unless a test of PyTorch's version
+    /// decides about them.
     ///
     /// ## Why it costs memory
     ///
@@ -57,6 +59,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             "torch.cuda.amp.GradScaler" | "torch.cuda.amp.grad_scaler.GradScaler" => "GradScaler",
             _ => continue,
         };
+        if depends_on_version(model, call) {
+            continue;
+        }
         let func = &*call.node.func;
         // `torch.cuda.amp.autocast`, spelled out: other spellings need their import changed too.
         let spelled_out = model.text(func) == format!("torch.cuda.amp.{name}")
@@ -100,4 +105,29 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .fix(fix),
         );
     }
+}
+
+/// Whether a test around the call asks for the version of PyTorch, or for what that version has: the
+/// call is for the old ones. A test that returns before the call counts as well.
+fn depends_on_version(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let asks = |text: &str| {
+        let text = text.to_ascii_lowercase();
+        text.contains("version") || text.contains("torch_greater") || text.contains("hasattr(torch")
+    };
+    let func = model.func_of(call.ctx);
+    let around = model.within_function(call.ctx).any(|id| match model.ctx(id).kind {
+        CtxKind::Branch(Some(test)) => asks(model.text(test)),
+        CtxKind::Handler => true,
+        _ => false,
+    });
+    around
+        || model.stmts.iter().any(|info| {
+            let Stmt::If(node) = info.node else { return false };
+            let test = model.text(&*node.test);
+            model.func_of(info.ctx) == func
+                && asks(test)
+                && (node.range.contains_range(call.node.range())
+                    || node.range.end() < call.node.start()
+                        && node.body.last().is_some_and(|last| matches!(last, Stmt::Return(_))))
+        })
 }

@@ -33,6 +33,7 @@ declare_rule! {
     ///     model.eval()
     ///     correct = 0
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         output = model(x)
     ///         correct += (output.argmax(1) == y).sum().item()
     ///     return correct
@@ -48,6 +49,7 @@ declare_rule! {
     ///     model.eval()
     ///     correct = 0
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         output = model(x)
     ///         correct += (output.argmax(1) == y).sum().item()
     ///     return correct
@@ -332,7 +334,7 @@ pub(super) fn decorate(model: &Model<'_>, call: &Call<'_>) -> Option<Fix> {
         || is_generator
         || !imports_torch
         || !is_eval_name(info.node.name.as_str())
-        || !matches!(model.ctx(info.body?).kind, CtxKind::Function(_))
+        || !matches!(model.ctx(info.body?).kind, CtxKind::Function)
     {
         return None;
     }

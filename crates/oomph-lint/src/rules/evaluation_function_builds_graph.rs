@@ -24,6 +24,7 @@ declare_rule! {
     ///
     /// def predict(model, loader):
     ///     for x in loader:
+    ///         x = x.cuda()
     ///         print(model(x).argmax(1))
     /// ```
     ///
@@ -36,6 +37,7 @@ declare_rule! {
     /// def predict(model, loader):
     ///     model.eval()
     ///     for x in loader:
+    ///         x = x.cuda()
     ///         print(model(x).argmax(1))
     /// ```
     ///

@@ -12,8 +12,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `D(fake)` in the loss of a discriminator's step where `fake` is an output of the
-    /// generator with its graph, and only the discriminator's optimizer steps on that loss.
+    /// Looks for `D(fake)` or `D(G(noise))` in the loss of a discriminator's step where `fake` is an
+    /// output of the generator with its graph, and only the discriminator's optimizer steps on that loss.
     ///
     /// ## Why it costs memory
     ///
@@ -66,7 +66,6 @@ enum Role {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for backward in &model.backwards {
-        let func = model.func_of(backward.ctx);
         let Some(optimizer) = only_step(model, backward) else {
             continue;
         };
@@ -75,16 +74,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 continue;
             };
             for arg in &judged.node.arguments.args {
-                let Some(fake) = dotted_name(arg) else { continue };
-                let Some(made) = last_assign(model, func, &fake, judged.node.start()) else {
+                let Some(generator) = generator_behind(model, arg, judged) else {
                     continue;
                 };
-                let Some(generator) = generator_of(model, made) else {
-                    continue;
-                };
-                if made.grad != Grad::On
-                    || judged.grad != Grad::On
-                    || made.value.graph == Tri::No
+                if judged.grad != Grad::On
                     || !trains_only(model, &optimizer, &discriminator, &generator)
                     || is_frozen(model, &generator)
                     || in_unit_test(model, judged.ctx)
@@ -103,6 +96,23 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             }
         }
     }
+}
+
+/// The generator whose output an argument is, with its graph: `D(fake)`, `D(G(noise))`.
+fn generator_behind(model: &Model<'_>, arg: &Expr, judged: &Call<'_>) -> Option<String> {
+    if let Expr::Call(node) = arg {
+        return model
+            .calls
+            .iter()
+            .find(|call| std::ptr::eq(call.node, node) && call.grad == Grad::On)
+            .and_then(|call| place_of(call, Role::Generator));
+    }
+    let fake = dotted_name(arg)?;
+    let made = last_assign(model, model.func_of(judged.ctx), &fake, judged.node.start())?;
+    if made.grad != Grad::On || made.value.graph == Tri::No {
+        return None;
+    }
+    generator_of(model, made)
 }
 
 /// The one optimizer that steps between a `backward()` and the next.

@@ -2,16 +2,17 @@ use oomph_python_source::ast::Expr;
 use oomph_python_source::{dotted_name, last_name, names_in};
 
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Bind, Call, CtxKind, FuncId, Model, torch};
+use crate::semantic::value::{Device, Kind, Tri};
+use crate::semantic::{Bind, Call, CtxKind, FuncId, Grad, Model, torch};
 
 declare_rule! {
     /// A module keeps tensors of every forward pass.
     ///
     /// ## What it does
     ///
-    /// Looks for `self.cache.append(x)` in the `forward` of a module, where `x` is computed from its
-    /// inputs, the list is made in `__init__`, and nothing in the file empties it.
+    /// Looks for `self.cache.append(x)` and `self.penalty += x` in the `forward` of a module, where `x` is
+    /// computed from its inputs, `__init__` makes the list or starts the sum, and nothing in the file
+    /// empties it or starts it anew.
     ///
     /// ## Why it costs memory
     ///
@@ -64,6 +65,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    check_sums(model, out);
     for call in &model.calls {
         if !call.is_method("append") || model.func_name(call.ctx) != Some("forward") {
             continue;
@@ -99,6 +101,51 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     format!("`{list}` keeps `{}` and its graph of every forward pass", model.text(arg)),
                 )
                 .help("keep its `.detach()`, and empty the list where you have used it"),
+            );
+        }
+    }
+}
+
+/// `self.penalty += y.mean()` in `forward`, where nothing starts the sum anew.
+fn check_sums(model: &Model<'_>, out: &mut Vec<Report>) {
+    for assign in &model.assigns {
+        let (Bind::Add, Some(expr)) = (assign.bind, assign.expr) else {
+            continue;
+        };
+        let info = model.ctx(assign.ctx);
+        let in_module = info.class.is_some_and(|class| model.class(class).is_module);
+        let (Some(func), true) = (info.func, in_module) else {
+            continue;
+        };
+        let begins = model.assigns.iter().any(|each| {
+            each.place == assign.place
+                && model.ctx(each.ctx).class == info.class
+                && model.func_name(each.ctx) == Some("__init__")
+                && each.value.kind == Kind::Plain
+        });
+        let is_tensor = assign.value.is_tensor()
+            && assign.value.graph != Tri::No
+            && assign.value.device != Device::Cpu
+            && names_in(expr).iter().any(|name| {
+                let root = name.split('.').next().unwrap_or(name);
+                computed(model, func).iter().any(|each| each == root)
+            });
+        if model.func_name(assign.ctx) == Some("forward")
+            && assign.grad == Grad::On
+            && assign.place.starts_with("self.")
+            && begins
+            && is_tensor
+            && !is_emptied(model, &assign.place)
+            && !model
+                .within_function(assign.ctx)
+                .any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(_)))
+        {
+            out.push(
+                Report::new(
+                    expr,
+                    format!("`{}` keeps the graph of every forward pass", assign.place),
+                )
+                .help("start the sum anew in `forward`, or add what is detached"),
             );
         }
     }

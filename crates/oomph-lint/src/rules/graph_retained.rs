@@ -26,6 +26,7 @@ declare_rule! {
     ///
     /// def train(model, loader, optimizer, criterion):
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward(retain_graph=True)
@@ -39,6 +40,7 @@ declare_rule! {
     ///
     /// def train(model, loader, optimizer, criterion):
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward()

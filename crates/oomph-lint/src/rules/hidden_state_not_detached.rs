@@ -1,6 +1,9 @@
+use oomph_python_source::ast::Expr;
 use oomph_python_source::dotted_name;
 
+use crate::queries::devices::on_cpu_only;
 use crate::queries::model_calls::is_model_call;
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Bind, Grad, Model};
 
@@ -9,8 +12,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `out, hidden = model(x, hidden)` in a training loop where nothing else in the loop
-    /// assigns `hidden`.
+    /// Looks for `out, hidden = model(x, hidden)`, `out, (h, c) = model(x, (h, c))` and
+    /// `hidden = cell(x, hidden)` in a training loop where nothing else in the loop assigns the state.
     ///
     /// ## Why it costs memory
     ///
@@ -26,6 +29,7 @@ declare_rule! {
     ///
     /// def train(model, loader, optimizer, criterion, hidden):
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         output, hidden = model(x, hidden)
     ///         criterion(output, y).backward()
@@ -39,6 +43,7 @@ declare_rule! {
     ///
     /// def train(model, loader, optimizer, criterion, hidden):
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         hidden = hidden.detach()
     ///         output, hidden = model(x, hidden)
@@ -69,17 +74,24 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             continue;
         }
         let func = model.func_of(call.ctx);
+        let inputs: Vec<String> = call
+            .node
+            .arguments
+            .iter_source_order()
+            .flat_map(|argument| state_places(argument.value()))
+            .collect();
         for assign in &model.assigns {
-            if assign.stmt != call.stmt || assign.bind != Bind::Unpack {
+            let is_state = match assign.bind {
+                Bind::Unpack => true,
+                // `hidden = cell(x, hidden)`
+                Bind::Set => inputs.len() > 1,
+                _ => false,
+            };
+            if assign.stmt != call.stmt || !is_state {
                 continue;
             }
             let place = assign.place.as_str();
-            let is_argument = call
-                .node
-                .arguments
-                .args
-                .iter()
-                .any(|arg| dotted_name(arg).as_deref() == Some(place));
+            let is_argument = inputs.iter().any(|input| input == place);
             let only_here = model
                 .assigns_to(func, place)
                 .filter(|other| model.is_inside(other.ctx, looped.ctx))
@@ -91,7 +103,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                         .recv_place()
                         .is_some_and(|recv| recv == place)
             });
-            if is_argument && only_here && !is_detached {
+            if is_argument
+                && only_here
+                && !is_detached
+                && !on_cpu_only(model)
+                && !in_unit_test(model, call.ctx)
+            {
                 out.push(
                     Report::new(
                         assign.target,
@@ -99,7 +116,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     )
                     .help("detach it at the start of each step: `hidden = hidden.detach()`"),
                 );
+                // `(h, c)` is one state.
+                break;
             }
         }
+    }
+}
+
+/// The places that an argument passes: `hidden`, `(h, c)`.
+fn state_places(expr: &Expr) -> Vec<String> {
+    match expr {
+        Expr::Tuple(tuple) => tuple.elts.iter().filter_map(dotted_name).collect(),
+        Expr::List(list) => list.elts.iter().filter_map(dotted_name).collect(),
+        other => dotted_name(other).into_iter().collect(),
     }
 }

@@ -1,9 +1,11 @@
-use oomph_python_source::ast::Expr;
+use oomph_python_source::ast::{Expr, ExprCall};
 use oomph_python_source::{calls_run_by, dotted_name};
 
+use crate::queries::devices::on_cpu_only;
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{Bind, Model};
+use crate::semantic::{Bind, Call, Model};
 
 declare_rule! {
     /// A forward hook collects outputs with their graphs.
@@ -11,7 +13,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for functions given to `register_forward_hook` that append their output to a list
-    /// that is never emptied, without detaching it.
+    /// that is never emptied, without detaching it, in files with a loop that trains or runs over a
+    /// loader.
     ///
     /// ## Why it costs memory
     ///
@@ -28,8 +31,10 @@ declare_rule! {
     /// def keep(module, inputs, output):
     ///     features.append(output)
     ///
-    /// def watch(model):
+    /// def watch(model, loader):
     ///     model.layer4.register_forward_hook(keep)
+    ///     for x in loader:
+    ///         print(model(x.cuda()).argmax(1))
     /// ```
     ///
     /// ## Use instead
@@ -42,8 +47,10 @@ declare_rule! {
     /// def keep(module, inputs, output):
     ///     features.append(output.detach().cpu())
     ///
-    /// def watch(model):
+    /// def watch(model, loader):
     ///     model.layer4.register_forward_hook(keep)
+    ///     for x in loader:
+    ///         print(model(x.cuda()).argmax(1))
     /// ```
     ///
     /// ## When it is wrong
@@ -57,19 +64,19 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    // One pass over a few samples, as for a figure, keeps as much as is wanted.
+    let runs_often = model.loops.iter().any(|each| each.data || each.trains);
+    if !runs_often || on_cpu_only(model) {
+        return;
+    }
     for call in &model.calls {
-        if !call.is_method("register_forward_hook") {
+        if !call.is_method("register_forward_hook") || in_unit_test(model, call.ctx) {
             continue;
         }
-        let Some(Kind::Func(func)) = call.args.first().map(|arg| arg.kind.clone()) else {
+        let Some((output, calls)) = hook(model, call) else {
             continue;
         };
-        let def = model.func(func).node;
-        let Some(output) = def.parameters.args.last() else {
-            continue;
-        };
-        let output = output.parameter.name.as_str();
-        for inner in calls_run_by(&def.body) {
+        for inner in calls {
             let Expr::Attribute(attribute) = &*inner.func else {
                 continue;
             };
@@ -96,6 +103,23 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// The hook that is registered: the name of its last parameter, and the calls that it makes.
+fn hook<'a>(model: &Model<'a>, call: &Call<'a>) -> Option<(&'a str, Vec<&'a ExprCall>)> {
+    if let Some(Expr::Lambda(lambda)) = call.node.arguments.find_positional(0) {
+        let output = lambda.parameters.as_ref()?.args.last()?;
+        let Expr::Call(inner) = &*lambda.body else {
+            return None;
+        };
+        return Some((output.parameter.name.as_str(), vec![inner]));
+    }
+    let Some(Kind::Func(func)) = call.args.first().map(|arg| arg.kind.clone()) else {
+        return None;
+    };
+    let def = model.func(func).node;
+    let output = def.parameters.args.last()?;
+    Some((output.parameter.name.as_str(), calls_run_by(&def.body)))
 }
 
 /// The list is emptied somewhere, or bound anew.

@@ -6,8 +6,8 @@ use crate::queries::loop_carried::feeds_backward;
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Kind;
-use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model};
+use crate::semantic::value::{Kind, Value};
+use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model, torch};
 
 declare_rule! {
     /// Inference outside a loop over batches builds a graph.
@@ -16,7 +16,10 @@ declare_rule! {
     ///
     /// Looks for a call of a model after `model.eval()` in the same function, with gradients on, in
     /// a function that trains nothing or between the steps of one that does. A model that
-    /// `from_pretrained` made at the top of a script is in evaluation mode from the start.
+    /// `from_pretrained` made at the top of a script is in evaluation mode from the start. It leaves out
+    /// functions that return the output as it is and that nothing in the file calls, and runs on one
+    /// made-up sample. In functions that train it looks for samples that are only drawn or written to
+    /// a file, and for outputs that are only used detached.
     ///
     /// ## Why it costs memory
     ///
@@ -29,7 +32,7 @@ declare_rule! {
     /// import torch
     ///
     /// def classify(path, image):
-    ///     model = torch.hub.load("pytorch/vision", "resnet50")
+    ///     model = torch.hub.load("pytorch/vision", "resnet50").cuda()
     ///     model.eval()
     ///     return model(image).argmax(1)
     /// ```
@@ -40,7 +43,7 @@ declare_rule! {
     /// import torch
     ///
     /// def classify(path, image):
-    ///     model = torch.hub.load("pytorch/vision", "resnet50")
+    ///     model = torch.hub.load("pytorch/vision", "resnet50").cuda()
     ///     model.eval()
     ///     with torch.inference_mode():
     ///         return model(image).argmax(1)
@@ -68,12 +71,17 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let func = model.func_of(call.ctx);
         // Inside a method, `self.model.eval()` elsewhere decides; loops over batches are OOM201.
         if model.loops_around(call.ctx).any(|each| each.data && !each.contains_backward)
-            || (trains(model, func) && !is_evaluated_between_steps(model, call))
+            || (trains(model, func)
+                && !is_evaluated_between_steps(model, call)
+                && !is_only_shown(model, call)
+                && !is_only_used_detached(model, call))
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)
             // The graph is dropped as soon as it is made, or the output itself is.
             || model.text(model.stmt(call.stmt).node).contains(".detach()")
             || matches!(model.stmt(call.stmt).node, Stmt::Expr(only) if only.value.range() == call.node.range())
+            || matches!(model.stmt(call.stmt).node, Stmt::Assign(assign) if matches!(
+                &*assign.targets, [Expr::Name(name)] if name.id.as_str() == "_"))
             || runs_on_cpu(call)
             || is_unpickled(model, func, &place)
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
@@ -104,13 +112,24 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             wants_graph(model, call, &place)
                 || is_closure(model, func)
                 || is_of_published_inception(model, call)
+                || callers_decide(model, call)
+                || is_sample(model, call)
         };
-        if (in_eval || built_in_eval || pretrained) && !on_cpu_only(model) && !wanted() {
+        let in_training = !in_eval && trains(model, func);
+        let shown = in_training && is_only_shown(model, call);
+        let detached = in_training && is_only_used_detached(model, call);
+        if (in_eval || built_in_eval || pretrained || shown || detached) && !on_cpu_only(model) && !wanted() {
             seen.push((func, place.clone()));
             out.push(
                 Report::new(
                     call.node,
-                    format!("`{place}` runs in evaluation mode with gradients on: its activations are kept"),
+                    if detached {
+                        format!("`{place}` records a graph, and what it returns is only used detached")
+                    } else if shown {
+                        format!("`{place}` makes samples with gradients on: its activations are kept until they are shown")
+                    } else {
+                        format!("`{place}` runs in evaluation mode with gradients on: its activations are kept")
+                    },
                 )
                 .help("run it under `with torch.inference_mode():`"),
             );
@@ -173,6 +192,92 @@ fn is_evaluated_between_steps(model: &Model<'_>, call: &Call<'_>) -> bool {
         && model.is_inside(call.ctx, eval.ctx)
         && !stepped
         && !kept
+}
+
+/// Whether a call in a function that trains makes samples for people: what it returns is drawn or
+/// written to a file, and reaches no `backward()`.
+fn is_only_shown(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
+        return false;
+    };
+    let Some(Expr::Name(name)) = assign.targets.first() else {
+        return false;
+    };
+    let name = name.id.as_str();
+    let text = model.text(&*assign.value);
+    // A criterion's value, or what other code may use.
+    let is_result = assign.value.range() == call.node.range()
+        || text.starts_with(model.text(call.node)) && !text.contains(".data");
+    let only_bound_here = model.assigns_to(func, name).all(|each| each.stmt == call.stmt);
+    is_result
+        && only_bound_here
+        && !feeds_backward(model, func, name)
+        && model.calls_in_function(func).any(|other| {
+            other.node.start() > call.node.end()
+                && matches!(
+                    last_name(&other.node.func),
+                    Some("save_image" | "make_grid" | "add_image" | "add_images" | "imshow" | "imsave")
+                )
+                && other
+                    .node
+                    .arguments
+                    .args
+                    .iter()
+                    .any(|arg| names_in(arg).iter().any(|each| each.split('.').next() == Some(name)))
+        })
+        // What a loss is taken of has another use.
+        && !model.calls_in_function(func).any(|other| {
+            matches!(other.callee.kind, Kind::Criterion { .. })
+                && other
+                    .node
+                    .arguments
+                    .args
+                    .iter()
+                    .any(|arg| names_in(arg).iter().any(|each| each == name))
+        })
+}
+
+/// Whether what a call in a function that trains returns is bound to a name of its own, and every use of
+/// that name detaches it: the graph lives as long as the name, for nothing.
+fn is_only_used_detached(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
+        return false;
+    };
+    let (Some(Expr::Name(name)), Some(id)) = (assign.targets.first(), func) else {
+        return false;
+    };
+    let name = name.id.as_str();
+    if assign.value.range() != call.node.range()
+        || !model.assigns_to(func, name).all(|each| each.stmt == call.stmt)
+    {
+        return false;
+    }
+    let body = model.func(id).node.range();
+    let text = model.text(body);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut detached = 0;
+    for (at, _) in text.match_indices(name) {
+        let rest = &text[at + name.len()..];
+        let whole = !text[..at].ends_with(is_word)
+            && !text[..at].ends_with('.')
+            && !rest.starts_with(is_word);
+        let bound = body.start().to_usize() + at == assign.targets[0].start().to_usize();
+        if !whole || bound {
+            continue;
+        }
+        if rest.starts_with(".detach()") {
+            detached += 1;
+        } else if ![".shape", ".size(", ".device", ".dtype"]
+            .iter()
+            .any(|fact| rest.starts_with(fact))
+        {
+            return false;
+        }
+    }
+    // An input with a graph passes gradients on to what made it.
+    detached > 0 && !call.args.iter().any(Value::has_graph)
 }
 
 /// Whether the graph has a use: gradients of an input or of the result, a hook, an export; or
@@ -262,6 +367,79 @@ fn is_returned(model: &Model<'_>, call: &Call<'_>) -> bool {
                     || names_in(value).iter().any(|name| places.contains(&name.as_str()))
             })
     })
+}
+
+/// Whether a function returns the output as it is, and nothing of the file calls it: whoever does may
+/// want its graph, or turn gradients off.
+fn callers_decide(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(func) = model.func_of(call.ctx) else {
+        return false;
+    };
+    if model.func(func).called {
+        return false;
+    }
+    let places: Vec<&str> = model
+        .assigns
+        .iter()
+        .filter(|assign| assign.stmt == call.stmt && assign.value.has_graph())
+        .map(|assign| assign.place.as_str())
+        .collect();
+    let is_output = |expr: &Expr| {
+        expr.range() == call.node.range()
+            || dotted_name(expr).is_some_and(|name| places.contains(&name.as_str()))
+    };
+    model.stmts.iter().any(|stmt| {
+        let Stmt::Return(node) = stmt.node else {
+            return false;
+        };
+        model.func_of(stmt.ctx) == Some(func)
+            && node.value.as_deref().is_some_and(|value| match value {
+                Expr::Tuple(tuple) => tuple.elts.iter().any(is_output),
+                other => is_output(other),
+            })
+    })
+}
+
+/// Whether the model runs on made-up numbers: on one sample, or at the end of the file that defines it,
+/// to look at shapes or to count operations.
+fn is_sample(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let Some(arg) = call.node.arguments.args.first() else {
+        return false;
+    };
+    let mut exprs = vec![arg];
+    if let Some(place) = dotted_name(arg) {
+        exprs.extend(
+            model
+                .assigns_to(func, &place)
+                .filter(|assign| assign.target.start() < call.node.start())
+                .filter_map(|assign| assign.expr),
+        );
+    }
+    let mut made_up = model.calls.iter().filter(|made| {
+        let makes = made.qual.as_deref().is_some_and(torch::is_factory)
+            || matches!(made.method, Some("new_empty" | "new_zeros" | "new_ones" | "new_full"));
+        makes && exprs.iter().any(|expr| expr.range().contains_range(made.node.range()))
+    });
+    let is_one = |made: &Call<'_>| {
+        let first = match made.node.arguments.find_positional(0) {
+            Some(Expr::Tuple(tuple)) => tuple.elts.first(),
+            Some(Expr::List(list)) => list.elts.first(),
+            other => other,
+        };
+        matches!(first, Some(Expr::NumberLiteral(number)) if model.text(number) == "1")
+    };
+    let Some(first) = made_up.next() else {
+        return false;
+    };
+    // Nothing was loaded or trained: the numbers that come out mean nothing.
+    let means_nothing = || {
+        call.callee.class.is_some()
+            && !model.calls.iter().any(|other| {
+                other.is_method("load_state_dict") || other.is("torch.load") || other.is_step()
+            })
+    };
+    is_one(first) || made_up.any(is_one) || means_nothing()
 }
 
 /// Whether a function is defined in another one that hands it out: whoever calls it decides.

@@ -1,9 +1,10 @@
 use oomph_python_source::ast::Expr;
-use oomph_python_source::{Edit, dotted_name};
+use oomph_python_source::{Edit, Ranged, dotted_name};
 
 use crate::fix::Fix;
+use crate::queries::devices::on_cpu_only;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Call, Model};
 use crate::semantic::value::Device;
 use super::load_to_saved_device::goes_into_state_dict;
 
@@ -12,7 +13,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict`.
+    /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict` of a model
+    /// that is on the GPU by then.
     ///
     /// ## Why it costs memory
     ///
@@ -43,7 +45,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the model is still on the CPU or on the meta device (`assign=True`) at this point.
+    /// When the model is on the meta device (`assign=True`) at this point.
     ///
     /// ## Fix safety
     ///
@@ -71,7 +73,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .is_some_and(|assign| assign.value.device == Device::Gpu)
             }),
             _ => false,
-        };
+        } || is_device_of_models(model, call, location);
         if !on_gpu || goes_into_state_dict(model, call).is_none() {
             continue;
         }
@@ -81,4 +83,28 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .fix(Fix::unsafe_("load to the CPU", Edit::replace(location, "\"cpu\""))),
         );
     }
+}
+
+/// Whether a location is the device that models of this function, or of this class, are moved to:
+/// `model.to(device)` and `torch.load(path, map_location=device)`.
+fn is_device_of_models(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
+    let name = |expr: &Expr| match expr {
+        // `torch.device(self.device)`
+        Expr::Call(call) => call.arguments.find_positional(0).and_then(dotted_name),
+        other => dotted_name(other),
+    };
+    let Some(device) = name(location) else {
+        return false;
+    };
+    if on_cpu_only(model) || load.args.get(1).is_some_and(|arg| arg.device == Device::Cpu) {
+        return false;
+    }
+    model.calls.iter().any(|call| {
+        let near = model.func_of(call.ctx) == model.func_of(load.ctx)
+            || device.starts_with("self.") && model.ctx(call.ctx).class == model.ctx(load.ctx).class;
+        near && call.is_method("to")
+            && call.recv.is_model()
+            && call.node.start() < load.node.start()
+            && call.node.arguments.find_positional(0).and_then(name).as_deref() == Some(&device)
+    })
 }

@@ -1,11 +1,12 @@
-use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
-use crate::queries::devices::mentions_gpu;
+use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::queries::purpose::in_unit_test;
+use crate::queries::whereabouts::{is_on_gpu, is_trained_here};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::{Device, Kind};
+use crate::semantic::value::{Device, Kind, Tri};
+use super::checkpoint_kept_while_training::names_published_weights;
 use crate::semantic::{Call, Model};
 
 declare_rule! {
@@ -14,8 +15,9 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load(path)` without `map_location` whose result goes into
-    /// `load_state_dict`, in files that train or save. Other files load published weights, and
-    /// nothing says from which device those were saved.
+    /// `load_state_dict` of a model that is on the GPU by then: this file has moved it, or trains it. Only
+    /// in files that train or save: others load published weights, and nothing says from which device
+    /// those were saved.
     ///
     /// ## Why it costs memory
     ///
@@ -75,7 +77,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         .calls
         .iter()
         .any(|call| call.recv.kind == Kind::Optimizer || call.result.kind == Kind::Optimizer);
-    if saves_from_cpu || (!saves && !trains) {
+    if saves_from_cpu || (!saves && !trains) || on_cpu_only(model) {
         return;
     }
     for call in &model.calls {
@@ -85,6 +87,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.has_star_kwargs()
             || call.has_star_args()
             || in_unit_test(model, call.ctx)
+            || names_published_weights(model, call)
         {
             continue;
         }
@@ -128,7 +131,7 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
             .any(|arg| arg.range().contains_range(load.node.range()))
     };
     if let Some(load) = loads().find(|call| inside(call)) {
-        return (!keeps_its_state(load) && !is_on_cpu_yet(model, load)).then_some(true);
+        return (!keeps_its_state(load) && is_second_copy(model, load)).then_some(true);
     }
     // Names that the checkpoint flows into, by assignment, in this function.
     let mut names: Vec<String> = Vec::new();
@@ -143,7 +146,7 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
         }
     }
     loads()
-        .filter(|call| !keeps_its_state(call) && !is_on_cpu_yet(model, call))
+        .filter(|call| !keeps_its_state(call) && is_second_copy(model, call))
         .any(|call| {
             call.node
                 .arguments
@@ -171,38 +174,18 @@ fn keeps_its_state(load: &Call<'_>) -> bool {
             .any(|word| name.contains(word))
 }
 
-/// Whether the model that is loaded is on the CPU still: this function makes it and moves it
-/// afterwards, so what is loaded is the only copy on the GPU.
-fn is_on_cpu_yet(model: &Model<'_>, load: &Call<'_>) -> bool {
-    let Some(place) = load.recv_place() else {
-        return false;
-    };
-    let func = model.func_of(load.ctx);
-    let moves: Vec<bool> = model
-        .calls_in_function(func)
-        .filter(|call| {
-            matches!(call.method, Some("cuda" | "to")) && call.recv_place().as_ref() == Some(&place)
-        })
-        .map(|call| call.node.start() < load.node.start())
-        .collect();
-    let mut made = model
-        .assigns_to(func, &place)
-        .filter(|assign| assign.target.start() < load.node.start())
-        .filter_map(|assign| assign.expr)
-        .peekable();
-    made.peek().is_some()
-        && made.all(|expr| {
-            matches!(expr, Expr::Call(_))
-                && ![".cuda(", ".to(", "cuda", "device", "DataParallel"]
-                    .iter()
-                    .any(|word| model.text(expr).contains(word))
-        })
-        && moves.contains(&false)
-        && !moves.contains(&true)
+/// Whether the model that is loaded is on the GPU by then: this file moved it there, or trains it. If it
+/// is on the CPU still, what is loaded is the only copy on the GPU.
+fn is_second_copy(model: &Model<'_>, load: &Call<'_>) -> bool {
+    match is_on_gpu(model, load) {
+        Tri::Yes => true,
+        Tri::No => false,
+        Tri::Unknown => is_trained_here(model, load),
+    }
 }
 
 /// Whether the weights that a `torch.save` writes were moved to the CPU before.
-fn saves_from_cpu(model: &Model<'_>, save: &Call<'_>) -> bool {
+pub(super) fn saves_from_cpu(model: &Model<'_>, save: &Call<'_>) -> bool {
     /// Names are followed this far: `save(checkpoint)`, `checkpoint = {..: state}`, `state = …`.
     const MAX_NAMES: usize = 4;
     let Some(saved) = save.arg("obj", 0) else {

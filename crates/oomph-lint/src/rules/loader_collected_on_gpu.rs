@@ -1,9 +1,11 @@
-use oomph_python_source::ast::{self, Expr, ExprCall};
-use oomph_python_source::last_name;
+use oomph_python_source::ast::{self, Expr, ExprCall, Stmt};
+use oomph_python_source::{dotted_name, last_name, statements_in};
 
 use crate::queries::devices::moves_to_gpu;
+use crate::queries::loop_carried::{is_cleared_in, starts_in};
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Kind;
+use crate::semantic::value::{Device, Kind, Tri};
 use crate::semantic::{CtxKind, Model, torch};
 
 declare_rule! {
@@ -11,7 +13,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for list comprehensions over a loader that move every batch to the GPU.
+    /// Looks for list comprehensions and loops over a loader that move every batch to the GPU and keep it
+    /// in a list.
     ///
     /// ## Why it costs memory
     ///
@@ -47,6 +50,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    check_loops(model, out);
     for call in &model.calls {
         if !moves_to_gpu(call) {
             continue;
@@ -77,6 +81,55 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// `batches.append((x.cuda(), y.cuda()))` in a loop over a loader that keeps nothing else.
+fn check_loops(model: &Model<'_>, out: &mut Vec<Report>) {
+    for call in &model.calls {
+        let Some(arg) = call.node.arguments.find_positional(0) else {
+            continue;
+        };
+        let Some(list) = call.recv_expr().and_then(dotted_name) else {
+            continue;
+        };
+        let Some(looped) = model.loops_around(call.ctx).find(|each| each.data) else {
+            continue;
+        };
+        let func = model.func_of(call.ctx);
+        let moved = model.calls.iter().any(|moved| {
+            matches!(moved.method, Some("cuda" | "to"))
+                && moved.recv.is_tensor()
+                && moved.recv.graph == Tri::No
+                && moved.result.device != Device::Cpu
+                && (moved.is_method("cuda") || moved.args.first().is_some_and(|arg| arg.device == Device::Gpu))
+                && keeps(arg, moved.node)
+        });
+        let is_list = model
+            .assigns_to(func, &list)
+            .any(|assign| assign.value.kind == Kind::Collection);
+        if call.is_method("append")
+            && moved
+            && is_list
+            && !looped.contains_backward
+            && !model.is_conditional_in(call.ctx, looped.ctx)
+            && !breaks(looped.body)
+            && !starts_in(model, looped, &list)
+            && !is_cleared_in(model, looped, &list)
+            && !in_unit_test(model, call.ctx)
+        {
+            out.push(
+                Report::new(arg, "the list holds every batch of the loader on the GPU")
+                    .help("move one batch at a time, in the loop that uses it"),
+            );
+        }
+    }
+}
+
+/// Whether a loop ends before its loader does.
+fn breaks(body: &[Stmt]) -> bool {
+    statements_in(body)
+        .iter()
+        .any(|stmt| matches!(stmt, Stmt::Break(_) | Stmt::Return(_)))
 }
 
 /// Whether an element of the list is, or holds, what the call moved: a call around it makes

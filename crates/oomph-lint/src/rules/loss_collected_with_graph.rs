@@ -1,13 +1,14 @@
 use oomph_python_source::ast::Expr;
-use oomph_python_source::{dotted_name, last_name};
+use oomph_python_source::{dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{leaves_batches_on_cpu, mentions_gpu, on_cpu_only};
+use crate::queries::keeps::in_managed_step;
 use crate::queries::loop_carried::{feeds_backward, is_cleared_in, starts_in};
 use crate::queries::purpose::{in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Call, Grad, Loop, Model};
+use crate::semantic::value::{Device, Kind, Tri};
+use crate::semantic::{Bind, Call, Grad, Loop, Model};
 use super::evaluation_builds_graph::{graph_loops, is_in_eval_mode};
 
 declare_rule! {
@@ -15,8 +16,10 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `losses.append(loss)` in a training loop where `loss` holds an autograd graph, the
-    /// list lives longer than one iteration, and nothing in the list reaches a `backward()`.
+    /// Looks for `losses.append(loss)` and `losses += [loss]` in a training loop where `loss` holds an
+    /// autograd graph, the list lives longer than one iteration, and nothing in the list reaches a
+    /// `backward()`. Of lists that are attributes, it reports those to which a loss is appended that
+    /// `backward()` has run through, or that a library's trainer runs backward.
     ///
     /// ## Why it costs memory
     ///
@@ -31,6 +34,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     losses = []
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward()
@@ -47,6 +51,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     losses = []
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward()
@@ -93,8 +98,15 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
             continue;
         };
         let func = model.func_of(call.ctx);
-        // Attributes are read by other functions, as in policy-gradient code.
-        if list.contains('.') {
+        let managed = in_managed_step(model, call.ctx);
+        // Attributes are read by other functions, as in policy-gradient code: unless `backward()` has
+        // run through the value, its graph may be wanted.
+        let is_attribute = list.contains('.');
+        if is_attribute && !(is_own_list(model, call, &list) && (managed || is_done(model, call, arg))) {
+            continue;
+        }
+        if is_attribute && managed {
+            found.push((report_of(model, call, arg, value.model_output, &list), value.model_output));
             continue;
         }
         let Some(looped) = model
@@ -105,7 +117,7 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
         };
         // `append` and `add` of an object are a meter's: what it keeps, only its class tells.
         // `history["loss"]` can only be a list in a dictionary.
-        let is_collection = is_item || model.assigns_to(func, &list).any(|assign| {
+        let is_collection = is_item || is_attribute || model.assigns_to(func, &list).any(|assign| {
             assign.value.kind == Kind::Collection
                 || matches!(assign.expr, Some(Expr::Call(made)) if last_name(&made.func) == Some("deque"))
         });
@@ -123,20 +135,115 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
         {
             continue;
         }
-        let what = if value.model_output { "output" } else { "loss" };
-        let fix = Fix::append(arg, ".detach()", Applicability::Safe, "detach what is collected");
-        let report = Report::new(
-            arg,
-            format!(
-                "`{}` keeps the graph of every {what} that is appended to it",
-                call.recv_expr().map_or(list.as_str(), |recv| model.text(recv))
-            ),
-        )
-        .help("append its `.detach()`, or its `.item()` if it is a single number")
-        .fix(fix);
-        found.push((report, value.model_output));
+        found.push((report_of(model, call, arg, value.model_output, &list), value.model_output));
+    }
+    found.extend(added_in_brackets(model));
+    found
+}
+
+fn report_of(
+    model: &Model<'_>,
+    call: &Call<'_>,
+    arg: &Expr,
+    is_output: bool,
+    list: &str,
+) -> Report {
+    let name = call.recv_expr().map_or(list, |recv| model.text(recv));
+    keeps_graphs(arg, is_output, name)
+}
+
+fn keeps_graphs(value: &Expr, is_output: bool, list: &str) -> Report {
+    let what = if is_output { "output" } else { "loss" };
+    let fix = Fix::append(value, ".detach()", Applicability::Safe, "detach what is collected");
+    Report::new(
+        value,
+        format!("`{list}` keeps the graph of every {what} that is appended to it"),
+    )
+    .help("append its `.detach()`, or its `.item()` if it is a single number")
+    .fix(fix)
+}
+
+/// `losses += [loss]` in a loop that trains, after the list was made before it.
+fn added_in_brackets(model: &Model<'_>) -> Vec<(Report, bool)> {
+    let mut found = Vec::new();
+    for assign in &model.assigns {
+        let (Bind::Add, Some(Expr::List(items))) = (assign.bind, assign.expr) else {
+            continue;
+        };
+        let [item] = &*items.elts else { continue };
+        let Some(looped) = model.training_loop(assign.ctx) else {
+            continue;
+        };
+        let func = model.func_of(assign.ctx);
+        let made_before = model
+            .assigns_to(func, &assign.place)
+            .any(|each| each.bind == Bind::Set && each.value.kind == Kind::Collection);
+        if assign.grad != Grad::On
+            || assign.value.graph != Tri::Yes
+            || !dotted_name(item).is_some_and(|name| feeds_backward(model, func, &name))
+            || !made_before
+            || on_cpu_only(model)
+            || leaves_batches_on_cpu(model, looped)
+            || in_unit_test(model, assign.ctx)
+            || model
+                .loops_around(assign.ctx)
+                .any(|each| starts_in(model, each, &assign.place) && (each.data || each.ctx == looped.ctx))
+            || is_cleared_in(model, looped, &assign.place)
+            || feeds_backward(model, func, &assign.place)
+        {
+            continue;
+        }
+        found.push((keeps_graphs(item, false, &assign.place), false));
     }
     found
+}
+
+/// Whether a list that is an attribute belongs to this object, and nothing that it holds reaches a
+/// `backward()` of the file.
+fn is_own_list(model: &Model<'_>, call: &Call<'_>, list: &str) -> bool {
+    let class = model.ctx(call.ctx).class;
+    let made = model.assigns.iter().any(|assign| {
+        assign.place == list
+            && assign.value.kind == Kind::Collection
+            && model.ctx(assign.ctx).class == class
+    });
+    let mut funcs: Vec<_> = model
+        .backwards
+        .iter()
+        .map(|backward| model.func_of(backward.ctx))
+        .collect();
+    funcs.sort();
+    funcs.dedup();
+    made && list.starts_with("self.")
+        && !funcs.into_iter().any(|func| feeds_backward(model, func, list))
+        // Handed to something else, it may end up in one.
+        && !model.calls.iter().any(|other| {
+            other
+                .node
+                .arguments
+                .args
+                .iter()
+                .any(|arg| dotted_name(arg).as_deref() == Some(list))
+                && other.target.is_some()
+        })
+}
+
+/// Whether `backward()` has run through a value: in this function, or in the one that returned it.
+fn is_done(model: &Model<'_>, call: &Call<'_>, arg: &Expr) -> bool {
+    let func = model.func_of(call.ctx);
+    let by_step = |expr: &Expr| {
+        model.calls.iter().any(|other| {
+            std::ptr::eq(&raw const *other.node, expr.as_call_expr().map_or(std::ptr::null(), |node| node))
+                && other.target.is_some_and(|target| model.func(target).has_backward)
+        })
+    };
+    names_in(arg).iter().any(|name| {
+        feeds_backward(model, func, name)
+            || model
+                .assigns_to(func, name)
+                .filter_map(|assign| assign.expr)
+                .any(by_step)
+    }) || by_step(arg)
 }
 
 /// The collection that something is appended to, and whether it is an item of that name:

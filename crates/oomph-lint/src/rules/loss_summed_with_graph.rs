@@ -1,8 +1,9 @@
 use oomph_python_source::ast::{Expr, Operator};
-use oomph_python_source::last_name;
+use oomph_python_source::{dotted_name, last_name};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only};
+use crate::queries::keeps::{carries, in_managed_step};
 use crate::queries::loop_carried::{feeds_backward, starts_in};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
@@ -14,9 +15,10 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `total += loss` (and `total = total + loss`) in a training loop where `loss` holds
-    /// an autograd graph, `total` lives longer than one iteration, and nothing calls `backward()`
-    /// on it.
+    /// Looks for `total += loss`, `total = total + loss` and `average = 0.9 * average + 0.1 * loss` in
+    /// a training loop where `loss` holds an autograd graph, the sum lives longer than one iteration,
+    /// and nothing calls `backward()` on it. In steps that a library's trainer runs (`training_step` of
+    /// Lightning, `compute_loss` of transformers) it looks for sums that are attributes.
     ///
     /// ## Why it costs memory
     ///
@@ -32,6 +34,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     total = 0.0
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward()
@@ -48,6 +51,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     total = 0.0
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         loss.backward()
@@ -76,7 +80,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let operand = match (assign.bind, assign.expr) {
             (Bind::Add, Some(expr)) => expr,
             (Bind::Set, Some(Expr::BinOp(node))) if node.op == Operator::Add => {
-                let own = |side: &Expr| model.text(side) == model.text(assign.target);
+                // `total + loss`, and `0.9 * average + 0.1 * loss`.
+                let own = |side: &Expr| {
+                    model.text(side) == model.text(assign.target)
+                        || dotted_name(assign.target).is_some_and(|place| carries(side, &place))
+                };
                 if own(&node.left) {
                     &node.right
                 } else if own(&node.right) {
@@ -92,7 +100,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         }
         let looped = model.training_loop(assign.ctx);
         // A step whose loop is elsewhere: what it adds to an attribute outlives it.
-        if looped.is_none() && !is_step_of_other_loop(model, assign) {
+        if looped.is_none()
+            && !is_step_of_other_loop(model, assign)
+            && !(assign.place.starts_with("self.") && in_managed_step(model, assign.ctx))
+        {
             continue;
         }
         // What a `backward()` of the project's own returns is not known.

@@ -1,14 +1,22 @@
+use oomph_python_source::ast::Expr;
+use oomph_python_source::names_in;
+
 use crate::fix::{Applicability, Fix};
+use crate::queries::devices::on_cpu_only;
+use crate::queries::keeps::{first_parameter, keeps_parameter};
+use crate::queries::loop_carried::feeds_backward;
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Kind;
-use crate::semantic::{Grad, Model};
+use crate::semantic::value::{Device, Kind};
+use crate::semantic::{Call, Grad, Model};
 
 declare_rule! {
     /// A running average is given a loss with its graph.
     ///
     /// ## What it does
     ///
-    /// Looks for `meter.update(loss)` where `meter` is an `AverageMeter` and `loss` holds a graph.
+    /// Looks for `meter.update(loss)` where `loss` holds a graph and `meter` is an `AverageMeter`, or
+    /// of a class of the file whose method adds its argument to an attribute or appends it to one.
     ///
     /// ## Why it costs memory
     ///
@@ -24,6 +32,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     losses = AverageMeter()
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         losses.update(loss, x.size(0))
@@ -40,6 +49,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     losses = AverageMeter()
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         loss = criterion(model(x), y)
     ///         losses.update(loss.detach(), x.size(0))
@@ -59,21 +69,20 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for call in &model.calls {
-        if !call.is_method("update") || call.recv.kind != Kind::Meter || call.grad != Grad::On {
+        if call.grad != Grad::On {
             continue;
         }
         let (Some(value), Some(arg)) = (call.args.first(), call.node.arguments.find_positional(0))
         else {
             continue;
         };
-        if !value.has_graph() || !value.is_tensor() {
-            continue;
-        }
-        let takes_number = call.target.is_some_and(|target| {
-            let body = model.text(model.func(target).node);
-            body.contains(".item()") || body.contains("detach") || body.contains("float(")
-        });
-        if takes_number {
+        if !value.has_graph()
+            || !value.is_tensor()
+            || value.device == Device::Cpu
+            || !is_kept(model, call, arg)
+            || on_cpu_only(model)
+            || in_unit_test(model, call.ctx)
+        {
             continue;
         }
         let fix = Fix::append(arg, ".detach()", Applicability::Safe, "detach the value");
@@ -88,5 +97,25 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("pass `loss.detach()`, or `loss.item()`")
             .fix(fix),
         );
+    }
+}
+
+/// Whether the method adds what it is given to a sum or a list: as its body says, or, for an
+/// `AverageMeter` of another file, as they all do. Of a class with another name, the value has to be
+/// one that `backward()` runs through in this function: nothing needs its graph any more.
+fn is_kept(model: &Model<'_>, call: &Call<'_>, arg: &Expr) -> bool {
+    match first_parameter(model, call) {
+        Some((func, name)) if !call.recv.is_model() => {
+            let done = || {
+                names_in(arg)
+                    .iter()
+                    .any(|name| feeds_backward(model, model.func_of(call.ctx), name))
+            };
+            keeps_parameter(model, func, name)
+                && (call.recv.kind == Kind::Meter
+                    || done() && model.training_loop(call.ctx).is_some())
+        }
+        Some(_) => false,
+        None => call.is_method("update") && call.recv.kind == Kind::Meter && call.target.is_none(),
     }
 }

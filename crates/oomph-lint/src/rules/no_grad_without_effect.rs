@@ -1,4 +1,5 @@
 use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::dotted_name;
 
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Model, torch};
@@ -8,7 +9,7 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.no_grad()` or `torch.inference_mode()` as a statement.
+    /// Looks for `torch.no_grad()` or `torch.inference_mode()` as a statement, called or not.
     ///
     /// ## Why it costs memory
     ///
@@ -46,20 +47,24 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    for call in &model.calls {
-        if !call.qual.as_deref().is_some_and(torch::is_no_grad) {
-            continue;
+    for info in &model.stmts {
+        let Stmt::Expr(stmt) = info.node else { continue };
+        let does_nothing = match &*stmt.value {
+            Expr::Call(node) => model.calls.iter().any(|call| {
+                std::ptr::eq(call.node, node) && call.qual.as_deref().is_some_and(torch::is_no_grad)
+            }),
+            // Not even called.
+            name @ Expr::Attribute(_) => dotted_name(name).is_some_and(|name| torch::is_no_grad(&name)),
+            _ => false,
+        };
+        if does_nothing {
+            out.push(
+                Report::new(
+                    &*stmt.value,
+                    format!("`{}` as a statement does nothing: gradients stay on", model.text(&*stmt.value)),
+                )
+                .help("use it as `with torch.no_grad():` or as a decorator; `torch.set_grad_enabled(False)` works as a statement"),
+            );
         }
-        if let Stmt::Expr(stmt) = model.stmt(call.stmt).node
-            && matches!(&*stmt.value, Expr::Call(node) if node.range_start == call.node.range_start && node.arguments.range == call.node.arguments.range)
-            {
-                out.push(
-                    Report::new(
-                        call.node,
-                        format!("`{}` as a statement does nothing: gradients stay on", model.text(call.node)),
-                    )
-                    .help("use it as `with torch.no_grad():` or as a decorator; `torch.set_grad_enabled(False)` works as a statement"),
-                );
-            }
     }
 }

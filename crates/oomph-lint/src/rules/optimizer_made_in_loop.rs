@@ -11,7 +11,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.optim.…(…)` in the loop whose iterations are training steps.
+    /// Looks for `torch.optim.…(model.parameters())` in the loop whose iterations are training steps,
+    /// of optimizers that keep state.
     ///
     /// ## Why it costs memory
     ///
@@ -26,6 +27,7 @@ declare_rule! {
     ///
     /// def train(model, loader, criterion):
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer = torch.optim.Adam(model.parameters())
     ///         optimizer.zero_grad()
     ///         criterion(model(x), y).backward()
@@ -40,6 +42,7 @@ declare_rule! {
     /// def train(model, loader, criterion):
     ///     optimizer = torch.optim.Adam(model.parameters())
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         criterion(model(x), y).backward()
     ///         optimizer.step()
@@ -95,6 +98,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if looped.trains
             && steps_here
             && is_stepped
+            && has_state(model, call)
             && !inner_training
             && !in_unit_test(model, call.ctx)
             && !on_cpu_only(model)
@@ -106,6 +110,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether an optimizer of a model's parameters keeps state: any but SGD does, and SGD with momentum.
+fn has_state(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let of_model = call
+        .arg("params", 0)
+        .is_some_and(|params| model.text(params).contains("parameters"));
+    let is_sgd = call.qual.as_deref().is_some_and(|qual| qual.rsplit('.').next() == Some("SGD"));
+    of_model && (!is_sgd || call.arg("momentum", 2).is_some())
 }
 
 /// The name that a call's result is bound to.

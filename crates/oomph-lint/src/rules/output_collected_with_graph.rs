@@ -25,6 +25,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     predictions = []
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         output = model(x)
     ///         criterion(output, y).backward()
@@ -41,6 +42,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     predictions = []
     ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
     ///         optimizer.zero_grad()
     ///         output = model(x)
     ///         criterion(output, y).backward()

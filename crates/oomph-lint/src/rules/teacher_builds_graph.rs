@@ -1,15 +1,25 @@
+use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::{Ranged, last_name, names_in};
+
+use crate::queries::accumulation::stepped_optimizer;
+use crate::queries::devices::{on_cpu_only, runs_on_cpu};
+use crate::queries::loop_carried::{base, feeds_backward};
 use crate::queries::model_calls::{is_model_call, model_place};
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Grad, Model};
+use crate::semantic::value::{Kind, Value};
+use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model};
 
 declare_rule! {
     /// A teacher that is never trained builds a graph.
     ///
     /// ## What it does
     ///
-    /// Looks for calls of a model named as a teacher, a target network or a moving average in a
-    /// function that trains, with gradients on, in a file that never turns the gradients of
-    /// parameters off.
+    /// Looks for calls of a model in a training step, with gradients on, on inputs without a graph, whose
+    /// result reaches the loss undetached, where the model is not trained: the optimizers that step
+    /// there were made in sight from other models' parameters, and it is in evaluation mode, a copy
+    /// or pretrained; or it is named as a teacher, a target network or a moving average, beside one
+    /// optimizer that is not its own. Models whose gradients may be turned off in the file are left out.
     ///
     /// ## Why it costs memory
     ///
@@ -23,6 +33,7 @@ declare_rule! {
     ///
     /// def train(student, teacher, loader, optimizer, criterion):
     ///     for x in loader:
+    ///         x = x.cuda()
     ///         optimizer.zero_grad()
     ///         target = teacher(x)
     ///         loss = criterion(student(x), target)
@@ -37,6 +48,7 @@ declare_rule! {
     ///
     /// def train(student, teacher, loader, optimizer, criterion):
     ///     for x in loader:
+    ///         x = x.cuda()
     ///         optimizer.zero_grad()
     ///         with torch.no_grad():
     ///             target = teacher(x)
@@ -56,9 +68,6 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if model.module.text().contains("requires_grad") {
-        return;
-    }
     for call in &model.calls {
         if !is_model_call(call) || call.grad != Grad::On {
             continue;
@@ -66,23 +75,307 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(place) = model_place(call) else {
             continue;
         };
-        let name = place.rsplit('.').next().unwrap_or(&place).to_ascii_lowercase();
-        let is_teacher = name.contains("teacher")
-            || name.starts_with("ema_")
-            || name.ends_with("_ema")
-            || name.starts_with("target_net");
-        // One that has gradients to clear trains as well.
-        let trains = model.calls.iter().any(|other| {
-            other.is_zero_grad() && other.recv_place().as_deref() == Some(place.as_str())
-        });
-        if is_teacher && !trains && model.training_loop(call.ctx).is_some() {
-            out.push(
-                Report::new(
-                    call.node,
-                    format!("`{place}` is not trained, yet its activations are kept for `backward()`"),
-                )
-                .help("call it under `with torch.no_grad():`"),
-            );
+        let func = model.func_of(call.ctx);
+        let in_step = model.training_loop(call.ctx).is_some()
+            || model
+                .backwards
+                .iter()
+                .any(|backward| func.is_some() && model.func_of(backward.ctx) == func);
+        if !in_step
+            || trains_itself(model, &place)
+            || may_be_frozen(model, call, &place)
+            || takes_graph(call)
+            || is_detached(model, call)
+            || !reaches_backward(model, call)
+            || !(is_named_teacher(model, call, &place) || is_left_out(model, call, &place))
+            || on_cpu_only(model)
+            || runs_on_cpu(call)
+            || in_unit_test(model, call.ctx)
+        {
+            continue;
+        }
+        out.push(
+            Report::new(
+                call.node,
+                format!("`{place}` is not trained, yet its activations are kept for `backward()`"),
+            )
+            .help("call it under `with torch.no_grad():`"),
+        );
+    }
+}
+
+fn last(place: &str) -> &str {
+    place.rsplit('.').next().unwrap_or(place)
+}
+
+/// Whether the file turns off gradients of what may be this model: of its own name, or of what another
+/// function is given.
+fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+    let func = model.func_of(call.ctx);
+    let concerns = |ctx: CtxId, frozen: Option<String>| {
+        let there = model.func_of(ctx);
+        let near = place.starts_with("self.") || there == func || there.is_none();
+        frozen.is_none_or(|frozen| {
+            let of_parameter = there.is_some_and(|id| {
+                id_has_parameter(model, id, frozen.split('.').next().unwrap_or(&frozen))
+            });
+            near && (last(&frozen) == last(place) || place.starts_with(&format!("{frozen}.")))
+                || of_parameter && there != func
+        })
+    };
+    // `for p in net.parameters(): …`: the loops around say whose parameters they are.
+    let looped_over = |ctx: CtxId| {
+        model.within_function(ctx).find_map(|id| {
+            model.calls.iter().find_map(|each| {
+                (matches!(each.method, Some("parameters" | "named_parameters"))
+                    && matches!(model.ctx(id).kind, CtxKind::For)
+                    && model.ctx(id).range.contains_range(each.node.range()))
+                .then(|| each.recv_place())
+                .flatten()
+            })
+        })
+    };
+    let by_call = model.calls.iter().any(|each| {
+        let Some(name) = last_name(&each.node.func) else {
+            return false;
+        };
+        if name.contains("freeze") || name.contains("set_requires_grad") || name.contains("toggle_grad") {
+            return true;
+        }
+        name == "requires_grad_"
+            && !each.recv.is_tensor()
+            && concerns(each.ctx, looped_over(each.ctx).or_else(|| each.recv_place()))
+    });
+    by_call
+        || model.assigns.iter().any(|assign| {
+            assign.place.ends_with(".requires_grad")
+                && concerns(assign.ctx, looped_over(assign.ctx))
+        })
+}
+
+fn id_has_parameter(model: &Model<'_>, func: FuncId, name: &str) -> bool {
+    name != "self"
+        && model
+            .func(func)
+            .node
+            .parameters
+            .iter_non_variadic_params()
+            .any(|each| each.parameter.name.as_str() == name)
+}
+
+/// Whether the model has gradients to clear, or is put in training mode.
+fn trains_itself(model: &Model<'_>, place: &str) -> bool {
+    model.calls.iter().any(|call| {
+        (call.is_zero_grad() || call.is_method("train"))
+            && call.recv_place().is_some_and(|recv| last(&recv) == last(place))
+    })
+}
+
+/// Whether an input has a graph: gradients have to pass through to it.
+fn takes_graph(call: &Call<'_>) -> bool {
+    call.args.iter().any(Value::has_graph)
+}
+
+/// Whether the result is detached, in its own statement or later in the function.
+fn is_detached(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let of_statement = model.text(model.stmt(call.stmt).node);
+    let detaches = |text: &str| {
+        text.contains(".detach(") || text.contains(".data") || text.contains(".item()") || text.contains(".cpu()")
+    };
+    if detaches(of_statement) {
+        return true;
+    }
+    let func = model.func_of(call.ctx);
+    let mut names: Vec<&str> = Vec::new();
+    for assign in &model.assigns {
+        if model.func_of(assign.ctx) != func {
+            continue;
+        }
+        let from = assign.stmt == call.stmt
+            || assign
+                .expr
+                .is_some_and(|expr| names_in(expr).iter().any(|name| names.contains(&name.as_str())));
+        if from {
+            names.push(base(&assign.place));
         }
     }
+    model.stmts.iter().any(|info| {
+        model.func_of(info.ctx) == func
+            && matches!(info.node, Stmt::Assign(_) | Stmt::AugAssign(_) | Stmt::Expr(_))
+            && detaches(model.text(info.node))
+            && model
+                .text(info.node)
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .any(|word| names.contains(&word))
+    })
+}
+
+/// Whether what the call returns flows into a `backward()` of its function.
+fn reaches_backward(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    model
+        .assigns
+        .iter()
+        .any(|assign| assign.stmt == call.stmt && feeds_backward(model, func, base(&assign.place)))
+}
+
+/// A teacher, a target network or a moving average by its name, beside a model that trains: one
+/// optimizer steps here, and it is not the teacher's.
+fn is_named_teacher(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+    let name = last(place).to_ascii_lowercase();
+    let is_teacher = name.contains("teacher")
+        || name.starts_with("ema_")
+        || name.ends_with("_ema")
+        || name.starts_with("target_net");
+    if !is_teacher {
+        return false;
+    }
+    let func = model.func_of(call.ctx);
+    let mut stepped: Vec<String> = model
+        .calls_in_function(func)
+        .filter_map(stepped_optimizer)
+        .collect();
+    stepped.dedup();
+    let another = model.calls_in_function(func).any(|other| {
+        is_model_call(other) && model_place(other).is_some_and(|other| last(&other) != last(place))
+    });
+    another && stepped.len() == 1 && !stepped[0].to_ascii_lowercase().contains("teacher") && is_known_untrained(model, place)
+}
+
+/// Whether no optimizer of the file is made from the model's parameters.
+fn is_known_untrained(model: &Model<'_>, place: &str) -> bool {
+    !model.calls.iter().any(|call| {
+        matches!(call.method, Some("parameters" | "named_parameters"))
+            && call
+                .recv_place()
+                .is_some_and(|recv| last(&recv) == last(place))
+            && in_optimizer_statement(model, call)
+    })
+}
+
+fn in_optimizer_statement(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
+        return true;
+    };
+    // `for p, q in zip(target.parameters(), net.parameters())` is no assignment; `params = …` may go on
+    // to an optimizer.
+    !assign.value.is_string_literal_expr()
+        && !matches!(model.ctx(call.ctx).kind, CtxKind::For)
+}
+
+/// Whether the optimizers that are made where the model lives have other models' parameters, all of
+/// which are known, and the model is meant to stay as it is: in evaluation mode, a copy, or pretrained.
+fn is_left_out(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+    let func = model.func_of(call.ctx);
+    let class = model.ctx(call.ctx).class;
+    let of_self = place.starts_with("self.");
+    let here = |ctx: CtxId| {
+        if of_self {
+            model.ctx(ctx).class == class
+        } else {
+            model.func_of(ctx) == func
+        }
+    };
+    // An optimizer that is made elsewhere may have anything.
+    let stepped: Vec<String> = model
+        .calls_in_function(func)
+        .filter_map(stepped_optimizer)
+        .collect();
+    let mut optimized: Vec<String> = Vec::new();
+    for optimizer in &stepped {
+        let mut made = model.assigns.iter().filter(|assign| {
+            here(assign.ctx) && &assign.place == optimizer && assign.value.kind == Kind::Optimizer
+        }).peekable();
+        if made.peek().is_none() {
+            return false;
+        }
+        for assign in made {
+            let Some(found) = assign.expr.and_then(|expr| parameters_in(model, expr, &here, 0)) else {
+                return false;
+            };
+            optimized.extend(found);
+        }
+    }
+    let is_optimized = optimized.iter().any(|each| {
+        last(each) == last(place)
+            || place.starts_with(&format!("{each}."))
+            || each.starts_with(&format!("{place}."))
+    });
+    let mut made = model
+        .assigns
+        .iter()
+        .filter(|assign| here(assign.ctx) && assign.place == place)
+        .filter_map(|assign| assign.expr)
+        .peekable();
+    // Another name of what trains, or a wrapper around it.
+    let is_alias = made.peek().is_some()
+        && made.any(|expr| {
+            let text = model.text(expr);
+            !text.contains("deepcopy")
+                && names_in(expr)
+                    .iter()
+                    .any(|name| optimized.iter().any(|each| each == name))
+        });
+    !optimized.is_empty() && !is_optimized && !is_alias && stays(model, place)
+}
+
+/// The places whose parameters an expression passes on; nothing if that is not known.
+fn parameters_in(
+    model: &Model<'_>,
+    expr: &Expr,
+    here: &impl Fn(CtxId) -> bool,
+    depth: usize,
+) -> Option<Vec<String>> {
+    const MAX_DEPTH: usize = 2;
+    let direct: Vec<String> = model
+        .calls
+        .iter()
+        .filter(|call| {
+            expr.range().contains_range(call.node.range())
+                && matches!(call.method, Some("parameters" | "named_parameters"))
+        })
+        .filter_map(Call::recv_place)
+        .collect();
+    if !direct.is_empty() {
+        return Some(direct);
+    }
+    if depth == MAX_DEPTH {
+        return None;
+    }
+    let found: Vec<String> = names_in(expr)
+        .iter()
+        .flat_map(|name| {
+            model
+                .assigns
+                .iter()
+                .filter(|assign| here(assign.ctx) && &assign.place == name)
+                .filter_map(|assign| assign.expr)
+                .filter_map(|expr| parameters_in(model, expr, here, depth + 1))
+                .flatten()
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    (!found.is_empty()).then_some(found)
+}
+
+/// Whether something says that the model stays as it is.
+fn stays(model: &Model<'_>, place: &str) -> bool {
+    let is_it = |recv: &str| last(recv) == last(place);
+    let by_call = model.calls.iter().any(|call| match call.method {
+        Some("eval") => call.recv_place().is_some_and(|recv| is_it(&recv)),
+        // `target.load_state_dict(net.state_dict())`
+        Some("load_state_dict") => {
+            call.recv_place().is_some_and(|recv| is_it(&recv))
+                && model.text(&call.node.arguments).contains(".state_dict()")
+        }
+        _ => false,
+    });
+    by_call
+        || model.assigns.iter().any(|assign| {
+            is_it(&assign.place)
+                && assign.expr.is_some_and(|expr| {
+                    let text = model.text(expr);
+                    text.contains("deepcopy") || text.contains("pretrained") || text.contains(".eval()")
+                })
+        })
 }

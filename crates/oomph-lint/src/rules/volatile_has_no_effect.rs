@@ -1,14 +1,19 @@
-use crate::queries::devices::{mentions_gpu, on_cpu_only};
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{Ranged, names_in};
+
+use crate::queries::devices::on_cpu_only;
+use crate::queries::loop_carried::base;
+use crate::queries::model_calls::is_model_call;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Device;
-use crate::semantic::{Grad, Model};
+use crate::semantic::value::{Device, Kind};
+use crate::semantic::{Call, Grad, Model};
 
 declare_rule! {
     /// `volatile=True` no longer turns gradients off.
     ///
     /// ## What it does
     ///
-    /// Looks for `Variable(x, volatile=True)`.
+    /// Looks for `Variable(x, volatile=True)` that a model runs on. Targets have no graph anyway.
     ///
     /// ## Why it costs memory
     ///
@@ -21,7 +26,7 @@ declare_rule! {
     /// from torch.autograd import Variable
     ///
     /// def predict(model, x):
-    ///     return model(Variable(x, volatile=True))
+    ///     return model(Variable(x.cuda(), volatile=True))
     /// ```
     ///
     /// ## Use instead
@@ -60,9 +65,19 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || func.is_some_and(|func| func.has_backward || func.node.name.as_str() == "__init__");
         let on_cpu = || {
             let made_here = call.args.first().is_some_and(|arg| arg.device == Device::Cpu);
-            (made_here && !mentions_gpu(model)) || on_cpu_only(model)
+            let moved = func.is_none_or(|func| {
+                let text = model.text(func.node);
+                text.contains(".cuda(") || text.contains(".to(")
+            });
+            (made_here && !moved) || on_cpu_only(model)
         };
-        if is_variable && is_true && call.grad == Grad::On && !is_no_input && !on_cpu() {
+        if is_variable
+            && is_true
+            && call.grad == Grad::On
+            && !is_no_input
+            && goes_into_model(model, call)
+            && !on_cpu()
+        {
             out.push(
                 Report::new(
                     call.node,
@@ -72,4 +87,39 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a model runs on the variable: as it is, or by a name that is bound to it or made from it.
+/// Targets and constants have no graph in the first place.
+fn goes_into_model(model: &Model<'_>, variable: &Call<'_>) -> bool {
+    let func = model.func_of(variable.ctx);
+    let mut names: Vec<String> = Vec::new();
+    for assign in &model.assigns {
+        if model.func_of(assign.ctx) != func || assign.target.start() < model.stmt(variable.stmt).node.start()
+        {
+            continue;
+        }
+        let Some(expr) = assign.expr else { continue };
+        let from = expr.range().contains_range(variable.node.range())
+            || names_in(expr).iter().any(|name| names.contains(name));
+        if from {
+            names.push(base(&assign.place).to_owned());
+        }
+    }
+    model.calls_in_function(func).any(|call| {
+        let runs = is_model_call(call)
+            || call.qual.is_none()
+                && call.target.is_none()
+                && !matches!(call.callee.kind, Kind::Criterion { .. })
+                && matches!(&*call.node.func, Expr::Attribute(_))
+                && matches!(call.recv.kind, Kind::Instance | Kind::Model(_));
+        runs
+            && call.node.arguments.args.iter().any(|arg| {
+                arg.range().contains_range(variable.node.range())
+                    || names_in(arg).iter().any(|name| {
+                        let root = name.split('.').next().unwrap_or(name);
+                        names.iter().any(|each| each == root || each == name)
+                    })
+            })
+    })
 }

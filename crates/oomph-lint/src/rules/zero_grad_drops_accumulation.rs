@@ -1,16 +1,16 @@
 use oomph_python_source::Ranged;
 
-use crate::queries::accumulation::{accumulations, under_modulus};
+use crate::queries::accumulation::{Accumulation, accumulations, stepped_optimizer, under_modulus};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Call, Model};
 
 declare_rule! {
     /// Accumulated gradients are thrown away in every iteration.
     ///
     /// ## What it does
     ///
-    /// Looks for loops that step the optimizer only every N iterations but call `zero_grad()` in
-    /// each of them.
+    /// Looks for loops that step the optimizer only every N iterations but call its or the model's
+    /// `zero_grad()` in each of them.
     ///
     /// ## Why it costs memory
     ///
@@ -63,7 +63,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 || !model.is_inside(call.ctx, found.looped.ctx)
                 || under_modulus(model, call.ctx, found.looped.ctx)
                 || model.is_conditional_in(call.ctx, found.looped.ctx)
-                || call.recv_place().as_deref() != Some(found.optimizer.as_str())
+                || !(call.recv.is_model()
+                    || call.recv_place().as_deref() == Some(found.optimizer.as_str()))
+                || has_own_step(model, call, &found)
             {
                 continue;
             }
@@ -80,4 +82,14 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether the model whose gradients are cleared is not what the optimizer steps: another `backward()`
+/// of the loop trains it.
+fn has_own_step(model: &Model<'_>, zero: &Call<'_>, found: &Accumulation<'_, '_>) -> bool {
+    zero.recv.is_model()
+        && model.calls.iter().any(|call| {
+            model.is_inside(call.ctx, found.looped.ctx)
+                && stepped_optimizer(call).is_some_and(|optimizer| optimizer != found.optimizer)
+        })
 }

@@ -10,6 +10,7 @@ pub(crate) mod torch;
 pub(crate) mod value;
 mod walk;
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef, StmtWith};
@@ -66,7 +67,7 @@ pub(crate) enum Grad {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CtxKind<'a> {
     Module,
-    Function(FuncId),
+    Function,
     Class,
     Lambda,
     Comprehension,
@@ -282,6 +283,8 @@ pub(crate) struct Model<'a> {
     pub(crate) funcs: Vec<Func<'a>>,
     pub(crate) classes: Vec<Class<'a>>,
     pub(crate) loops: Vec<Loop<'a>>,
+    /// Whether the file computes on the CPU, once a rule has asked.
+    pub(crate) cpu_only: OnceCell<bool>,
 }
 
 impl<'a> Model<'a> {
@@ -315,7 +318,7 @@ impl<'a> Model<'a> {
         self.ancestors(ctx).take_while(|id| {
             !matches!(
                 self.ctx(*id).kind,
-                CtxKind::Function(_) | CtxKind::Module | CtxKind::Class | CtxKind::Lambda
+                CtxKind::Function | CtxKind::Module | CtxKind::Class | CtxKind::Lambda
             )
         })
     }

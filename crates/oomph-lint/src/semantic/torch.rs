@@ -13,7 +13,21 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
     if name.contains("loader") && !name.ends_with("loaders") && !name.contains("loader_") {
         return Some(Kind::Loader);
     }
-    if matches!(name, "train_dl" | "val_dl" | "valid_dl" | "test_dl") {
+    if let Some((phase, what)) = name.rsplit_once('_')
+        && matches!(what, "dl" | "iter" | "iterator" | "queue" | "batches")
+        && matches!(
+            phase,
+            "train"
+                | "training"
+                | "val"
+                | "valid"
+                | "validation"
+                | "test"
+                | "dev"
+                | "eval"
+                | "data"
+        )
+    {
         return Some(Kind::Loader);
     }
     if matches!(name, "optimizer" | "optim")

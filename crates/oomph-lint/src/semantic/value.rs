@@ -91,10 +91,6 @@ pub(crate) enum Kind {
 pub(crate) struct DefId(pub(crate) u64);
 
 /// What is known about a value.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts, each with a default"
-)]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Value {
     pub(crate) kind: Kind,
@@ -105,8 +101,6 @@ pub(crate) struct Value {
     pub(crate) class: Option<ClassId>,
     /// The value went through a softmax last.
     pub(crate) softmax: bool,
-    /// The value is a one-hot encoding.
-    pub(crate) one_hot: bool,
     /// The value comes straight from a model: nothing has made it smaller since.
     pub(crate) model_output: bool,
     /// The kind rests on a name only.
@@ -198,7 +192,6 @@ impl Value {
                 None
             },
             softmax: self.softmax && other.softmax,
-            one_hot: self.one_hot && other.one_hot,
             model_output: self.model_output && other.model_output,
             weak: self.weak || other.weak,
             def: if self.def == other.def {

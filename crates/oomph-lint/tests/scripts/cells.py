@@ -27,7 +27,7 @@ for x, y in train_loader:
     x, y = x.to(device), y.to(device)
     loss = criterion(model(x), y)
     total += loss  # OOM101
-    optimizer.zero_grad()
+    optimizer.zero_grad()  # OOM416
     loss.backward()
     optimizer.step()
 

@@ -115,7 +115,7 @@ impl<'a> Walker<'a, '_> {
         };
         self.ctx = self.push_ctx(
             Some(next.outer),
-            CtxKind::Function(next.func),
+            CtxKind::Function,
             TextRange::new(
                 def.body.first().map_or(def.range.start(), Ranged::start),
                 def.range.end(),

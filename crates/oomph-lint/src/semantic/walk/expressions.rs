@@ -161,7 +161,6 @@ impl<'a> Walker<'a, '_> {
                         .unwrap_or_default(),
                     Kind::Tensor => Value {
                         softmax: false,
-                        one_hot: false,
                         // `model(x)[0]` is an output; a slice of an output may be small.
                         model_output: base.model_output && constant_index(&node.slice).is_some(),
                         ..base

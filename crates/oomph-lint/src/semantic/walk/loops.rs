@@ -1,7 +1,9 @@
 //! Loops: what they iterate over, and which of them train.
 
+use std::rc::Rc;
+
 use oomph_python_source::ast::{self, Expr};
-use oomph_python_source::last_name;
+use oomph_python_source::{dotted_name, last_name, names_in};
 use rustc_hash::FxHashSet;
 
 use super::{Vars, Walker};
@@ -11,8 +13,10 @@ use crate::semantic::{Bind, CtxId, CtxKind, FuncId, Loop};
 impl<'a> Walker<'a, '_> {
     pub(super) fn for_stmt(&mut self, node: &'a ast::StmtFor) {
         let iter = self.eval(&node.iter);
-        let element = element_of(&iter);
+        let element = element_of_loop(&node.iter, &iter);
         let data = self.iterates_data(&node.iter, &iter);
+        let index = self.model.loops.len();
+        let first_call = self.model.calls.len();
         let before = self.vars.clone();
         let grad = self.grad;
         self.inside(CtxKind::For, node.range, |this| {
@@ -29,9 +33,35 @@ impl<'a> Walker<'a, '_> {
             });
             this.block(&node.body);
         });
+        if !data && self.moves_batches(node, first_call) {
+            self.model.loops[index].data = true;
+        }
         self.grad = grad;
         self.block(&node.orelse);
         self.keep_missing(before);
+    }
+
+    /// Whether a loop moves what it iterates over to a device and runs a model on it: those are batches,
+    /// whatever the name of what yields them.
+    fn moves_batches(&self, node: &'a ast::StmtFor, first_call: usize) -> bool {
+        let targets = names_in(&node.target);
+        let of_target = |place: &str| {
+            let root = place.split('.').next().unwrap_or(place);
+            targets.iter().any(|each| each == root)
+        };
+        let calls = self.model.calls.get(first_call..).unwrap_or_default();
+        let moves = calls.iter().any(|call| {
+            matches!(call.method, Some("to" | "cuda"))
+                && !call.recv.is_model()
+                && call.recv_expr().is_some_and(|expr| {
+                    let base = match expr {
+                        Expr::Subscript(item) => &item.value,
+                        other => other,
+                    };
+                    dotted_name(base).is_some_and(|place| of_target(&place))
+                })
+        });
+        moves && calls.iter().any(|call| call.callee.is_model())
     }
 
     pub(super) fn while_stmt(&mut self, node: &'a ast::StmtWhile) {
@@ -137,6 +167,27 @@ impl<'a> Walker<'a, '_> {
             each.contains_backward = holds.contains(&each.ctx);
         }
     }
+}
+
+/// What a `for` over an expression yields: `losses.items()` of a dictionary that holds graphs yields
+/// them.
+fn element_of_loop(expr: &Expr, value: &Value) -> Value {
+    if let Expr::Call(call) = expr
+        && value.kind == Kind::Collection
+        && value.graph == Tri::Yes
+        && call.arguments.is_empty()
+    {
+        let tensor = Value::tensor(Tri::Yes, value.device);
+        match last_name(&call.func) {
+            Some("items") => {
+                let pair: Rc<[Value]> = Rc::from([Value::plain(), tensor]);
+                return Value::of(Kind::Tuple(pair));
+            }
+            Some("values") => return tensor,
+            _ => {}
+        }
+    }
+    element_of(value)
 }
 
 /// What iterating over a value yields.

@@ -175,6 +175,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 funcs,
                 classes,
                 loops: Vec::new(),
+                cpu_only: std::cell::OnceCell::new(),
             },
             defs,
             usage,

@@ -176,7 +176,6 @@ impl<'a> Walker<'a, '_> {
             };
             let mut value = Value::tensor(graph, device.unwrap_or_default());
             value.softmax = matches!(last, "softmax" | "log_softmax");
-            value.one_hot = last == "one_hot";
             value.model_output =
                 args.first().is_some_and(|arg| arg.model_output) && torch::keeps_size(last);
             return with_indices(value, last, call.arguments.len() >= 2);

@@ -1,0 +1,85 @@
+//! What methods keep of what they are given.
+
+use oomph_python_source::ast::{Expr, Operator};
+use oomph_python_source::dotted_name;
+
+use crate::semantic::{Bind, Call, CtxId, FuncId, Model};
+
+/// Whether a method adds its parameter to an attribute, or appends it to one, as it is.
+pub(crate) fn keeps_parameter(model: &Model<'_>, func: FuncId, name: &str) -> bool {
+    // Bound anew, as in `value = float(value)`, it is something else.
+    if model.assigns_to(Some(func), name).next().is_some() {
+        return false;
+    }
+    let added = model.assigns.iter().any(|assign| {
+        model.func_of(assign.ctx) == Some(func)
+            && assign.place.starts_with("self.")
+            && assign.expr.is_some_and(|expr| match assign.bind {
+                Bind::Add => carries(expr, name),
+                Bind::Set => {
+                    carries(expr, name)
+                        && matches!(expr, Expr::BinOp(_))
+                        && carries(expr, &assign.place)
+                }
+                _ => false,
+            })
+    });
+    added
+        || model.calls_in_function(Some(func)).any(|call| {
+            call.is_method("append")
+                && call
+                    .recv_place()
+                    .is_some_and(|place| place.starts_with("self."))
+                && call
+                    .node
+                    .arguments
+                    .find_positional(0)
+                    .is_some_and(|arg| dotted_name(arg).as_deref() == Some(name))
+        })
+}
+
+/// Whether arithmetic makes an expression from the place: its graph goes into the result.
+pub(crate) fn carries(expr: &Expr, place: &str) -> bool {
+    match expr {
+        Expr::BinOp(node)
+            if matches!(
+                node.op,
+                Operator::Add | Operator::Sub | Operator::Mult | Operator::Div
+            ) =>
+        {
+            carries(&node.left, place) || carries(&node.right, place)
+        }
+        Expr::UnaryOp(node) => carries(&node.operand, place),
+        _ => dotted_name(expr).as_deref() == Some(place),
+    }
+}
+
+/// The name of the parameter that takes the first argument of a call of a method of this file.
+pub(crate) fn first_parameter<'a>(model: &Model<'a>, call: &Call<'a>) -> Option<(FuncId, &'a str)> {
+    let func = call.target?;
+    let info = model.func(func);
+    info.class?;
+    let parameter = info.node.parameters.iter_non_variadic_params().nth(1)?;
+    Some((func, parameter.parameter.name.as_str()))
+}
+
+/// Whether a context is in a step that a library's trainer runs, and whose loss that library runs
+/// backward: `training_step` of Lightning, `compute_loss` of transformers.
+pub(crate) fn in_managed_step(model: &Model<'_>, ctx: CtxId) -> bool {
+    let Some(class) = model.ctx(ctx).class else {
+        return false;
+    };
+    let info = model.class(class);
+    let of_trainer = || {
+        info.node.arguments.as_ref().is_some_and(|arguments| {
+            arguments.args.iter().any(|base| {
+                oomph_python_source::last_name(base).is_some_and(|name| name.ends_with("Trainer"))
+            })
+        })
+    };
+    match model.func_name(ctx) {
+        Some("training_step") => info.is_lightning,
+        Some("compute_loss") => of_trainer(),
+        _ => false,
+    }
+}

@@ -1,0 +1,272 @@
+//! Where a model is at one point of the file: on a GPU, or on the CPU still.
+
+use oomph_python_source::ast::{Expr, ExprCall};
+use oomph_python_source::{Ranged, TextSize, dotted_name, last_name};
+
+use crate::semantic::value::{Device, Kind, Tri};
+use crate::semantic::{Assign, Bind, Call, CtxKind, FuncId, Model, torch};
+
+/// Calls that lead to calls: deeper than this, nothing is claimed.
+const MAX_DEPTH: usize = 3;
+
+/// Whether the model that a method is called on is on a GPU by then.
+pub(crate) fn is_on_gpu(model: &Model<'_>, call: &Call<'_>) -> Tri {
+    let Some(place) = call.recv_place() else {
+        return Tri::Unknown;
+    };
+    let place = place.strip_suffix(".module").unwrap_or(&place);
+    at(model, model.func_of(call.ctx), place, call.node.start(), 0)
+}
+
+fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, depth: usize) -> Tri {
+    if depth > MAX_DEPTH {
+        return Tri::Unknown;
+    }
+    let moved: Vec<TextSize> = model
+        .calls_in_function(func)
+        .filter(|call| moves(call) && call.recv_place().as_deref() == Some(place))
+        .map(|call| call.node.start())
+        .collect();
+    if moved.iter().any(|start| *start < before) {
+        return Tri::Yes;
+    }
+    let moved_later = !moved.is_empty();
+    let made = model
+        .assigns_to(func, place)
+        .filter(|assign| assign.target.start() < before && assign.bind == Bind::Set)
+        .last();
+    if let Some(made) = made {
+        return match made_on_gpu(model, func, made, depth) {
+            Tri::Unknown if moved_later => Tri::No,
+            known => known,
+        };
+    }
+    if moved_later {
+        return Tri::No;
+    }
+    if place.starts_with("self.") {
+        return of_attribute(model, func, place, depth);
+    }
+    match func {
+        Some(id) if parameter(model, id, place).is_some() => of_parameter(model, id, place, depth),
+        // A name of the module: by the time that the function runs, the module has run.
+        Some(_) => at(
+            model,
+            None,
+            place,
+            TextSize::of(model.module.text()),
+            depth + 1,
+        ),
+        None => Tri::Unknown,
+    }
+}
+
+/// A call that moves what it is called on off the CPU.
+fn moves(call: &Call<'_>) -> bool {
+    match call.method {
+        Some("cuda") => true,
+        Some("to") => call.result.device != Device::Cpu && !is_to_cpu(call.node),
+        _ => false,
+    }
+}
+
+fn is_to_cpu(call: &ExprCall) -> bool {
+    matches!(
+        call.arguments.find_positional(0),
+        Some(Expr::StringLiteral(text)) if text.value.to_str() == "cpu"
+    )
+}
+
+/// Whether what an assignment binds is on a GPU.
+fn made_on_gpu(model: &Model<'_>, func: Option<FuncId>, made: &Assign<'_>, depth: usize) -> Tri {
+    let Some(expr) = made.expr else {
+        return Tri::Unknown;
+    };
+    // `Net().to(device)`, `Net(device=device)`
+    if mentions_move(model.text(expr)) {
+        return Tri::Yes;
+    }
+    if let Some(other) = dotted_name(expr) {
+        return at(model, func, &other, made.target.start(), depth + 1);
+    }
+    let Expr::Call(node) = expr else {
+        return Tri::Unknown;
+    };
+    let Some(call) = model
+        .calls
+        .iter()
+        .find(|call| std::ptr::eq(call.node, node))
+    else {
+        return Tri::Unknown;
+    };
+    if let Some(qual) = call.qual.as_deref() {
+        if torch::is_ddp(qual) {
+            return Tri::Yes;
+        }
+        if torch::is_data_parallel(qual) {
+            return match node.arguments.find_positional(0).and_then(dotted_name) {
+                Some(inner) => at(model, func, &inner, made.target.start(), depth + 1),
+                None => Tri::Unknown,
+            };
+        }
+        // What PyTorch and its companions make is on the CPU.
+        let is_model = matches!(torch::constructed(qual), Some(Kind::Model(_)));
+        return if is_model || is_class_name(qual.rsplit('.').next().unwrap_or(qual)) {
+            Tri::No
+        } else {
+            Tri::Unknown
+        };
+    }
+    match (&call.callee.kind, call.target) {
+        (Kind::Class(class), _) => {
+            if moves_itself(model.text(model.class(*class).node)) {
+                Tri::Yes
+            } else {
+                Tri::No
+            }
+        }
+        (_, Some(target)) => {
+            if mentions_move(model.text(model.func(target).node)) {
+                Tri::Yes
+            } else {
+                Tri::No
+            }
+        }
+        _ if last_name(&node.func).is_some_and(is_class_name) => Tri::No,
+        _ => Tri::Unknown,
+    }
+}
+
+fn is_class_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+}
+
+fn mentions_move(text: &str) -> bool {
+    text.contains(".cuda(")
+        || text.contains("device")
+        || text
+            .split(".to(")
+            .skip(1)
+            .any(|rest| !rest.starts_with("\"cpu\"") && !rest.starts_with("'cpu'"))
+}
+
+/// A class whose constructor moves the object.
+fn moves_itself(text: &str) -> bool {
+    text.contains("self.cuda(") || text.contains("self.to(")
+}
+
+/// Whether an attribute of `self` is on a GPU once the object is made.
+fn of_attribute(model: &Model<'_>, func: Option<FuncId>, place: &str, depth: usize) -> Tri {
+    let name = place.rsplit('.').next().unwrap_or(place);
+    // Whoever moves an attribute of this name, here or through the object.
+    let moved = model.calls.iter().any(|call| {
+        moves(call)
+            && call
+                .recv_place()
+                .is_some_and(|recv| recv.rsplit('.').next() == Some(name) && recv.contains('.'))
+    });
+    let class = func.and_then(|id| model.func(id).class);
+    let itself = class.is_some_and(|class| moves_itself(model.text(model.class(class).node)));
+    if moved || itself {
+        return Tri::Yes;
+    }
+    let mut known: Option<Tri> = None;
+    for assign in &model.assigns {
+        if assign.place != place || assign.bind != Bind::Set || model.ctx(assign.ctx).class != class
+        {
+            continue;
+        }
+        let found = made_on_gpu(model, model.func_of(assign.ctx), assign, depth + 1);
+        known = Some(match known {
+            Some(before) if before != found => Tri::Unknown,
+            _ => found,
+        });
+    }
+    match known {
+        // The object may be a module that is moved as a whole.
+        Some(Tri::No) if class.is_some_and(|class| model.class(class).is_module) => Tri::Unknown,
+        Some(found) => found,
+        None => Tri::Unknown,
+    }
+}
+
+fn parameter(model: &Model<'_>, func: FuncId, name: &str) -> Option<usize> {
+    model
+        .func(func)
+        .node
+        .parameters
+        .iter_non_variadic_params()
+        .position(|each| each.parameter.name.as_str() == name)
+}
+
+/// Whether what the callers pass is on a GPU.
+fn of_parameter(model: &Model<'_>, func: FuncId, name: &str, depth: usize) -> Tri {
+    let Some(position) = parameter(model, func, name) else {
+        return Tri::Unknown;
+    };
+    let bound = model
+        .func(func)
+        .node
+        .parameters
+        .iter_non_variadic_params()
+        .next()
+        .is_some_and(|each| each.parameter.name.as_str() == "self");
+    let mut known: Option<Tri> = None;
+    for call in model.calls.iter().filter(|call| call.target == Some(func)) {
+        let passed = call
+            .arg(name, position - usize::from(bound))
+            .map_or(Tri::Unknown, |arg| match dotted_name(arg) {
+                Some(place) => at(
+                    model,
+                    model.func_of(call.ctx),
+                    &place,
+                    call.node.start(),
+                    depth + 1,
+                ),
+                None => Tri::Unknown,
+            });
+        known = Some(match known {
+            Some(before) if before != passed => Tri::Unknown,
+            _ => passed,
+        });
+    }
+    known.unwrap_or(Tri::Unknown)
+}
+
+/// Whether the file trains the model that a method is called on: an optimizer of the file has its
+/// parameters, or this function ran `backward()` before.
+pub(crate) fn is_trained_here(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(place) = call.recv_place() else {
+        return false;
+    };
+    let place = place.strip_suffix(".module").unwrap_or(&place);
+    let func = model.func_of(call.ctx);
+    let stepped = model.backwards.iter().any(|backward| {
+        model.func_of(backward.ctx) == func
+            && model.calls[backward.call].node.start() < call.node.start()
+    });
+    let optimized = model.calls.iter().any(|other| {
+        let near = if place.starts_with("self.") {
+            model.ctx(other.ctx).class == model.ctx(call.ctx).class
+        } else {
+            model.func_of(other.ctx) == func || matches!(model.ctx(other.ctx).kind, CtxKind::Module)
+        };
+        near && matches!(other.method, Some("parameters" | "named_parameters"))
+            && other
+                .recv_place()
+                .is_some_and(|recv| recv == place || recv == format!("{place}.module"))
+            && makes_optimizer(model, other)
+    });
+    stepped || optimized
+}
+
+/// Whether a call of `parameters()` is in the statement that makes an optimizer.
+fn makes_optimizer(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let stmt = model.stmt(call.stmt).node.range();
+    model.calls.iter().any(|other| {
+        other.result.kind == Kind::Optimizer && stmt.contains_range(other.node.range())
+            || stmt.contains_range(other.node.range())
+                && last_name(&other.node.func)
+                    .is_some_and(|name| name.to_ascii_lowercase().contains("optim"))
+    })
+}

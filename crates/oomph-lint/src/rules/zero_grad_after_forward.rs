@@ -1,0 +1,140 @@
+use crate::queries::accumulation::stepped_optimizer;
+use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
+use crate::queries::model_calls::is_model_call;
+use crate::queries::purpose::{has_managed_loop, in_unit_test};
+use crate::rule::{Report, declare_rule};
+use crate::semantic::{Call, CtxKind, Grad, Model};
+use oomph_python_source::{Ranged, TextRange};
+
+declare_rule! {
+    /// Gradients of the step before stay through the forward pass.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for training steps of one optimizer that call `zero_grad()` between the forward pass and
+    /// `backward()`.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// `zero_grad()` frees the gradients. Called that late, those of the step before lie beside all
+    /// activations when the forward pass ends, which is when most memory is in use: as many bytes as
+    /// the trained parameters have.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
+    ///         loss = criterion(model(x), y)
+    ///         optimizer.zero_grad()
+    ///         loss.backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
+    ///         optimizer.zero_grad()
+    ///         loss = criterion(model(x), y)
+    ///         loss.backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// Before PyTorch 2.0, where `zero_grad()` kept the gradients allocated unless it was told otherwise.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: what else happens in between is yours to judge.
+    OOM416 "zero-grad-after-forward" { fix: None, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if model.backwards.is_empty() || has_managed_loop(model) {
+        return;
+    }
+    for zero in &model.calls {
+        let clears = zero.is_method("zero_grad")
+            && (zero.recv.kind == crate::semantic::value::Kind::Optimizer || zero.recv.is_model())
+            // It keeps them allocated on purpose.
+            && zero.keyword("set_to_none").is_none();
+        if !clears {
+            continue;
+        }
+        let func = model.func_of(zero.ctx);
+        // The step: an iteration of the loop that trains, or a function that is called for each.
+        let looped = model.loops_around(zero.ctx).next();
+        let step = match looped {
+            Some(looped) if looped.trains => looped.range,
+            Some(_) => continue,
+            None => match func {
+                Some(id) => model.func(id).node.range(),
+                None => continue,
+            },
+        };
+        let here = |call: &Call<'_>| {
+            model.func_of(call.ctx) == func && step.contains_range(call.node.range())
+        };
+        let at = zero.node.start();
+        let calls = || model.calls.iter().filter(|call| here(call));
+        // Other steps before it in the iteration have gradients of their own.
+        let only_one = calls().filter(|call| call.is_method("zero_grad")).count() == 1;
+        let stepped_before = calls().any(|call| {
+            (stepped_optimizer(call).is_some() || call.is_step()) && call.node.start() < at
+        });
+        let backwards: Vec<TextRange> = model
+            .backwards
+            .iter()
+            .map(|backward| &model.calls[backward.call])
+            .filter(|call| here(call))
+            .map(|call| call.node.range())
+            .collect();
+        let before_backward = !backwards.is_empty() && backwards.iter().all(|range| range.start() > at);
+        let forward = calls().find(|call| {
+            is_model_call(call)
+                && call.grad == Grad::On
+                && call.node.end() < at
+                && !runs_on_cpu(call)
+                && model.loops_around(call.ctx).next().map(|each| each.ctx)
+                    == looped.map(|each| each.ctx)
+        });
+        let steps_after = calls().any(|call| call.is_method("step") && call.node.start() > at);
+        if forward.is_none()
+            || !only_one
+            || stepped_before
+            || !before_backward
+            || !steps_after
+            || model
+                .within_function(zero.ctx)
+                .take_while(|id| looped.is_none_or(|looped| *id != looped.ctx))
+                // `if training:` around the backward pass as well is part of the step.
+                .any(|id| {
+                    matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler)
+                        && !backwards
+                            .iter()
+                            .all(|range| model.ctx(id).range.contains_range(*range))
+                })
+            || looped.is_some_and(|looped| leaves_batches_on_cpu(model, looped))
+            || on_cpu_only(model)
+            || in_unit_test(model, zero.ctx)
+        {
+            continue;
+        }
+        out.push(
+            Report::new(
+                zero.node,
+                "the gradients of the step before stay allocated through the forward pass",
+            )
+            .help("call `zero_grad()` before the forward pass, or after `step()`"),
+        );
+    }
+}
