@@ -307,7 +307,7 @@ class ValueLayer:
                 elif self._wide:
                     self._wide.discard(base_pointer(t))
             elif op.reads and t.device.type == "cpu":
-                self._leaves_device(op, args)
+                self._leaves_device(op, args, t)
         fresh = not op.mutated
         if not worth:
             self._lose(outs, fresh)
@@ -444,14 +444,24 @@ class ValueLayer:
         once = math.prod(n for n, step in zip(t.shape, t.stride(), strict=True) if step)
         return once <= FLOAT_LIMIT and not self._contents.unknown(t)
 
-    def _leaves_device(self, op, args) -> None:
+    def _leaves_device(self, op, args, to: torch.Tensor) -> None:
         source = args[1] if op.name == "aten::copy_" else args[0]
-        if isinstance(source, torch.Tensor) and self.is_unknown(source):
+        if not isinstance(source, torch.Tensor) or not source.is_cuda:
+            return
+        unknown = self.is_unknown(source)
+        if unknown:
             self.assumptions.add(
                 "value",
                 "the script copied a GPU tensor to the CPU, whose values oomph does not compute",
                 user_line(),
             )
+        if source.dtype == to.dtype and source.is_contiguous() and to.is_contiguous():
+            return  # the very bytes
+        # A kernel would have put them in order, or converted them, on the device.
+        if unknown and not computable(source):
+            to.zero_()
+        elif source.layout is torch.strided:
+            to.copy_(cpu_alias(source))
 
     # ---- operators that need help ----
 
