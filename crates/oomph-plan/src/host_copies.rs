@@ -8,7 +8,7 @@ use crate::model::Event;
 /// Smaller tensors stay, as there.
 pub(crate) const LEAST_BYTES: u64 = 256 << 10;
 /// Bytes under way at a time, as there.
-const IN_FLIGHT: u64 = 128 << 20;
+pub(crate) const IN_FLIGHT: u64 = 128 << 20;
 
 /// A saved tensor that leaves.
 pub(crate) struct Moved {
@@ -26,12 +26,12 @@ pub(crate) struct Moved {
 
 /// Each is gone when those after it, in the order in which they are saved, fill what may be under way;
 /// the last ones after all blocks.
-pub(crate) fn leave(moved: &mut [Moved], last: usize, edits: &mut Edits) {
+pub(crate) fn leave(moved: &mut [Moved], last: usize, in_flight: u64, edits: &mut Edits) {
     let mut under_way = 0;
     let mut next = 0;
     for index in 0..moved.len() {
         under_way += moved[index].bytes;
-        while under_way > IN_FLIGHT && next < index {
+        while under_way > in_flight && next < index {
             let at = moved[index].made.max(moved[next].held);
             edits.insert(at, Event::Free(moved[next].number));
             under_way -= moved[next].bytes;
@@ -49,6 +49,7 @@ pub(crate) fn come_back(
     draft: &mut Draft<'_>,
     moved: &mut [Moved],
     backward: usize,
+    in_flight: u64,
     edits: &mut Edits,
 ) {
     moved.sort_by_key(|moved| moved.freed);
@@ -61,7 +62,7 @@ pub(crate) fn come_back(
         };
         let mut ahead = 0;
         let mut until = index + 1;
-        while until < moved.len() && (ahead == 0 || ahead + moved[until].bytes <= IN_FLIGHT) {
+        while until < moved.len() && (ahead == 0 || ahead + moved[until].bytes <= in_flight) {
             ahead += moved[until].bytes;
             until += 1;
         }

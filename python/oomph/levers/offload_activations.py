@@ -13,6 +13,7 @@ from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
 
+
 class OffloadActivations(Lever):
     """Copies what modules save for the backward pass to pinned host memory.
 

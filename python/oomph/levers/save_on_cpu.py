@@ -26,10 +26,12 @@ class SaveOnCpu(Lever):
 
     name = "save_on_cpu"
 
-    def __init__(self) -> None:
-        """It has no parameters."""
+    def __init__(self, in_flight: int = host_copies.IN_FLIGHT) -> None:
+        """`in_flight`: bytes that may be on their way to the host, and back, while the GPU still has them."""
         super().__init__()
-        self.copies = host_copies.HostCopies(self.name)
+        if in_flight < 0:
+            raise self.refuse(f"in_flight is {in_flight}; it is a number of bytes")
+        self.copies = host_copies.HostCopies(self.name, in_flight)
         self.hooks: Any = None
 
     def install(self, job: Job) -> None:

@@ -13,7 +13,7 @@ use oomph_trace::Phase;
 use crate::blocks::{self, Block, Edits};
 use crate::by_hand::{Script, Work, modules};
 use crate::draft::Draft;
-use crate::host_copies::{self, LEAST_BYTES, Moved};
+use crate::host_copies::{self, IN_FLIGHT, LEAST_BYTES, Moved};
 use crate::lever::{Facets, Results, Stage, places};
 use crate::levers::Lever;
 use crate::model::{Call, Event, Model};
@@ -150,8 +150,8 @@ impl Facets for OffloadActivations {
             // The lever waits for what is under way when the last block is done.
             let ends = found.iter().map(|block| block.forward.end);
             let last = ends.filter(|&end| end <= begins).max();
-            host_copies::leave(pass, last.unwrap_or(begins), &mut edits);
-            host_copies::come_back(draft, pass, begins, &mut edits);
+            host_copies::leave(pass, last.unwrap_or(begins), IN_FLIGHT, &mut edits);
+            host_copies::come_back(draft, pass, begins, IN_FLIGHT, &mut edits);
         }
         draft.template.body = edits.apply(&draft.template.body);
         let total: u64 = moved.iter().map(|moved| moved.bytes).sum();

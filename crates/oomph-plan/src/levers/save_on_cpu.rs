@@ -14,18 +14,24 @@ use oomph_trace::{Category, Phase};
 use crate::blocks::{self, Edits};
 use crate::by_hand::{Context, Script, Work, loops};
 use crate::draft::Draft;
-use crate::host_copies::{self, LEAST_BYTES, Moved};
+use crate::host_copies::{self, IN_FLIGHT, LEAST_BYTES, Moved};
 use crate::lever::{Facets, Group, Results, Stage};
 use crate::levers::Lever;
 use crate::model::{Event, Model};
 use crate::search::Options;
 use crate::sharding::Sharing;
 
+/// Bytes under way at a time, where memory is dearer than time.
+const FEW_IN_FLIGHT: u64 = 16 << 20;
+
 /// What autograd saves waits in pinned host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct SaveOnCpu {}
+pub struct SaveOnCpu {
+    /// Bytes that may be under way each way: the more, the better they hide.
+    pub in_flight: u64,
+}
 
 impl Facets for SaveOnCpu {
     fn results(&self) -> Results {
@@ -33,7 +39,10 @@ impl Facets for SaveOnCpu {
     }
 
     fn label(&self) -> String {
-        "saved tensors in host memory".to_owned()
+        format!(
+            "saved tensors in host memory ({} under way)",
+            oomph_trace::Bytes(self.in_flight)
+        )
     }
 
     fn order() -> u32 {
@@ -46,7 +55,11 @@ impl Facets for SaveOnCpu {
 
     fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
         let offered = model.trains && !model.facts.compiled;
-        offered.then_some(Self {}).into_iter().collect()
+        let in_flight = [IN_FLIGHT, FEW_IN_FLIGHT].into_iter();
+        in_flight
+            .filter(|_| offered)
+            .map(|in_flight| Self { in_flight })
+            .collect()
     }
 
     fn excluded(model: &Model) -> Option<&'static str> {
@@ -109,8 +122,8 @@ impl Facets for SaveOnCpu {
         let backward = |moved: &Moved| positions.backward_after(moved.made);
         for pass in moved.chunk_by_mut(|a, b| backward(a) == backward(b)) {
             let begins = pass.first().map_or(0, backward);
-            host_copies::leave(pass, begins, &mut edits);
-            host_copies::come_back(draft, pass, begins, &mut edits);
+            host_copies::leave(pass, begins, self.in_flight, &mut edits);
+            host_copies::come_back(draft, pass, begins, self.in_flight, &mut edits);
         }
         draft.template.body = edits.apply(&draft.template.body);
         let link = total as f64 / draft.pace().link_bytes_per_s * 1e9;
@@ -122,7 +135,9 @@ impl Facets for SaveOnCpu {
             .map(|work| work.busy)
             .sum();
         let backward = (draft.body.busy - forward).max(0.0);
-        draft.waits += (link - forward).max(0.0) + (link - backward).max(0.0);
+        // Few bytes under way are waited for at once.
+        let hides = (self.in_flight as f64 / IN_FLIGHT as f64).min(1.0);
+        draft.waits += (link - forward * hides).max(0.0) + (link - backward * hides).max(0.0);
     }
 
     fn snippet(&self) -> String {

@@ -28,9 +28,9 @@ class HostCopies:
     `pack` and `unpack` are the hooks of `torch.autograd.graph.saved_tensors_hooks`.
     """
 
-    def __init__(self, lever: str) -> None:
-        """`lever`: whose name errors have."""
-        self._lever = lever
+    def __init__(self, lever: str, in_flight: int | None = None) -> None:
+        """`lever`: whose name errors have. `in_flight`: bytes, `IN_FLIGHT` by default."""
+        self._lever, self._in_flight = lever, in_flight
         self._transfers: dict[torch.device, Transfers] = {}
         self._fixed: set[int] = set()
 
@@ -64,7 +64,8 @@ class HostCopies:
         """What autograd keeps in place of a tensor that `leaves`."""
         device = tensor.device
         if device not in self._transfers:
-            self._transfers[device] = Transfers(device)
+            in_flight = IN_FLIGHT if self._in_flight is None else self._in_flight
+            self._transfers[device] = Transfers(device, in_flight)
         return self._transfers[device].save(tensor)
 
     def unpack(self, saved: Any) -> torch.Tensor:
@@ -83,11 +84,15 @@ class HostCopies:
         entry.transfers.fetch(entry)
         source = entry.device_bytes
         assert source is not None  # it has just been fetched
+        entry.used(saved)
         if not saved.whole:
             return source
-        return torch.empty(0, dtype=saved.dtype, device=source.device).set_(
-            source.untyped_storage(), saved.offset, saved.shape, saved.stride
+        storage = source.untyped_storage()
+        tensor = torch.empty(0, dtype=saved.dtype, device=source.device).set_(
+            storage, saved.offset, saved.shape, saved.stride
         )
+        entry.transfers.know(entry, storage, tensor)
+        return tensor
 
 
 def _is_offloadable(tensor: torch.Tensor) -> bool:
@@ -102,8 +107,9 @@ def _base(tensor: torch.Tensor) -> int:
 class Transfers:
     """Copies between one GPU and the host, on two streams of their own."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, in_flight: int) -> None:
         """`device` is that of the activations; on a CPU, copies are made at once."""
+        self.in_flight = in_flight
         cuda = device.type == "cuda"
         self.out = torch.cuda.Stream(device) if cuda else None
         self.back = torch.cuda.Stream(device) if cuda else None
@@ -111,24 +117,24 @@ class Transfers:
         self.leaving_bytes = 0
         self.order: list[weakref.ref[Entry]] = []
         """Entries in the order of saving; the backward pass needs them in reverse."""
-        self._by_storage: dict[tuple, weakref.ref[Entry]] = {}
+        self._by_storage: dict[tuple, tuple[weakref.ref[Entry], StorageWeakRef]] = {}
+        """The weak reference to the storage shows whether the address still belongs to it."""
 
     def save(self, tensor: torch.Tensor) -> Saved:
         """Send `tensor` to the host."""
         storage = tensor.untyped_storage()
         whole = storage.nbytes() <= PART * tensor.nbytes
-        # The weak reference shows whether the address still belongs to this storage.
         key: tuple = (storage._cdata, tensor._version)
         if not whole:
             key += (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         known = self._by_storage.get(key)
-        entry = known() if known is not None else None
-        if entry is None or entry.storage.expired():
+        entry = known[0]() if known is not None and not known[1].expired() else None
+        if entry is None:
             source = _bytes_of(storage, tensor.device) if whole else tensor.detach()
-            entry = Entry(self, StorageWeakRef(storage), source, tensor)
+            entry = Entry(self, source, tensor)
             entry.number = len(self.order)
             self.order.append(weakref.ref(entry))
-            self._by_storage[key] = weakref.ref(entry)
+            self._by_storage[key] = weakref.ref(entry), StorageWeakRef(storage)
             self._send(entry)
         return Saved(entry, tensor, whole)
 
@@ -144,7 +150,7 @@ class Transfers:
                 entry.left = self.out.record_event()
         self.leaving.append(entry)
         self.leaving_bytes += source.nbytes
-        self.settle(IN_FLIGHT)
+        self.settle(self.in_flight)
 
     def settle(self, most: int) -> None:
         """Release GPU memory until at most `most` bytes are in flight.
@@ -161,7 +167,11 @@ class Transfers:
 
     def forget(self) -> None:
         """Drop what the last backward pass has used up."""
-        self._by_storage = {k: ref for k, ref in self._by_storage.items() if ref() is not None}
+        self._by_storage = {
+            k: (ref, storage)
+            for k, (ref, storage) in self._by_storage.items()
+            if ref() is not None and not storage.expired()
+        }
         alive = [ref for ref in self.order if ref() is not None]
         for number, ref in enumerate(alive):
             if (entry := ref()) is not None:
@@ -174,15 +184,21 @@ class Transfers:
         ahead = 0
         for number in range(entry.number - 1, -1, -1):
             other = self.order[number]()
-            if other is None:
+            if other is None or not other.waiting:
                 continue
-            if ahead and ahead + other.nbytes > IN_FLIGHT:
+            if ahead and ahead + other.nbytes > self.in_flight:
                 break
             ahead += other.nbytes
             self._begin(other)
         if entry.came is not None:
             torch.cuda.current_stream(entry.device).wait_event(entry.came)
             entry.came = None
+
+    def know(self, entry: Entry, storage: Any, tensor: torch.Tensor) -> None:
+        """`tensor` was handed out, a view of the `storage` that was fetched: a graph of gradients saves it, and it is
+        on the host already."""
+        key = storage._cdata, tensor._version
+        self._by_storage[key] = weakref.ref(entry), StorageWeakRef(storage)
 
     def _begin(self, entry: Entry) -> None:
         if entry.device_bytes is not None:
@@ -202,11 +218,9 @@ class Transfers:
 class Entry:
     """One storage (or part of one) in host memory; lives as long as autograd needs it."""
 
-    def __init__(
-        self, transfers: Transfers, storage: StorageWeakRef, source: torch.Tensor, tensor: Any
-    ) -> None:
+    def __init__(self, transfers: Transfers, source: torch.Tensor, tensor: Any) -> None:
         """`source` is what is copied, of which `tensor` is a view."""
-        self.transfers, self.storage = transfers, storage
+        self.transfers = transfers
         self.device, self.nbytes = source.device, source.nbytes
         self.device_bytes: torch.Tensor | None = source
         self.host: Any = None
@@ -214,7 +228,16 @@ class Entry:
         self.came: Any = None
         self.number = 0
         self.changed = False
+        self.waiting: set[int] = set()
+        """What autograd keeps of it and has not asked for yet."""
         self._tensor, self._version = tensor.detach(), tensor._version
+
+    def used(self, saved: Saved) -> None:
+        """`saved` has been handed out. With the last one of them the GPU's memory is no longer needed here: a
+        graph that is retained keeps the entry."""
+        self.waiting.discard(id(saved))
+        if not self.waiting and self._tensor is None:
+            self.device_bytes = None
 
     def let_go(self) -> None:
         """The copy is made: the GPU's memory is no longer needed here."""
@@ -236,6 +259,7 @@ class Saved:
         self.entry, self.whole = entry, whole
         self.shape, self.stride, self.dtype = tensor.shape, tensor.stride(), tensor.dtype
         self.offset = tensor.storage_offset()
+        entry.waiting.add(id(self))
 
 
 def _bytes_of(storage: Any, device: torch.device) -> torch.Tensor:
