@@ -24,6 +24,7 @@ mod optimizer_8bit;
 mod optimizer_on_cpu;
 mod optimizer_step;
 mod recompute;
+mod save_on_cpu;
 mod set_to_none;
 mod shard;
 mod split_batch;
@@ -168,6 +169,7 @@ levers! {
     kv_cache::KvCache,
     checkpoint::Checkpoint,
     offload_activations::OffloadActivations,
+    save_on_cpu::SaveOnCpu,
     recompute::Recompute,
     micro_batch::MicroBatch,
     split_forward::SplitForward,
