@@ -2,6 +2,7 @@
 //! in plan files, and every facet of it ([`Facets`]). A new one is a file here, one there, and its two
 //! lines in this file.
 
+mod activation_memory_budget;
 mod allocator;
 mod attention;
 mod checkpoint;
@@ -169,6 +170,7 @@ levers! {
     checkpoint::Checkpoint,
     offload_activations::OffloadActivations,
     recompute::Recompute,
+    activation_memory_budget::ActivationMemoryBudget,
     micro_batch::MicroBatch,
     split_forward::SplitForward,
     split_batch::SplitBatch,
