@@ -31,7 +31,8 @@ pub struct ActivationMemoryBudget {
 impl ActivationMemoryBudget {
     /// As PyTorch has it.
     fn share(&self) -> String {
-        (f64::from(self.percent) / 100.0).to_string()
+        // With a decimal point, always.
+        format!("{:?}", f64::from(self.percent) / 100.0)
     }
 }
 

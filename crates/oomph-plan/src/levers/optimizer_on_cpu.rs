@@ -2,8 +2,10 @@
 //!
 //! Memory: the state goes, and so do the temporaries of its step, but for the part that is under way.
 //! Time: the state comes over the link and goes back, part by part and both ways at once, while the
-//! step is made on the GPU. Results: to rounding.
+//! step is made on the GPU. Of parameters with sparse gradients only the rows that these have come and
+//! go. Results: to rounding.
 
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
@@ -76,7 +78,15 @@ impl Facets for OptimizerOnCpu {
         let is_temporary = |tensor: &Tensor| {
             tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary
         };
-        let states = template.tensors.iter().filter(|tensor| is_state(tensor));
+        let sparse = draft.model.facts.optimizers.iter().any(|one| one.sparse);
+        let gradients = template.tensors.iter();
+        let gradients = gradients.filter(|tensor| tensor.category == Category::Gradient);
+        let whole: FxHashSet<u64> = gradients.map(|tensor| tensor.bytes).collect();
+        // A sparse gradient is smaller than its parameter, of which the state has the size. How many
+        // rows it has, and so what comes and goes of that state, a run tells.
+        let states = template.tensors.iter().filter(|tensor| {
+            is_state(tensor) && (!sparse || whole.contains(&tensor.bytes))
+        });
         let state: u64 = states.map(|tensor| tensor.bytes).sum();
         let temporaries = most_at_once(template, is_temporary);
         let parts = parts(template);
@@ -109,6 +119,12 @@ impl Facets for OptimizerOnCpu {
             let at = events.iter().position(&is_gone).unwrap_or(0);
             events.splice(at..at, way);
             events.retain(|event| !is_gone(event));
+        }
+        if sparse {
+            draft.assumptions.push(
+                "the time that the CPU takes for the rows of sparse gradients is not estimated"
+                    .to_owned(),
+            );
         }
         draft.waits += OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
     }
