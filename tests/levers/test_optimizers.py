@@ -104,7 +104,9 @@ def test_one_optimizer_has_sparse_and_dense_gradients(tmp_path):
 
 
 def test_only_rows_of_the_gradient_reach_the_optimizer(tmp_path):
-    code = SPARSE.replace("{optimizers}", f"optimizers = [{ROW_WISE['SparseAdam']}]") + """
+    code = (
+        SPARSE.replace("{optimizers}", f"optimizers = [{ROW_WISE['SparseAdam']}]")
+        + """
     seen = []
     own = torch.optim._functional.sparse_adam
     def watched(params, grads, *args, **kwargs):
@@ -116,6 +118,7 @@ def test_only_rows_of_the_gradient_reach_the_optimizer(tmp_path):
     for one in optimizers: one.step()
     out = seen
     """
+    )
     assert run(tmp_path, code).out == [[50, 50, 7]]
     assert run(tmp_path, code, ("optimizer_on_cpu", {})).out == [[2], [2], [2]]
 

@@ -82,7 +82,7 @@ COMPILED = """
             super().__init__()
             self.a, self.b = nn.Linear(32, 64), nn.Linear(64, 32)
         def forward(self, x):
-            return x + self.b(torch.tanh(torch.exp(-self.a(x)).sin()))
+            return x + self.b((-self.a(x)).exp().sin().tanh())
     model = torch.compile(nn.Sequential(*[Block() for _ in range(4)]), backend="aot_eager")
     y = model(torch.randn(256, 32))
     weights = {p.data_ptr() for p in model.parameters()}
