@@ -2,6 +2,7 @@
 //! in plan files, and every facet of it ([`Facets`]). A new one is a file here, one there, and its two
 //! lines in this file.
 
+mod activation_memory_budget;
 mod allocator;
 mod attention;
 mod checkpoint;
@@ -171,6 +172,7 @@ levers! {
     offload_activations::OffloadActivations,
     save_on_cpu::SaveOnCpu,
     recompute::Recompute,
+    activation_memory_budget::ActivationMemoryBudget,
     micro_batch::MicroBatch,
     split_forward::SplitForward,
     split_batch::SplitBatch,
