@@ -258,6 +258,9 @@ pub struct Optimizer {
     pub fused: bool,
     /// Whether it steps over lists of tensors; `None` leaves it to PyTorch.
     pub foreach: Option<bool>,
+    /// Whether a gradient of it was sparse, at its first step.
+    #[serde(default)]
+    pub sparse: bool,
 }
 
 /// How the script ended.
