@@ -84,9 +84,10 @@ impl Facets for OptimizerOnCpu {
         let whole: FxHashSet<u64> = gradients.map(|tensor| tensor.bytes).collect();
         // A sparse gradient is smaller than its parameter, of which the state has the size. How many
         // rows it has, and so what comes and goes of that state, a run tells.
-        let states = template.tensors.iter().filter(|tensor| {
-            is_state(tensor) && (!sparse || whole.contains(&tensor.bytes))
-        });
+        let states = template
+            .tensors
+            .iter()
+            .filter(|tensor| is_state(tensor) && (!sparse || whole.contains(&tensor.bytes)));
         let state: u64 = states.map(|tensor| tensor.bytes).sum();
         let temporaries = most_at_once(template, is_temporary);
         let parts = parts(template);
