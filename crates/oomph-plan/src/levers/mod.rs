@@ -25,6 +25,7 @@ mod optimizer_8bit;
 mod optimizer_on_cpu;
 mod optimizer_step;
 mod recompute;
+mod save_on_cpu;
 mod set_to_none;
 mod shard;
 mod split_batch;
@@ -169,6 +170,7 @@ levers! {
     kv_cache::KvCache,
     checkpoint::Checkpoint,
     offload_activations::OffloadActivations,
+    save_on_cpu::SaveOnCpu,
     recompute::Recompute,
     activation_memory_budget::ActivationMemoryBudget,
     micro_batch::MicroBatch,
