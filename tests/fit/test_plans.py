@@ -536,10 +536,10 @@ SPARSE_TABLES = """
 
 def test_state_of_sparse_gradients_stays_on_the_cpu(tmp_path):
     """Of 317 MiB of tables and twice as much of state."""
-    found = fit(tmp_path, SPARSE_TABLES, "--memory", "1200MiB", "--margin", "0%")
+    found = fit(tmp_path, SPARSE_TABLES, "--memory", "800MiB", "--margin", "0%")
     assert found.status == 0, found.out + found.err
     assert "optimizer_on_cpu" in found.levers
-    assert found.json["plain"]["used_bytes"] > 1600 << 20
+    assert found.json["plain"]["used_bytes"] > 1000 << 20
     tables = (900_000 + 400_000) * 64 * 4
     assert found.chosen["peak"]["allocated_bytes"] < tables + (40 << 20)
     assert found.chosen["peak"]["allocated_bytes"] == pytest.approx(
@@ -568,6 +568,7 @@ COMPILED = """
 """
 
 
+@SLOW
 def test_compiled_models_keep_less_for_the_backward_pass(tmp_path):
     found = fit(
         tmp_path, COMPILED, "--memory", "1150MiB", "--allow", "activation_memory_budget",

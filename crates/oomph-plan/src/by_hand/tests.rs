@@ -255,7 +255,7 @@ fn a_setting_brings_the_module_that_has_it() {
     let lines = format!("import torch\nimport torch._functorch.config\n{set}\nmodel = ");
     assert!(text.contains(&lines), "{text}");
     // One that the script has takes the value.
-    let source = text.replace("0.3", "0.8");
+    let source = text.replace("0.3", "0.8") + "\n";
     let hand = by_hand(&source, &[lever]);
     assert_eq!(patch(&source, &hand.diff), text);
 }

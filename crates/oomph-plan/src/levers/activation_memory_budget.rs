@@ -59,6 +59,10 @@ impl Facets for ActivationMemoryBudget {
         false
     }
 
+    fn unknown(&self) -> Option<&'static str> {
+        Some("the time of compiled kernels is a rough estimate")
+    }
+
     fn snippet(&self) -> String {
         format!(
             "before the first call of what torch.compile returns:\nimport torch._functorch.config\n{SETTING} = {}",
