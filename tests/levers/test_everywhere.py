@@ -59,6 +59,15 @@ def test_exact_levers(tmp_path, framework, setting):
     assert different == []
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_save_on_cpu(tmp_path, framework):
+    # Not with those above: it takes what they would.
+    plain = job(tmp_path, framework, dropout=0.1)
+    other = job(tmp_path, framework, ("save_on_cpu", {}), dropout=0.1)
+    assert other.levers["save_on_cpu"]["applied"] > 0
+    assert unlike(other.out, plain.out) == []
+
+
 @pytest.mark.parametrize(("framework", "setting"), CASES)
 def test_levers_to_rounding(tmp_path, framework, setting):
     setting = dict(setting, adam=False)

@@ -8,10 +8,11 @@ JOB = """
     import logging, os, sys, warnings
     warnings.filterwarnings("ignore"); logging.disable(logging.WARNING)
     import transformers
-    from oomph.levers import chunked_cross_entropy, offload_activations
+    from oomph.levers import chunked_cross_entropy
+    from oomph.levers._shared import host_copies
     chunked_cross_entropy.VOCABULARY, chunked_cross_entropy.MANY = 16, 64
-    offload_activations._is_offloadable = lambda tensor: tensor.layout is torch.strided
-    offload_activations.SMALLEST = 64
+    host_copies._is_offloadable = lambda tensor: tensor.layout is torch.strided
+    host_copies.SMALLEST = 64
     def new_model():
         torch.manual_seed(1)
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(
