@@ -165,11 +165,7 @@ mod tests {
             "peak_allocated_bytes": 900 * MIB, "peak_reserved_bytes": reserved * MIB,
             "allocated_bytes": 0, "reserved_bytes": 0, "outside_bytes": (outside + 4000) * MIB,
         });
-        let text = std::fs::read_to_string(
-            std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../../fixtures/plan/tiny_gpt/record.json"),
-        );
-        let mut record = Record::parse(&text.unwrap(), "record.json".as_ref()).unwrap();
+        let mut record = crate::tests::tiny_gpt().record().unwrap().unwrap();
         record.devices = vec![serde_json::from_value(device).unwrap()];
         record.step_ends = vec![0, 100_000, 300_000, 400_000];
         record

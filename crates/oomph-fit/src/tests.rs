@@ -25,10 +25,13 @@ const LEVERS: [&str; 5] = [
     "shard",
 ];
 
+/// A recorded run of `fixtures/plan/tiny_gpt.py`.
+pub(crate) fn tiny_gpt() -> RunDirectory {
+    RunDirectory::at(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt"))
+}
+
 static PLAIN: LazyLock<Measurement> = LazyLock::new(|| {
-    let place = RunDirectory::at(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/plan/tiny_gpt"),
-    );
+    let place = tiny_gpt();
     let record = place.record().unwrap().unwrap();
     let trace = place.trace().unwrap().unwrap();
     Measurement {
