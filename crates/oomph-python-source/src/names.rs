@@ -39,6 +39,11 @@ pub fn last_name(expr: &Expr) -> Option<&str> {
     }
 }
 
+/// The last part of a dotted name: `c` of `a.b.c`.
+pub fn last_part(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
 /// The dotted names that an expression reads, in source order: `a.b + c` reads `a.b` and `c`.
 pub fn names_in(expr: &Expr) -> Vec<String> {
     struct Names(Vec<String>);

@@ -1,7 +1,7 @@
 //! Where a model is at one point of the file: on a GPU, or on the CPU still.
 
 use oomph_python_source::ast::{Expr, ExprCall};
-use oomph_python_source::{Ranged, TextSize, dotted_name, last_name};
+use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part};
 
 use crate::semantic::value::{Device, Kind, Tri};
 use crate::semantic::{Assign, Bind, Call, CtxKind, FuncId, Model, torch};
@@ -111,7 +111,7 @@ fn made_on_gpu(model: &Model<'_>, func: Option<FuncId>, made: &Assign<'_>, depth
         }
         // What PyTorch and its companions make is on the CPU.
         let is_model = matches!(torch::constructed(qual), Some(Kind::Model(_)));
-        return if is_model || is_class_name(qual.rsplit('.').next().unwrap_or(qual)) {
+        return if is_model || is_class_name(last_part(qual)) {
             Tri::No
         } else {
             Tri::Unknown
@@ -157,7 +157,7 @@ fn moves_itself(text: &str) -> bool {
 
 /// Whether an attribute of `self` is on a GPU once the object is made.
 fn of_attribute(model: &Model<'_>, func: Option<FuncId>, place: &str, depth: usize) -> Tri {
-    let name = place.rsplit('.').next().unwrap_or(place);
+    let name = last_part(place);
     // Whoever moves an attribute of this name, here or through the object.
     let moved = model.calls.iter().any(|call| {
         moves(call)

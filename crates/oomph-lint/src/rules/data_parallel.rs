@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
+use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
 use crate::queries::model_calls::is_data_parallel;
 use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
@@ -223,14 +223,11 @@ fn is_trained(model: &Model<'_>, call: &Call<'_>) -> bool {
         });
     let of_class_with_optimizer = place.starts_with("self.")
         && model.assigns.iter().any(|assign| {
-            model.ctx(assign.ctx).class == class && last_of(&assign.place).contains("optim")
+            model.ctx(assign.ctx).class == class && last_part(&assign.place).contains("optim")
         });
     by_call || leaves || of_class_that_trains || of_class_with_optimizer
 }
 
-fn last_of(place: &str) -> &str {
-    place.rsplit('.').next().unwrap_or(place)
-}
 
 /// Whether a call may train what it is given: a function of the file that does, or one of another file
 /// that does not say otherwise.

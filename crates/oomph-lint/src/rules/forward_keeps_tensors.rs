@@ -1,5 +1,5 @@
 use oomph_python_source::ast::Expr;
-use oomph_python_source::{dotted_name, last_name, names_in};
+use oomph_python_source::{dotted_name, last_name, last_part, names_in};
 
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
@@ -164,7 +164,7 @@ fn is_made_once(model: &Model<'_>, call: &Call<'_>, list: &str) -> bool {
 
 /// Whether anything in the file empties or replaces a list of this name.
 fn is_emptied(model: &Model<'_>, list: &str) -> bool {
-    let name = list.rsplit('.').next().unwrap_or(list);
+    let name = last_part(list);
     let same = |place: &str| place.rsplit('.').next() == Some(name);
     model.calls.iter().any(|call| {
         matches!(call.method, Some("clear" | "pop" | "popleft" | "remove"))

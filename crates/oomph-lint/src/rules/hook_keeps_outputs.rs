@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{Expr, ExprCall};
-use oomph_python_source::{calls_run_by, dotted_name};
+use oomph_python_source::{calls_run_by, dotted_name, last_part};
 
 use crate::queries::devices::on_cpu_only;
 use crate::queries::purpose::in_unit_test;
@@ -124,7 +124,7 @@ fn hook<'a>(model: &Model<'a>, call: &Call<'a>) -> Option<(&'a str, Vec<&'a Expr
 
 /// The list is emptied somewhere, or bound anew.
 fn is_emptied(model: &Model<'_>, list: &str) -> bool {
-    let name = list.rsplit('.').next().unwrap_or(list);
+    let name = last_part(list);
     let same = |place: &str| place.rsplit('.').next() == Some(name);
     model.calls.iter().any(|call| {
         matches!(call.method, Some("clear" | "pop"))

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
+use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::feeds_backward;
@@ -297,7 +297,7 @@ fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
                 .any(|other| other.target == func && model.func_of(other.ctx) == Some(id))
     };
     let returned = is_returned(model, call);
-    let last = place.rsplit('.').next().unwrap_or(place);
+    let last = last_part(place);
     let is_it = |name: &str| {
         name == place
             || name.starts_with(&format!("{place}."))

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, last_name, names_in};
+use oomph_python_source::{Ranged, last_name, last_part, names_in};
 
 use crate::queries::accumulation::stepped_optimizer;
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
@@ -104,9 +104,6 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
 }
 
-fn last(place: &str) -> &str {
-    place.rsplit('.').next().unwrap_or(place)
-}
 
 /// Whether the file turns off gradients of what may be this model: of its own name, or of what another
 /// function is given.
@@ -119,7 +116,7 @@ fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
             let of_parameter = there.is_some_and(|id| {
                 id_has_parameter(model, id, frozen.split('.').next().unwrap_or(&frozen))
             });
-            near && (last(&frozen) == last(place) || place.starts_with(&format!("{frozen}.")))
+            near && (last_part(&frozen) == last_part(place) || place.starts_with(&format!("{frozen}.")))
                 || of_parameter && there != func
         })
     };
@@ -167,7 +164,7 @@ fn id_has_parameter(model: &Model<'_>, func: FuncId, name: &str) -> bool {
 fn trains_itself(model: &Model<'_>, place: &str) -> bool {
     model.calls.iter().any(|call| {
         (call.is_zero_grad() || call.is_method("train"))
-            && call.recv_place().is_some_and(|recv| last(&recv) == last(place))
+            && call.recv_place().is_some_and(|recv| last_part(&recv) == last_part(place))
     })
 }
 
@@ -222,7 +219,7 @@ fn reaches_backward(model: &Model<'_>, call: &Call<'_>) -> bool {
 /// A teacher, a target network or a moving average by its name, beside a model that trains: one
 /// optimizer steps here, and it is not the teacher's.
 fn is_named_teacher(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
-    let name = last(place).to_ascii_lowercase();
+    let name = last_part(place).to_ascii_lowercase();
     let is_teacher = name.contains("teacher")
         || name.starts_with("ema_")
         || name.ends_with("_ema")
@@ -237,7 +234,7 @@ fn is_named_teacher(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
         .collect();
     stepped.dedup();
     let another = model.calls_in_function(func).any(|other| {
-        is_model_call(other) && model_place(other).is_some_and(|other| last(&other) != last(place))
+        is_model_call(other) && model_place(other).is_some_and(|other| last_part(&other) != last_part(place))
     });
     another && stepped.len() == 1 && !stepped[0].to_ascii_lowercase().contains("teacher") && is_known_untrained(model, place)
 }
@@ -248,7 +245,7 @@ fn is_known_untrained(model: &Model<'_>, place: &str) -> bool {
         matches!(call.method, Some("parameters" | "named_parameters"))
             && call
                 .recv_place()
-                .is_some_and(|recv| last(&recv) == last(place))
+                .is_some_and(|recv| last_part(&recv) == last_part(place))
             && in_optimizer_statement(model, call)
     })
 }
@@ -297,7 +294,7 @@ fn is_left_out(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
         }
     }
     let is_optimized = optimized.iter().any(|each| {
-        last(each) == last(place)
+        last_part(each) == last_part(place)
             || place.starts_with(&format!("{each}."))
             || each.starts_with(&format!("{place}."))
     });
@@ -360,7 +357,7 @@ fn parameters_in(
 
 /// Whether something says that the model stays as it is.
 fn stays(model: &Model<'_>, place: &str) -> bool {
-    let is_it = |recv: &str| last(recv) == last(place);
+    let is_it = |recv: &str| last_part(recv) == last_part(place);
     let by_call = model.calls.iter().any(|call| match call.method {
         Some("eval") => call.recv_place().is_some_and(|recv| is_it(&recv)),
         // `target.load_state_dict(net.state_dict())`

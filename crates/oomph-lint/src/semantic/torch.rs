@@ -1,6 +1,8 @@
 //! What the linter knows about PyTorch by name: constructors, functions, methods, and the names
 //! that people give to models, optimizers and loaders.
 
+use oomph_python_source::last_part;
+
 use super::value::{Kind, ModelKind};
 
 /// How sure the last part of a dotted name is to mean one thing, when nothing else is known.
@@ -106,7 +108,7 @@ pub(crate) fn is_settings_root(name: &str) -> bool {
 
 /// The kind of object that calling `qual` makes, if that is known from its full name.
 pub(crate) fn constructed(qual: &str) -> Option<Kind> {
-    let last = qual.rsplit('.').next().unwrap_or(qual);
+    let last = last_part(qual);
     if let Some(name) = strip_any(qual, &["torch.nn.modules.loss.", "torch.nn."]) {
         if name.starts_with("functional.")
             || name.starts_with("init.")
@@ -165,7 +167,7 @@ pub(crate) fn constructed(qual: &str) -> Option<Kind> {
     if let Some(rest) = qual.strip_prefix("transformers.")
         && let Some(class) = rest.strip_suffix(".from_pretrained")
     {
-        let class = class.rsplit('.').next().unwrap_or(class);
+        let class = last_part(class);
         if class.contains("Model") || class.contains("For") {
             return Some(Kind::Model(ModelKind::Plain));
         }

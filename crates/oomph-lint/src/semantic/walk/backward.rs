@@ -1,7 +1,7 @@
 //! `backward()` in all its forms, and the steps that go with it.
 
 use oomph_python_source::ast::{Expr, ExprCall, Operator};
-use oomph_python_source::{dotted_name, last_name, names_in};
+use oomph_python_source::{dotted_name, last_name, last_part, names_in};
 
 use super::Walker;
 use crate::semantic::Backward;
@@ -92,7 +92,7 @@ pub(super) fn graph_places(expr: &Expr) -> Vec<String> {
             Operator::Mult => names_in(expr)
                 .into_iter()
                 .filter(|place| {
-                    let last = place.rsplit('.').next().unwrap_or(place);
+                    let last = last_part(place);
                     last.to_ascii_lowercase().contains("loss")
                 })
                 .collect(),

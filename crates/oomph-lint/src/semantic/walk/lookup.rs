@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use oomph_python_source::ast::Expr;
-use oomph_python_source::dotted_name;
+use oomph_python_source::{dotted_name, last_part};
 
 use super::Walker;
 use crate::semantic::value::{Kind, Value};
@@ -111,7 +111,7 @@ impl Walker<'_, '_> {
         if value.kind != Kind::Unknown {
             return value;
         }
-        let last = place.rsplit('.').next().unwrap_or(place);
+        let last = last_part(place);
         let root = place.split('.').next().unwrap_or(place);
         let is_setting = torch::is_settings_root(root) || place.starts_with("self.args.");
         let by_name = || (!is_setting).then(|| torch::hint(last)).flatten();

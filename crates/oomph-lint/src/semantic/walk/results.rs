@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use oomph_python_source::ast::{Expr, ExprCall};
+use oomph_python_source::last_part;
 
 use super::Walker;
 use super::expressions::collection;
@@ -120,7 +121,7 @@ impl<'a> Walker<'a, '_> {
         kwargs: &[(Option<&'a str>, Value)],
         any_graph: bool,
     ) -> Value {
-        let last = qual.rsplit('.').next().unwrap_or(qual);
+        let last = last_part(qual);
         if torch::is_data_parallel(qual) || torch::is_ddp(qual) || qual == "torch.compile" {
             let mut value = args.first().cloned().unwrap_or_default();
             if !value.is_model() {
