@@ -1,5 +1,5 @@
-//! What one line of code makes again and again: buffers that are joined longer and longer, and blocks that a
-//! loop within one step piles up.
+//! What is made again and again: buffers that are joined longer and longer, blocks that a loop piles up, and
+//! generations of the same sizes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,6 +12,8 @@ use crate::facts::{Facts, Live};
 const SIZES: usize = 4;
 /// By how much at most a buffer grows with one token or batch after a longer beginning.
 const LITTLE: f64 = 1.1;
+/// A generation has at least this many blocks: a model has many parameters.
+const MIN_BLOCKS: usize = 8;
 /// Iterations of a loop from which on its blocks are a pile: models call a module a few times on purpose.
 const ITERATIONS: usize = 16;
 /// Operators whose results are gone again between two results of a loop, from which on the loop computes.
@@ -139,12 +141,7 @@ pub(crate) fn results_of_a_loop(facts: &Facts) -> Option<Pile> {
 
 /// Bytes that blocks alive hold, of those that are wanted.
 pub(crate) fn bytes(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> u64 {
-    facts
-        .live
-        .iter()
-        .filter(|block| wanted(block))
-        .map(|block| block.bytes)
-        .sum()
+    sizes(facts, wanted).into_iter().sum()
 }
 
 /// The activations with a graph that the current step made.
@@ -152,4 +149,25 @@ pub(crate) fn is_graph_of_this_step(facts: &Facts, block: &Live) -> bool {
     block.category == Category::Activation
         && block.phase == Phase::Forward
         && (block.step == facts.current_step() || block.step.is_none())
+}
+
+/// The sizes of the blocks alive that are wanted, in the order in which they were made.
+pub(crate) fn sizes(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Vec<u64> {
+    facts
+        .live
+        .iter()
+        .filter(|block| wanted(block))
+        .map(|block| block.bytes)
+        .collect()
+}
+
+/// The length of a beginning that the sequence repeats; the last repetition may be partial, with at
+/// least `MIN_BLOCKS`.
+pub(crate) fn shortest_period(sizes: &[u64]) -> Option<usize> {
+    (MIN_BLOCKS..=sizes.len().saturating_sub(MIN_BLOCKS)).find(|&period| {
+        sizes
+            .iter()
+            .zip(sizes.iter().skip(period))
+            .all(|(a, b)| a == b)
+    })
 }

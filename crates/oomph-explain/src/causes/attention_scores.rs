@@ -4,7 +4,7 @@ use oomph_trace::Bytes;
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
+use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence};
 use crate::facts::{Facts, Live};
 use crate::lever;
 
@@ -52,10 +52,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .iter()
         .filter(|block| in_attention(block))
         .count();
-    let place = top_stacks(facts, in_attention)
-        .first()
-        .and_then(|&(stack, ..)| user_line(facts, stack))
-        .map_or_else(String::new, |line| format!(" at {line}"));
+    let place =
+        largest_line(facts, in_attention).map_or_else(String::new, |line| format!(" at {line}"));
     let mut evidence = vec![Evidence::of(
         scores,
         format!("{layers} blocks inside attention that keeps its scores"),

@@ -2,48 +2,35 @@
 
 use oomph_trace::{Bytes, Category};
 
-use super::stale_model::shortest_period;
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
-use crate::facts::Facts;
+use crate::facts::{Facts, Live};
 use crate::lever;
+use crate::repeats;
 
 /// A checkpoint below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.2;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
-    let loaded_by = |stack| facts.stacks.get(stack).loads_file();
-    let loaded: u64 = facts
-        .live
-        .iter()
-        .filter(|block| loaded_by(block.stack))
-        .map(|block| block.bytes)
-        .sum();
+    let loads = |block: &Live| facts.stacks.get(block.stack).loads_file();
+    let sizes = repeats::sizes(facts, loads);
+    let loaded: u64 = sizes.iter().sum();
     let share = facts.share(loaded);
+    if share < DECISIVE {
+        return None;
+    }
     // Weights that were loaded straight to the GPU and are used there are no copy; several files of the same
     // sizes are.
-    let others: u64 = facts
-        .live
-        .iter()
-        .filter(|block| block.category == Category::Parameter && !loaded_by(block.stack))
-        .map(|block| block.bytes)
-        .sum();
-    let mut blocks: Vec<(u32, u64)> = facts
-        .live
-        .iter()
-        .filter(|block| loaded_by(block.stack))
-        .map(|block| (block.id, block.bytes))
-        .collect();
-    blocks.sort_unstable();
-    let sizes: Vec<u64> = blocks.into_iter().map(|(_, bytes)| bytes).collect();
-    let several = shortest_period(&sizes).is_some();
-    if share < DECISIVE || (others.saturating_mul(4) < loaded && !several) {
+    let others = repeats::bytes(facts, |block| {
+        block.category == Category::Parameter && !loads(block)
+    });
+    if others.saturating_mul(4) < loaded && repeats::shortest_period(&sizes).is_none() {
         return None;
     }
     let mut evidence = vec![Evidence::of(
         loaded,
         "put on the GPU by torch.load and still alive".to_owned(),
     )];
-    evidence.extend(stack_evidence(facts, |block| loaded_by(block.stack)));
+    evidence.extend(stack_evidence(facts, loads));
     Some(Cause {
         id: "checkpoint_on_gpu",
         confidence: (0.8 + share / 3.0).min(0.95),

@@ -3,7 +3,7 @@
 
 use oomph_trace::Bytes;
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
+use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence};
 use crate::facts::{Facts, Growth, Live};
 use crate::repeats;
 
@@ -70,10 +70,8 @@ fn within_step(facts: &Facts) -> Option<Cause> {
         return None;
     }
     let in_pile = |block: &Live| pile.blocks.contains(&block.id);
-    let place = top_stacks(facts, in_pile)
-        .first()
-        .and_then(|&(stack, ..)| user_line(facts, stack))
-        .map_or_else(String::new, |line| format!(" through {line}"));
+    let place =
+        largest_line(facts, in_pile).map_or_else(String::new, |line| format!(" through {line}"));
     let each = pile.bytes / pile.iterations as u64;
     let mut evidence = vec![Evidence::of(
         pile.bytes,

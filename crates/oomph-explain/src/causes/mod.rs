@@ -254,6 +254,15 @@ pub(crate) fn top_stacks(
     stacks
 }
 
+/// The user's own line that holds the most among some blocks.
+pub(crate) fn largest_line(
+    facts: &Facts,
+    wanted: impl FnMut(&crate::facts::Live) -> bool,
+) -> Option<String> {
+    let &(stack, ..) = top_stacks(facts, wanted).first()?;
+    user_line(facts, stack)
+}
+
 /// The largest stacks among some blocks as evidence.
 pub(crate) fn stack_evidence(
     facts: &Facts,

@@ -5,14 +5,12 @@ use std::collections::HashMap;
 
 use oomph_trace::{Bytes, Category};
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
+use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence};
 use crate::facts::{Facts, Live};
 use crate::repeats;
 
 /// Parameters below this share of what was needed are not why memory ran out.
 const DECISIVE: f64 = 0.3;
-/// A generation has at least this many blocks: a model has many parameters.
-const MIN_BLOCKS: usize = 8;
 /// Copies of the model beside it from which on they are too many.
 const COPIES: u64 = 2;
 /// Blocks from here on are compared: small ones repeat by chance.
@@ -36,10 +34,7 @@ fn copied(facts: &Facts) -> Option<Cause> {
     if share < DECISIVE || copies < originals.saturating_mul(COPIES) {
         return None;
     }
-    let place = top_stacks(facts, is_copy)
-        .first()
-        .and_then(|&(stack, ..)| user_line(facts, stack))
-        .map_or_else(String::new, |line| format!(" at {line}"));
+    let place = largest_line(facts, is_copy).map_or_else(String::new, |line| format!(" at {line}"));
     let mut evidence = vec![Evidence::of(
         copies,
         format!(
@@ -74,10 +69,8 @@ fn replaced(facts: &Facts) -> Option<Cause> {
     if share < DECISIVE {
         return None;
     }
-    let place = top_stacks(facts, is_stale)
-        .first()
-        .and_then(|&(stack, ..)| user_line(facts, stack))
-        .map_or_else(String::new, |line| format!(" (made at {line})"));
+    let place =
+        largest_line(facts, is_stale).map_or_else(String::new, |line| format!(" (made at {line})"));
     let mut evidence = vec![Evidence::of(
         stale,
         "parameters, gradients and optimizer state of models that were replaced".to_owned(),
@@ -96,24 +89,20 @@ fn replaced(facts: &Facts) -> Option<Cause> {
 
 /// What the sizes say: parameters of a second model repeat those of the first.
 fn repeated(facts: &Facts) -> Option<Cause> {
-    // In allocation order, parameters of a second model repeat the sizes of the first.
-    let mut parameters: Vec<(u32, u64)> = facts
-        .live
-        .iter()
-        .filter(|block| block.category == Category::Parameter && block.bytes >= MIN_SIZE)
-        // Files that were read to the GPU have a cause of their own.
-        .filter(|block| !facts.stacks.get(block.stack).loads_file())
-        .map(|block| (block.id, block.bytes))
-        .collect();
-    parameters.sort_unstable();
-    let sizes: Vec<u64> = parameters.iter().map(|&(_, bytes)| bytes).collect();
-    let period = shortest_period(&sizes)?;
+    // Parameters of a second model repeat the sizes of the first.
+    // Files that were read to the GPU have a cause of their own.
+    let sizes = repeats::sizes(facts, |block| {
+        block.category == Category::Parameter
+            && block.bytes >= MIN_SIZE
+            && !facts.stacks.get(block.stack).loads_file()
+    });
+    let period = repeats::shortest_period(&sizes)?;
     // The last one may still be in the making.
     let generations = sizes.len().div_ceil(period);
     let one: u64 = sizes.iter().take(period).sum();
     let stale = one.saturating_mul(generations as u64 - 1);
     let share = facts.share(stale);
-    if period < MIN_BLOCKS || share < DECISIVE {
+    if share < DECISIVE {
         return None;
     }
     // The layers of one model also repeat; a whole model has sizes that occur once in it.
@@ -158,15 +147,4 @@ fn cause(stale: u64, confidence: f64, verdict: String, evidence: Vec<Evidence>) 
             "exact",
         )],
     }
-}
-
-/// The length of a beginning that the sequence repeats; the last repetition may be partial, with at
-/// least `MIN_BLOCKS`.
-pub(super) fn shortest_period(sizes: &[u64]) -> Option<usize> {
-    (MIN_BLOCKS..=sizes.len().saturating_sub(MIN_BLOCKS)).find(|&period| {
-        sizes
-            .iter()
-            .zip(sizes.iter().skip(period))
-            .all(|(a, b)| a == b)
-    })
 }

@@ -5,7 +5,7 @@ use oomph_trace::{Bytes, Phase};
 use std::collections::HashMap;
 
 use super::graph_retained::{DECISIVE, confidence, growth_evidence, is_graph};
-use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
+use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence, top_stacks, user_line};
 use crate::facts::{Facts, Live};
 use crate::repeats::{self, Join};
 
@@ -32,10 +32,7 @@ fn computed(facts: &Facts) -> Option<Cause> {
         return None;
     }
     let kept = |block: &Live| pile.blocks.contains(&block.id);
-    let place = top_stacks(facts, kept)
-        .first()
-        .and_then(|&(stack, ..)| user_line(facts, stack))
-        .map_or_else(String::new, |line| format!(" at {line}"));
+    let place = largest_line(facts, kept).map_or_else(String::new, |line| format!(" at {line}"));
     Some(Cause {
         id: "tensors_kept",
         // Above a model that is too large: what computes is none.
@@ -103,13 +100,8 @@ fn collected(facts: &Facts) -> Option<Cause> {
     if is_graph(growth) {
         return None;
     }
-    let largest = top_stacks(facts, |block| {
-        growth.stacks.binary_search(&block.stack).is_ok()
-    });
-    let place = largest
-        .first()
-        .and_then(|&(stack, ..)| user_line(facts, stack))
-        .map_or_else(String::new, |line| format!(" at {line}"));
+    let grows = |block: &Live| growth.stacks.binary_search(&block.stack).is_ok();
+    let place = largest_line(facts, grows).map_or_else(String::new, |line| format!(" at {line}"));
     // A few blocks a step from the script itself are also how fragmentation begins; that cause
     // has its own evidence.
     Some(Cause {

@@ -2,7 +2,7 @@
 
 use oomph_trace::{Bytes, Category};
 
-use super::{Basis, Cause, Evidence, Fix, top_stacks, user_line};
+use super::{Basis, Cause, Evidence, Fix, largest_line, top_stacks};
 use crate::facts::Facts;
 use crate::lever;
 
@@ -33,9 +33,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let of_transform = facts.live.iter().any(|block| {
         block.category == Category::Workspace && facts.operator(block).contains("fft")
     });
-    let place = top_stacks(facts, |block| block.category == Category::Workspace)
-        .first()
-        .and_then(|&(largest, ..)| user_line(facts, largest))
+    let place = largest_line(facts, |block| block.category == Category::Workspace)
         .map_or_else(String::new, |line| format!(" at {line}"));
     let whose = if of_convolution {
         "a convolution"
