@@ -3,14 +3,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use anyhow::bail;
+use oomph_fit::cache::digest;
 use oomph_job::check_script;
 use oomph_plan::PlanJob;
-use sha2::{Digest as _, Sha256};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Script {
@@ -128,14 +127,6 @@ pub(crate) fn plan_job(argv: &[OsString]) -> PlanJob {
         script,
         arguments: argv.map(Cow::into_owned).collect(),
     }
-}
-
-fn digest(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in Sha256::digest(bytes) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 #[cfg(test)]
