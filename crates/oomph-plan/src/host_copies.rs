@@ -1,6 +1,8 @@
 //! Saved tensors that wait in host memory: when their memory is free on the GPU, and when they are back
 //! (`python/oomph/levers/_shared/host_copies.py`).
 
+use oomph_trace::Phase;
+
 use crate::blocks::{self, Edits};
 use crate::draft::Draft;
 use crate::model::Event;
@@ -77,4 +79,22 @@ pub(crate) fn come_back(
             edits.replace(moved[index].freed, Event::Free(copy));
         }
     }
+}
+
+/// Nanoseconds that a step waits for `bytes` that go to the host and come back, where a part `hidden` of its passes
+/// hides their copies.
+pub(crate) fn wait(draft: &Draft<'_>, bytes: u64, hidden: f64) -> f64 {
+    let link = bytes as f64 / draft.pace().link_bytes_per_s * 1e9;
+    let forward = forward(draft);
+    let backward = (draft.body.busy - forward).max(0.0);
+    (link - forward * hidden).max(0.0) + (link - backward * hidden).max(0.0)
+}
+
+/// Nanoseconds that the GPU is busy with the forward passes.
+pub(crate) fn forward(draft: &Draft<'_>) -> f64 {
+    let works = draft.model.work.iter();
+    works
+        .filter(|work| work.phase == Phase::Forward)
+        .map(|work| work.busy)
+        .sum()
 }

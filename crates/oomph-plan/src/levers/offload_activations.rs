@@ -8,8 +8,6 @@
 use rustc_hash::FxHashMap as HashMap;
 use serde::{Deserialize, Serialize};
 
-use oomph_trace::Phase;
-
 use crate::blocks::{self, Block, Edits};
 use crate::by_hand::{Script, Work, modules};
 use crate::draft::Draft;
@@ -155,23 +153,13 @@ impl Facets for OffloadActivations {
         }
         draft.template.body = edits.apply(&draft.template.body);
         let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
-        let link = total as f64 / draft.pace().link_bytes_per_s * 1e9;
-        let forward: f64 = draft
-            .model
-            .work
-            .iter()
-            .filter(|work| work.phase == Phase::Forward)
-            .map(|work| work.busy)
-            .sum();
-        let backward = (draft.body.busy - forward).max(0.0);
         // Copies begin in the first block and are waited for after the last; they come back as those blocks
         // need them, not before.
         let blocks = found
             .iter()
             .map(|block| draft.forward_load(block.call).busy);
-        let meanwhile = (blocks.sum::<f64>() / forward.max(1.0)).min(1.0);
-        draft.waits +=
-            (link - forward * meanwhile).max(0.0) + (link - backward * meanwhile).max(0.0);
+        let meanwhile = (blocks.sum::<f64>() / host_copies::forward(draft).max(1.0)).min(1.0);
+        draft.waits += host_copies::wait(draft, total, meanwhile);
     }
 
     fn snippet(&self) -> String {

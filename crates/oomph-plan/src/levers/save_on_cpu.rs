@@ -126,18 +126,9 @@ impl Facets for SaveOnCpu {
             host_copies::come_back(draft, pass, begins, self.in_flight, &mut edits);
         }
         draft.template.body = edits.apply(&draft.template.body);
-        let link = total as f64 / draft.pace().link_bytes_per_s * 1e9;
-        let forward: f64 = draft
-            .model
-            .work
-            .iter()
-            .filter(|work| work.phase == Phase::Forward)
-            .map(|work| work.busy)
-            .sum();
-        let backward = (draft.body.busy - forward).max(0.0);
         // Few bytes under way are waited for at once.
         let hides = (self.in_flight as f64 / IN_FLIGHT as f64).min(1.0);
-        draft.waits += (link - forward * hides).max(0.0) + (link - backward * hides).max(0.0);
+        draft.waits += host_copies::wait(draft, total, hides);
     }
 
     fn snippet(&self) -> String {

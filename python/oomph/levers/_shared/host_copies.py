@@ -91,7 +91,8 @@ class HostCopies:
         tensor = torch.empty(0, dtype=saved.dtype, device=source.device).set_(
             storage, saved.offset, saved.shape, saved.stride
         )
-        entry.transfers.know(entry, storage, tensor)
+        if torch.is_grad_enabled():  # gradients get a graph of their own (create_graph)
+            entry.transfers.know(entry, storage, tensor)
         return tensor
 
 
