@@ -1,5 +1,7 @@
 """Why a run ran out of memory: causes and fixes from the run without a limit."""
 
+import pytest
+
 ATTENTION = """
     import torch
     from torch import nn
@@ -139,11 +141,6 @@ def test_outputs_of_a_workspaces_size_are_no_workspace(oomph):
     assert run.json["by_category"].get("workspace", 0) < 128 << 20
 
 
-def test_a_model_that_was_replaced_is_not_one_that_is_too_large(oomph):
-    run = oomph(TWICE, "--memory", "1.2GiB")
-    assert run.json["cause"]["id"] == "stale_model", run.json["cause"]
-
-
 HOOKS = """
     import torch
     from torch import nn
@@ -212,21 +209,6 @@ EVALUATED = """
 """
 
 
-def test_outputs_that_hooks_collect_are_no_graph(oomph):
-    run = oomph(HOOKS, "--memory", "2GiB")
-    assert run.json["cause"]["id"] == "tensors_kept", run.json["cause"]
-
-
-def test_a_model_that_only_its_optimizer_keeps_is_a_stale_one(oomph):
-    run = oomph(OPTIMIZERS, "--memory", "1.2GiB")
-    assert run.json["cause"]["id"] == "stale_model", run.json["cause"]
-
-
-def test_files_that_are_read_to_the_gpu_are_no_models(oomph):
-    run = oomph(FILES, "--memory", "0.35GiB")
-    assert run.json["cause"]["id"] == "checkpoint_on_gpu", run.json["cause"]
-
-
 def test_checkpointing_that_evaluation_switched_off_is_named(oomph):
     run = oomph(EVALUATED, "--memory", "1.8GiB")
     assert run.json["cause"]["id"] == "mitigation_inert", run.json["cause"]
@@ -275,16 +257,32 @@ STAGES = """
 """
 
 
-def test_a_loss_that_is_written_out_keeps_logits(oomph):
-    run = oomph(WRITTEN_OUT, "--memory", "1.1GiB")
-    assert run.json["cause"]["id"] == "logits", run.json["cause"]
-
-
-def test_states_of_a_simulation_are_no_model(oomph):
-    run = oomph(SIMULATION, "--memory", "1GiB")
-    assert run.json["cause"]["id"] == "tensors_kept", run.json["cause"]
-
-
-def test_the_model_of_an_earlier_stage_is_a_stale_one(oomph):
-    run = oomph(STAGES, "--memory", "0.45GiB")
-    assert run.json["cause"]["id"] == "stale_model", run.json["cause"]
+@pytest.mark.parametrize(
+    ("script", "memory", "cause"),
+    [
+        pytest.param(
+            TWICE,
+            "1.2GiB",
+            "stale_model",
+            id="a_model_that_was_replaced_is_not_one_that_is_too_large",
+        ),
+        pytest.param(HOOKS, "2GiB", "tensors_kept", id="outputs_that_hooks_collect_are_no_graph"),
+        pytest.param(
+            OPTIMIZERS,
+            "1.2GiB",
+            "stale_model",
+            id="a_model_that_only_its_optimizer_keeps_is_a_stale_one",
+        ),
+        pytest.param(
+            FILES, "0.35GiB", "checkpoint_on_gpu", id="files_that_are_read_to_the_gpu_are_no_models"
+        ),
+        pytest.param(WRITTEN_OUT, "1.1GiB", "logits", id="a_loss_that_is_written_out_keeps_logits"),
+        pytest.param(SIMULATION, "1GiB", "tensors_kept", id="states_of_a_simulation_are_no_model"),
+        pytest.param(
+            STAGES, "0.45GiB", "stale_model", id="the_model_of_an_earlier_stage_is_a_stale_one"
+        ),
+    ],
+)
+def test_the_first_cause(oomph, script, memory, cause):
+    run = oomph(script, "--memory", memory)
+    assert run.json["cause"]["id"] == cause, run.json["cause"]
