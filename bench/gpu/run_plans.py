@@ -2,7 +2,7 @@
 
 Each job runs plain, then with plans under the memory limit that they were made for
 (`torch.cuda.set_per_process_memory_fraction`): peak and time of a step against what was planned.
-`--jobs bench/fit/unseen` takes the scripts from there, and rows that `bench/fit/unseen/run.py --keep` and its results give.
+`--jobs bench/fit/unseen` takes the scripts from there, for plans of `bench/fit/unseen/run.py`.
 The most telling comparison beside it: every block checkpointed, and `save_on_cpu` around the model.
 Each run is a process of its own. `--tiny` takes small batches and two plans, to try the script on
 the virtual GPU: `python run_plans.py /tmp/x.jsonl --tiny --virtual h200`.

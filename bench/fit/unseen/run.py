@@ -2,8 +2,8 @@
 
 A budget is the memory outside the allocator and a share of what the allocator held on a virtual H200 (`jobs.toml`).
 One line of JSON for each job and share: how the search ended, how long it took, the chosen plan with its memory, time
-ratio and what it does to results. `--keep DIR` keeps the plans as `NAME-SHARE.toml`. `--seconds` ends the whole after
-that time; what was not begun is left out. `--table OUT.jsonl` prints a results file.
+ratio and what it does to results, as `bench/fit/run.py` writes them (`bench/gpu/run_plans.py` reads them). `--seconds`
+ends the whole after that time; what was not begun is left out. `OUT.jsonl --table` prints a results file.
 """
 
 import argparse
@@ -27,9 +27,8 @@ SAME = ("exact", "rounding")
 def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
     """One search."""
     budget = job["outside_bytes"] + job["allocator_bytes"] * share // 100
-    row = dict(
-        job=name, split=job["split"], share=share, budget_bytes=budget, used_bytes=job["used_bytes"]
-    )
+    plain = dict(used_bytes=job["used_bytes"], reserved_bytes=job["allocator_bytes"])
+    row = dict(job=name, split=job["split"], share=share, budget_bytes=budget, plain=plain)
     with tempfile.TemporaryDirectory() as place:
         plan = Path(place, "plan.toml")
         command = [
@@ -55,27 +54,19 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
         row["rejected"] = [str(what)[:300] for what in result.get("rejected") or []]
         if result.get("chosen") is not None:
             chosen = result["plans"][result["chosen"]]
-            row["chosen"] = {
-                key: chosen.get(key)
-                for key in (
-                    "what",
-                    "levers",
-                    "same_results",
-                    "time_ratio",
-                    "peak",
-                    "predicted",
-                    "verified",
-                )
-            }
-        if plan.exists() and args.keep:
-            args.keep.mkdir(parents=True, exist_ok=True)
-            text = plan.read_text().replace(f"{HERE.parents[2]}{os.sep}", "")
-            (args.keep / f"{name}-{share}.toml").write_text(text)
+            keys = ("what", "levers", "same_results", "time_ratio", "peak", "predicted", "verified")
+            row.update(plans=[{key: chosen.get(key) for key in keys}], chosen=0)
+            row["plan_toml"] = plan.read_text().replace(f"{HERE.parents[2]}{os.sep}", "")
         patches = [
             path.name for path in Path(place).glob("plan*") if path.suffix in (".patch", ".md")
         ]
         row["patches"] = sorted(patches)
     return row
+
+
+def plan_of(row: dict) -> dict:
+    """The chosen plan of a row; empty if there is none."""
+    return {} if row.get("chosen") is None else row["plans"][row["chosen"]]
 
 
 def table(rows: list[dict]) -> str:
@@ -86,17 +77,17 @@ def table(rows: list[dict]) -> str:
             some = [row for row in rows if row["share"] == share and row["split"] == split]
             if not some:
                 continue
-            same = [row for row in some if (row.get("chosen") or {}).get("same_results") in SAME]
-            ratios = sorted(row["chosen"]["time_ratio"] for row in same)
+            same = [row for row in some if plan_of(row).get("same_results") in SAME]
+            ratios = sorted(plan_of(row)["time_ratio"] for row in same)
             seconds = sorted(row["seconds"] for row in some)
-            planned = sum(row.get("chosen") is not None for row in some)
+            planned = sum(bool(plan_of(row)) for row in some)
             median = f"{ratios[len(ratios) // 2]:.2f}" if ratios else "–"
             lines.append(
                 f"{share} % {split}: {planned} of {len(some)} have a plan, {len(same)} with the same results, slowdown "
                 f"{median} in the median, {seconds[len(seconds) // 2]:.0f} s in the median"
             )
     for row in sorted(rows, key=lambda row: (-row["share"], row["job"])):
-        chosen = row.get("chosen")
+        chosen = plan_of(row)
         what = (
             f"{chosen['same_results']}, {chosen['time_ratio']:.2f}: {chosen['what']}"
             if chosen
@@ -118,7 +109,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="searches at a time")
     parser.add_argument("--limit", type=float, default=600, help="seconds for one search")
     parser.add_argument("--seconds", type=float, default=1e9, help="seconds for all of them")
-    parser.add_argument("--keep", type=Path, help="where to keep the plans")
     parser.add_argument(
         "--oomph", default=str(Path(sys.executable).parent / "oomph"), help="the command"
     )
