@@ -33,6 +33,8 @@ _LATE = re.compile(
     rf"|{_protocol.PREFIX}\w+"
 )
 
+_ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
 # Of `subprocess.Popen`, since Python 3.10 at least.
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _ARGUMENTS = {
@@ -46,7 +48,19 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 def early(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that must be the same when torch is imported."""
-    return {name: value for name, value in environment.items() if not _LATE.fullmatch(name)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if not _LATE.fullmatch(name) and not is_allocators(name, value)
+    }
+
+
+def is_allocators(name: str, value: str) -> bool:
+    """Whether a variable is for PyTorch's allocator, which reads it at the first use of CUDA.
+
+    The name of another allocator is read when torch is loaded.
+    """
+    return name in _ALLOCATORS and "backend" not in value
 
 
 def _is_single(environment: Mapping[str, str]) -> bool:
