@@ -59,13 +59,13 @@ def _uses_cuda() -> bool:
 
 
 class Notes:
-    """Notes what the script imports before it uses CUDA or changes its environment, in this order."""
+    """Notes what the script imports before it uses CUDA, in this order, and with what environment."""
 
     def __init__(self, file: int) -> None:
         """They are for the process that has `file`, too."""
         self._file = file
         self._names: dict[str, None] = {}
-        self._environment: dict[str, str] | None = None
+        self._environments: list[tuple[int, dict[str, str]]] = []
         self._over = False
         sys.meta_path.insert(0, self)
 
@@ -75,9 +75,9 @@ class Notes:
             return
         if "." not in name:
             environment = read_early(os.environ)
-            if self._environment is None:
-                self._environment = environment
-            self._over = environment != self._environment or _uses_cuda()
+            if not self._environments or environment != self._environments[-1][1]:
+                self._environments.append((len(self._names), environment))
+            self._over = _uses_cuda()
         if not self._over:
             self._names[name] = None
 
@@ -85,8 +85,12 @@ class Notes:
         """The script is over."""
         if os.lseek(self._file, 0, os.SEEK_END):
             return
-        names = [name for name in self._names if name in sys.modules]
-        notes = dict(names=names, environment=self._environment, path=sys.path)
+        steps = []
+        for number, (first, environment) in enumerate(self._environments):
+            last = [at for at, _ in self._environments[number + 1 : number + 2]]
+            names = list(self._names)[first : last[0] if last else None]
+            steps.append((environment, [name for name in names if name in sys.modules]))
+        notes = dict(steps=steps, path=sys.path)
         with open(self._file, "w", closefd=False) as file:
             json.dump(notes, file)
 
@@ -124,14 +128,12 @@ def _state() -> dict[str, Any]:
         threads=len(os.listdir("/proc/self/task")),
         files=sorted(_files()),
         handlers=[signal.getsignal(number) for number in sorted(signal.valid_signals())],
-        environment=dict(os.environ),
         directory=os.getcwd(),
         locale=locale.setlocale(locale.LC_ALL),
         python=(sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
         hooks=[sys.excepthook, sys.displayhook, sys.unraisablehook, sys.gettrace(), sys.getprofile()],
         streams=[sys.stdin, sys.stdout, sys.stderr],
         finders=[list(sys.meta_path), list(sys.path_hooks), list(sys.path)],
-        random=random.getstate(),
         numpy=None if numpy is None else repr(numpy.get_state(legacy=False)["state"]),
         torch=bytes(torch.default_generator.get_state().numpy().data),
         cuda=(torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()),
@@ -202,6 +204,12 @@ class Learned:
     def __init__(self, before: Mapping[str, Any], environment: dict[str, str], filters: int) -> None:
         """`before` are the modules that were there; `filters` for warnings were added."""
         self.environment = environment
+        self.sets: dict[str, str] = {}
+        """The variables that the import sets."""
+        self.replaces: list[tuple[dict[str, Any], str, Any, Any]] = []
+        """What it binds to other functions in modules that were there: by what name, to which before, and to which now."""
+        self.draws = False
+        """Whether it draws from Python's random generator."""
         own = _installed()
         self._modules = {
             name: module
@@ -212,11 +220,11 @@ class Learned:
         # What was there before is frozen, and not among these.
         objects = gc.get_objects()
         places: dict[int, list[Place]] = {}
-        self._classes: list[tuple[Place, Any]] = []
+        classes: list[tuple[Place, Any]] = []
         of_classes: set[int] = set()
         for place, value in _places({**_of_torch(), **self._modules}):
             if isinstance(value, type):
-                self._classes.append((place, value))
+                classes.append((place, value))
                 of_classes.update(id(part) for part in gc.get_referents(value) if type(part) is dict)
             else:
                 places.setdefault(id(value), []).append(place)
@@ -225,6 +233,8 @@ class Learned:
             for module in self._modules.values()
             if isinstance(module, types.ModuleType)
         }
+        known = {id(value) for _, value in classes}
+        used: set[int] = set()
         holders: dict[int, tuple[Any, list[Any]]] = {}
         for holder in objects:
             # Methods are found by their class.
@@ -232,10 +242,13 @@ class Learned:
                 continue
             module = self._files.get(id(holder))
             for value in gc.get_referents(holder):
-                if id(value) in places and (
+                if id(value) in known:
+                    used.add(id(value))
+                elif id(value) in places and (
                     module is None or getattr(value, "__module__", None) != module.__name__
                 ):
                     holders.setdefault(id(value), (value, []))[1].append(holder)
+        self._classes = [(place, value) for place, value in classes if id(value) in used]
         self._references = [
             (value, places[number], found) for number, (value, found) in holders.items()
         ]
@@ -251,10 +264,13 @@ class Learned:
             del sys.modules[name]
         del warnings.filters[: len(self._filters)]  # type: ignore[attr-defined]
         _filters_changed()
+        for holder, name, old, _ in self.replaces:
+            holder[name] = old
         self._request, self._declined, self._given = request, declined, False
 
     def offer(self) -> None:
         """The script may import them from now on."""
+        self._drawn = random.getstate() if self.draws else None
         self._finder = _Finder(self._modules, self._give_back)
         sys.meta_path.insert(0, self._finder)
 
@@ -264,9 +280,17 @@ class Learned:
             return
         self._given = True
         if read_early(os.environ) != self.environment:
-            self._start_plainly("the environment")
+            self._start_plainly("the environment is another")
+        if self.draws and random.getstate() != self._drawn:
+            self._start_plainly("Python's random generator is not as it was")
+        os.environ.update(self.sets)
         if "torch" not in sys.modules:
             importlib.import_module("torch")
+        for holder, called, old, new in self.replaces:
+            now = holder.get(called)
+            if now is not old and not _wraps(new, old, now):
+                self._start_plainly(f"{called} is replaced, and they replace it, too")
+            holder[called] = new
         self._replace()
         warnings.filters[:0] = self._filters  # type: ignore[index]
         _filters_changed()
@@ -318,6 +342,16 @@ def _say(what: str) -> None:
     if path:
         with open(path, "a") as file:
             print(what, file=file)
+
+
+def _wraps(outer: types.FunctionType, old: Any, new: Any) -> bool:
+    """Make a function that calls `old` call `new`; False if it is not known how it calls it."""
+    cells = [cell for cell in outer.__closure__ or () if cell.cell_contents is old]
+    for cell in cells:
+        cell.cell_contents = new
+    if getattr(outer, "__wrapped__", None) is old:
+        outer.__wrapped__ = new  # type: ignore[attr-defined]
+    return bool(cells)
 
 
 def _imports(module: types.ModuleType) -> dict[str, tuple[str, str]]:
@@ -395,8 +429,9 @@ def learn(notes: dict[str, Any]) -> Learned | None:
     """Import what a script imported; None if the process is not the same after that."""
     try:
         return _learn(notes)
-    except _Differs as reason:
-        _say(f"nothing is learned: {reason}")
+    except Exception as reason:
+        # Packages may do anything when they are imported.
+        _say(f"nothing is learned: {reason!r}")
         return None
 
 
@@ -404,32 +439,43 @@ def _learn(notes: dict[str, Any]) -> Learned | None:
     began = time.monotonic()
     path, environment = list(sys.path), dict(os.environ)
     others = {n: v for n, v in environment.items() if n not in read_early(environment)}
+    first: dict[str, str] = notes["steps"][0][0] if notes["steps"] else {}
     os.environ.clear()
-    os.environ.update(notes["environment"] | others)
+    os.environ.update(first | others)
     if not os.environ.keys() & {BLAS, "OMP_NUM_THREADS"}:
         os.environ[BLAS] = "1"
+    given = dict(os.environ)
     sys.path[:] = notes["path"]
-    names = list(_wanted(notes["names"]))
-    if not names:
-        return None
-    modules, filters, before = dict(sys.modules), list(warnings.filters), _state()
+    modules, filters, before, drawn = dict(sys.modules), list(warnings.filters), _state(), random.getstate()  # fmt: skip
     bound = list(_places(modules))
-    for name in names:
-        if name not in sys.modules:
-            # Some are made by others, or cannot be imported by themselves.
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
+    for step, names in notes["steps"]:
+        if not step.items() <= os.environ.items():
+            break  # the script has set variables: what it imports then may read them
+        for name in _wanted(names):
+            if name not in sys.modules:
+                # Some are made by others, or cannot be imported by themselves.
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+    if len(sys.modules) == len(modules):
+        return None
     added = len(warnings.filters) - len(filters)
     if added < 0 or list(warnings.filters[added:]) != filters:
         raise _Differs("filters of warnings")
     after = _state()
     for what, value in before.items():
         if after[what] != value:
-            raise _Differs(f"{what}: {value} and {after[what]}" if what != "random" else what)
+            raise _Differs(f"{what}: {value} and {after[what]}")
+    replaced = []
     for place, value in bound:
+        holder, called = place
         if _bound(place) is not value:
-            raise _Differs(f"{place[1]} is replaced: {value}")
-    del bound, modules["__main__"]
+            if isinstance(holder, type) or not isinstance(holder.get(called), types.FunctionType):
+                raise _Differs(f"{called} is replaced: {value}")
+            replaced.append((holder, called, value, holder[called]))
+    del bound
+    now = dict(os.environ)
+    if given.keys() - now.keys() or any(now[name] != given[name] for name in given):
+        raise _Differs("variables are changed")
     standard = [os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")]
     for name in sys.modules.keys() - modules.keys():
         module = sys.modules[name]
@@ -440,7 +486,10 @@ def _learn(notes: dict[str, Any]) -> Learned | None:
     os.environ.update(environment)
     gc.collect()
     _look_at_objects()
-    what = Learned(modules, notes["environment"], added)
+    what = Learned(modules, first, added)
+    what.replaces = replaced
+    what.sets = {name: value for name, value in now.items() if name not in given}
+    what.draws = random.getstate() != drawn
     _say(f"learned {len(what.modules)} modules in {time.monotonic() - began:.1f} s")
     return what
 
@@ -455,5 +504,7 @@ def _look_at_objects() -> None:
 
     for found in gc.get_objects():
         kind = type(found)
-        if kind is random.Random or issubclass(kind, (torch.nn.Module, torch.optim.Optimizer)):
+        if kind is random.Random or issubclass(kind, torch.optim.Optimizer):
             raise _Differs(f"there is {kind}")
+        if issubclass(kind, torch.nn.Module) and [*found.parameters(), *found.buffers()]:
+            raise _Differs(f"there is {kind}, with tensors")
