@@ -24,7 +24,9 @@ def before_import(name: str, first: Callable[[], None]) -> None:
 
 def was_imported(name: str, module: Any) -> bool:
     """Module `name`, which was imported before this process was forked, is there from now on; whether anything waited."""
-    waiting = [finder for finder in sys.meta_path if isinstance(finder, _Finder) and finder.name == name]
+    waiting = [
+        finder for finder in sys.meta_path if isinstance(finder, _Finder) and finder.name == name
+    ]
     for finder in waiting:
         sys.meta_path.remove(finder)
         finder.before()

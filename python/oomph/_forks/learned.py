@@ -130,8 +130,19 @@ def _state() -> dict[str, Any]:
         handlers=[signal.getsignal(number) for number in sorted(signal.valid_signals())],
         directory=os.getcwd(),
         locale=locale.setlocale(locale.LC_ALL),
-        python=(sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
-        hooks=[sys.excepthook, sys.displayhook, sys.unraisablehook, sys.gettrace(), sys.getprofile()],
+        python=(
+            sys.getrecursionlimit(),
+            sys.getswitchinterval(),
+            gc.isenabled(),
+            gc.get_threshold(),
+        ),
+        hooks=[
+            sys.excepthook,
+            sys.displayhook,
+            sys.unraisablehook,
+            sys.gettrace(),
+            sys.getprofile(),
+        ],
         streams=[sys.stdin, sys.stdout, sys.stderr],
         finders=[list(sys.meta_path), list(sys.path_hooks), list(sys.path)],
         numpy=None if numpy is None else repr(numpy.get_state(legacy=False)["state"]),
@@ -201,7 +212,9 @@ def _of_torch() -> dict[str, Any]:
 class Learned:
     """The modules that were imported for the script."""
 
-    def __init__(self, before: Mapping[str, Any], environment: dict[str, str], filters: int) -> None:
+    def __init__(
+        self, before: Mapping[str, Any], environment: dict[str, str], filters: int
+    ) -> None:
         """`before` are the modules that were there; `filters` for warnings were added."""
         self.environment = environment
         self.sets: dict[str, str] = {}
@@ -225,7 +238,9 @@ class Learned:
         for place, value in _places({**_of_torch(), **self._modules}):
             if isinstance(value, type):
                 classes.append((place, value))
-                of_classes.update(id(part) for part in gc.get_referents(value) if type(part) is dict)
+                of_classes.update(
+                    id(part) for part in gc.get_referents(value) if type(part) is dict
+                )
             else:
                 places.setdefault(id(value), []).append(place)
         self._files = {
@@ -310,22 +325,27 @@ class Learned:
             if _bound(place) is not value:
                 self._start_plainly(f"{value} is replaced")  # there may be subclasses
         changed = [
-            (value, holders)
+            (value, places, holders)
             for value, places, holders in self._references
             if any(_bound(place) is not value for place in places)
         ]
         # A module may have it from another that has it from a third.
         for _ in range(3):
-            for value, holders in changed:
+            for value, places, holders in changed:
                 for holder in holders:
                     if any(part is value for part in gc.get_referents(holder)):
-                        self._exchange(holder, value)
+                        self._exchange(holder, value, places)
 
-    def _exchange(self, holder: Any, old: Any) -> None:
+    def _exchange(self, holder: Any, old: Any, places: list[Place]) -> None:
         """Look where `holder` has a function from, and give it what is there now."""
         module = self._files.get(id(holder))
         if module is None:
-            return self._start_plainly(f"{old} is held by {type(holder)}")
+            names = [n for n, v in holder.items() if v is old] if type(holder) is dict else []
+            # Of `functools.wraps`.
+            if names != ["__wrapped__"] or len(places) > 1:
+                return self._start_plainly(f"{old} is held by {type(holder)}")
+            holder["__wrapped__"] = _bound(places[0])
+            return
         sources = _imports(module)
         for name, value in list(holder.items()):
             if value is not old:
@@ -385,7 +405,7 @@ class _Finder:
             return None
         module = self._modules[name]
         known = module.__spec__
-        spec = importlib.machinery.ModuleSpec(name, _Loader(module, self._give_back))
+        spec = importlib.machinery.ModuleSpec(name, _Loader(module, self._give_back))  # type: ignore[arg-type]
         spec.origin = known.origin
         spec.submodule_search_locations = known.submodule_search_locations
         spec.has_location = known.has_location
@@ -410,8 +430,10 @@ def _is_below(module: Any, places: list[str]) -> bool:
     spec = getattr(module, "__spec__", None)
     origin = getattr(spec, "origin", None) or getattr(module, "__file__", None)
     if origin and os.path.isabs(origin):
-        return os.path.realpath(origin).startswith(tuple(places))
-    return any(os.path.realpath(path).startswith(tuple(places)) for path in getattr(module, "__path__", ()))
+        return os.path.realpath(str(origin)).startswith(tuple(places))
+    return any(
+        os.path.realpath(path).startswith(tuple(places)) for path in getattr(module, "__path__", ())
+    )
 
 
 def _filters_changed() -> None:
@@ -462,9 +484,9 @@ def _learn(notes: dict[str, Any]) -> Learned | None:
     if added < 0 or list(warnings.filters[added:]) != filters:
         raise _Differs("filters of warnings")
     after = _state()
-    for what, value in before.items():
-        if after[what] != value:
-            raise _Differs(f"{what}: {value} and {after[what]}")
+    for name, value in before.items():
+        if after[name] != value:
+            raise _Differs(f"{name}: {value} and {after[name]}")
     replaced = []
     for place, value in bound:
         holder, called = place
@@ -476,7 +498,9 @@ def _learn(notes: dict[str, Any]) -> Learned | None:
     now = dict(os.environ)
     if given.keys() - now.keys() or any(now[name] != given[name] for name in given):
         raise _Differs("variables are changed")
-    standard = [os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")]
+    standard = [
+        os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")
+    ]
     for name in sys.modules.keys() - modules.keys():
         module = sys.modules[name]
         if _has_file(module) and not _is_below(module, [*_installed(), *standard]):

@@ -110,6 +110,11 @@ class Script:
         self.declined: int | None = None
         """A file that says that what was learned is no use."""
 
+    def decline(self) -> None:
+        """What was learned is no use."""
+        if self.declined is not None:
+            os.write(self.declined, b"1")
+
 
 def _fork(
     connection: socket.socket,
@@ -243,7 +248,9 @@ def _taught(
 
     def told(file: int) -> None:
         if os.fstat(file).st_size and os.getppid() == teacher:
-            os.kill(teacher, signal.SIGKILL)  # the others are forked from the one that has learned nothing
+            os.kill(
+                teacher, signal.SIGKILL
+            )  # the others are forked from the one that has learned nothing
 
     script = _fork(connection, (request, files[1:]), ended, told, what)
     if script is None:
@@ -324,8 +331,7 @@ def _become(script: Script) -> learned.Notes | None:
     sys.argv[:] = [str(sys.modules[_LAUNCH].__file__), *request["argv"][3:]]
     sys.path[:0] = _paths(request)
     if script.learned is not None:
-        declined = script.declined
-        script.learned.hide(request, lambda: os.write(declined, b"1") if declined else None)
+        script.learned.hide(request, script.decline)
     fork_server.hide_torch(request)
     if script.learned is not None:
         script.learned.offer()
