@@ -66,7 +66,7 @@ def test_what_it_learned_is_as_if_it_were_imported(tmp_path, monkeypatch, packag
     assert not any(run.pop("forked") for run in plain)
     for run in [*plain, *runs]:
         assert run == plain[0]
-    assert not runs[0]["hidden"] and runs[0]["hooked"] == ["loading.py", "loading.py", "passes.py"]
+    assert not runs[0]["hidden"] and runs[0]["hooked"] == ["facts.py", "loading.py", "passes.py"]
     assert status == other
     for one, two in zip(started["plans"], learned["plans"], strict=True):
         assert one["levers"] == two["levers"] and one["peak"] == two["peak"]

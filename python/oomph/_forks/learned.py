@@ -224,10 +224,16 @@ class Learned:
         self.draws = False
         """Whether it draws from Python's random generator."""
         own = _installed()
+        # Some that packages make have no file.
+        installed = {
+            name
+            for name, module in sys.modules.items()
+            if "." not in name and name != "oomph" and _is_below(module, own)
+        }
         self._modules = {
             name: module
             for name, module in sys.modules.items()
-            if name not in before and name.partition(".")[0] != "oomph" and _is_below(module, own)
+            if name not in before and name.partition(".")[0] in installed
         }
         self._filters = list(warnings.filters[:filters])
         # What was there before is frozen, and not among these.
@@ -404,18 +410,20 @@ class _Finder:
         if name not in self._modules:
             return None
         module = self._modules[name]
-        known = module.__spec__
+        known = getattr(module, "__spec__", None)
         spec = importlib.machinery.ModuleSpec(name, _Loader(module, self._give_back))  # type: ignore[arg-type]
-        spec.origin = known.origin
-        spec.submodule_search_locations = known.submodule_search_locations
-        spec.has_location = known.has_location
-        spec.cached = known.cached
+        if known is not None:
+            spec.origin = known.origin
+            spec.submodule_search_locations = known.submodule_search_locations
+            spec.has_location = known.has_location
+            spec.cached = known.cached
         return spec
 
 
 class _Loader:
     def __init__(self, module: Any, give_back: Callable[[], None]) -> None:
-        self._module, self._give_back, self._spec = module, give_back, module.__spec__
+        self._module, self._give_back = module, give_back
+        self._spec = getattr(module, "__spec__", None)
 
     def create_module(self, spec: Any) -> Any:
         return self._module
@@ -468,7 +476,8 @@ def _learn(notes: dict[str, Any]) -> Learned | None:
         os.environ[BLAS] = "1"
     given = dict(os.environ)
     sys.path[:] = notes["path"]
-    modules, filters, before, drawn = dict(sys.modules), list(warnings.filters), _state(), random.getstate()  # fmt: skip
+    before, drawn = _state(), random.getstate()
+    modules, filters = dict(sys.modules), list(warnings.filters)
     bound = list(_places(modules))
     for step, names in notes["steps"]:
         if not step.items() <= os.environ.items():
