@@ -2,6 +2,7 @@
 
 Each job runs plain, then with plans under the memory limit that they were made for
 (`torch.cuda.set_per_process_memory_fraction`): peak and time of a step against what was planned.
+`--jobs bench/fit/unseen` takes the scripts from there, and rows that `bench/fit/unseen/run.py --keep` and its results give.
 The most telling comparison beside it: every block checkpointed, and `save_on_cpu` around the model.
 Each run is a process of its own. `--tiny` takes small batches and two plans, to try the script on
 the virtual GPU: `python run_plans.py /tmp/x.jsonl --tiny --virtual h200`.
@@ -168,6 +169,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--plans", type=Path, default=FIT / "results" / "h200_virtual.jsonl")
+    parser.add_argument(
+        "--jobs",
+        type=Path,
+        help="folder of the scripts, if not bench/fit/jobs; they take no arguments",
+    )
     parser.add_argument("--most", type=float, default=450, help="seconds after which no run begins")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--no-baselines", action="store_true")
@@ -191,8 +197,8 @@ def main() -> None:
                 print("the time is up", flush=True)
                 break
             job = row["job"]
-            script = str(FIT / "jobs" / f"{job}.py")
-            arguments = ["--steps", "3" if args.tiny else "14"]
+            script = str((args.jobs or FIT / "jobs").resolve() / f"{job}.py")
+            arguments = [] if args.jobs else ["--steps", "3" if args.tiny else "14"]
             settings = dict(script=script, arguments=arguments)
             if job not in plain:
                 plain[job] = run(settings, args.virtual, 120)

@@ -15,6 +15,7 @@ EXACT = {
     "allocator": {"conf": "expandable_segments:True"},
     "cudnn_benchmark": {"enabled": False},
     "tf32": {"enabled": False},
+    "activation_memory_budget": {"percent": 50},
     "set_to_none": {},
     "no_grad_eval": {},
     "inplace_activations": {"modules": [f"{block}.mlp.1" for block in BLOCKS]},

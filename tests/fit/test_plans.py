@@ -511,6 +511,77 @@ def test_state_on_the_cpu_counts_what_is_on_its_way(tmp_path):
     )
 
 
+SPARSE_TABLES = """
+    import torch
+    from torch import nn
+
+    tables = nn.ModuleList(
+        nn.EmbeddingBag(rows, 64, mode="sum", sparse=True) for rows in (900_000, 400_000)
+    ).cuda()
+    top = nn.Linear(128, 1).cuda()
+    optimizers = [
+        torch.optim.SparseAdam(list(tables.parameters())),
+        torch.optim.Adagrad(top.parameters()),
+    ]
+    for step in range(4):
+        ids = torch.randint(0, 400_000, (2048, 3), device="cuda")
+        loss = top(torch.cat([table(ids) for table in tables], 1)).mean()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+"""
+
+
+def test_state_of_sparse_gradients_stays_on_the_cpu(tmp_path):
+    """Of 317 MiB of tables and twice as much of state."""
+    found = fit(tmp_path, SPARSE_TABLES, "--memory", "800MiB", "--margin", "0%")
+    assert found.status == 0, found.out + found.err
+    assert "optimizer_on_cpu" in found.levers
+    assert found.json["plain"]["used_bytes"] > 1000 << 20
+    tables = (900_000 + 400_000) * 64 * 4
+    assert found.chosen["peak"]["allocated_bytes"] < tables + (40 << 20)
+    assert found.chosen["peak"]["allocated_bytes"] == pytest.approx(
+        found.chosen["predicted"]["allocated_bytes"], rel=0.05
+    )
+
+
+COMPILED = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(256, 2048), nn.Linear(2048, 256)
+
+        def forward(self, x):
+            return x + self.down(nn.functional.gelu(self.up(x)))
+
+    model = torch.compile(nn.Sequential(*[Block() for _ in range(3)]).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        model(torch.randn(16384, 256, device="cuda")).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@SLOW
+def test_compiled_models_keep_less_for_the_backward_pass(tmp_path):
+    found = fit(
+        tmp_path, COMPILED, "--memory", "1150MiB", "--allow", "activation_memory_budget",
+    )  # fmt: skip
+    assert found.status == 0, found.out + found.err
+    assert found.levers == ["activation_memory_budget"]
+    assert found.chosen["verified"] and found.chosen["same_results"] == "rounding"
+    # Each block keeps one tensor that is as wide as its first layer, or none.
+    wide = 16384 * 2048 * 4
+    assert found.chosen["peak"]["allocated_bytes"] < found.json["plain"]["allocated_bytes"] - wide
+    assert "activation_memory_budget = 0." in (tmp_path / "oomph-plan.patch").read_text()
+
+
 # As U-Nets are written: each block is an attribute.
 ATTRIBUTES = """
     import torch

@@ -1,4 +1,4 @@
-"""`offload_activations`: bitwise the plain run. Here the CPU stands for the GPU: everything leaves."""
+"""`offload_activations` and `save_on_cpu`: bitwise the plain run. Here the CPU stands for the GPU: everything leaves."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from tests.support.blocks import ALL, BLOCKS, TRAIN
 from tests.support.levers import run, same
 
 ANYWHERE = """
-    from oomph.levers import offload_activations as lever
+    from oomph.levers._shared import host_copies as lever
     lever._is_offloadable = lambda tensor: tensor.layout is torch.strided
     lever.SMALLEST, lever.IN_FLIGHT = 64, IN_FLIGHT
     entries, sizes = [], []
@@ -94,7 +94,7 @@ def test_offloading_what_checkpointing_keeps(tmp_path):
 def test_nothing_is_left_behind(tmp_path):
     code = ANYWHERE + BLOCKS + TRAIN + """
     import gc
-    from oomph.levers.offload_activations import Entry, Transfers
+    from oomph.levers._shared.host_copies import Entry, Transfers
     del loss, x
     gc.collect()
     out = sum(isinstance(o, Entry) for o in gc.get_objects())
@@ -133,3 +133,56 @@ def test_inert_on_the_cpu_and_without_gradients(tmp_path):
 
 def test_same_helper_sees_differences():
     assert not same([torch.zeros(2)], [torch.tensor([0.0, 1e-30])])
+
+
+def everything(in_flight):
+    return "save_on_cpu", {"in_flight": in_flight}
+
+
+@pytest.mark.parametrize("in_flight", [0, 4096, 1 << 30])
+def test_everything_that_is_saved_leaves_bitwise(tmp_path, in_flight):
+    plain = run(tmp_path, ANYWHERE + BLOCKS + TRAIN, IN_FLIGHT=in_flight)
+    changed = run(tmp_path, ANYWHERE + BLOCKS + TRAIN, everything(in_flight), IN_FLIGHT=0)
+    assert changed.refusal is None and same(changed.out, plain.out)
+    assert changed.levers["save_on_cpu"]["applied"] > 0
+
+
+GRADIENTS_OF_GRADIENTS = """
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Softplus(), nn.Linear(32, 1))
+    maker = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Tanh())
+    optimizer = torch.optim.Adam([*critic.parameters(), *maker.parameters()], lr=1e-2)
+    out = []
+    for _ in range(3):
+        made = maker(torch.randn(24, 4))
+        mixed = (made * torch.rand(24, 1)).detach().requires_grad_()
+        (slope,) = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)
+        loss = critic(made).mean() + ((slope.norm(dim=1) - 1) ** 2).mean() + made.exp().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        out.append([loss.detach().clone(), *(p.detach().clone() for p in critic.parameters())])
+"""
+
+
+def test_gradients_of_gradients_and_losses_leave_too(tmp_path):
+    plain = run(tmp_path, ANYWHERE + GRADIENTS_OF_GRADIENTS, IN_FLIGHT=0)
+    changed = run(tmp_path, ANYWHERE + GRADIENTS_OF_GRADIENTS, everything(0), IN_FLIGHT=0)
+    assert changed.refusal is None and same(changed.out, plain.out)
+    # More than the layers of both models save.
+    assert changed.levers["save_on_cpu"]["applied"] > 3 * 12
+
+
+def test_what_was_changed_after_it_was_saved_is_an_error(tmp_path):
+    code = """
+    x = torch.randn(64, 16, requires_grad=True)
+    y = x.exp()
+    y.mul_(2)
+    try:
+        y.sum().backward()
+        out = "no error"
+    except RuntimeError as error:
+        out = str(error)
+    """
+    out = run(tmp_path, ANYWHERE + code, everything(1 << 30), IN_FLIGHT=1 << 30).out
+    assert "modified by an inplace operation" in out and "save_on_cpu" in out

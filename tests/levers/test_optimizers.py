@@ -50,6 +50,79 @@ def test_steps_are_the_same(tmp_path, optimizer, lever):
         assert changed.levers[lever]["applied"] == 5 * 4
 
 
+SPARSE = """
+    torch.manual_seed(1)
+    tables = nn.ModuleList([nn.EmbeddingBag(50, 6, mode="sum", sparse=True) for _ in range(2)])
+    tables.append(nn.EmbeddingBag(7, 6, mode="sum", sparse=True))  # all rows, often
+    top = nn.Linear(18, 3)
+    def model(ids):
+        return top(torch.cat([table(ids % table.num_embeddings) for table in tables], 1))
+    draw = torch.Generator().manual_seed(2)
+    x = [torch.randint(0, 50, (9, 3), generator=draw) for _ in range(5)]
+    {optimizers}
+    losses = []
+    for ids in x:
+        for one in optimizers: one.zero_grad()
+        loss = model(ids).pow(2).mean()
+        loss.backward()
+        if len(losses) == 3: tables[0].weight.grad *= 0
+        if len(losses) == 4: tables[0].weight.grad = torch.sparse_coo_tensor(size=(50, 6))
+        for one in optimizers: one.step()
+        losses.append(loss.detach())
+    out = [losses, [p.detach() for m in (tables, top) for p in m.parameters()]]
+    for one in optimizers:
+        saved = one.state_dict()
+        # Momentum of sparse gradients is sparse itself.
+        dense = lambda v: v.to_dense() if getattr(v, "is_sparse", False) else v
+        out.append({p: {k: dense(v) for k, v in s.items()} for p, s in saved["state"].items()})
+"""
+
+ROW_WISE = {
+    "SparseAdam": "torch.optim.SparseAdam(list(tables.parameters()), lr=0.1)",
+    "SparseAdam, maximize": "torch.optim.SparseAdam(list(tables.parameters()), lr=0.1, maximize=True)",
+    "Adagrad": "torch.optim.Adagrad(tables.parameters(), lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5)",
+    "SGD": "torch.optim.SGD(tables.parameters(), lr=0.1)",
+    "SGD with momentum": "torch.optim.SGD(tables.parameters(), lr=0.1, momentum=0.9)",
+}
+
+
+@pytest.mark.parametrize("optimizer", ROW_WISE)
+def test_rows_of_sparse_gradients_step_the_same(tmp_path, optimizer):
+    """Beside a second optimizer, with dense gradients; the whole state is saved."""
+    made = f"optimizers = [{ROW_WISE[optimizer]}, torch.optim.Adagrad(top.parameters(), lr=0.1)]"
+    code = SPARSE.replace("{optimizers}", made)
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, ("optimizer_on_cpu", {}))
+    assert changed.refusal is None, changed.refusal
+    assert same(changed.out, plain.out)
+
+
+def test_one_optimizer_has_sparse_and_dense_gradients(tmp_path):
+    made = "optimizers = [torch.optim.Adagrad([*top.parameters(), *tables.parameters()], lr=0.1)]"
+    code = SPARSE.replace("{optimizers}", made)
+    assert same(run(tmp_path, code, ("optimizer_on_cpu", {})).out, run(tmp_path, code).out)
+
+
+def test_only_rows_of_the_gradient_reach_the_optimizer(tmp_path):
+    code = (
+        SPARSE.replace("{optimizers}", f"optimizers = [{ROW_WISE['SparseAdam']}]")
+        + """
+    seen = []
+    own = torch.optim._functional.sparse_adam
+    def watched(params, grads, *args, **kwargs):
+        seen.append([len(p) for p in params])
+        return own(params, grads, *args, **kwargs)
+    torch.optim._functional.sparse_adam = watched
+    for one in optimizers: one.zero_grad()
+    model(torch.tensor([[1, 1, 2]])).sum().backward()
+    for one in optimizers: one.step()
+    out = seen
+    """
+    )
+    assert run(tmp_path, code).out == [[50, 50, 7]]
+    assert run(tmp_path, code, ("optimizer_on_cpu", {})).out == [[2], [2], [2]]
+
+
 def test_gradients_are_gone_after_backward(tmp_path):
     code = (
         SETUP

@@ -75,6 +75,74 @@ def test_set_to_none(tmp_path):
     assert inert.levers["set_to_none"]["applied"] == 0 and inert.levers["set_to_none"]["note"]
 
 
+COMPILED = """
+    torch.manual_seed(1)
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(32, 64), nn.Linear(64, 32)
+        def forward(self, x):
+            return x + self.b((-self.a(x)).exp().sin().tanh())
+    model = torch.compile(nn.Sequential(*[Block() for _ in range(4)]), backend="aot_eager")
+    y = model(torch.randn(256, 32))
+    weights = {p.data_ptr() for p in model.parameters()}
+    saved = {t.data_ptr(): t.nbytes for t in y.grad_fn.saved_tensors if t.data_ptr() not in weights}
+    y.pow(2).mean().backward()
+    out = [y.detach(), [p.grad for p in model.parameters()], sum(saved.values())]
+"""
+
+
+def test_activation_memory_budget_keeps_less_and_computes_the_same(tmp_path):
+    prelude = "import torch._dynamo, torch._functorch.partitioners"
+    plain = run(tmp_path, COMPILED, prelude=prelude)
+    kept = []
+    for percent in (100, 50, 0):
+        lever = ("activation_memory_budget", {"percent": percent})
+        other = run(tmp_path, COMPILED, lever, prelude=prelude)
+        assert other.levers["activation_memory_budget"] == dict(
+            name="activation_memory_budget", applied=1, note=None
+        )
+        assert distance(other.out[:2], plain.out[:2]) < 1e-6
+        kept.append(other.out[2] / plain.out[2])
+    assert kept[0] == 1 and kept[1] <= 0.6 and kept[2] < kept[1]
+
+
+def test_activation_memory_budget_holds_against_the_script(tmp_path):
+    code = "    import torch._functorch.config as c; c.activation_memory_budget = 0.9" + COMPILED
+    prelude = "import torch._dynamo, torch._functorch.partitioners"
+    lever = ("activation_memory_budget", {"percent": 0})
+    own, other = run(tmp_path, code, prelude=prelude), run(tmp_path, code, lever, prelude=prelude)
+    assert "own setting" in other.levers["activation_memory_budget"]["note"]
+    assert other.out[2] < own.out[2]
+
+
+def test_activation_memory_budget_is_inert_without_a_backward_pass(tmp_path):
+    lever = ("activation_memory_budget", {"percent": 50})
+    code = """
+    model = torch.compile(nn.Linear(4, 4), backend="aot_eager")
+    with torch.no_grad():
+        model(torch.randn(2, 4))
+    """
+    for script in (code, TRAIN + "    step(model(x).sum())\n"):
+        report = run(tmp_path, script, lever).levers["activation_memory_budget"]
+        assert report["applied"] == 0 and "compiled with gradients" in report["note"]
+    assert "from 0 to 100" in run(tmp_path, "", (lever[0], {"percent": 101})).refusal
+
+
+def test_activation_memory_budget_needs_a_torch_that_has_it(tmp_path):
+    """Torch before 2.4."""
+    prelude = """
+import torch._functorch
+class Config:
+    __name__ = "torch._functorch.config"
+import sys
+torch._functorch.config = sys.modules["torch._functorch.config"] = Config()
+"""
+    lever = ("activation_memory_budget", {"percent": 50})
+    refusal = run(tmp_path, "", lever, prelude=prelude).refusal
+    assert "has no torch._functorch.config.activation_memory_budget" in refusal
+
+
 @pytest.mark.parametrize(("enabled", "script"), [(True, False), (False, True)])
 def test_cudnn_benchmark_holds_against_the_script(tmp_path, enabled, script):
     code = f"torch.backends.cudnn.benchmark = {script}\nout = torch.backends.cudnn.benchmark\n"

@@ -231,3 +231,60 @@ def test_checkpointing_that_evaluation_switched_off_is_named(oomph):
     run = oomph(EVALUATED, "--memory", "1.8GiB")
     assert run.json["cause"]["id"] == "mitigation_inert", run.json["cause"]
     assert any(fix.get("advice") == "train_mode" for fix in run.json["fixes"])
+
+
+WRITTEN_OUT = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Embedding(50000, 64), nn.Linear(64, 64), nn.Linear(64, 50000)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        ids = torch.randint(0, 50000, (2048,), device="cuda")
+        loss = -torch.log_softmax(model(ids), -1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+SIMULATION = """
+    import torch
+
+    state, film = torch.rand(1024, 1024, device="cuda"), []
+    for _ in range(400):
+        near = state.roll(1, 0) + state.roll(-1, 0)
+        state = (near * near).tanh() * 0.5 + state
+        film.append(state)
+"""
+
+STAGES = """
+    import torch
+    from torch import nn
+
+    def train(outputs):
+        model = nn.Sequential(nn.Linear(2048, 2048), nn.Linear(2048, 2048), nn.Linear(2048, outputs)).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(8, 2048, device="cuda")).mean().backward()
+            optimizer.step()
+        return model, optimizer
+
+    first = train(2048)
+    second = train(1)
+"""
+
+
+def test_a_loss_that_is_written_out_keeps_logits(oomph):
+    run = oomph(WRITTEN_OUT, "--memory", "1.1GiB")
+    assert run.json["cause"]["id"] == "logits", run.json["cause"]
+
+
+def test_states_of_a_simulation_are_no_model(oomph):
+    run = oomph(SIMULATION, "--memory", "1GiB")
+    assert run.json["cause"]["id"] == "tensors_kept", run.json["cause"]
+
+
+def test_the_model_of_an_earlier_stage_is_a_stale_one(oomph):
+    run = oomph(STAGES, "--memory", "0.45GiB")
+    assert run.json["cause"]["id"] == "stale_model", run.json["cause"]

@@ -86,11 +86,7 @@ def table(rows: list[dict]) -> str:
             some = [row for row in rows if row["share"] == share and row["split"] == split]
             if not some:
                 continue
-            same = [
-                row
-                for row in some
-                if (row.get("chosen") or {}).get("same_results") in SAME
-            ]
+            same = [row for row in some if (row.get("chosen") or {}).get("same_results") in SAME]
             ratios = sorted(row["chosen"]["time_ratio"] for row in same)
             seconds = sorted(row["seconds"] for row in some)
             planned = sum(row.get("chosen") is not None for row in some)

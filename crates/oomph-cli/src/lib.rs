@@ -16,8 +16,11 @@ pub mod manual;
 mod model_files;
 mod page;
 mod progress;
+mod rehearse;
 mod script;
+mod search;
 mod values;
+mod watched;
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -14,6 +14,8 @@ const SIZES: usize = 4;
 const LITTLE: f64 = 1.1;
 /// Iterations of a loop from which on its blocks are a pile: models call a module a few times on purpose.
 const ITERATIONS: usize = 16;
+/// Operators whose results are gone again between two results of a loop, from which on the loop computes.
+const COMPUTED: usize = 3;
 
 /// A buffer that a line joins with something new again and again, each time into a longer one.
 #[derive(Debug, Clone)]
@@ -101,6 +103,37 @@ pub(crate) fn pile(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Option<Pile
         iterations: largest.len(),
         bytes: by_line.values().map(|blocks| bytes_of(blocks)).sum(),
         blocks: by_line.values().flatten().map(|block| block.id).collect(),
+    })
+}
+
+/// The results that one line of the script itself made again and again, each after a computation of its own, where no
+/// step is known: the states of a simulation, say. A line that makes weights computes little between two of them.
+pub(crate) fn results_of_a_loop(facts: &Facts) -> Option<Pile> {
+    let mut by_stack: HashMap<StackId, Vec<&Live>> = HashMap::new();
+    for block in &facts.live {
+        if facts.row_of(block) != NO_ROW && block.stack != StackId::NONE {
+            by_stack.entry(block.stack).or_default().push(block);
+        }
+    }
+    let bytes_of = |blocks: &[&Live]| blocks.iter().map(|block| block.bytes).sum::<u64>();
+    let (_, mut blocks) = by_stack
+        .into_iter()
+        .filter(|(_, blocks)| blocks.len() >= ITERATIONS)
+        .max_by_key(|(stack, blocks)| (bytes_of(blocks), stack.index()))?;
+    blocks.sort_unstable_by_key(|block| block.id);
+    // The middle of the loop stands for all of it.
+    let middle = blocks.len() / 2;
+    let (from, to) = (blocks.get(middle - 1)?.id, blocks.get(middle)?.id);
+    let alive: HashSet<u32> = facts.live.iter().map(|block| block.id).collect();
+    let computed: HashSet<(StackId, &str)> = (from + 1..to)
+        .filter(|id| !alive.contains(id))
+        .filter_map(|id| facts.program.allocations.get(id as usize))
+        .map(|allocation| (allocation.stack, facts.operator_of(allocation)))
+        .collect();
+    (computed.len() >= COMPUTED).then(|| Pile {
+        iterations: blocks.len(),
+        bytes: bytes_of(&blocks),
+        blocks: blocks.iter().map(|block| block.id).collect(),
     })
 }
 

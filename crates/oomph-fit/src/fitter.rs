@@ -77,7 +77,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
 }
 
 /// Whether a script failed because it needs a launcher.
-fn is_a_rank(why: &str) -> bool {
+pub(crate) fn is_a_rank(why: &str) -> bool {
     why.contains("environment variable RANK")
 }
 

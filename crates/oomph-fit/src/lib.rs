@@ -12,14 +12,24 @@
 //! - `largest`: the largest batch, length or resolution;
 //! - `smaller`: what to say where nothing fits;
 //! - [`rungs`]: the next levers of a training loop, from its record alone.
+//!
+//! `oomph run --fit` finds a plan for the machine that it is on, and runs the job with it:
+//!
+//! - [`machine`]: the GPU, and what is free on it;
+//! - [`cache`]: plans that were found before;
+//! - [`corrections`]: what real runs needed beyond their plans;
+//! - [`rehearsal`]: the decision.
 
 mod attempts;
+pub mod cache;
+pub mod corrections;
 mod fitter;
 mod found;
 mod goal;
 mod largest;
+pub mod machine;
 mod probe;
-
+pub mod rehearsal;
 pub mod rungs;
 mod script_attempts;
 mod select;

@@ -6,6 +6,7 @@ use oomph_plan::{Lever, Results, Stage};
 
 use crate::attempts::{Ended, Ranks, Request};
 use crate::fitter::{Fitter, listed};
+use crate::goal::Goal;
 use oomph_plan::result::PlanResult;
 
 /// Why a probe tells nothing.
@@ -24,10 +25,22 @@ impl Fitter<'_> {
     pub(crate) fn probe_settings(&mut self, plain: &Base) -> anyhow::Result<Vec<Base>> {
         let mut bases = Vec::new();
         bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
-        for lever in search::settings(&plain.model, &self.options) {
-            let on = bases.first().map_or(&[][..], |base: &Base| &base.applied);
-            let levers: Vec<Lever> = on.iter().cloned().chain([lever]).collect();
-            bases.extend(self.probe_or_reject(&levers)?);
+        let free = bases.first().map(|base: &Base| base.applied.clone());
+        let free = free.unwrap_or_default();
+        for degrees in search::settings(&plain.model, &self.options) {
+            for lever in degrees {
+                let levers: Vec<Lever> = free.iter().cloned().chain([lever]).collect();
+                let Some(base) = self.probe_or_reject(&levers)? else {
+                    break;
+                };
+                let predicted = search::predict(&base, plain, &[], &self.options);
+                bases.push(base);
+                // What follows takes more time for less memory.
+                let enough = predicted.used <= self.options.budget;
+                if enough && self.wanted.goal != Goal::LeastMemory {
+                    break;
+                }
+            }
         }
         Ok(bases)
     }

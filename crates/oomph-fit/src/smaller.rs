@@ -61,7 +61,10 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
             .collect();
     }
     fit.gpus.extend(whole.into_iter().take(GPUS));
-    smaller_jobs(fitter, bases, &levers, fit)
+    if fitter.wanted.variants {
+        smaller_jobs(fitter, bases, &levers, fit)?;
+    }
+    Ok(())
 }
 
 /// Smaller jobs, each run once with the plan of least memory.

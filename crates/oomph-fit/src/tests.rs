@@ -10,6 +10,9 @@ use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
 use oomph_run::record::LeverReport;
 use oomph_run::summary::summarize;
 
+use crate::cache::{Answer, Kept};
+use crate::corrections::RealRun;
+use crate::rehearsal::{self, Chosen, Decision, Place, Scene};
 use crate::select::{LONGER, MOST_MISSES};
 use crate::{Attempts, Ended, Ending, Found, Goal, Measurement, Ranks, Request, Wanted, fit};
 use oomph_plan::result::Outcome;
@@ -129,6 +132,7 @@ fn wanted() -> Wanted {
         inference: false,
         compile: false,
         sizes: Vec::new(),
+        variants: true,
         allocator: Config::default(),
         stop: Stop::default(),
     }
@@ -491,4 +495,168 @@ fn runs_are_told_the_best_plan_so_far() {
     let last = best.last().unwrap().as_ref().unwrap();
     let plan = played.made.last().unwrap();
     assert!(last.contains(plan.levers[0].to_string().as_str()), "{last}");
+}
+
+/// What follows for a GPU with so much free memory, and the attempts that were made for it.
+fn rehearsed(
+    free_bytes: u64,
+    kept: &mut Kept,
+    ending: impl FnMut(&Made) -> Option<Ended>,
+) -> (Decision, Vec<Made>) {
+    let place = Place {
+        machine: "a".to_owned(),
+        free_bytes,
+    };
+    let room = rehearsal::room(&place, kept, |_| Ok(0), None).unwrap();
+    if let Some(known) = rehearsal::known(&place, kept, &room) {
+        return (Decision::Known(Box::new(known)), Vec::new());
+    }
+    let mut played = Played {
+        made: Vec::new(),
+        ending,
+    };
+    let scene = Scene {
+        job: oomph_plan::PlanJob::default(),
+        place: &place,
+        kept,
+        room,
+    };
+    let decision = rehearsal::search(&mut played, wanted(), scene).unwrap();
+    (decision, played.made)
+}
+
+fn known(decision: Decision) -> Chosen {
+    match decision {
+        Decision::Known(chosen) => *chosen,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_job_that_fits_runs_as_it_is_and_so_wherever_as_much_is_free() {
+    let mut kept = Kept::default();
+    let free = PLAIN.used_bytes() * 2;
+    let (first, made) = rehearsed(free, &mut kept, |_| None);
+    assert_eq!(made.len(), 1);
+    let first = known(first);
+    assert_eq!(first.entry.answer, Answer::AsItIs);
+    assert!(first.plan().is_none() && !first.known);
+    assert!(first.to_string().starts_with("fits as it is: "), "{first}");
+    for free in [free * 4, free, PLAIN.used_bytes() * 33 / 32] {
+        let (again, made) = rehearsed(free, &mut kept, |_| None);
+        assert!(made.is_empty() && known(again).known);
+    }
+    assert!(!rehearsed(budget(), &mut kept, |_| None).1.is_empty());
+}
+
+/// A real run that used so much more than was planned, and ended as it should.
+fn ran(chosen: &Chosen, more: u64) -> RealRun {
+    let planned = chosen.entry.peak;
+    RealRun {
+        machine: "a".to_owned(),
+        allocated_bytes: planned.allocated_bytes,
+        reserved_bytes: planned.reserved_bytes,
+        outside_bytes: None,
+        used_bytes: planned.used_bytes + more,
+        out_of_memory: false,
+        step_seconds: None,
+        planned,
+    }
+}
+
+#[test]
+fn a_plan_is_made_anew_once_a_real_run_needed_more_than_there_is() {
+    let mut kept = Kept::default();
+    let (first, made) = rehearsed(budget(), &mut kept, |_| None);
+    let first = known(first);
+    let memory = first.entry.memory_bytes;
+    assert!(first.plan().is_some() && memory <= budget());
+    assert_eq!(made.last().unwrap().limit, Some(memory));
+    assert!(first.to_string().contains(" times the step"), "{first}");
+    // Of what was free, a tenth was not used: so much more still fits, and the plan stays.
+    let spare = memory - first.entry.peak.used_bytes;
+    kept.ended(Path::new("run"), Some(ran(&first, spare / 2)));
+    let (second, made) = rehearsed(budget(), &mut kept, |_| None);
+    assert!(made.is_empty());
+    let said = known(second).to_string();
+    assert!(
+        said.contains("last real run used") && said.contains("known"),
+        "{said}"
+    );
+    // Here it does not.
+    kept.ended(Path::new("run"), Some(ran(&first, spare + 1)));
+    let (third, made) = rehearsed(budget(), &mut kept, |_| None);
+    let corrected = memory - spare - 1;
+    assert_eq!(made.last().unwrap().limit, Some(corrected));
+    let third = known(third);
+    assert!(third.entry.peak.used_bytes <= corrected && !third.known);
+    // Another machine has other drivers.
+    kept.runs[1].machine = "b".to_owned();
+    let (other, made) = rehearsed(budget(), &mut kept, |_| None);
+    assert!(made.is_empty() && known(other).known);
+}
+
+#[test]
+fn nothing_is_kept_of_a_search_that_was_interrupted() {
+    let mut kept = Kept::default();
+    let place = Place {
+        machine: "a".to_owned(),
+        free_bytes: budget(),
+    };
+    let room = rehearsal::room(&place, &kept, |_| Ok(0), None).unwrap();
+    let wanted = wanted();
+    let interrupted = wanted.stop.interrupted.clone();
+    let mut played = Played {
+        made: Vec::new(),
+        ending: |made: &Made| {
+            let verifies = made.limit.is_some();
+            interrupted.store(verifies, std::sync::atomic::Ordering::Relaxed);
+            None
+        },
+    };
+    let scene = Scene {
+        job: oomph_plan::PlanJob::default(),
+        place: &place,
+        kept: &mut kept,
+        room,
+    };
+    let decision = rehearsal::search(&mut played, wanted, scene).unwrap();
+    assert!(matches!(decision, Decision::Open(Stopped::Interrupted)));
+    assert_eq!(kept, Kept::default());
+}
+
+#[test]
+fn where_nothing_fits_the_floor_is_said_and_known() {
+    let mut kept = Kept::default();
+    let (found, made) = rehearsed(budget(), &mut kept, |made| {
+        made.limit.is_some().then(out_of_memory)
+    });
+    assert!(made.len() > 1);
+    let found = known(found);
+    assert_eq!(found.entry.answer, Answer::Nothing);
+    let said = found.to_string();
+    assert!(
+        said.starts_with("nothing found that fits: floor "),
+        "{said}"
+    );
+    assert!(rehearsed(budget() / 2, &mut kept, |_| None).1.is_empty());
+    assert!(
+        !rehearsed(budget() * 5 / 4, &mut kept, |_| None)
+            .1
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_machine_whose_runs_needed_all_of_it_has_nothing_left() {
+    let mut kept = Kept::default();
+    let (first, _) = rehearsed(budget(), &mut kept, |_| None);
+    let first = known(first);
+    kept.ended(Path::new("run"), Some(ran(&first, budget())));
+    let place = Place {
+        machine: "a".to_owned(),
+        free_bytes: budget(),
+    };
+    let error = rehearsal::room(&place, &kept, |_| Ok(0), None).unwrap_err();
+    assert!(error.to_string().contains("--no-cache"), "{error}");
 }

@@ -8,6 +8,10 @@ use crate::goal::Goal;
 
 /// What is wanted of a search.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent wishes, each a switch of the command line"
+)]
 pub struct Wanted {
     /// The script and its arguments.
     pub script: Vec<String>,
@@ -33,6 +37,8 @@ pub struct Wanted {
     pub compile: bool,
     /// Sizes of which the largest is asked for.
     pub sizes: Vec<Size>,
+    /// Whether to measure smaller jobs where nothing fits.
+    pub variants: bool,
     /// The allocator as the job has it.
     pub allocator: Config,
     /// When to give up.

@@ -18,6 +18,7 @@ mod data;
 mod export;
 mod find;
 mod gpu;
+mod reported;
 
 pub use data::{CatalogueError, catalogue, parse_data_file};
 pub use find::{
@@ -27,3 +28,4 @@ pub use find::{
 pub use gpu::{
     Class, Clocks, Context, Cost, Figure, Gpu, Limits, Link, Memory, Rates, Source, SourceKind,
 };
+pub use reported::Reported;

@@ -4,12 +4,14 @@
 //! command and the recorder speak by [`Settings`](settings::Settings) and the files of a
 //! [`RunDirectory`] alone, whose other side is `python/oomph/_protocol.py`.
 
+mod caches;
 mod card;
 pub mod files;
 mod forks;
 pub mod host;
 mod job;
 mod live;
+pub mod packages;
 mod program;
 pub mod ranks;
 mod rendezvous;
@@ -19,6 +21,7 @@ pub mod signals;
 mod status_line;
 mod virtual_gpu;
 
+pub use caches::{cache_directory, write_cache};
 pub use forks::Forks;
 pub use host::Host;
 pub use job::{Attempt, Job, Rehearsed, Watch};

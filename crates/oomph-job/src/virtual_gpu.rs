@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use oomph_gpus::GpuSpec;
 
+use crate::caches::cache_directory;
 use crate::host::Host;
 use crate::rendezvous::Rendezvous;
 use crate::run_directory::{RunDirectory, RunFile};
@@ -105,14 +106,4 @@ fn with_nvidia_smi(library: &Path) -> Option<OsString> {
     let others = std::env::var_os("PATH").unwrap_or_default();
     let all = std::iter::once(package.join("_virtual_gpu").join("bin"));
     std::env::join_paths(all.chain(std::env::split_paths(&others))).ok()
-}
-
-/// Where caches go: `$XDG_CACHE_HOME/oomph` or `~/.cache/oomph`.
-fn cache_directory() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from);
-    let base =
-        base.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
-    Some(base.join("oomph"))
 }

@@ -10,6 +10,7 @@ mod blocks;
 pub mod by_hand;
 pub mod draft;
 mod file;
+mod host_copies;
 mod lever;
 pub mod levers;
 pub mod model;

@@ -137,10 +137,11 @@ pub fn free(model: &Model, options: &Options) -> Vec<Lever> {
     candidates(Stage::Free, model, options).flatten().collect()
 }
 
-/// What could help a job that trains at a price; only a run tells what each does.
-pub fn settings(model: &Model, options: &Options) -> Vec<Lever> {
+/// What could help a job that trains at a price; only a run tells what each does. Of one lever, degrees:
+/// the later, the less memory and the more time.
+pub fn settings(model: &Model, options: &Options) -> Vec<Vec<Lever>> {
     candidates(Stage::Measured, model, options)
-        .flatten()
+        .filter(|degrees| !degrees.is_empty())
         .collect()
 }
 

@@ -171,7 +171,9 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
             .outermost_models
             .iter()
             .filter(|new| {
-                new.name == old.name && new.elements == old.elements && new.first_us > old.last_us
+                // Of the same kind; or training went on with another one, and never came back.
+                let alike = new.name == old.name && new.elements == old.elements;
+                (alike || (new.optimized && old.optimized)) && new.first_us > old.last_us
             })
             .map(|new| new.first_us)
             .min();

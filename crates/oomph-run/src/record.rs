@@ -127,6 +127,13 @@ pub struct Record {
     /// Facts about the script.
     #[serde(default)]
     pub facts: Facts,
+    /// When the newest steps, or passes of a job that infers, ended: time in µs. Not those of a part that was
+    /// recorded in full, if others followed it.
+    #[serde(default)]
+    pub step_ends: Vec<i64>,
+    /// The user's own files that the script imported, and configuration that it read.
+    #[serde(default)]
+    pub sources: Vec<PathBuf>,
 }
 
 /// A call of a module: its name, the call that it was made in, and the addresses of the memory
@@ -251,6 +258,9 @@ pub struct Optimizer {
     pub fused: bool,
     /// Whether it steps over lists of tensors; `None` leaves it to PyTorch.
     pub foreach: Option<bool>,
+    /// Whether a gradient of it was sparse, at its first step.
+    #[serde(default)]
+    pub sparse: bool,
 }
 
 /// How the script ended.
@@ -423,6 +433,17 @@ impl Record {
             .iter()
             .filter(|device| device.used)
             .max_by_key(|device| device.peak_reserved_bytes)
+    }
+
+    /// The median time of the newest steps, in seconds.
+    pub fn step_seconds(&self) -> Option<f64> {
+        let mut gaps: Vec<i64> = self
+            .step_ends
+            .windows(2)
+            .map(|pair| pair[1].saturating_sub(pair[0]))
+            .collect();
+        gaps.sort_unstable();
+        gaps.get(gaps.len() / 2).map(|gap| *gap as f64 / 1e6)
     }
 
     /// Whether the script ended by running out of memory.

@@ -173,14 +173,14 @@ class Facts:
         given = [value for value in (*args[1:], kwargs.get("closure")) if value is not None]
         if not all(map(_is_lightnings, given)):
             self._closure = True
-        self._optimizers.setdefault(
-            id(optimizer),
-            dict(
+        if id(optimizer) not in self._optimizers:
+            gradients = (p.grad for g in optimizer.param_groups for p in g["params"])
+            self._optimizers[id(optimizer)] = dict(
                 kind=type(optimizer).__name__,
                 fused=bool(optimizer.defaults.get("fused")),
                 foreach=optimizer.defaults.get("foreach"),
-            ),
-        )
+                sparse=any(grad is not None and grad.is_sparse for grad in gradients),
+            )
 
     def model(self, root: torch.nn.Module) -> None:
         """A model, just before it first runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ class OptimizerSteps:
         self._progress, self._scopes = progress, scopes
         self._marks, self._models = marks, models
         self._main: int | None = None
+        self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def watch_construction(self, inference: bool) -> None:
         """A script that makes an optimizer trains: passes without gradients are not its steps.
@@ -51,7 +53,8 @@ class OptimizerSteps:
             return None
         self._progress.in_optimizer += 1
         self._marks.add_optimizer(optimizer)
-        if self._progress.step < MARKED_STEPS:
+        if self._progress.step < MARKED_STEPS or optimizer not in self._known:
+            self._known.add(optimizer)
             self._models.optimized_by([optimizer])
         if not any(map(callable, (*args[1:], *kwargs.values()))):
             self._begin()

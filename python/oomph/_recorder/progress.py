@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ MARKED_STEPS = 6
 """Calls of modules, gradients and optimizer state are noted in so many steps; the stacks of later
 allocations tell what they are."""
 
+NEWEST_STEPS = 65
+"""Steps whose ends are kept for the time of a step: the newest."""
+
 
 class StepsDone(SystemExit):
     """Ends the script after the requested number of steps, as `sys.exit(0)` would, so that it cleans up."""
@@ -42,7 +46,7 @@ class Progress:
     """What the script is doing, as the recorder's other parts note it here and read it."""
 
     __slots__ = (
-        "_boundaries", "_busy", "_clock", "_clock_calls", "_horizon", "_reserved", "_status",
+        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_reserved", "_status",
         "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
         "running", "seen_forward", "step", "stopped", "trains", "window",
     )  # fmt: skip
@@ -81,6 +85,7 @@ class Progress:
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
         self._boundaries: list[tuple[int, str, int]] = []
+        self._ends: deque[int] = deque(maxlen=NEWEST_STEPS)
         self._reserved = ""
         self._status = Status(directory)
 
@@ -100,11 +105,15 @@ class Progress:
         return self.window is None or self.window.open
 
     def _end(self, what: str, number: int) -> None:
-        if self.is_recorded:
+        was_recorded = self.is_recorded
+        self._ends.append(now())
+        if was_recorded:
             self.boundary(what, number)
             self._reserved = f" · {torch.cuda.memory_reserved() / 2**30:.1f} GiB reserved"
         if self.window is not None:
             self.window.step_ended(number)
+            if self.is_recorded is not was_recorded:
+                self._ends.clear()  # recorded steps take longer
         if self._horizon is not None and self.is_recorded:
             self._clock.append((number, self._horizon(0), self._busy[2]))
             self._clock_calls.append(self.module_calls)
@@ -137,4 +146,5 @@ class Progress:
             clock=self._clock,
             clock_calls=self._clock_calls,
             boundaries=self._boundaries,
+            step_ends=list(self._ends),
         )

@@ -30,6 +30,7 @@ from oomph._recorder.out_of_memory import OutOfMemory
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
 from oomph._recorder.scopes import Scopes
+from oomph._recorder.sources import sources
 from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
@@ -308,6 +309,7 @@ class Recorder:
             library=library.report() if self.virtual else {},
             levers=levers,
             became=self.resize.became if self.resize else [],
+            sources=sources(os.path.realpath(self.directory.run.path)),
             **self._progress.as_dict(),
             **self._scopes.as_dict(),
             **self.out_of_memory.as_dict(),

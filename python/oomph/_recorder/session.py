@@ -15,6 +15,7 @@ from typing import Any
 from oomph import levers
 from oomph._import_hooks import before_import, on_import
 from oomph._protocol import File, Refused, RunDirectory, Settings
+from oomph._recorder import sources
 from oomph._recorder.process_groups import end_process_groups
 from oomph._recorder.torch_versions import check_torch, is_supported
 from oomph._virtual_gpu.library import Unusable, library
@@ -41,6 +42,8 @@ class Session:
     def begin(self) -> None:
         """Wait for the import of torch. Raise `Refused` if the virtual GPU does not support the installed version."""
         settings = self.settings
+        if settings.virtual:
+            sources.watch()
         levers.prepare(settings.levers)
         self._torch = check_torch(settings.virtual, settings.unsupported)
         cuda = self._torch[1]

@@ -2,64 +2,102 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from typing import Any
+
 import torch
 
+from oomph._user_code import user_line
+from oomph._virtual_gpu import lbfgs
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.limits import computable
-from oomph._virtual_gpu.operators import COMPARISON, OVERWRITES, PERMUTATION, ROUND_ROBIN, Operator
+from oomph._virtual_gpu.operators import COMPARISON, PERMUTATION, ROUND_ROBIN, Operator
 
 RULES = {"half": 0.5, "all": 1.0, "none": 0.0}
 """How many elements of an unknown comparison are assumed to be true."""
 
 
-def fill(op: Operator, args: tuple, outs: list[torch.Tensor], unknown: str) -> None:
-    """Fill uncomputed results with defined contents instead of stale bytes."""
-    for t in outs:
-        if not t.is_cuda or t.numel() == 0 or not computable(t):
-            continue
-        alias = cpu_alias(t)
-        if t.is_floating_point() or t.is_complex():
-            alias.zero_()
-        elif op.fill == ROUND_ROBIN and t.dtype == torch.int64:
-            _fill_round_robin(alias, op, args)
-        elif op.fill == PERMUTATION and t.dtype == torch.int64:
-            dim = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
-            if alias.dim():
-                order = torch.arange(alias.shape[dim])
-                alias.copy_(
-                    order.view([-1 if d == dim % alias.dim() else 1 for d in range(alias.dim())])
-                )
+NEAR_ZERO = 1e-4
+"""Numbers that programs compare with to see whether another one is zero but for rounding."""
+
+WAITS = 100
+"""How often in a row a line finds an unknown number above such a one. Then a loop that waits for convergence ends."""
+
+
+class Filling:
+    """Fills what nobody computed; comparisons by the rule `unknown`, one of `RULES`."""
+
+    def __init__(self, unknown: str) -> None:
+        """With no loop waiting."""
+        self._unknown = unknown
+        self._waited: Counter[str] = Counter()
+
+    def fill(
+        self, func, op: Operator, args: tuple, kwargs: dict, outs: list[torch.Tensor]
+    ) -> str | None:
+        """Fill uncomputed results with defined contents instead of stale bytes.
+
+        Returns by which rule integers and booleans were chosen, where there is more to say than `unknown`.
+        """
+        why = None
+        for t in outs:
+            if not t.is_cuda or t.numel() == 0 or not computable(t):
+                continue
+            alias = cpu_alias(t)
+            if t.is_floating_point() or t.is_complex():
+                alias.zero_()
+            elif op.fill in (ROUND_ROBIN, PERMUTATION) and t.dtype == torch.int64:
+                why = _fill_indices(alias, op, given_by_name(func, args, kwargs))
+            elif t.dtype == torch.bool and op.fill == COMPARISON:
+                why = self._fill_comparison(alias, op, args)
+            elif op.mutated and not op.overwrites:
+                continue  # keeps what was known before
             else:
                 alias.zero_()
-        elif t.dtype == torch.bool and op.fill == COMPARISON:
-            _fill_comparison(alias, op, args, unknown)
-        elif op.mutated and op.name not in OVERWRITES:
-            continue  # keeps what was known before
-        else:
-            alias.zero_()
+        return why
 
-
-def _fill_comparison(alias: torch.Tensor, op: Operator, args: tuple, unknown: str) -> None:
-    name = op.name.rsplit("::")[-1].rstrip("_")
-    same = len(args) > 1 and args[0] is args[1]
-    # Unknown floats are assumed to be finite: x == x holds, and nothing equals infinity.
-    if name in ("isnan", "isinf") or (same and name in ("ne", "lt", "gt")):
-        alias.fill_(False)
-    elif same:
-        alias.fill_(True)
-    elif name in ("eq", "ne"):
-        alias.fill_(name == "ne")
-    elif name in ("ge", "le") and _parts_of_one(args):
-        # Corners of one tensor of boxes, neighbours of one series: checks that programs make.
-        alias.fill_(True)
-    elif unknown == "half":
-        if alias.numel() == 1:
+    def _fill_comparison(self, alias: torch.Tensor, op: Operator, args: tuple) -> str | None:
+        name = op.name.rsplit("::")[-1].rstrip("_")
+        other = args[1] if len(args) > 1 else None
+        same = other is not None and args[0] is other
+        above, below = name in ("gt", "ge"), name in ("lt", "le")
+        # Unknown floats are assumed to be finite: x == x holds, and nothing equals infinity.
+        if name in ("isnan", "isinf") or (same and name in ("ne", "lt", "gt")):
             alias.fill_(False)
-        else:
+        elif same:
+            alias.fill_(True)
+        elif name in ("eq", "ne"):
+            alias.fill_(name == "ne")
+        elif (above or below) and isinstance(other, float) and math.isinf(other):
+            alias.fill_(above == (other < 0))
+        elif name in ("ge", "le") and _parts_of_one(args):
+            # Corners of one tensor of boxes, neighbours of one series: checks that programs make.
+            alias.fill_(True)
+        elif alias.numel() == 1 and (above or below) and lbfgs.asks():
+            alias.fill_(lbfgs.compare(name, other))
+            return lbfgs.ASSUMED
+        elif self._unknown != "half":
+            alias.fill_(self._unknown == "all")
+        elif alias.numel() > 1:
             every = torch.arange(alias.numel()) % 2 == 0
             alias.copy_(every.view(alias.shape))
-    else:
-        alias.fill_(unknown == "all")
+        elif (above or below) and isinstance(other, (int, float)) and 0 < abs(other) <= NEAR_ZERO:
+            return self._fill_near_zero(alias, above, other)
+        else:
+            alias.fill_(False)
+            return "the comparison was taken as false"
+        return None
+
+    def _fill_near_zero(self, alias: torch.Tensor, above: bool, other: Any) -> str:
+        """One unknown number and one near zero: the unknown one is not as near, on the same side."""
+        if above == (other < 0):
+            alias.fill_(False)
+        else:
+            line = user_line()
+            self._waited[line] += 1
+            alias.fill_(self._waited[line] % (WAITS + 1) != 0)
+        return f"it was taken as {'above' if other > 0 else 'below'} {other:g}"
 
 
 def _parts_of_one(args: tuple) -> bool:
@@ -70,10 +108,15 @@ def _parts_of_one(args: tuple) -> bool:
     return a.is_cuda and b.is_cuda and base_pointer(a) == base_pointer(b)
 
 
+def given_by_name(func, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """What an operator was given, by the names of its arguments."""
+    names = (argument.name for argument in func._schema.arguments)
+    return dict(zip(names, args, strict=False)) | kwargs
+
+
 def sized_by_rule(func, op, args: tuple, kwargs: dict, share: float):
     """On the CPU, what `func` gives if it keeps a `share` of what it is given."""
-    given = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | kwargs
-    source = args[0]
+    given, source = given_by_name(func, args, kwargs), args[0]
     if op.name == "torchvision::nms":
         return spread(source.shape[:1], int(source.shape[0] * share))[:, 0]
     if op.name == "aten::bincount":
@@ -108,14 +151,18 @@ def spread(shape: torch.Size, count: int) -> torch.Tensor:
     return torch.stack(torch.unravel_index(flat, shape), 1) if len(shape) else flat[:, None][:, :0]
 
 
-def _fill_round_robin(alias: torch.Tensor, op: Operator, args: tuple) -> None:
-    """Indices distributed evenly: row i gets i*k, i*k+1, … modulo the number of choices."""
-    source = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if source is None or source.dim() == 0:
-        alias.zero_()
-        return
-    topk = op.name == "aten::topk"
-    position = 2 if topk else 1
-    dim = args[position] if len(args) > position and isinstance(args[position], int) else -1
-    choices = source.shape[dim]
-    alias.copy_((torch.arange(alias.numel()) % max(1, choices)).view(alias.shape))
+def _fill_indices(alias: torch.Tensor, op: Operator, given: dict[str, Any]) -> str:
+    """Indices distributed evenly: of choices, row i gets i*k, i*k+1, … modulo their number; of orders, i, i+1, …"""
+    source, dim = given.get("self"), given.get("dim", -1)
+    if not isinstance(source, torch.Tensor) or dim is None or alias.dim() == 0:
+        choices = source.numel() if isinstance(source, torch.Tensor) else alias.numel()
+        alias.copy_(torch.arange(alias.numel()).view(alias.shape))
+    else:
+        choices = max(1, source.shape[dim])
+        kept = alias.dim() == source.dim()
+        rows = alias.movedim(dim, -1) if kept else alias[..., None]
+        wide = rows.shape[-1]
+        step = 1 if op.fill == PERMUTATION else wide
+        first = torch.arange(rows.numel() // max(1, wide))[:, None] * step
+        rows.copy_(((first + torch.arange(wide)) % choices).view(rows.shape))
+    return f"each of {choices} choices is taken equally often"

@@ -8,13 +8,16 @@ import torch
 
 from oomph._virtual_gpu.dispatch import is_composite, is_view
 
-# Their result has no contents yet, or is only another description of the same bytes.
-_NO_DATA = {
+# Their result has no contents yet.
+EMPTY = {
     "aten::empty",
     "aten::empty_like",
     "aten::empty_strided",
     "aten::new_empty",
     "aten::new_empty_strided",
+}
+# Neither has that of these, or it is only another description of the same bytes.
+_NO_DATA = EMPTY | {
     "aten::detach",
     "aten::alias",
     "aten::resize_",
@@ -39,9 +42,10 @@ PRODUCTS = {
 ROUND_ROBIN, PERMUTATION, COMPARISON = "round robin", "permutation", "comparison"
 _FILLS = {
     **dict.fromkeys(
-        ("argmax", "argmin", "topk", "max", "min", "multinomial", "mode", "median"), ROUND_ROBIN
+        ("argmax", "argmin", "topk", "max", "min", "multinomial", "mode", "median", "kthvalue"),
+        ROUND_ROBIN,
     ),
-    **dict.fromkeys(("sort", "argsort", "kthvalue", "randperm"), PERMUTATION),
+    **dict.fromkeys(("sort", "argsort", "randperm"), PERMUTATION),
     **dict.fromkeys(
         ("gt", "ge", "lt", "le", "eq", "ne", "bernoulli", "logical_not", "isnan", "isinf"),
         COMPARISON,
@@ -56,7 +60,8 @@ CONSTANTS = {
 # They write all of what they change, whatever it was before.
 OVERWRITES = {
     "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_",
-    "aten::bernoulli_", "aten::exponential_", "aten::set_", "aten::_foreach_copy_", "aten::_foreach_zero_",
+    "aten::bernoulli_", "aten::exponential_", "aten::geometric_", "aten::cauchy_", "aten::log_normal_",
+    "aten::_foreach_copy_", "aten::_foreach_zero_",
 }  # fmt: skip
 DROPOUT = "aten::native_dropout"
 """Its mask is for its backward pass alone: where the result is too large to be computed, it is not written
@@ -72,7 +77,9 @@ CHECKS = {
 class Operator:
     """Properties of one operator, computed once."""
 
-    __slots__ = ("composite", "fill", "mutated", "name", "random", "reads", "special", "view")
+    __slots__ = (
+        "composite", "fill", "mutated", "name", "overwrites", "random", "reads", "special", "view",
+    )  # fmt: skip
 
     def __init__(self, func: Any, special: Any) -> None:
         """`special` runs it where the usual way would not do, else None."""
@@ -84,12 +91,28 @@ class Operator:
             for index, (argument, written) in enumerate(zip(schema.arguments, writes, strict=True))
             if written
         ]
+        # All of what it changes, whatever that was before: by its name, or because it is the result (`out=`).
+        self.overwrites = self.name in OVERWRITES or (
+            bool(self.mutated) and all(schema.arguments[index].is_out for index, *_ in self.mutated)
+        )
         self.view = self.name in _NO_DATA or is_view(schema)
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
         self.special = special
         self.composite = is_composite(func.name())
         self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))
+
+    def inputs(self, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+        """The tensors from which it computes: not those of which it overwrites all."""
+        if self.overwrites:
+            args = tuple(
+                a for at, a in enumerate(args) if all(at != index for index, *_ in self.mutated)
+            )
+            kwargs = {
+                name: a for name, a in kwargs.items() if all(name != m for _, m, _ in self.mutated)
+            }
+        found = tensors(args, [])
+        return tensors(list(kwargs.values()), found) if kwargs else found
 
 
 def tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 
 from oomph._user_code import user_line
-from oomph._virtual_gpu import dispatch
+from oomph._virtual_gpu import dispatch, lbfgs
 from oomph._virtual_gpu.assumptions import Assumptions
+from oomph._virtual_gpu.contents import Contents, Place
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
-from oomph._virtual_gpu.filling import RULES, fill, sized_by_rule, spread
+from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
 from oomph._virtual_gpu.library import library
 from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
@@ -38,7 +39,7 @@ from oomph._virtual_gpu.operators import (
     COLLECTIVES,
     CONSTANTS,
     DROPOUT,
-    OVERWRITES,
+    EMPTY,
     PRODUCTS,
     Operator,
     tensors,
@@ -67,6 +68,7 @@ class ValueLayer:
             raise ValueError(f"unknown must be one of {', '.join(RULES)}, not {unknown!r}")
         self.assumptions = assumptions
         self.unknown = unknown
+        self._filling = Filling(unknown)
         # Called with each operator's name before it runs; may give a function to call it through.
         self.before: Any = None
         self._replace_host: Any = None
@@ -74,13 +76,15 @@ class ValueLayer:
         self._virtual = virtual
         self._gpu = library() if virtual else None
         self._keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(dispatch.KEY))
-        # Storages of small tensors that nobody computed, and of wide floats that were.
-        self._unknown_storages: dict[int, bool] = {}
+        # What nobody computed, and the storages of wide floats of which something was.
+        self._contents = Contents()
         self._wide: set[int] = set()
         # A CPU multiplies integers one by one.
         self._refused: set[Any] = {_aten._int_mm.default}
-        # Results of collectives that run when their group ends: address, and where the memory begins.
-        self._awaited: dict[int, int] = {}
+        # Results of collectives that run when their group ends: by their address.
+        self._awaited: dict[int, tuple[Place, bool]] = {}
+        # What L-BFGS read last for a loss.
+        self._losses = 0.0
         # Whether what nobody computed counts as the zeros that it reads as.
         self._as_zeros = False
         self._plain_types: dict[type, bool] = {}
@@ -105,6 +109,7 @@ class ValueLayer:
             "aten::addmm": self._product,
             "aten::linalg_matrix_exp": self._matrix_exp,
             "aten::lift_fresh": self._fresh,
+            "aten::resize_": self._resize,
             "aten::equal": self._equal,
             "aten::allclose": self._equal,
         }
@@ -139,7 +144,7 @@ class ValueLayer:
             if computable(out):
                 storage = out.untyped_storage()
                 self._gpu.oomph_vgpu_clear(storage.data_ptr(), storage.nbytes())
-                self._unknown_storages[storage.data_ptr()] = True
+                self._contents.lose_storage(storage.data_ptr())
             return out
 
         guards._empty_strided_cuda = empty_strided_cuda
@@ -166,7 +171,7 @@ class ValueLayer:
         """Every operator comes here."""
         op = self._ops.get(func)
         if op is None:
-            op = self._learn(func)
+            op = self._meet(func)
         if op.composite:
             return func._op_dk(
                 dispatch.COMPOSITE, *args, **kwargs
@@ -177,7 +182,7 @@ class ValueLayer:
                 return within(self._enter, func, op, args, kwargs)
         return self._enter(func, op, args, kwargs)
 
-    def _learn(self, func) -> Operator:
+    def _meet(self, func) -> Operator:
         name = func._schema.name
         collective = name.startswith(COLLECTIVES)
         special = self._collective if collective else self._specials.get(name)
@@ -232,28 +237,32 @@ class ValueLayer:
         if taken == 0:
             # Nothing came: too large to be carried, or the group that it belongs to has not ended.
             for t in outs:
-                if computable(t):
-                    self._awaited[t.data_ptr()] = base_pointer(t)
-            self._mark(outs)
+                if computable(t) and t.numel():
+                    place = Place(t)
+                    self._awaited[t.data_ptr()] = place, place.whole(t)
+            self._lose(outs, functional)
         elif taken == 1:
-            self._know(outs, overwritten=True)
+            self._learn(outs, functional)
         else:
-            self._mark(outs)
+            self._lose(outs, functional)
         return out
 
     def _collect(self) -> None:
         """Learn what grouped collectives have brought since."""
         address = ctypes.c_uint64()
         while (known := self._gpu.oomph_vgpu_arrival(ctypes.byref(address))) >= 0:
-            pointer = self._awaited.pop(address.value, None)
-            if known and pointer is not None:
-                self._unknown_storages.pop(pointer, None)
+            awaited = self._awaited.pop(address.value, None)
+            if known and awaited is not None:
+                self._contents.learn_place(*awaited)
 
     # ---- running ----
 
     def _run(self, func, op, args, kwargs):
         if op.view:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if self._wide and op.name in EMPTY and out.is_cuda:
+                self._wide.discard(base_pointer(out))
+            return out
         if op.reads:
             out = func(*args, **kwargs)
         else:
@@ -298,32 +307,25 @@ class ValueLayer:
                 elif self._wide:
                     self._wide.discard(base_pointer(t))
             elif op.reads and t.device.type == "cpu":
-                self._leaves_device(op, args)
+                self._leaves_device(op, args, t)
+        fresh = not op.mutated
         if not worth:
-            self._mark(outs)
+            self._lose(outs, fresh)
             return
-        inputs = tensors(args, [])
-        if kwargs:
-            tensors(list(kwargs.values()), inputs)
-        all_computable, inherits = True, False
-        written = {id(t) for t in outs} if op.name in OVERWRITES else ()
+        inputs = op.inputs(args, kwargs)
+        all_computable, rules = True, set()
         for t in inputs:
-            if t.is_cuda and id(t) not in written:
-                if not computable(t):
-                    if base_pointer(t) not in self._wide and not self._repeats_known(t):
-                        all_computable = False
-                        break
-                elif self._unknown_storages and base_pointer(t) in self._unknown_storages:
-                    if t.is_floating_point() and not self._as_zeros:
-                        all_computable = False
-                        break
-                    inherits = True
+            if t.is_cuda and self.is_unknown(t):
+                if not computable(t) or (t.is_floating_point() and not self._as_zeros):
+                    all_computable = False
+                    break
+                rules.add(self._contents.why(t))
         if all_computable:
             for t in outs:
                 if (
                     t.is_cuda
                     and not computable(t)
-                    and (t.numel() > WIDE_LIMIT or inherits or not inputs)
+                    and (t.numel() > WIDE_LIMIT or rules or not (inputs or op.mutated))
                 ):
                     all_computable = False
         if (
@@ -332,24 +334,29 @@ class ValueLayer:
             and multiplications(op, args, outs) <= PRODUCT_LIMIT
             and self._compute(func, op, args, kwargs, out)
         ):
-            if inherits:
-                self._mark(outs)
-            else:
-                self._know(outs, overwritten=not op.mutated or op.name in OVERWRITES)
+            if rules:
+                self._lose(outs, fresh, rules.pop() if len(rules) == 1 else None)
+            elif fresh or op.overwrites:
+                # A result may also be another view of what it was made from (`_unsafe_view`).
+                given = {base_pointer(t) for t in inputs} if fresh else set()
+                self._learn(outs, fresh and not any(base_pointer(t) in given for t in outs))
             return
-        fill(op, args, outs, self.unknown)
-        self._mark(outs)
+        self._lose(outs, fresh, self._filling.fill(func, op, args, kwargs, outs))
 
-    def _know(self, outs, overwritten: bool) -> None:
-        """The contents of `outs` are real now; of all of it, where they were overwritten."""
+    def _learn(self, outs, fresh: bool) -> None:
+        """The contents of `outs` are real now; `fresh` if each has memory of its own."""
         for t in outs:
             if not t.is_cuda:
                 continue
             pointer = base_pointer(t)
-            if not computable(t):
+            if not computable(t) and pointer not in self._wide:
+                if pointer not in self._contents:
+                    self._contents.lose_storage(pointer)
                 self._wide.add(pointer)
-            if overwritten:
-                self._unknown_storages.pop(pointer, None)
+            if fresh:
+                self._contents.forget_storage(pointer)
+            else:
+                self._contents.learn(t)
 
     def _compute(self, func, op, args, kwargs, out) -> bool:
         """Run `func` on the CPU over the bytes of device memory; False if it cannot."""
@@ -410,39 +417,51 @@ class ValueLayer:
 
     # ---- unknown values ----
 
-    def _mark(self, outs) -> None:
-        # Large tensors too: a small part of one is no more known than the whole.
+    def _lose(self, outs, fresh: bool, why: str | None = None) -> None:
+        """The contents of `outs` are unknown and were chosen by the rule `why`.
+
+        Of large tensors too: a small part of one is no more known than the whole.
+        """
         for t in outs:
             if t.is_cuda:
-                pointer = base_pointer(t)
-                self._unknown_storages[pointer] = True
-                if not computable(t):
-                    self._wide.discard(pointer)
+                if fresh:
+                    self._contents.lose_storage(base_pointer(t), why)
+                else:
+                    self._contents.lose(t, why)
 
     def is_unknown(self, t: torch.Tensor) -> bool:
         """Whether the contents of `t` were never computed, or follow from such contents."""
         if not t.is_cuda or t.layout is not torch.strided:
             return False
-        pointer = base_pointer(t)
-        if computable(t):
-            return pointer in self._unknown_storages
-        return pointer not in self._wide and not self._repeats_known(t)
+        if not computable(t) and base_pointer(t) not in self._wide and not self._repeats_known(t):
+            return True
+        return self._contents.unknown(t)
 
     def _repeats_known(self, t: torch.Tensor) -> bool:
         """Whether a large tensor only repeats a small one whose contents are known: an expanded view."""
         if 0 not in t.stride() or t.numel() > WIDE_LIMIT:
             return False
         once = math.prod(n for n, step in zip(t.shape, t.stride(), strict=True) if step)
-        return once <= FLOAT_LIMIT and base_pointer(t) not in self._unknown_storages
+        return once <= FLOAT_LIMIT and not self._contents.unknown(t)
 
-    def _leaves_device(self, op, args) -> None:
+    def _leaves_device(self, op, args, to: torch.Tensor) -> None:
         source = args[1] if op.name == "aten::copy_" else args[0]
-        if isinstance(source, torch.Tensor) and self.is_unknown(source):
+        if not isinstance(source, torch.Tensor) or not source.is_cuda:
+            return
+        unknown = self.is_unknown(source)
+        if unknown:
             self.assumptions.add(
                 "value",
                 "the script copied a GPU tensor to the CPU, whose values oomph does not compute",
                 user_line(),
             )
+        if source.dtype == to.dtype and source.is_contiguous() and to.is_contiguous():
+            return  # the very bytes
+        # A kernel would have put them in order, or converted them, on the device.
+        if unknown and not computable(source):
+            to.zero_()
+        elif source.layout is torch.strided:
+            to.copy_(cpu_alias(source))
 
     # ---- operators that need help ----
 
@@ -451,8 +470,18 @@ class ValueLayer:
             return args[0]  # of a Python number's tensor, which graphs save, the number comes here
         if self.is_unknown(args[0]):
             floating = args[0].is_floating_point() or args[0].is_complex()
+            why = None if floating else self._contents.why(args[0])
+            if floating and lbfgs.asks():
+                self.assumptions.add("value", lbfgs.ASSUMED, user_line())
+                self._losses -= 1.0
+                return self._losses
+            if why == lbfgs.ASSUMED:
+                self.assumptions.add("value", why, user_line())
+                return func(*args, **kwargs)
             if floating:
                 what = "it got zero"
+            elif why is not None:
+                what = why
             elif args[0].dtype == torch.bool:
                 what = f"{self.unknown} of the comparisons were taken as true"
             else:
@@ -470,9 +499,22 @@ class ValueLayer:
     def _fresh(self, func, op, args, kwargs):
         """`torch.tensor(…, device="cuda")` copies its values without passing here."""
         t = args[0]
-        if t.is_cuda and self._unknown_storages:
-            self._unknown_storages.pop(base_pointer(t), None)
+        if t.is_cuda:
+            self._contents.forget_storage(base_pointer(t))
         return t
+
+    def _resize(self, func, op, args, kwargs):
+        """What a tensor had goes with it where its memory becomes longer, which may be elsewhere."""
+        t = args[0]
+        before = base_pointer(t) if t.is_cuda else 0
+        out = func(*args, **kwargs)
+        if t.is_cuda and (now := base_pointer(t)) != before:
+            self._contents.move_storage(before, now)
+            if before in self._wide:
+                self._wide.add(now)
+            else:
+                self._wide.discard(now)
+        return out
 
     def _equal(self, func, op, args, kwargs):
         a, b = args[:2]
@@ -509,9 +551,8 @@ class ValueLayer:
     def _count(self, mask: torch.Tensor) -> tuple[int, torch.Tensor | None]:
         """How many elements are not zero, and their positions where they are known."""
         if mask.is_cuda and self.is_unknown(mask):
-            self.assumptions.add(
-                "shape", f"a size depends on unknown values: rule {self.unknown!r}", user_line()
-            )
+            rule = self._contents.why(mask) or f"rule {self.unknown!r}"
+            self.assumptions.add("shape", f"a size depends on unknown values: {rule}", user_line())
         known = self._known_mask(mask)
         if known is None:
             return int(mask.numel() * RULES[self.unknown]), None
@@ -538,9 +579,9 @@ class ValueLayer:
                 positions = spread(mask.shape, count)
             cpu_alias(out).copy_(positions)
             if self.is_unknown(mask):
-                self._mark([out])
+                self._lose([out], False)
             else:
-                self._unknown_storages.pop(base_pointer(out), None)
+                self._contents.learn(out)
         return out
 
     def _index(self, func, op, args, kwargs):
@@ -568,7 +609,7 @@ class ValueLayer:
         """Run an operator that another one runs inside."""
         op = self._ops.get(func)
         if op is None:
-            op = self._learn(func)
+            op = self._meet(func)
         if op.special is not None:
             return op.special(func, op, args, kwargs)
         return self._run(func, op, args, kwargs)
@@ -601,10 +642,9 @@ class ValueLayer:
             return func(*args, **kwargs)
         unknown = [t for t in inputs if self.is_unknown(t)]
         if unknown:
+            rule = self._contents.why(unknown[0]) or f"rule {self.unknown!r}"
             self.assumptions.add(
-                "shape",
-                f"the size of {op.name} depends on unknown values: rule {self.unknown!r}",
-                user_line(),
+                "shape", f"the size of {op.name} depends on unknown values: {rule}", user_line()
             )
         if all(computable(t) and not t.is_floating_point() for t in unknown):
             result = func(
@@ -618,9 +658,9 @@ class ValueLayer:
                 placed = torch.empty_like(value, device=inputs[0].device)
                 if computable(placed):
                     cpu_alias(placed).copy_(value)
-                    self._unknown_storages.pop(base_pointer(placed), None)
+                    self._contents.learn(placed)
                     if unknown:
-                        self._mark([placed])
+                        self._lose([placed], True)
                 return placed
             return type(value)(place(item) for item in value)
 
@@ -638,13 +678,13 @@ class ValueLayer:
             out = func(*args, **kwargs)
         finally:
             self._gpu.oomph_vgpu_end()
-        self._mark([out._values()])
+        self._lose([out._values()], True)
         placed = out._indices()
         if known is not None and placed.shape == known.shape:
             cpu_alias(placed).copy_(known)
-            self._unknown_storages.pop(base_pointer(placed), None)
+            self._contents.learn(placed)
         else:
-            self._mark([placed])
+            self._lose([placed], False)
         return out
 
     def _distinct(self, matrix: torch.Tensor) -> tuple[int, torch.Tensor | None]:

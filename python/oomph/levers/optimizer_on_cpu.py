@@ -13,7 +13,12 @@ from torch.optim import optimizer as optim
 
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
-from oomph.levers._shared.parameter_steps import only_per_parameter, step_only
+from oomph.levers._shared.parameter_steps import (
+    fills_with_zeros,
+    only_per_parameter,
+    step_only,
+    steps_by_rows,
+)
 
 AT_ONCE = 64 << 20
 """Bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
@@ -25,8 +30,10 @@ class OptimizerOnCpu(Lever):
 
     Needs: an optimizer whose update of a parameter depends on that parameter alone, and host memory
     for its state, up to twice (PyTorch rounds pinned memory to powers of two). Changes: at a step
-    the state is copied in parts while other parts compute. Results: the same, on the same kernels.
-    Its time is the state's bytes over the link's bandwidth, whatever the batch.
+    the state is copied in parts while other parts compute. Of a parameter with a sparse gradient
+    only the rows that the gradient has are copied. Results: the same, on the same kernels.
+    Its time is the state's bytes over the link's bandwidth, whatever the batch; with sparse
+    gradients that of the rows.
     """
 
     name = "optimizer_on_cpu"
@@ -37,7 +44,7 @@ class OptimizerOnCpu(Lever):
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
         self._inside = False
         self._came: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        """Optimizers whose state was loaded since the last call of a model."""
+        """Optimizers that were made, or whose state was loaded, since the last call of a model."""
 
     def install(self, job: Job) -> None:
         """Intervene inside the hooks that PyTorch puts around an optimizer's step."""
@@ -53,6 +60,7 @@ class OptimizerOnCpu(Lever):
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
         only_per_parameter(self, optimizer)
         optimizer.register_load_state_dict_post_hook(self._loaded)
+        self._came.add(optimizer)  # Adagrad makes its state at once
 
     def _loaded(self, optimizer: torch.optim.Optimizer) -> None:
         """A state that is loaded goes to where the parameters are."""
@@ -109,12 +117,13 @@ class OptimizerOnCpu(Lever):
         state.settle()
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
-        parts = list(_parts(optimizer))
-        if not parts:
-            return
-        moving = [_State(self, optimizer, part) for part in parts]
-        moving[0].fetch()
+        rows = [_Rows(optimizer, p) for p in _by_rows(optimizer)]
+        for one in rows:
+            one.step()
+        moving = [_State(self, optimizer, part) for part in _parts(optimizer)]
         for index, state in enumerate(moving):
+            if index == 0:
+                state.fetch()
             if index + 1 < len(moving):
                 moving[index + 1].fetch()
             state.arrive()
@@ -122,8 +131,9 @@ class OptimizerOnCpu(Lever):
             if index:
                 moving[index - 1].settle()
             state.send()
-        moving[-1].settle()
-        if any(state.bytes for state in moving):
+        if moving:
+            moving[-1].settle()
+        if any(moved.bytes for moved in [*moving, *rows]):
             self.applied += 1
 
     def streams(self, device: torch.device) -> tuple[Any, Any]:
@@ -139,12 +149,12 @@ class OptimizerOnCpu(Lever):
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:
-    """Parameters with gradients, in parts of `AT_ONCE` bytes."""
+    """Parameters with gradients that step as a whole, in parts of `AT_ONCE` bytes."""
     part: list[torch.Tensor] = []
     held = 0
     for group in optimizer.param_groups:
         for p in group["params"]:
-            if p.grad is None:
+            if p.grad is None or _is_by_rows(optimizer, p):
                 continue
             if part and held + p.nbytes > AT_ONCE:
                 yield part
@@ -153,6 +163,20 @@ def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:
             held += p.nbytes
     if part:
         yield part
+
+
+def _by_rows(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Parameters of which only the rows step that their sparse gradients have."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None and _is_by_rows(optimizer, p):
+                yield p
+
+
+def _is_by_rows(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> bool:
+    grad = p.grad
+    assert grad is not None
+    return grad.layout is torch.sparse_coo and grad.sparse_dim() == 1 and steps_by_rows(optimizer)
 
 
 def bytes_on_gpu(optimizer: torch.optim.Optimizer) -> int:
@@ -167,7 +191,12 @@ def bytes_on_gpu(optimizer: torch.optim.Optimizer) -> int:
 
 def _moves(state: Any, p: torch.Tensor) -> bool:
     """Whether this part of a parameter's state is a tensor worth moving."""
-    return type(state) is torch.Tensor and state.numel() > 1 and p.device.type == "cuda"
+    return (
+        type(state) is torch.Tensor
+        and state.layout is torch.strided  # SGD's momentum of a sparse gradient is sparse
+        and state.numel() > 1
+        and p.device.type == "cuda"
+    )
 
 
 class _State:
@@ -233,6 +262,80 @@ class _State:
         for device, event in self.events.items():
             torch.cuda.current_stream(device).wait_event(event)
         self.on_device.clear()
+
+
+class _Rows:
+    """The step of a parameter with a sparse gradient, in the rows that the gradient has.
+
+    The optimizer steps a stand-in that consists of these rows, with their state. The rest of the state
+    stays on the host.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, p: torch.Tensor) -> None:
+        self.optimizer, self.p = optimizer, p
+        self.bytes = 0
+
+    def step(self) -> None:
+        """Bring the rows, step, and take them back."""
+        p = self.p
+        assert p.grad is not None
+        with torch.no_grad():
+            grad = p.grad.coalesce()
+            rows, values = grad.indices()[0], grad.values()
+            # Waits for the GPU, and so for what is on its way to the host.
+            rows_on_host = rows.cpu()
+            some = p.index_select(0, rows).requires_grad_(p.requires_grad)
+            every = torch.arange(len(values), device=values.device)[None]
+            some.grad = p.grad.new(every, values, some.shape)._coalesced_(True)
+        states = self.optimizer.state
+        known = states.get(p, {})
+        whole = {name: value for name, value in known.items() if self._has_rows(value)}
+        of_some = {
+            name: self._here(value, rows, rows_on_host) if name in whole else value
+            for name, value in known.items()
+        }
+        if of_some:
+            states[some] = of_some
+        try:
+            step_only(self.optimizer, {id(some)}, {id(p): some})
+            stepped = states[some]
+        finally:
+            states.pop(some, None)
+        with torch.no_grad():
+            p.index_copy_(0, rows, some)
+            state = states[p]
+            for name, value in stepped.items():
+                if not self._is_of(value, some):
+                    state[name] = value
+                    continue
+                host = self._on_host(whole.get(name), value)
+                host.index_copy_(0, rows_on_host, value.to(host.device))
+                state[name] = host
+                self.bytes += value.nbytes if host.device != p.device else 0
+
+    def _is_of(self, value: Any, p: torch.Tensor) -> bool:
+        return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == p.shape
+
+    def _has_rows(self, value: Any) -> bool:
+        return self._is_of(value, self.p)
+
+    def _here(
+        self, state: torch.Tensor, rows: torch.Tensor, rows_on_host: torch.Tensor
+    ) -> torch.Tensor:
+        """Rows of the state, on the parameter's device."""
+        if state.device == self.p.device:
+            return state.index_select(0, rows)
+        shape = (len(rows_on_host), *state.shape[1:])
+        pinned = torch.empty(shape, dtype=state.dtype, pin_memory=self.p.is_cuda)
+        torch.index_select(state, 0, rows_on_host, out=pinned)
+        return pinned.to(self.p.device, non_blocking=True)
+
+    def _on_host(self, state: torch.Tensor | None, some: torch.Tensor) -> torch.Tensor:
+        """The whole of the state, which begins as zeros."""
+        if state is None:
+            assert fills_with_zeros(self.optimizer)
+            return torch.zeros(self.p.shape, dtype=some.dtype)
+        return state.cpu()
 
 
 LEVER = OptimizerOnCpu

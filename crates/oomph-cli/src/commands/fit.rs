@@ -5,22 +5,21 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use oomph_allocator::Config;
-use oomph_bytes::{parse_bytes, parse_capacity};
-use oomph_fit::{Attempts, Ended, Ending, Found, Goal, Request, ScriptAttempts, Size, Wanted};
+use anyhow::bail;
+use oomph_bytes::parse_capacity;
+use oomph_fit::{Ending, Found, ScriptAttempts, Size, Wanted};
 use oomph_job::{Program, RunDirectory, RunFile, files};
+use oomph_plan::Stopped;
 use oomph_plan::by_hand;
 use oomph_plan::result::{Fit, Outcome};
-use oomph_plan::{NAMES, Stop, Stopped};
 use oomph_report::fit::{fit_report, plan_rows};
 use oomph_report::terminal::width;
 use oomph_run::Verdict;
 
-use crate::progress::{Progress, Shown};
 use crate::script::{Script, plan_job};
+use crate::search::Search;
+use crate::watched::Watched;
 use crate::{ExitStatus, json, page, stdout};
 
 /// Arguments of `oomph fit`.
@@ -41,29 +40,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
     memory: Option<u64>,
 
-    /// Memory to leave free, such as 500MiB, or a part of the GPU's
-    #[arg(long, value_name = "SIZE|PERCENT", default_value = "2%")]
-    margin: String,
-
-    /// Only levers that keep results: exactly, or to rounding
-    #[arg(long)]
-    keep_results: bool,
-
-    /// Which plan to choose: the fastest with the same results (or to the bit), the fastest at all, …
-    #[arg(long, value_name = "PLAN", value_enum, default_value_t = Choice::SameResults)]
-    choose: Choice,
-
-    /// Use no other levers than these; repeat or separate with commas
-    #[arg(long, value_name = "LEVER", value_delimiter = ',')]
-    allow: Vec<String>,
-
-    /// Leave these levers out; repeat or separate with commas
-    #[arg(long, value_name = "LEVER", value_delimiter = ',')]
-    forbid: Vec<String>,
-
-    /// End the search after this long, such as 30s, 5m or 1h, with the best plan so far
-    #[arg(long, value_name = "DURATION", value_parser = crate::values::duration)]
-    max_time: Option<Duration>,
+    #[command(flatten)]
+    search: Search,
 
     /// Also find the largest batch that fits
     #[arg(long)]
@@ -76,10 +54,6 @@ pub struct Args {
     /// Also find the largest images that fit
     #[arg(long)]
     max_resolution: bool,
-
-    /// Take the script for one that only infers, although it makes an optimizer
-    #[arg(long)]
-    inference: bool,
 
     /// For a job that infers, also try the plan with models compiled by torch.compile
     #[arg(long)]
@@ -125,30 +99,6 @@ pub struct Args {
     script: Script,
 }
 
-/// Which of the plans that fit is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Choice {
-    // The fastest that keeps results, exactly or to rounding; without one, the fastest
-    SameResults,
-    // The fastest that keeps results to the bit
-    Exact,
-    // The fastest at all
-    Fastest,
-    // The one that needs the least memory
-    LeastMemory,
-}
-
-impl From<Choice> for Goal {
-    fn from(choice: Choice) -> Self {
-        match choice {
-            Choice::SameResults => Self::SameResults,
-            Choice::Exact => Self::Exact,
-            Choice::Fastest => Self::Fastest,
-            Choice::LeastMemory => Self::LeastMemory,
-        }
-    }
-}
-
 impl Args {
     /// Finds the cheapest plan, verifies it and writes it.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
@@ -161,27 +111,24 @@ impl Args {
             eprintln!("note: {note}");
         }
         let program = Program::Script(script.clone());
-        let mut attempts = Watched {
-            progress: Progress::new(self.quiet),
-            shown: None,
-            attempts: ScriptAttempts {
-                gpu: wanted.gpu.clone(),
-                total_bytes: wanted.total_bytes,
-                unknown: self.unknown.clone(),
-                unsupported: self.unsupported,
-                inference: self.inference,
-                directory: RunDirectory::choose(self.out.as_deref(), &program)?,
-                timeout: None,
-                stop: wanted.stop.clone(),
-                forks: Arc::default(),
-                script,
-            },
+        let attempts = ScriptAttempts {
+            gpu: wanted.gpu.clone(),
+            total_bytes: wanted.total_bytes,
+            unknown: self.unknown.clone(),
+            unsupported: self.unsupported,
+            inference: self.search.inference,
+            directory: RunDirectory::choose(self.out.as_deref(), &program)?,
+            timeout: None,
+            stop: wanted.stop.clone(),
+            forks: Arc::default(),
+            script,
         };
+        let mut attempts = Watched::new(attempts, self.quiet);
         let gpu = wanted.gpu.found.gpu;
         // `oomph clean` leaves the directory alone between two runs, too.
         let _lock = attempts.attempts.directory.lock();
         let ending = oomph_fit::fit(&mut attempts, wanted);
-        attempts.shown = None;
+        attempts.wipe();
         let mut found = match ending? {
             Ending::Found(found) => found,
             Ending::Stopped(stopped) => {
@@ -191,20 +138,9 @@ impl Args {
                 return Ok(status_of(Some(stopped), Outcome::Open));
             }
             Ending::ScriptFailed { why, log, is_rank } => {
-                if let Ok(text) = fs::read_to_string(&log) {
-                    std::eprint!("{text}");
-                }
-                eprintln!("oomph: the script failed: {why}");
+                say_failure(&why, &log);
                 if is_rank {
-                    eprintln!(
-                        "hint: it is distributed already; oomph fit shares out scripts for one GPU. Run it as it is: oomph run --gpu {}:N -- torchrun --nproc-per-node N {}",
-                        gpu.id,
-                        attempts
-                            .attempts
-                            .script
-                            .join(" ".as_ref())
-                            .to_string_lossy()
-                    );
+                    say_is_rank(&gpu.id, &attempts.attempts.script);
                 }
                 return Ok(ExitStatus::ScriptFailed);
             }
@@ -226,48 +162,22 @@ impl Args {
             (self.max_length, Size::Length),
             (self.max_resolution, Size::Resolution),
         ];
+        let stop = self.search.stop()?;
+        let wanted = (self.search).wanted(script, gpu, total_bytes, self.steps, stop)?;
         Ok(Wanted {
-            script: script
-                .iter()
-                .map(|word| word.to_string_lossy().into_owned())
-                .collect(),
-            gpu,
-            total_bytes,
-            margin_bytes: parse_margin(&self.margin, total_bytes)?,
-            steps: self.steps,
-            goal: self.choose.into(),
-            keep_results: self.keep_results,
-            allow: (!self.allow.is_empty()).then(|| self.allow.clone()),
-            forbid: self.forbid.clone(),
-            inference: self.inference,
             compile: self.compile,
             sizes: sizes
                 .into_iter()
                 .filter_map(|(asked, size)| asked.then_some(size))
                 .collect(),
-            allocator: allocator_config(),
-            stop: self.stop()?,
+            variants: true,
+            ..wanted
         })
-    }
-
-    /// Ends the search on Ctrl-C, or when its time is up.
-    fn stop(&self) -> anyhow::Result<Stop> {
-        let stop = Stop::after(self.max_time);
-        signal_hook::flag::register(signal_hook::consts::SIGINT, stop.interrupted.clone())
-            .context("cannot listen for Ctrl-C")?;
-        Ok(stop)
     }
 
     /// Checks the names of levers, and returns the script with its arguments.
     fn script(&self) -> anyhow::Result<Vec<OsString>> {
-        for name in self.allow.iter().chain(&self.forbid) {
-            if !NAMES.contains(&name.as_str()) {
-                bail!(
-                    "there is no lever {name}. The levers are {}",
-                    NAMES.join(", ")
-                );
-            }
-        }
+        self.search.check()?;
         if let Some(first) = self.script.argv().first()
             && let launcher = first.to_string_lossy()
             && ["torchrun", "accelerate", "python", "python3"].contains(&&*launcher)
@@ -320,6 +230,22 @@ impl Args {
     }
 }
 
+/// Says how a script failed by itself.
+pub(crate) fn say_failure(why: &str, log: &Path) {
+    if let Ok(text) = fs::read_to_string(log) {
+        std::eprint!("{text}");
+    }
+    eprintln!("oomph: the script failed: {why}");
+}
+
+/// Says how to run a script that is a rank of a job.
+pub(crate) fn say_is_rank(gpu: &str, script: &[OsString]) {
+    eprintln!(
+        "hint: it is distributed already; oomph fit shares out scripts for one GPU. Run it as it is: oomph run --gpu {gpu}:N -- torchrun --nproc-per-node N {}",
+        script.join(" ".as_ref()).to_string_lossy()
+    );
+}
+
 /// How a search ended, as the exit status says it.
 fn status_of(stopped: Option<Stopped>, outcome: Outcome) -> ExitStatus {
     match outcome {
@@ -327,33 +253,6 @@ fn status_of(stopped: Option<Stopped>, outcome: Outcome) -> ExitStatus {
         Outcome::AlreadyFits | Outcome::Fits => ExitStatus::Success,
         Outcome::NothingFits => ExitStatus::Findings,
         Outcome::Open => ExitStatus::NoVerdict,
-    }
-}
-
-/// Attempts that the terminal shows.
-struct Watched {
-    attempts: ScriptAttempts,
-    progress: Progress,
-    shown: Option<Shown>,
-}
-
-impl Watched {
-    fn show(&mut self, doing: &str, best: Option<&str>) {
-        // One line at a time.
-        self.shown = None;
-        let best = best.map(|best| format!("best {best}"));
-        self.shown = Some(self.progress.begin(doing, &best.unwrap_or_default()));
-    }
-}
-
-impl Attempts for Watched {
-    fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
-        self.show(&request.purpose, request.best.as_deref());
-        self.attempts.run(request)
-    }
-
-    fn planning(&mut self, best: Option<&str>) {
-        self.show("planning", best);
     }
 }
 
@@ -375,33 +274,4 @@ fn write_page(found: &mut Found) -> anyhow::Result<()> {
     let page = page::after_run(&plain.directory);
     fit.report = page.map(|page| page.display().to_string());
     Ok(())
-}
-
-/// The margin in bytes: an amount, or a part of the GPU's memory.
-fn parse_margin(text: &str, total: u64) -> anyhow::Result<u64> {
-    let bytes = match text.strip_suffix('%') {
-        Some(number) => {
-            let share: f64 = number.trim().parse().ok().with_context(|| {
-                format!("--margin {text}: expected an amount such as 500MiB, or a part such as 2%")
-            })?;
-            if !(0.0..100.0).contains(&share) {
-                bail!("--margin {text}: expected a part from 0% to below 100%");
-            }
-            (total as f64 * share / 100.0) as u64
-        }
-        None => parse_bytes(text).with_context(|| format!("--margin {text}"))?,
-    };
-    if bytes >= total {
-        bail!("--margin {text} leaves nothing of the GPU's memory");
-    }
-    Ok(bytes)
-}
-
-/// The allocator as the environment sets it.
-fn allocator_config() -> Config {
-    let conf = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"]
-        .iter()
-        .find_map(|name| std::env::var(name).ok())
-        .unwrap_or_default();
-    Config::parse(&conf, oomph_allocator::TorchVersion::ASSUMED).unwrap_or_default()
 }

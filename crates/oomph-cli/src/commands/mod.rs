@@ -9,7 +9,7 @@ mod diff;
 mod drift;
 mod estimate;
 mod explain;
-mod fit;
+pub(crate) mod fit;
 mod gpus;
 mod lint;
 mod replay;

@@ -23,7 +23,9 @@ use oomph_trace::Trace;
 
 use super::explain::Found;
 use crate::page;
+use crate::rehearse::{Asked, Note, Rehearsed};
 use crate::script::{Script, plan_job};
+use crate::search::Search;
 use crate::{ExitStatus, json, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
@@ -38,7 +40,8 @@ use oomph_job::{
     reason = "each is a switch of the command line"
 )]
 #[command(
-    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script. A notebook (.ipynb) is run\ncell by cell, in one process.\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nExit status: 0 it fits; 1 the script failed; 2 wrong usage, or a plan that cannot be applied; 3 out of\nmemory; 4 the script ended too early for a verdict; 5 the peak is above --max-peak."
+    mut_args(of_fit),
+    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --fit train.py                         the same, with a plan if it needs one\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script. A notebook (.ipynb) is run\ncell by cell, in one process.\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nExit status: 0 it fits; 1 the script failed; 2 wrong usage, or a plan that cannot be applied; 3 out of\nmemory, or --fit found nothing that fits; 4 the script ended too early for a verdict, or --max-time the\nsearch of --fit; 5 the peak is above --max-peak; 130 Ctrl-C ended the search of --fit."
 )]
 pub struct Args {
     /// The virtual GPU, such as rtx-4090 or a100-80gb:2; without it, this machine's GPU
@@ -115,15 +118,51 @@ pub struct Args {
     #[arg(long)]
     no_fork: bool,
 
+    /// Rehearse on a virtual twin of the GPU with what is free there now, and run with a plan if one is needed
+    #[arg(long, conflicts_with_all = ["plan", "world_size"])]
+    fit: bool,
+
+    /// Plan anew, and forget earlier searches and runs of this job
+    #[arg(long, help_heading = WITH_FIT)]
+    no_cache: bool,
+
+    /// Optimizer steps of each rehearsal (passes, if it infers); --steps are those of the run
+    #[arg(long, value_name = "N", help_heading = WITH_FIT, default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
+    fit_steps: u32,
+
     #[command(flatten)]
     script: Script,
+
+    // Last: its heading holds for all that follows.
+    #[command(flatten, next_help_heading = WITH_FIT)]
+    search: Search,
+}
+
+/// The heading of options that only `--fit` reads.
+const WITH_FIT: &str = "With --fit";
+
+/// Options of the search are refused without `--fit`.
+fn of_fit(argument: clap::Arg) -> clap::Arg {
+    if argument.get_help_heading() == Some(WITH_FIT) {
+        argument.requires("fit")
+    } else {
+        argument
+    }
 }
 
 impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         self.script.warn_of_strays();
-        let plan = self.plan()?;
+        let rehearsal = match self.rehearse()? {
+            Some(Rehearsed::End(status)) => return Ok(status),
+            Some(Rehearsed::Run(rehearsal)) => Some(rehearsal),
+            None => None,
+        };
+        let plan = match &rehearsal {
+            Some(rehearsal) => rehearsal.plan().cloned(),
+            None => self.plan()?,
+        };
         let mut job = self.job(plan.as_ref())?;
         let mut warnings = plan.as_ref().map_or_else(Vec::new, |plan| {
             let argv = job.program.script_argv();
@@ -139,7 +178,14 @@ impl Args {
             eprintln!("note: {note}");
         }
         let total = job.total_bytes();
-        let (attempt, all) = self.attempt(&job, &directory, total, None, "running")?;
+        if let Some(rehearsal) = &rehearsal {
+            rehearsal.begins(&directory);
+        }
+        let (mut attempt, all) = self.attempt(&job, &directory, total, None, "running")?;
+        if let (Some(rehearsal), Some(record)) = (&rehearsal, &mut attempt.record) {
+            let verdict = summarize(record, None, total).verdict;
+            rehearsal.ended(&directory, record, verdict);
+        }
         let Some(record) = &attempt.record else {
             return self.without_record(&directory, &attempt);
         };
@@ -171,7 +217,8 @@ impl Args {
                 eprintln!("warning: {warning}");
             }
             warnings.append(&mut later);
-            summary.plan = Some(self.applied(plan, warnings));
+            let file = rehearsal.as_ref().and_then(|rehearsal| rehearsal.file());
+            summary.plan = Some(applied(plan, file.or(self.plan.as_deref()), warnings));
         }
         if summary.verdict == Verdict::Refused {
             let of_rank = summary.ranks.iter().find_map(|rank| rank.blame.as_ref());
@@ -193,7 +240,8 @@ impl Args {
             .trace
             .as_ref()
             .map(|trace| Found::from(explain(trace, record, unlimited.as_ref(), &summary)));
-        let complete = self.write(&directory, &summary, explained.as_ref())?;
+        let rehearsed = rehearsal.as_ref().map(|rehearsal| rehearsal.note());
+        let complete = self.write(&directory, &summary, explained.as_ref(), rehearsed)?;
         let is_too_much = |most: &u64| summary.peak.used_bytes > *most;
         if let (Some(most), Verdict::Fits | Verdict::NoVerdict) =
             (self.max_peak.filter(is_too_much), summary.verdict)
@@ -271,7 +319,8 @@ impl Args {
                 "--memory is the capacity of a virtual GPU: name one with --gpu, such as --gpu rtx-4090"
             );
         }
-        if gpu.is_none() && !has_real_gpu() {
+        // The driver that --fit asked is there.
+        if gpu.is_none() && !self.fit && !has_real_gpu() {
             bail!(
                 "this machine has no GPU that CUDA can use. Name a virtual one, such as --gpu rtx-4090 (oomph gpus lists them)"
             );
@@ -301,10 +350,7 @@ impl Args {
             recording: Recording {
                 steps: self.steps,
                 levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
-                unknown: self.unknown.clone(),
-                unsupported: self.unsupported,
-                fork: !self.no_fork,
-                ..Recording::default()
+                ..self.recording()
             },
             watch: Watch {
                 live: !self.quiet,
@@ -314,6 +360,36 @@ impl Args {
             },
             ..Job::new(host, program)
         })
+    }
+
+    /// What the options say of the recording.
+    fn recording(&self) -> Recording {
+        Recording {
+            unknown: self.unknown.clone(),
+            unsupported: self.unsupported,
+            fork: !self.no_fork,
+            ..Recording::default()
+        }
+    }
+
+    /// With `--fit`: how to run the script.
+    fn rehearse(&self) -> anyhow::Result<Option<Rehearsed>> {
+        if !self.fit {
+            return Ok(None);
+        }
+        let host = host::get()?;
+        let asked = Asked {
+            search: &self.search,
+            gpu: self.gpu.as_deref(),
+            memory: self.memory,
+            steps: self.fit_steps,
+            recording: &self.recording(),
+            anew: self.no_cache,
+            quiet: self.quiet,
+            program: &Program::new(self.script.argv(), host)?,
+            host,
+        };
+        asked.rehearse().map(Some)
     }
 
     /// Runs the job once: all ranks, or the requested ones one after the other.
@@ -351,23 +427,6 @@ impl Args {
             .with_context(|| format!("cannot read the plan {}", path.display()))?;
         let plan = PlanFile::parse(&text).with_context(|| path.display().to_string())?;
         Ok(Some(plan))
-    }
-
-    fn applied(&self, plan: &PlanFile, warnings: Vec<String>) -> AppliedPlan {
-        AppliedPlan {
-            file: self
-                .plan
-                .as_ref()
-                .map(|path| path.display().to_string())
-                .unwrap_or_default(),
-            planned: plan.planned.as_ref().map(|planned| Peak {
-                allocated_bytes: planned.allocated_bytes,
-                reserved_bytes: planned.reserved_bytes,
-                used_bytes: planned.used_bytes,
-                lower_bound: false,
-            }),
-            warnings,
-        }
     }
 
     /// The process did not live to write its record.
@@ -487,6 +546,7 @@ impl Args {
         directory: &RunDirectory,
         summary: &Summary,
         explained: Option<&Found>,
+        rehearsed: Option<Note>,
     ) -> anyhow::Result<bool> {
         let failed = explained.filter(|_| summary.verdict == Verdict::OutOfMemory);
         let findings = explained.map_or(&[][..], |explained| &explained.findings);
@@ -496,6 +556,7 @@ impl Args {
             cause: explanation.and_then(|found| found.cause.as_ref()),
             fixes: explanation.map_or(&[][..], |found| &found.fixes),
             findings,
+            fit: rehearsed,
         };
         directory.write_json(RunFile::Summary, &result)?;
         if let Some(explained) = failed {
@@ -519,6 +580,20 @@ impl Args {
     }
 }
 
+/// The plan as a result has it.
+fn applied(plan: &PlanFile, file: Option<&Path>, warnings: Vec<String>) -> AppliedPlan {
+    AppliedPlan {
+        file: file.map_or_else(String::new, |path| path.display().to_string()),
+        planned: plan.planned.as_ref().map(|planned| Peak {
+            allocated_bytes: planned.allocated_bytes,
+            reserved_bytes: planned.reserved_bytes,
+            used_bytes: planned.used_bytes,
+            lower_bound: false,
+        }),
+        warnings,
+    }
+}
+
 /// The GPU as plan files state it; empty for the machine's own.
 fn this_gpu(job: &Job) -> oomph_plan::PlanGpu {
     oomph_plan::PlanGpu {
@@ -539,6 +614,8 @@ struct Output<'a> {
     cause: Option<&'a Cause>,
     fixes: &'a [Fix],
     findings: &'a [HeldFinding],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fit: Option<Note<'a>>,
 }
 
 /// The processes by their ids.
@@ -601,5 +678,47 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> oomph_explain::Seen {
         replaced,
         idle_checkpointing: record.idle_checkpointing,
         stopped: record.stopped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        run: Args,
+    }
+
+    #[test]
+    fn options_of_the_search_need_fit_and_no_others() {
+        let parsed = |words: &str| Command::try_parse_from(words.split(' '));
+        for words in [
+            "run train.py",
+            "run -m trainer --lr 3",
+            "run --fit train.py",
+            "run --fit --margin 5% --max-time 3m --fit-steps 4 --no-cache train.py",
+        ] {
+            parsed(words).expect(words);
+        }
+        for option in [
+            "--margin 5%",
+            "--keep-results",
+            "--choose exact",
+            "--allow x",
+            "--forbid x",
+            "--max-time 3m",
+            "--inference",
+            "--fit-steps 3",
+            "--no-cache",
+        ] {
+            let error = parsed(&format!("run {option} train.py")).expect_err(option);
+            assert!(error.to_string().contains("--fit"), "{error}");
+        }
+        let both = parsed("run --fit --plan p.toml train.py").expect_err("two plans");
+        assert_eq!(both.kind(), clap::error::ErrorKind::ArgumentConflict);
     }
 }

@@ -17,7 +17,12 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .program
         .allocations
         .iter()
-        .filter(|allocation| facts.stacks.get(allocation.stack).in_loss())
+        .filter(|allocation| {
+            // A loss that is written out calls an operator, of which stacks show nothing.
+            facts.stacks.get(allocation.stack).in_loss()
+                || facts.operator_of(allocation).ends_with("log_softmax")
+                || facts.operator_of(allocation).ends_with("logsumexp")
+        })
         .map(|allocation| facts.config.round_size(allocation.requested))
         .max()?;
     if largest_in_loss < MIN_COPY {

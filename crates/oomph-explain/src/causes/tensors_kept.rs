@@ -1,6 +1,6 @@
 //! `tensors_kept`: outputs, features or metrics are collected on the GPU.
 
-use oomph_trace::Bytes;
+use oomph_trace::{Bytes, Phase};
 
 use std::collections::HashMap;
 
@@ -9,11 +9,45 @@ use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks, user_line};
 use crate::facts::{Facts, Live};
 use crate::repeats::{self, Join};
 
+/// Results of a loop below this share of what was needed are not why memory ran out.
+const DOMINANT: f64 = 0.5;
+
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     if super::kv_cache::check(facts).is_some() {
         return None;
     }
-    collected(facts).or_else(|| joined(facts))
+    collected(facts)
+        .or_else(|| joined(facts))
+        .or_else(|| computed(facts))
+}
+
+/// Results that a loop without steps keeps: no module is called, or none that is known.
+fn computed(facts: &Facts) -> Option<Cause> {
+    if facts.failure_phase() != Phase::Setup {
+        return None;
+    }
+    let pile = repeats::results_of_a_loop(facts)?;
+    let share = facts.share(pile.bytes);
+    if share < DOMINANT {
+        return None;
+    }
+    let kept = |block: &Live| pile.blocks.contains(&block.id);
+    let place = top_stacks(facts, kept)
+        .first()
+        .and_then(|&(stack, ..)| user_line(facts, stack))
+        .map_or_else(String::new, |line| format!(" at {line}"));
+    Some(Cause {
+        id: "tensors_kept",
+        // Above a model that is too large: what computes is none.
+        confidence: (0.88 + share / 10.0).min(0.97),
+        verdict: format!(
+            "results that a loop made{place} are kept on the GPU: {} in {} of them",
+            Bytes(pile.bytes),
+            pile.iterations
+        ),
+        evidence: stack_evidence(facts, kept),
+        fixes: vec![fix(pile.bytes)],
+    })
 }
 
 /// A tensor that is joined with something new again and again: a queue, predictions.

@@ -5,7 +5,7 @@ use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::imports_of;
 
 use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Call, Loop, Model};
+use crate::semantic::{Assign, Call, Loop, Model};
 
 /// Whether the file mentions a GPU.
 pub(crate) fn mentions_gpu(model: &Model<'_>) -> bool {
@@ -27,6 +27,15 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
         };
         !words.accelerator && (!words.device || says_so())
     })
+}
+
+/// Whether the file is a whole script on the CPU: outside of functions it makes its optimizer, and nothing in it points to
+/// a GPU. A file of functions alone says nothing of where its callers compute.
+pub(crate) fn is_cpu_script(model: &Model<'_>) -> bool {
+    let makes_optimizer = |assign: &Assign<'_>| {
+        assign.value.kind == Kind::Optimizer && model.func_of(assign.ctx).is_none()
+    };
+    on_cpu_only(model) && model.assigns.iter().any(makes_optimizer)
 }
 
 /// What the names and strings of a file say about where it computes.

@@ -213,8 +213,10 @@ fn of_parameter(model: &Model<'_>, func: FuncId, name: &str, depth: usize) -> Tr
         .is_some_and(|each| each.parameter.name.as_str() == "self");
     let mut known: Option<Tri> = None;
     for call in model.calls.iter().filter(|call| call.target == Some(func)) {
-        let passed = call
-            .arg(name, position - usize::from(bound))
+        // A call may pass nothing at all: `self` alone has no place among the arguments.
+        let place = position.checked_sub(usize::from(bound));
+        let passed = place
+            .and_then(|place| call.arg(name, place))
             .map_or(Tri::Unknown, |arg| match dotted_name(arg) {
                 Some(place) => at(
                     model,

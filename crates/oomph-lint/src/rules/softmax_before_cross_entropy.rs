@@ -1,3 +1,4 @@
+use crate::queries::devices::is_cpu_script;
 use crate::queries::model_calls::is_cross_entropy;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
@@ -35,7 +36,8 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// No case is known: even where the model trains, the second softmax does nothing useful.
+    /// Scripts that compute on the CPU are left out; elsewhere no case is known: even where the model trains, the second
+    /// softmax does nothing useful.
     ///
     /// ## Fix safety
     ///
@@ -44,6 +46,9 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if is_cpu_script(model) {
+        return;
+    }
     for call in &model.calls {
         if !is_cross_entropy(call) {
             continue;

@@ -8,12 +8,21 @@ use oomph_python_source::{
 use crate::by_hand::{Script, Work};
 use crate::lever::python;
 
-/// A setting of torch: where the script sets it itself, or else after its imports.
+/// A setting of torch that is on or off: where the script sets it itself, or else after its imports.
 pub(crate) fn flag(work: &mut Work<'_>, name: &str, enabled: bool) -> Option<()> {
+    value(work, name, python(enabled), None)
+}
+
+/// The same for any value; before the line that is new comes what has to be imported.
+pub(crate) fn value(
+    work: &mut Work<'_>,
+    name: &str,
+    value: &str,
+    import: Option<&str>,
+) -> Option<()> {
     // `cudnn.benchmark`, however `cudnn` was imported.
     let parts: Vec<&str> = name.rsplitn(3, '.').take(2).collect();
     let short = format!("{}.{}", parts.get(1)?, parts.first()?);
-    let value = python(enabled);
     work.edit(|script| {
         let sets: Vec<Edit> = assignments_in(script.module.body())
             .into_iter()
@@ -27,7 +36,9 @@ pub(crate) fn flag(work: &mut Work<'_>, name: &str, enabled: bool) -> Option<()>
         if !sets.is_empty() {
             return Some(sets);
         }
-        after_imports(script, &[format!("{name} = {value}")])
+        let line = format!("{name} = {value}");
+        let lines: Vec<&str> = import.into_iter().chain([line.as_str()]).collect();
+        after_imports(script, &lines)
     })
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 use crate::lever::Dtype;
 use crate::parameters::{
-    Allocator, Attention, Backend, Checkpoint, CudnnBenchmark, MicroBatch, MixedPrecision,
-    NoGradEval, Optimizer8bit, OptimizerStep, SetToNone, Step,
+    ActivationMemoryBudget, Allocator, Attention, Backend, Checkpoint, CudnnBenchmark, MicroBatch,
+    MixedPrecision, NoGradEval, Optimizer8bit, OptimizerStep, SetToNone, Step,
 };
 
 const SCRIPT: &str = r"import torch
@@ -243,6 +243,21 @@ fn a_setting_that_the_script_makes_is_changed_where_it_makes_it() {
         "{}",
         hand.diff
     );
+}
+
+#[test]
+fn a_setting_brings_the_module_that_has_it() {
+    let lever = Lever::from(ActivationMemoryBudget { percent: 30 });
+    let source = "import torch\nmodel = torch.compile(N())\n";
+    let hand = by_hand(source, std::slice::from_ref(&lever));
+    let text = patch(source, &hand.diff);
+    let set = "torch._functorch.config.activation_memory_budget = 0.3";
+    let lines = format!("import torch\nimport torch._functorch.config\n{set}\nmodel = ");
+    assert!(text.contains(&lines), "{text}");
+    // One that the script has takes the value.
+    let source = text.replace("0.3", "0.8") + "\n";
+    let hand = by_hand(&source, &[lever]);
+    assert_eq!(patch(&source, &hand.diff), text);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! in plan files, and every facet of it ([`Facets`]). A new one is a file here, one there, and its two
 //! lines in this file.
 
+mod activation_memory_budget;
 mod allocator;
 mod attention;
 mod checkpoint;
@@ -24,6 +25,7 @@ mod optimizer_8bit;
 mod optimizer_on_cpu;
 mod optimizer_step;
 mod recompute;
+mod save_on_cpu;
 mod set_to_none;
 mod shard;
 mod split_batch;
@@ -168,7 +170,9 @@ levers! {
     kv_cache::KvCache,
     checkpoint::Checkpoint,
     offload_activations::OffloadActivations,
+    save_on_cpu::SaveOnCpu,
     recompute::Recompute,
+    activation_memory_budget::ActivationMemoryBudget,
     micro_batch::MicroBatch,
     split_forward::SplitForward,
     split_batch::SplitBatch,

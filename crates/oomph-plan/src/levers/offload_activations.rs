@@ -13,16 +13,12 @@ use oomph_trace::Phase;
 use crate::blocks::{self, Block, Edits};
 use crate::by_hand::{Script, Work, modules};
 use crate::draft::Draft;
+use crate::host_copies::{self, IN_FLIGHT, LEAST_BYTES, Moved};
 use crate::lever::{Facets, Results, Stage, places};
 use crate::levers::Lever;
 use crate::model::{Call, Event, Model};
 use crate::sharding::Sharing;
 use crate::units::{self, Sequence};
-
-/// Smaller tensors stay, as in `python/oomph/levers/offload_activations.py`.
-const LEAST_BYTES: u64 = 256 << 10;
-/// Bytes under way at a time, as there.
-const IN_FLIGHT: u64 = 128 << 20;
 
 /// Saved activations wait in pinned host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -154,8 +150,8 @@ impl Facets for OffloadActivations {
             // The lever waits for what is under way when the last block is done.
             let ends = found.iter().map(|block| block.forward.end);
             let last = ends.filter(|&end| end <= begins).max();
-            leave(pass, last.unwrap_or(begins), &mut edits);
-            come_back(draft, pass, begins, &mut edits);
+            host_copies::leave(pass, last.unwrap_or(begins), IN_FLIGHT, &mut edits);
+            host_copies::come_back(draft, pass, begins, IN_FLIGHT, &mut edits);
         }
         draft.template.body = edits.apply(&draft.template.body);
         let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
@@ -208,65 +204,5 @@ impl Facets for OffloadActivations {
 
     fn line(&self, script: &Script<'_>) -> Option<usize> {
         script.model_line()
-    }
-}
-
-/// A saved tensor that leaves.
-struct Moved {
-    number: u32,
-    bytes: u64,
-    /// Where it is saved, and its copy begins.
-    made: usize,
-    /// Until where others hold it.
-    held: usize,
-    freed: usize,
-}
-
-/// Each is gone when those after it, in the order in which they are saved, fill what may be under way;
-/// the last ones after all blocks.
-fn leave(moved: &mut [Moved], last: usize, edits: &mut Edits) {
-    let mut under_way = 0;
-    let mut next = 0;
-    for index in 0..moved.len() {
-        under_way += moved[index].bytes;
-        while under_way > IN_FLIGHT && next < index {
-            let at = moved[index].made.max(moved[next].held);
-            edits.insert(at, Event::Free(moved[next].number));
-            under_way -= moved[next].bytes;
-            next += 1;
-        }
-    }
-    for left in &moved[next..] {
-        edits.insert(last.max(left.held), Event::Free(left.number));
-    }
-}
-
-/// Each is fetched when the backward pass needs it, and with it those that it needs next, as far as
-/// they may be under way.
-fn come_back(draft: &mut Draft<'_>, moved: &mut [Moved], backward: usize, edits: &mut Edits) {
-    moved.sort_by_key(|moved| moved.freed);
-    let mut fetched = 0;
-    let mut copies: Vec<Option<u32>> = vec![None; moved.len()];
-    for index in 0..moved.len() {
-        let at = match index.checked_sub(1) {
-            Some(before) => moved[before].freed,
-            None => backward,
-        };
-        let mut ahead = 0;
-        let mut until = index + 1;
-        while until < moved.len() && (ahead == 0 || ahead + moved[until].bytes <= IN_FLIGHT) {
-            ahead += moved[until].bytes;
-            until += 1;
-        }
-        for next in fetched..until {
-            if let Some(copy) = blocks::again(&mut draft.template, moved[next].number) {
-                edits.insert(at, Event::Alloc(copy));
-                copies[next] = Some(copy);
-            }
-        }
-        fetched = fetched.max(until);
-        if let Some(copy) = copies[index] {
-            edits.replace(moved[index].freed, Event::Free(copy));
-        }
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! Memory: the state goes, and so do the temporaries of its step, but for the part that is under way.
 //! Time: the state comes over the link and goes back, part by part and both ways at once, while the
-//! step is made on the GPU. Results: to rounding.
+//! step is made on the GPU. Of parameters with sparse gradients only the rows that these have come and
+//! go. Results: to rounding.
 
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use oomph_trace::{Category, Phase};
@@ -76,7 +78,16 @@ impl Facets for OptimizerOnCpu {
         let is_temporary = |tensor: &Tensor| {
             tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary
         };
-        let states = template.tensors.iter().filter(|tensor| is_state(tensor));
+        let sparse = draft.model.facts.optimizers.iter().any(|one| one.sparse);
+        let gradients = template.tensors.iter();
+        let gradients = gradients.filter(|tensor| tensor.category == Category::Gradient);
+        let whole: FxHashSet<u64> = gradients.map(|tensor| tensor.bytes).collect();
+        // A sparse gradient is smaller than its parameter, of which the state has the size. How many
+        // rows it has, and so what comes and goes of that state, a run tells.
+        let states = template
+            .tensors
+            .iter()
+            .filter(|tensor| is_state(tensor) && (!sparse || whole.contains(&tensor.bytes)));
         let state: u64 = states.map(|tensor| tensor.bytes).sum();
         let temporaries = most_at_once(template, is_temporary);
         let parts = parts(template);
@@ -110,11 +121,17 @@ impl Facets for OptimizerOnCpu {
             events.splice(at..at, way);
             events.retain(|event| !is_gone(event));
         }
+        if sparse {
+            draft.assumptions.push(
+                "the time that the CPU takes for the rows of sparse gradients is not estimated"
+                    .to_owned(),
+            );
+        }
         draft.waits += OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
     }
 
     fn snippet(&self) -> String {
-        "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)".to_owned()
+        "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)\nwith sparse gradients: keep the embedding and its optimizer on the CPU, and send what it returns to the GPU".to_owned()
     }
 
     fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {

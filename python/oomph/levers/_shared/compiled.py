@@ -18,8 +18,8 @@ def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) 
             raise lever.refuse(
                 f"{name} is compiled by torch.compile, which itself decides what is kept and what is "
                 "computed again",
-                instead="set torch._functorch.config.activation_memory_budget to a share below 1 before "
-                "torch.compile",
+                instead="take the lever activation_memory_budget, or set "
+                "torch._functorch.config.activation_memory_budget to a share below 1 before torch.compile",
                 modules=[name],
             )
 

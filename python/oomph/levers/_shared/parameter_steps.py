@@ -8,14 +8,20 @@ import torch
 
 from oomph.levers._shared.base import Lever
 
+PACKAGES = ("torch.optim.", "torchao.optim.", "transformers.optimization.")
+"""Whose optimizers update each parameter by that parameter's gradient and state alone,"""
+EXCEPT = (torch.optim.LBFGS,)
+"""but for these."""
+BY_ROWS = {torch.optim.SparseAdam: True, torch.optim.Adagrad: False}
+"""Those that update, for a sparse gradient, only the rows that it has, and each by itself; and whether
+their state is made in the first step, of zeros, or with the optimizer. SGD updates rows too, but has no
+state of them; its momentum of sparse gradients is sparse itself. No other takes sparse gradients."""
+
 
 def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer) -> None:
     """Raise unless `optimizer` updates each parameter by that parameter's gradient and state alone."""
     module = type(optimizer).__module__
-    known = f"{module}.".startswith(
-        ("torch.optim.", "torchao.optim.", "transformers.optimization.")
-    )
-    if isinstance(optimizer, torch.optim.LBFGS) or not known:
+    if isinstance(optimizer, EXCEPT) or not f"{module}.".startswith(PACKAGES):
         raise lever.refuse(
             f"it is unknown whether {module}.{type(optimizer).__qualname__} updates each parameter separately; "
             "PyTorch's optimizers do, except LBFGS",
@@ -23,12 +29,31 @@ def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def step_only(optimizer: torch.optim.Optimizer, chosen: set[int]) -> None:
-    """The optimizer's own step for the parameters with these ids, without the hooks around steps."""
+def steps_by_rows(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it updates each row of a parameter with a sparse gradient by itself."""
+    return type(optimizer) in BY_ROWS
+
+
+def fills_with_zeros(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the state of an optimizer that steps by rows begins as zeros, in the first step."""
+    return BY_ROWS[type(optimizer)]
+
+
+def step_only(
+    optimizer: torch.optim.Optimizer,
+    chosen: set[int],
+    in_place_of: dict[int, torch.Tensor] | None = None,
+) -> None:
+    """The optimizer's own step for the parameters with these ids, without the hooks around steps.
+
+    `in_place_of` has other tensors for some ids.
+    """
+    others = in_place_of or {}
     everything = [group["params"] for group in optimizer.param_groups]
     try:
         for group, params in zip(optimizer.param_groups, everything, strict=True):
-            group["params"] = [p for p in params if id(p) in chosen]
+            some = [others.get(id(p), p) for p in params]
+            group["params"] = [p for p in some if id(p) in chosen]
         with torch.no_grad():
             inspect.unwrap(type(optimizer).step)(optimizer)
     finally:

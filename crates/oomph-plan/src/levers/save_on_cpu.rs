@@ -1,0 +1,162 @@
+//! `save_on_cpu`: whatever autograd saves for the backward pass waits in pinned host memory, whichever code
+//! saves it.
+//!
+//! It knows no modules, so it helps where nothing else can: a loss that saves much, functional code, models whose
+//! samples cannot be parted, gradients of gradients. Memory: a saved tensor is freed once its copy is done; so many
+//! bytes are under way at a time, and as many are fetched ahead of the backward pass. Time: the link's, as far as the
+//! step does not hide it. Results: exact.
+
+use rustc_hash::FxHashMap as HashMap;
+use serde::{Deserialize, Serialize};
+
+use oomph_trace::{Category, Phase};
+
+use crate::blocks::{self, Edits};
+use crate::by_hand::{Context, Script, Work, loops};
+use crate::draft::Draft;
+use crate::host_copies::{self, IN_FLIGHT, LEAST_BYTES, Moved};
+use crate::lever::{Facets, Group, Results, Stage};
+use crate::levers::Lever;
+use crate::model::{Event, Model};
+use crate::search::Options;
+use crate::sharding::Sharing;
+
+/// Bytes under way at a time, where memory is dearer than time.
+const FEW_IN_FLIGHT: u64 = 16 << 20;
+
+/// What autograd saves waits in pinned host memory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SaveOnCpu {
+    /// Bytes that may be under way each way: the more, the better they hide.
+    pub in_flight: u64,
+}
+
+impl Facets for SaveOnCpu {
+    fn results(&self) -> Results {
+        Results::Exact
+    }
+
+    fn label(&self) -> String {
+        format!(
+            "saved tensors in host memory ({} under way)",
+            oomph_trace::Bytes(self.in_flight)
+        )
+    }
+
+    fn order() -> u32 {
+        8 // outside of whatever else is done to a model's forward: what others still save is what leaves
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Recomputation)
+    }
+
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        let offered = model.trains && !model.facts.compiled;
+        let in_flight = [IN_FLIGHT, FEW_IN_FLIGHT].into_iter();
+        in_flight
+            .filter(|_| offered)
+            .map(|in_flight| Self { in_flight })
+            .collect()
+    }
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        model.compiled(true)
+    }
+
+    fn goes_with(&self, others: &[Lever]) -> bool {
+        // The same copies.
+        !others
+            .iter()
+            .any(|lever| matches!(lever, Lever::OffloadActivations(_)))
+    }
+
+    fn goes_with_sharing(&self, sharing: Sharing) -> bool {
+        // It knows of plain tensors only.
+        sharing.is_whole()
+    }
+
+    fn is_applied_last(&self) -> bool {
+        true
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let (_, positions) = blocks::find(draft, &[]);
+        // An input is the script's own, which holds it anyway; what outlives the step is no saved tensor.
+        let leaves = |category: Category| {
+            matches!(
+                category,
+                Category::Activation | Category::Temporary | Category::Unknown
+            )
+        };
+        let mut made: HashMap<u32, usize> = HashMap::default();
+        for (at, event) in draft.template.body.iter().enumerate() {
+            if let Event::Alloc(number) = event {
+                made.insert(*number, at);
+            }
+        }
+        let mut moved: Vec<Moved> = Vec::new();
+        for (&number, &from) in &made {
+            let tensor = draft.template.tensors.get(number as usize);
+            let freed = positions.frees.get(&number);
+            if let (Some(tensor), Some(&freed)) = (tensor, freed)
+                && tensor.bytes >= LEAST_BYTES
+                && leaves(tensor.category)
+                && matches!(tensor.phase, Phase::Forward | Phase::Backward)
+                && positions.waits(number, from)
+            {
+                moved.push(Moved {
+                    number,
+                    bytes: tensor.bytes,
+                    made: from,
+                    held: from,
+                    freed,
+                });
+            }
+        }
+        moved.sort_unstable_by_key(|moved| (moved.made, moved.number));
+        let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
+        let mut edits = Edits::default();
+        let backward = |moved: &Moved| positions.backward_after(moved.made);
+        for pass in moved.chunk_by_mut(|a, b| backward(a) == backward(b)) {
+            let begins = pass.first().map_or(0, backward);
+            host_copies::leave(pass, begins, self.in_flight, &mut edits);
+            host_copies::come_back(draft, pass, begins, self.in_flight, &mut edits);
+        }
+        draft.template.body = edits.apply(&draft.template.body);
+        let link = total as f64 / draft.pace().link_bytes_per_s * 1e9;
+        let forward: f64 = draft
+            .model
+            .work
+            .iter()
+            .filter(|work| work.phase == Phase::Forward)
+            .map(|work| work.busy)
+            .sum();
+        let backward = (draft.body.busy - forward).max(0.0);
+        // Few bytes under way are waited for at once.
+        let hides = (self.in_flight as f64 / IN_FLIGHT as f64).min(1.0);
+        draft.waits += (link - forward * hides).max(0.0) + (link - backward * hides).max(0.0);
+    }
+
+    fn snippet(&self) -> String {
+        "around the forward pass and the loss:\nwith torch.autograd.graph.save_on_cpu(pin_memory=True):"
+            .to_owned()
+    }
+
+    fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
+        loops::place(work, &self.clone().into(), levers)
+    }
+
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.training_line()
+    }
+
+    fn context(&self) -> Option<Context> {
+        Some(Context {
+            text: "torch.autograd.graph.save_on_cpu(pin_memory=True)".to_owned(),
+            import: None,
+        })
+    }
+}

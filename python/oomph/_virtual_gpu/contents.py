@@ -1,0 +1,161 @@
+"""Which bytes of device memory hold values that nobody computed.
+
+A write through a view changes what is known of that view alone, so parts of a storage are kept apart
+where a program writes parts: a mask of its bytes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from oomph._virtual_gpu.device_memory import base_pointer
+
+MASK_BYTES = 16 << 20
+"""The largest part of a storage that is told apart from the rest, in bytes. Beyond, what is unknown stays
+unknown until all of it is overwritten, so that weights cost no memory."""
+
+
+class Place:
+    """Which bytes of its storage a tensor is: keeps nothing alive."""
+
+    __slots__ = ("_dense", "_shape", "_strides", "_whole", "end", "pointer", "start")
+
+    def __init__(self, t: torch.Tensor) -> None:
+        """Of a strided tensor with elements."""
+        size = t.element_size()
+        self.pointer = base_pointer(t)
+        steps = [(n, step) for n, step in zip(t.shape, t.stride(), strict=True) if step and n > 1]
+        span = sum((n - 1) * step for n, step in steps) + 1
+        self.start = int(t.storage_offset()) * size
+        self.end = self.start + span * size
+        self._shape = [*(n for n, _ in steps), size]
+        self._strides = [*(step * size for _, step in steps), 1]
+        self._dense = t.numel() == span
+        self._whole: bool | None = None
+
+    def whole(self, t: torch.Tensor) -> bool:
+        """Whether `t`, which this is the place of, is all of its storage."""
+        if self._whole is None:
+            self._whole = self._dense and self.start == 0 and not _more_behind(t, self.end)
+        return self._whole
+
+    def of(self, mask: torch.Tensor) -> torch.Tensor:
+        """What a mask of the storage's bytes says of these; the mask reaches to their end."""
+        return mask.as_strided(self._shape, self._strides, self.start)
+
+
+def _more_behind(t: torch.Tensor, end: int) -> bool:
+    """Whether the storage of `t` goes on after `end` bytes.
+
+    Not asked of the storage, whose Python object would count as one more owner.
+    """
+    try:
+        t.as_strided((1,), (1,), end // t.element_size())
+    except RuntimeError:
+        return False
+    return True
+
+
+class _Storage:
+    """What is unknown of one storage: `mask` has a 1 for each of its first bytes that is, and `rest` is of the others."""
+
+    __slots__ = ("mask", "rest", "why")
+
+    def __init__(self, rest: bool, why: str | None = None) -> None:
+        # Not a tensor: one that is made in inference mode cannot be changed outside.
+        self.mask = bytearray()
+        self.rest = rest
+        self.why = why
+
+    def set(self, place: Place, unknown: bool) -> None:
+        self._reach(place.end)
+        place.of(torch.frombuffer(self.mask, dtype=torch.bool)).fill_(unknown)
+
+    def touches(self, place: Place) -> bool:
+        if place.start >= len(self.mask):
+            return self.rest
+        if place.end > len(self.mask) and self.rest:
+            return True
+        self._reach(place.end)
+        return bool(place.of(torch.frombuffer(self.mask, dtype=torch.bool)).any())
+
+    def _reach(self, end: int) -> None:
+        if end > len(self.mask):
+            self.mask.extend((b"\1" if self.rest else b"\0") * (end - len(self.mask)))
+
+
+class Contents:
+    """Storages of which something is unknown."""
+
+    def __init__(self) -> None:
+        """Nothing is."""
+        self._storages: dict[int, _Storage] = {}
+
+    def __contains__(self, pointer: int) -> bool:
+        """Whether something is unknown of the storage that begins at `pointer`."""
+        return pointer in self._storages
+
+    def unknown(self, t: torch.Tensor) -> bool:
+        """Whether some element of `t` is."""
+        storage = self._storages.get(base_pointer(t)) if self._storages else None
+        if storage is None or t.numel() == 0:
+            return False
+        return storage.touches(Place(t)) if storage.mask else storage.rest
+
+    def why(self, t: torch.Tensor) -> str | None:
+        """By what rule the unknown elements of `t` got their contents, if that was said."""
+        storage = self._storages.get(base_pointer(t))
+        return storage.why if storage is not None else None
+
+    def lose_storage(self, pointer: int, why: str | None = None) -> None:
+        """All of a storage is unknown, by the rule `why`."""
+        self._storages[pointer] = _Storage(True, why)
+
+    def forget_storage(self, pointer: int) -> None:
+        """A storage is known, or gone."""
+        self._storages.pop(pointer, None)
+
+    def move_storage(self, before: int, now: int) -> None:
+        """The contents of a storage are at another place."""
+        self._storages.pop(now, None)
+        if before in self._storages:
+            self._storages[now] = self._storages.pop(before)
+
+    def lose(self, t: torch.Tensor, why: str | None = None) -> None:
+        """All elements of `t` are unknown, by the rule `why`; the rest of its storage is what it was."""
+        if t.numel() == 0:
+            return
+        pointer = base_pointer(t)
+        storage = self._storages.get(pointer)
+        if storage is not None and storage.rest and not storage.mask:
+            if storage.why != why:
+                storage.why = None
+            return
+        place = Place(t)
+        if place.end > MASK_BYTES or place.whole(t):
+            self.lose_storage(pointer, why)
+            return
+        if storage is None:
+            storage = self._storages[pointer] = _Storage(False, why)
+        elif storage.why != why:
+            storage.why = None
+        storage.set(place, True)
+
+    def learn(self, t: torch.Tensor) -> None:
+        """All elements of `t` are known; the rest of its storage is what it was."""
+        pointer = base_pointer(t)
+        if pointer in self._storages and t.numel():
+            place = Place(t)
+            self.learn_place(place, place.whole(t))
+
+    def learn_place(self, place: Place, whole: bool) -> None:
+        """The same for a place, and whether it is the whole storage."""
+        storage = self._storages.get(place.pointer)
+        if storage is None:
+            return
+        if whole:
+            del self._storages[place.pointer]
+        elif place.end <= MASK_BYTES:
+            storage.set(place, False)
+            if not storage.rest and 1 not in storage.mask:
+                del self._storages[place.pointer]

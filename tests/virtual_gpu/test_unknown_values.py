@@ -1,0 +1,107 @@
+"""What programs get that compare, count or choose by values which nobody computes, and what is said of it."""
+
+import pytest
+
+
+def check(oomph, code, *options):
+    code = f"""
+import torch
+cuda = torch.device("cuda")
+large = torch.randn(1024, 1024, device=cuda)
+unknown = (large @ large).sum()
+{code}
+print("checked")
+"""
+    run = oomph(code, *options)
+    assert run.status == 0 and "checked" in run.out, run.err
+    return [a["what"] for a in run.json["assumptions"] if a["kind"] in ("value", "shape")]
+
+
+@pytest.mark.parametrize("search, steps", [("None", 5), ("'strong_wolfe'", 5)])
+def test_lbfgs_keeps_its_history(oomph, search, steps):
+    """Its curvature was read as zero: no direction was kept, and each step ended after one iteration."""
+    said = check(
+        oomph,
+        f"""
+model = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.Linear(2048, 1)).cuda()
+x = torch.ones(64, 2048, device=cuda)
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=6, history_size=20, line_search_fn={search})
+def closure():
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss
+kept = []
+for _ in range({steps}):
+    before = torch.cuda.memory_allocated()
+    optimizer.step(closure)
+    state = optimizer.state[optimizer._params[0]]
+    kept.append(len(state["old_dirs"]))
+    assert len(state["old_stps"]) == kept[-1] and state["n_iter"] == 6 * len(kept)
+assert kept == [5, 11, 17, 20, 20], kept
+assert torch.cuda.memory_allocated() > 2 * 20 * sum(p.numel() * 4 for p in model.parameters())
+""",
+    )
+    assert said == ["L-BFGS is assumed to find positive curvature and a falling loss: it keeps its history"]  # fmt: skip
+
+
+def test_an_unknown_number_is_not_as_near_to_zero_as_what_it_is_compared_with(oomph):
+    said = check(oomph, """
+assert unknown > 1e-10 and unknown >= 1e-6 and not unknown < 1e-8 and not unknown <= 1e-8
+assert not unknown > -1e-9 and unknown < -1e-9
+assert not unknown > 0 and not unknown > 0.5 and not unknown < 0.5
+assert bool(unknown < float("inf")) and not unknown > float("inf") and not unknown.isnan() and bool(unknown.isfinite())
+assert bool((large > float("-inf")).all())
+""")  # fmt: skip
+    before = "the script read a GPU value, which oomph does not compute: "
+    for what in ("above 1e-10", "above 1e-06", "above 1e-08", "below -1e-09"):
+        assert f"{before}it was taken as {what}" in said
+    assert f"{before}the comparison was taken as false" in said
+
+
+def test_loops_that_wait_for_convergence_end(oomph):
+    check(oomph, """
+for _ in range(2):
+    turns = 0
+    while unknown > 1e-6:
+        turns += 1
+    assert turns == 100
+""")  # fmt: skip
+
+
+def test_the_users_rule_comes_first(oomph):
+    check(oomph, "assert not unknown > 1e-10 and not unknown < 1e-10", "--unknown", "none")
+    check(oomph, "assert unknown > 1e-10 and unknown < 1e-10", "--unknown", "all")
+
+
+@pytest.mark.parametrize(
+    "choose, rows",
+    [
+        ("logits.topk(2)[1]", 1024),
+        ("logits.softmax(-1).topk(2, dim=-1)[1]", 1024),
+        ("logits.sort(descending=True)[1][:, :2]", 1024),
+        ("logits.argsort(-1)[:, :2]", 1024),
+        ("logits.softmax(-1).multinomial(2)", 1024),
+        ("logits.argmax(-1, keepdim=True)", 512),
+        ("logits.t().topk(2, dim=0)[1].t()", 1024),
+        ("logits.kthvalue(3, keepdim=True)[1]", 512),
+    ],
+)
+def test_choices_are_even_and_said(oomph, choose, rows):
+    """Each of 8 experts gets an eighth of what is chosen, not half of it by the rule for comparisons."""
+    said = check(
+        oomph,
+        f"""
+logits = large.repeat(4, 1) @ torch.randn(1024, 8, device=cuda)
+chosen = {choose}
+for expert in range(8):
+    token, rank = torch.where(chosen == expert)
+    assert token.numel() == {rows}, token.numel()
+assert (chosen == 3).sum().item() == {rows}
+assert torch.bincount(chosen.reshape(-1), minlength=8).tolist() == [{rows}] * 8
+if chosen.shape[1] == 2:
+    assert bool((chosen[:, 0] != chosen[:, 1]).all())
+""",
+    )
+    assert "a size depends on unknown values: each of 8 choices is taken equally often" in said
+    assert not any("half" in what for what in said), said
