@@ -22,6 +22,20 @@ def before_import(name: str, first: Callable[[], None]) -> None:
     sys.meta_path.insert(0, _Finder(name, before=first))
 
 
+def was_imported(name: str, module: Any) -> bool:
+    """Module `name`, which was imported before this process was forked, is there from now on; whether anything waited."""
+    waiting = [
+        finder for finder in sys.meta_path if isinstance(finder, _Finder) and finder.name == name
+    ]
+    for finder in waiting:
+        sys.meta_path.remove(finder)
+        finder.before()
+    sys.modules[name] = module
+    for finder in reversed(waiting):
+        finder.after(module)
+    return bool(waiting)
+
+
 class _Finder:
     """Waits for one module on `sys.meta_path`, and goes when it is imported.
 
@@ -35,11 +49,11 @@ class _Finder:
         before: Callable[[], None] = lambda: None,
         after: Callable[[Any], None] = lambda module: None,
     ) -> None:
-        self._name, self._before, self._after = name, before, after
+        self.name, self.before, self.after = name, before, after
         self._asking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self._name or self._asking:
+        if name != self.name or self._asking:
             return None
         self._asking = True
         try:
@@ -53,9 +67,9 @@ class _Finder:
         def exec_module(module: Any) -> None:
             with contextlib.suppress(ValueError):
                 sys.meta_path.remove(self)
-            self._before()
+            self.before()
             execute(module)
-            self._after(module)
+            self.after(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -40,6 +40,9 @@ FORK_SERVER = "OOMPH_FORK_SERVER"
 FORKS = "OOMPH_FORKS"
 """The path of the socket of a fork server for scripts. Empty: processes are started."""
 
+FORKS_LOG = "OOMPH_FORKS_LOG"
+"""A file for why the fork server of scripts did not learn from one, or what it learned. Set by the user."""
+
 PLAN = "OOMPH_PLAN"
 """The path of a plan that a Python process applies when it imports torch. Set by the user."""
 

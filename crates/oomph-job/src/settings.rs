@@ -19,6 +19,8 @@ pub mod variables {
     pub const LAUNCHER: &str = "OOMPH_LAUNCHER";
     /// The path of the socket of a fork server for scripts. Empty: processes are started.
     pub const FORKS: &str = "OOMPH_FORKS";
+    /// A file in which the fork server for scripts says what it learned from one. Set by the user.
+    pub const FORKS_LOG: &str = "OOMPH_FORKS_LOG";
     /// The path of a plan: the user sets it, for a script without `oomph run` and as the default of `--plan`.
     pub const PLAN: &str = "OOMPH_PLAN";
     /// The path of `virtual-gpu.conf`, which the preloaded library reads.

@@ -51,6 +51,7 @@ fn the_protocol_is_as_it_is_written_down() {
             "RANKS": variables::RANKS,
             "LAUNCHER": variables::LAUNCHER,
             "FORKS": variables::FORKS,
+            "FORKS_LOG": variables::FORKS_LOG,
             "PLAN": variables::PLAN,
             "VIRTUAL_GPU": variables::VIRTUAL_GPU,
         },

@@ -28,10 +28,12 @@ _PATIENCE = 180
 # No module imported here reads these on import.
 _LATE = re.compile(
     r"RANK|(LOCAL|GROUP|ROLE|NODE)_RANK|ROLE_NAME|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|MASTER_(ADDR|PORT)"
-    r"|CUDA_VISIBLE_DEVICES|(TORCH_)?NCCL_\w+"
+    r"|CUDA_VISIBLE_DEVICES|PYTORCH_NVML_BASED_CUDA_CHECK|(TORCH_)?NCCL_\w+"
     r"|(TORCHELASTIC|ACCELERATE|FSDP|HF|TRANSFORMERS|TOKENIZERS|WANDB)_\w+"
     rf"|{_protocol.PREFIX}\w+"
 )
+
+_ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 # Of `subprocess.Popen`, since Python 3.10 at least.
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -46,7 +48,19 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 def early(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that must be the same when torch is imported."""
-    return {name: value for name, value in environment.items() if not _LATE.fullmatch(name)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if not _LATE.fullmatch(name) and not is_allocators(name, value)
+    }
+
+
+def is_allocators(name: str, value: str) -> bool:
+    """Whether a variable is for PyTorch's allocator, which reads it at the first use of CUDA.
+
+    The name of another allocator is read when torch is loaded.
+    """
+    return name in _ALLOCATORS and "backend" not in value
 
 
 def _is_single(environment: Mapping[str, str]) -> bool:
