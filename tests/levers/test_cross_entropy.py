@@ -42,6 +42,12 @@ LOSSES = {
     "two losses": "logits = model(x); loss = F.cross_entropy(logits.view(-1, 40), y.view(-1)) + 1e-2 * logits.logsumexp(-1).pow(2).mean()",
     "z-loss first": "logits = model(x); z = logits.logsumexp(-1).pow(2).mean(); loss = F.cross_entropy(logits.view(-1, 40), y.view(-1)) + z",
     "classes second": "loss = F.cross_entropy(model(x).transpose(1, 2), y)",
+    "classes second, of each token, with weights": "loss = F.cross_entropy(model(x).permute(0, 2, 1).float(), y, weight, reduction='none')",
+    "classes second of images": "loss = nn.CrossEntropyLoss(label_smoothing=0.1)(model(x).view(3, 7, 1, 40).movedim(-1, 1), y[..., None])",
+    "classes second, and more": "logits = model(x); loss = F.cross_entropy(logits.mT, y) + logits.transpose(-2, -1).pow(2).mean()",
+    "classes second and probabilities": "loss = F.cross_entropy(model(x).transpose(1, 2), F.one_hot(y.clamp(min=0), 40).float().mT)",
+    "sequence second": "loss = F.cross_entropy(model(x).transpose(0, 1).flatten(0, 1), y.T.flatten())",
+    "log softmax of classes second": "loss = F.nll_loss(F.log_softmax(model(x).transpose(1, 2), 1), y)",
     "probabilities": "loss = F.cross_entropy(model(x).view(-1, 40), F.one_hot(y.clamp(min=0), 40).float().view(-1, 40))",
     "own softmax": "loss = -F.log_softmax(model(x), -1).view(-1, 40)[torch.arange(21), y.clamp(min=0).view(-1)].mean()",
     "functional head": "loss = F.cross_entropy(F.linear(model.inner(model.tokens(x)), model.head.weight).view(-1, 40) + model.head.bias, y.view(-1))",
@@ -56,7 +62,8 @@ LOSSES = {
 }
 
 WHOLE = (
-    "classes second",
+    "classes second and probabilities",
+    "log softmax of classes second",
     "probabilities",
     "own softmax",
     "log softmax along the sequence",

@@ -51,6 +51,13 @@ LOOPS = {
         loss.backward()
         optimizer.step()
 """,
+    "means over samples, then over all else": """
+    for a, b in loader:
+        optimizer.zero_grad()
+        found = model(a)
+        (found.pow(2).mean(0).sum() + 2 * found.sum(0).mean() - (3 * found.exp().sum(0)).sum()).backward()
+        optimizer.step()
+""",
     "ignored targets": """
     y[torch.rand(23) < 0.4] = -100
     y[:4] = -100
@@ -354,6 +361,16 @@ REFUSED = {
     ),
     "norm of the batch": ("", "model(a).norm().backward(); optimizer.step()", "not a sum"),
     "root of a mean": ("", "model(a).pow(2).mean().sqrt().backward(); optimizer.step()", "not a sum"),
+    "entropy of a mean": (
+        "",
+        "p = model(a).softmax(1).mean(0); (p * p.log()).sum().backward(); optimizer.step()",
+        "a mean over the samples",
+    ),
+    "balance of experts": (
+        "",
+        "p = model(a).softmax(1); (F.one_hot(p.argmax(1), 5).float().mean(0) * p.mean(0)).sum().backward(); optimizer.step()",
+        "a mean over the samples",
+    ),
     "an unknown divisor": ("", "(model(a).sum() / 7).backward(); optimizer.step()", "divides the sum"),
     "accumulation": (
         "count = 0",

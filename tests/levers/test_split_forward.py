@@ -536,6 +536,31 @@ REFUSALS = {
     Net()(torch.randn(B, 8), torch.arange(B) % 4).backward()""",
         "count different things",
     ),
+    "balance of experts": (
+        """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.a = nn.Linear(8, 4), nn.Linear(8, 2)
+        def forward(self, x):
+            p = self.gate(x).softmax(-1)
+            return self.a(x), (F.one_hot(p.argmax(-1), 4).float().mean(0) * p.mean(0)).sum()
+    found, balance = Net()(torch.randn(B, 8))
+    (found.sum() + balance).backward()""",
+        "a mean over the samples",
+    ),
+    "a loss with a statistic of the batch": (
+        """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(8, 4)
+        def forward(self, x):
+            a = self.a(x)
+            return a, (a - a.detach().mean()).pow(2).mean()
+    Net()(torch.randn(B, 8))[1].backward()""",
+        "is no sum or mean over samples",
+    ),
     "a statistic": (
         """
     class Net(nn.Module):
@@ -688,6 +713,26 @@ def test_logits_are_chunked_and_never_whole(tmp_path, inside):
     split = gradients(tmp_path, code, ("chunked_cross_entropy", {"chunks": 4}))
     lever = split.levers["chunked_cross_entropy"]
     assert lever["applied"] > 0 and lever["note"] is None, lever
+
+
+def test_logits_that_the_script_also_looks_at(tmp_path):
+    """Each part has them as the first one had, whatever was done with them in the meantime."""
+    code = """
+    from oomph.levers import chunked_cross_entropy
+    chunked_cross_entropy.VOCABULARY, chunked_cross_entropy.MANY = 16, 7 * 9 * 80
+    model = nn.Sequential(nn.Embedding(80, 16), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 80))
+    outputs = []
+    for _ in range(3):
+        tokens = torch.randint(0, 80, (7, 9))
+        logits = model(tokens)
+        (F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()) + logits.pow(2).mean()).backward()
+        outputs += [logits.detach().sum(), (logits.argmax(-1) == tokens).sum()]
+        logits = model(tokens)
+        logits.logsumexp(-1).mean().backward()
+        outputs.append(logits.detach().sum())
+    parameters = model.parameters()
+"""
+    gradients(tmp_path, code, ("chunked_cross_entropy", {"chunks": 4}), limit=2e-6)
 
 
 def test_a_batch_from_a_function_gets_a_plan(tmp_path):

@@ -23,6 +23,9 @@ NARROW = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 MOST_BATCHES = 1000
 """The number of batches to time."""
 
+LOOKED = 8
+"""The number of calls in which to look for a batch of two samples or more."""
+
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
 
@@ -52,6 +55,7 @@ class Facts:
         self._cast_on_gpu = ""
         self._loaded_on_gpu = 0
         self._input: dict[str, int] = {}
+        self._looked = 0
         self._closure = False
         self._kept_gradients = False
         self._modules: list[dict[str, Any]] = []
@@ -201,8 +205,12 @@ class Facts:
 
     def called(self, args: tuple, kwargs: dict) -> None:
         """An outermost module has run."""
-        if not self._input:
-            self._input = sizes((args, kwargs))
+        # Many scripts try a model on one sample first.
+        if self._input.get("batch", 0) < 2 and self._looked < LOOKED:
+            self._looked += 1
+            found = sizes((args, kwargs))
+            if not self._input or found.get("batch", 0) > 1:
+                self._input = found
 
     def forward(self, root: torch.nn.Module) -> None:
         """An outermost module is about to run."""

@@ -83,6 +83,9 @@ class ChunkedCrossEntropy(Lever):
                 reduction=reduction,
                 label_smoothing=label_smoothing,
             )
+            if isinstance(input, MovedLogits) and input.has_classes_of(target):
+                loss = functional.cross_entropy(input.rows(), target.reshape(-1), **options)
+                return loss.view(target.shape) if reduction == "none" else loss
             if self._fits(input, target):
                 return self._loss(input, target, options)
             return self.cross_entropy(whole(input), target, **options)
@@ -109,7 +112,11 @@ class ChunkedCrossEntropy(Lever):
             and input.dim() >= 2
             and weight.shape[0] > 2 * weight.shape[1]
             and _rows(input) * weight.shape[0] >= MANY
-            and (self.others.get(weight.data_ptr(), 0) < 2 or weight.data_ptr() in self.heads)
+            and (
+                LazyLogits.AS_BEFORE
+                or self.others.get(weight.data_ptr(), 0) < 2
+                or weight.data_ptr() in self.heads
+            )
             # A checkpointed part's second forward is not the place of a loss.
             and torch._C._current_graph_task_id() == LazyLogits.GRAPH_TASK
         )
@@ -170,6 +177,18 @@ def _rows(input: torch.Tensor) -> float:
     return input.numel() // max(1, input.shape[-1]) * LazyLogits.BATCHES
 
 
+MOVES = (
+    torch.Tensor.transpose,
+    torch.transpose,
+    torch.Tensor.swapaxes,
+    torch.swapaxes,
+    torch.Tensor.permute,
+    torch.permute,
+    torch.Tensor.movedim,
+    torch.movedim,
+    torch.Tensor.mT.__get__,
+)
+"""What may move the classes to where `cross_entropy` wants them."""
 LOG_SOFTMAX = (functional.log_softmax, torch.log_softmax, torch.Tensor.log_softmax)
 
 
@@ -244,9 +263,14 @@ class LazyLogits(LazyRows):
         return LazyLogits(self.hidden, self.weight, self.bias, casts, self.logged)
 
     def rather(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Also the logarithms of probabilities."""
+        """Also the logarithms of probabilities, and the classes as the second dimension."""
         if func in LOG_SOFTMAX:
             return self._logged(*args, **kwargs)
+        if func in MOVES and self.hidden.dim() > 2:
+            # On a tensor without elements, whose dimensions show which went where.
+            sizes = torch.empty((0, *range(1, self.hidden.dim())))
+            moved = func(sizes, *args, **kwargs).shape == sizes.movedim(-1, 1).shape
+            return MovedLogits(self) if moved else NotImplemented
         lazy = super().rather(func, args, kwargs)
         # Another type after the logarithm is none before it.
         if self.logged and lazy is not NotImplemented and lazy.dtype != self.dtype:
@@ -271,6 +295,57 @@ class LazyLogits(LazyRows):
         raise cls.lever.refuse(
             f"PyTorch passes its logits to {func} internally, where they cannot be computed lazily"
         )
+
+
+class MovedLogits(LazyRows):
+    """Lazy logits whose classes are the second dimension, as `cross_entropy` takes them for sequences."""
+
+    @staticmethod
+    def __new__(cls, logits: LazyLogits) -> MovedLogits:
+        """`logits` (samples, …, classes), of three dimensions or more."""
+        samples, *others, classes = logits.shape
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            (samples, classes, *others),
+            dtype=logits.dtype,
+            device=logits.device,
+            requires_grad=True,
+        )
+
+    def __init__(self, logits: LazyLogits) -> None:
+        """As `__new__`."""
+        self._unmoved, self.hidden, self.classes = logits, logits.hidden, logits.classes
+        self.logits: torch.Tensor | None = None
+
+    def has_classes_of(self, target: Any) -> bool:
+        """Whether `target` has one class for each row."""
+        samples, _, *others = self.shape
+        return isinstance(target, torch.Tensor) and target.shape == (samples, *others)
+
+    def rows(self) -> Any:
+        """(rows, classes): lazy, unless the logits were computed for something else."""
+        return self._unmoved.flatten(0, -2)
+
+    def whole(self) -> torch.Tensor:
+        """The logits themselves, moved."""
+        if self.logits is None:
+            self.logits = self._unmoved.whole().movedim(-1, 1)
+        return self.logits
+
+    def like(self, hidden: torch.Tensor) -> MovedLogits:
+        """Of other rows."""
+        return MovedLogits(self._unmoved.like(hidden))
+
+    def cast(self, dtype: torch.dtype) -> MovedLogits:
+        """In another type."""
+        return MovedLogits(self._unmoved.cast(dtype))
+
+    def rather(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Only casts leave rows whole."""
+        casts = (torch.Tensor.float, torch.Tensor.to, torch.Tensor.contiguous)
+        return super().rather(func, args, kwargs) if func in casts else NotImplemented
+
+    __torch_dispatch__ = LazyLogits.__torch_dispatch__
 
 
 class _ChunkedLoss(torch.autograd.Function):

@@ -195,6 +195,8 @@ class Call:
         self.modules = list(module.modules())
         self.autocast = Autocast("cuda", "cpu")
         self.generators = [g for g in leaves(self.arguments) if isinstance(g, torch.Generator)]
+        self.as_before = False
+        """Whether the outputs have rows that are lazy in each part."""
         self.results: list[Any] = []
         """Differentiable outputs of the whole batch, until the graph has them."""
 
@@ -270,7 +272,7 @@ class Call:
                 name = ".".join(filter(None, (type(self.modules[key[0]]).__name__, key[1])))
                 raise CannotSplit(f"its buffer {name} follows the samples of a batch")
         self._set_buffers(before)
-        self._compare(before)
+        self._compare(before, layout)
         return layout
 
     def _other_parameters(self, tensors: list[torch.Tensor], since: int) -> list[torch.Tensor]:
@@ -288,23 +290,27 @@ class Call:
                 )
         return list(others.values())
 
-    def _compare(self, before: dict[tuple[int, str], torch.Tensor]) -> None:
+    def _compare(self, before: dict[tuple[int, str], torch.Tensor], layout: Layout) -> None:
         """Whether a few samples together give what they give apart, in evaluation mode."""
         count = min(COMPARED, self.size)
         training = [part for part in self.modules if part.training]
         for part in training:
             part.training = False
         random = self._random()
+        weights = Weights(layout, self)
         try:
-            with torch.no_grad():
-                ranges = ((0, count), (0, 1), (1, count))
-                found = []
-                for begin, end in ranges:
+            found: list[list[Any]] = []
+            with torch.set_grad_enabled(bool(weights.places)):
+                for begin, end in ((0, count), (0, 1), (1, count)):
                     output = self._forward(self._cut(begin, end), caches=False)
-                    found.append([t for t in results(output) if isinstance(t, torch.Tensor)])
+                    if found:
+                        with contextlib.suppress(Inseparable):  # so few may look like others
+                            weights.add(output, begin, end)
+                    found.append(results(output))
                     self._set_buffers(before)
             if not random.has_drawn():
                 _check_alike(found, count)
+                weights.check(found[0], found[1])
         except CannotSplit:
             raise
         except Exception as error:
@@ -320,7 +326,7 @@ class Call:
 
     def run(self, layout: Layout) -> Any:
         """The output of the whole batch; its gradients come to `backward`."""
-        self.layout = layout
+        self.layout, self.as_before = layout, any(layout.lazy)
         joined = Joined(layout.outputs, self.size)
         self.weights = Weights(layout, self)
         self.kernels, self.modes = attention_kernels(), [part.training for part in self.modules]
@@ -466,7 +472,8 @@ class Call:
     def _forward(self, part: Part, caches: bool | None = None) -> Any:
         self.lever.running = True
         try:
-            with self.autocast.again(caches), lazy_for_the_whole_batch(self.size / part.size):
+            lazily = lazy_for_the_whole_batch(self.size / part.size, self.as_before)
+            with self.autocast.again(caches), lazily:
                 if not torch.is_grad_enabled():
                     return self.forward(*part.args, **part.kwargs)
                 with self.lever.job.part(self.module, part.args, part.kwargs) as output:
@@ -555,6 +562,21 @@ class Weights:
         """Put the batch's losses among its outputs."""
         for place, total in self.sums.items():
             values[place] = total / self._whole(place) if self._whole(place) is not None else total
+
+    def check(self, whole: list[Any], first: list[Any]) -> None:
+        """Raise `CannotSplit` if the losses of a `whole` do not follow from those of the two parts that were added,
+        of which one is the `first`."""
+        for place, total in self.sums.items():
+            if len(self.counts[place]) != 2:
+                continue
+            loss, own = float(whole[place]), float(first[place])
+            counts = self._whole(place)
+            off = abs(float(total if counts is None else total / counts) - loss)
+            if off > _tolerance(whole[place]) * max(abs(loss), abs(own)):
+                raise CannotSplit(
+                    f"the loss that it returns is no sum or mean over samples: {loss:.6g} for some of them together is "
+                    f"{off:.2g} off what follows from them apart"
+                )
 
     def gradient(self, place: int, number: int, gradient: Any, found: list[Any]) -> Any:
         """What comes back to the loss of a part."""
@@ -727,9 +749,11 @@ def _only_parameters(tensor: torch.Tensor) -> bool:
     )
 
 
-def _check_alike(found: list[list[torch.Tensor]], count: int) -> None:
+def _check_alike(found: list[list[Any]], count: int) -> None:
     """Raise `CannotSplit` if outputs for `count` samples are not those of the first and of the others."""
     for whole, first, rest in zip(*found, strict=True):
+        if not isinstance(whole, torch.Tensor):
+            continue
         varying = [d for d in range(whole.dim()) if whole.shape[d] != first.shape[d]]
         if len(varying) != 1 or not whole.is_floating_point():
             continue
@@ -737,15 +761,19 @@ def _check_alike(found: list[list[torch.Tensor]], count: int) -> None:
         if apart.shape != whole.shape:
             raise CannotSplit("the shape of an output depends on the other samples of the batch")
         largest = float(whole.abs().max()) if whole.numel() else 0.0
-        tolerance = TOLERANCE.get(whole.dtype, COARSE)
-        if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-            tolerance = COARSE
+        tolerance = _tolerance(whole)
         off = float((apart - whole).abs().max()) if whole.numel() else 0.0
         if off > tolerance * largest:
             raise CannotSplit(
                 f"its output for a sample depends on the other samples of the batch ({count} samples together "
                 "give other values than apart)"
             )
+
+
+def _tolerance(whole: torch.Tensor) -> float:
+    """Relative to the largest value."""
+    narrow = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+    return COARSE if narrow else TOLERANCE.get(whole.dtype, COARSE)
 
 
 def _same(a: Any, b: Any) -> bool:

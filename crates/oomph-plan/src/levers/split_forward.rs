@@ -71,7 +71,7 @@ impl Facets for SplitForward {
                 "batch normalization would see parts of the batch: put it into evaluation mode or use another normalization",
             )
         } else if samples(model) < 2 {
-            Some("the model's first call has no batch of two samples or more")
+            Some("no call of a model has a batch of two samples or more")
         } else {
             model.compiled(true)
         }

@@ -52,6 +52,8 @@ class LazyRows(torch.Tensor):
     """As many rows as a layer makes now it makes of the whole batch."""
     GRAPH_TASK: ClassVar[int] = -1
     """The backward pass in which rows may be lazy, as a part of a batch is computed in it with its loss."""
+    AS_BEFORE: ClassVar[bool] = False
+    """Whether another part of the batch, or the same again, runs, in which rows are lazy that were."""
     FEWEST: ClassVar[int] = 2
     """Dimensions below which a view is made at once."""
     hidden: torch.Tensor
@@ -94,14 +96,18 @@ class LazyRows(torch.Tensor):
 
 
 @contextlib.contextmanager
-def lazy_for_the_whole_batch(batches: float) -> Iterator[None]:
-    """While one of `batches` parts of a batch runs: what is lazy for the batch is lazy for it."""
-    before = LazyRows.BATCHES, LazyRows.GRAPH_TASK
+def lazy_for_the_whole_batch(batches: float, as_before: bool) -> Iterator[None]:
+    """While one of `batches` parts of a batch runs: what is lazy for the batch is lazy for it.
+
+    With `as_before`, what the script did with rows in the meantime changes nothing.
+    """
+    before = LazyRows.BATCHES, LazyRows.GRAPH_TASK, LazyRows.AS_BEFORE
     LazyRows.BATCHES, LazyRows.GRAPH_TASK = batches, torch._C._current_graph_task_id()
+    LazyRows.AS_BEFORE = as_before
     try:
         yield
     finally:
-        LazyRows.BATCHES, LazyRows.GRAPH_TASK = before
+        LazyRows.BATCHES, LazyRows.GRAPH_TASK, LazyRows.AS_BEFORE = before
 
 
 def whole(value: Any) -> Any:

@@ -96,6 +96,14 @@ NONLINEAR = frozenset(
 """Scalars of a batch that are not sums over its micro-batches."""
 
 
+ELEMENTWISE = (THROUGH | NONLINEAR) - {"Stack", "Cat", "View", "Reshape", "UnsafeView", "Permute"}
+"""Nodes whose results have the shape of what they come from, mostly."""
+LOOKUPS = frozenset(["Embedding", "EmbeddingBag", "Gather", "Index", "IndexSelect"])
+"""Nodes that take rows of a parameter by indices, which are data."""
+NEAR = 64
+"""Nodes between a reduction to one value and one over samples."""
+
+
 class Inseparable(ValueError):
     """The loss of a batch cannot be computed from its micro-batches; the message says why."""
 
@@ -180,6 +188,10 @@ class _Reader:
                     self.found.append(Term(top or node, PARAMETERS))
                 elif inner is not None and _name(inner) in ("Stack", "Cat"):
                     self._stacked(node, name, inner, divisor, below, top, waiting)
+                elif (earlier := self._over_samples(inner)) is not None:
+                    mean = _name(earlier) == "Mean"
+                    count = _reduced(earlier) if mean else None
+                    self._add(top or node, count, divisor, _reduced(earlier), earlier)
                 elif name == "Mean":
                     self._add(top or node, _elements_in(node), divisor, 0, node)
                 else:
@@ -225,6 +237,33 @@ class _Reader:
         if name == "Mean" and len(pieces) == self.part:
             divisor = float(len(pieces))  # the losses of samples, perhaps
         waiting += [(piece, divisor, below, top) for piece in pieces]
+        return None
+
+    def _over_samples(self, node: Any) -> Any:
+        """The reduction over samples, and not over all else, that the vector from `node` comes from; None without
+        one. Raises `Inseparable` if what is between them is no sum."""
+        linear, waiting = True, [node]
+        seen: set[Any] = set()
+        while waiting and len(seen) < NEAR:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            name = _name(node)
+            if name in ("Mean", "Sum") and _takes_samples(node, self.part):
+                if not linear:
+                    raise Inseparable(
+                        f"it takes a {name.lower()} over the samples and computes with it: the result is none over "
+                        "micro-batches"
+                    )
+                return node
+            shape = torch.Size(_output_shape(node))
+            if node in self.outputs or (
+                len(shape) > 1 and shape[0] % self.part == 0 and name not in ELEMENTWISE
+            ):
+                continue
+            linear = linear and name in THROUGH and _edges(node) < 2 and not _has_factors(node)
+            waiting += [child for child, _ in node.next_functions]
         return None
 
     def _product(self, node, children, divisor, below, top, waiting) -> None:
@@ -318,19 +357,72 @@ class _Reader:
         )
 
     def _of_parameters(self, node: Any) -> bool:
-        """Whether no output of the model is in what `node` came from."""
+        """Whether neither an output of the model nor other data is in what `node` came from."""
         if not self.outputs:
             return False
         queue, seen = deque([node]), {node}
         while queue:
             current = queue.popleft()
-            if current in self.outputs:
+            if current in self.outputs or _takes_data(current):
                 return False
             for child, _ in current.next_functions:
                 if child is not None and child not in seen:
                     seen.add(child)
                     queue.append(child)
         return True
+
+
+def _takes_data(node: Any) -> bool:
+    """Whether an operation on parameters takes a tensor without gradients, other than a constant of their shape."""
+    name = _name(node)
+    if name in LOOKUPS:
+        return True
+    children = [child for child, _ in node.next_functions]
+    if None not in children or not any(children):
+        return False
+    known = max(torch.Size(_output_shape(child)).numel() for child in children if child is not None)
+    return name not in ELEMENTWISE or torch.Size(_output_shape(node)).numel() > known
+
+
+def _output_shape(node: Any) -> Any:
+    try:
+        return node._input_metadata[0].shape
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        return ()
+
+
+def _dimensions(node: Any, shape: torch.Size) -> list[int]:
+    """The dimensions that a Mean or Sum reduces of its input."""
+    dims = getattr(node, "_saved_dim", None)
+    if dims is None:
+        return []
+    # They are shown unsigned.
+    return [(dim - (1 << 64) if dim >= 1 << 63 else dim) % len(shape) for dim in dims]
+
+
+def _takes_samples(node: Any, part: int) -> bool:
+    """Whether a Mean or Sum reduces the dimension of the samples, but not all: a vector is left."""
+    shape, left = _sizes_in(node), _output_shape(node)
+    if not shape or torch.Size(left).numel() == 1 or 0 not in _dimensions(node, shape):
+        return False
+    return shape[0] % part == 0 and (not left or left[0] != part or len(left) == 1)
+
+
+def _reduced(node: Any) -> int:
+    """Over how many entries a Mean or Sum of some dimensions is."""
+    shape = _sizes_in(node)
+    return math.prod(shape[dim] for dim in _dimensions(node, shape))
+
+
+def _sizes_in(node: Any) -> torch.Size:
+    sizes = getattr(node, "_saved_self_sym_sizes", None)
+    return _shape_in(node) if sizes is None else torch.Size(sizes)
+
+
+def _has_factors(node: Any) -> bool:
+    """Whether it multiplies by a tensor that may follow from the samples; or divides by one."""
+    others = (getattr(node, f"_saved_{name}", None) for name in ("self", "other"))
+    return any(isinstance(other, torch.Tensor) and other.numel() > 1 for other in others)
 
 
 def _of_one_sample(node: Any, part: int) -> bool:
