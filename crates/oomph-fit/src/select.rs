@@ -63,13 +63,32 @@ impl Fitter<'_> {
 
     /// Verifies the best plans found, for each goal.
     fn verify_best(&mut self, bases: &[Base], mut found: Found) -> anyhow::Result<Found> {
+        loop {
+            found = self.verify_for_goals(bases, found)?;
+            if !self.verified.is_empty() {
+                return Ok(found);
+            }
+            // Corrections from measured plans may wrongly rule out similar ones, and predictions may be too high: try
+            // the plan of least memory on this GPU before giving up.
+            let left_out = self.rejected.len();
+            self.attempt_least(&found)?;
+            found = self.search(bases)?;
+            // What it taught may let better ones fit; and where a lever was left out, another plan is the least.
+            if self.verified.is_empty() && self.rejected.len() == left_out {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Verifies plans that should fit, until none is better than those that do.
+    fn verify_for_goals(&mut self, bases: &[Base], mut found: Found) -> anyhow::Result<Found> {
         // Plans that keep results first: their measurements improve the other predictions.
         let mut goals = vec![Goal::SameResults, Goal::Fastest];
         if !goals.contains(&self.wanted.goal) {
             goals.push(self.wanted.goal);
         }
         let mut misses = 0;
-        'goals: for goal in goals {
+        for goal in goals {
             loop {
                 let best = found
                     .plans
@@ -97,16 +116,10 @@ impl Fitter<'_> {
                     self.attempt_least(&found)?;
                     found = self.search(bases)?;
                     if self.verified.is_empty() {
-                        break 'goals;
+                        return Ok(found);
                     }
                 }
             }
-        }
-        // Corrections from measured plans may wrongly rule out similar ones, so try the plan of least
-        // memory on this GPU before giving up.
-        if self.verified.is_empty() {
-            self.attempt_least(&found)?;
-            found = self.search(bases)?;
         }
         Ok(found)
     }

@@ -363,6 +363,27 @@ fn where_nothing_holds_a_few_misses_end_the_search() {
     assert!(!found.fit.gpus.is_empty());
 }
 
+/// The plan of least memory is tried although it should not fit; where one of its levers refuses, the next one is.
+#[test]
+fn the_least_plan_is_tried_until_none_of_its_levers_refuses() {
+    let wanted = Wanted {
+        total_bytes: PLAIN.used_bytes() / 8,
+        ..wanted()
+    };
+    let mut refused = None;
+    let (found, made) = found(wanted, |made| {
+        if refused.is_none() && made.limit.is_some() {
+            refused = made.levers.last().map(Lever::name);
+        }
+        let lever = refused?;
+        made.has(lever).then(|| refusal(lever, "no"))
+    });
+    let verified = verifications(&made);
+    assert!(verified[0].has(refused.unwrap()) && verified.len() > 1);
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert_eq!(chosen(&found).levers, verified[1].levers);
+}
+
 #[test]
 fn a_script_that_fails_ends_the_search() {
     let (ending, made) = search(wanted(), |_| Some(failed("NameError: x")));

@@ -16,7 +16,12 @@ from oomph._recorder.scopes import Scopes
 
 
 class OptimizerSteps:
-    """Sees optimizers step, and counts the steps of the one that steps first."""
+    """Sees optimizers step, and counts the steps of the main one.
+
+    That is the last of those that the script has made, if each steps before one steps again: a step of the job ends with
+    it, as in a GAN, where the graph of the generator outlives the discriminator's step. Else it is the one that steps
+    most often at first.
+    """
 
     def __init__(
         self, progress: Progress, scopes: Scopes, marks: Marks, models: OutermostModels
@@ -25,6 +30,9 @@ class OptimizerSteps:
         self._progress, self._scopes = progress, scopes
         self._marks, self._models = marks, models
         self._main: int | None = None
+        self._made: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepped: set[int] = set()
+        """Which have stepped, until the main one is known."""
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def watch_construction(self, inference: bool) -> None:
@@ -38,6 +46,7 @@ class OptimizerSteps:
         def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             self._progress.trains = not inference
             original(optimizer, *args, **kwargs)
+            self._made.add(optimizer)
 
         optim.Optimizer.__init__ = initialize  # type: ignore[method-assign]
 
@@ -100,7 +109,10 @@ class OptimizerSteps:
         if progress.is_recorded and progress.step < MARKED_STEPS:
             self._marks.optimizer_state()
         if self._main is None:
-            self._main = id(optimizer)
+            again = id(optimizer) in self._stepped
+            self._stepped.add(id(optimizer))
+            if again or all(id(made) in self._stepped for made in self._made):
+                self._main = id(optimizer)
         if self._main == id(optimizer):
             self._scopes.forget_graph()
             progress.end_step()
