@@ -284,6 +284,34 @@ LOOPS = {
         g.step()
     models = [G, D]
 """,
+    "a teacher and a target network without gradients": """
+    def new_model():
+        return nn.Sequential(nn.Linear(4, 8), Sizes(), nn.Tanh(), nn.Linear(8, 3))
+    class Sizes(nn.Module):
+        def forward(self, x):
+            seen.append((len(x), torch.is_grad_enabled()))
+            return x
+    seen = []
+    model, teacher, target = new_model(), new_model().eval().requires_grad_(False), new_model()
+    normalized = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        x = torch.randn(B, 4)
+        with torch.no_grad():
+            wanted, before = teacher(x), model(x).argmax(1)
+            again = target(x).gather(1, before[:, None])
+            wanted = wanted + normalized(x)
+        with torch.inference_mode():
+            one = model(x[:2])
+        assert again.shape == (B, 1) and one.is_inference() and not wanted.requires_grad
+        loss = F.mse_loss(model(x), wanted) + again.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if max(size for size, _ in seen) < B:
+        assert (2, False) in seen and max(size for size, _ in seen[-8:]) == 3, seen
+    models = [model]
+""",
     "LBFGS": """
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     x, y = torch.randn(B, 4).double(), torch.randn(B, 1).double()

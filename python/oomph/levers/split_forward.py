@@ -64,6 +64,8 @@ class SplitForward(Lever):
     pass. Results: the same to rounding; random layers draw other numbers, since one draw becomes
     several, and the same ones in both passes.
 
+    Passes without gradients over as much, of a teacher or a target network, run in parts, too.
+
     Refused by name: batch normalization in training, models that compare samples, outputs and losses that do
     not follow from those of the parts, gradients of gradients.
     """
@@ -83,6 +85,10 @@ class SplitForward(Lever):
         )
         self.whole: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """Models that are left whole."""
+        self.whole_passes: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """Those whose passes without gradients are."""
+        self.largest = 0
+        """Entries of the arguments of the largest call that was split for training."""
 
     def install(self, job: Job) -> None:
         """Around the outermost models."""
@@ -103,10 +109,12 @@ class SplitForward(Lever):
     def _around(
         self, module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
     ) -> Any:
-        if self.running or not torch.is_grad_enabled() or module in self.whole:
+        if self.running or module in self.whole:
             return forward(*args, **kwargs)
         if torch._C._len_torch_dispatch_stack() > 0:
             return forward(*args, **kwargs)  # another lever looks at what the whole call does
+        if not torch.is_grad_enabled():
+            return self._without_gradients(module, forward, args, kwargs)
         if torch.compiler.is_compiling():
             raise self.refuse(
                 f"{type(module).__name__} is called inside a function that is compiled by torch.compile"
@@ -119,16 +127,38 @@ class SplitForward(Lever):
             size = samples(args, kwargs)
             if size < 2:
                 return forward(*args, **kwargs)
-            call = Call(self, module, forward, args, kwargs, size)
-            key = (module.training, tuple(kwargs), tuple(map(_kind, given)))
-            layouts = self.layouts.setdefault(module, {})
-            if key not in layouts:
-                layouts[key] = call.look()
-            output = call.run(layouts[key])
+            output = self._in_parts(Call(self, module, forward, args, kwargs, size), given)
         except (CannotSplit, Inseparable) as error:
             return self._leave_whole(module, forward, args, kwargs, str(error))
         self.applied += 1
+        self.largest = max(self.largest, _elements(tensors))
         return output
+
+    def _without_gradients(
+        self, module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+    ) -> Any:
+        """A teacher or a target network sees what is trained on, and as much at once: in parts, too. Smaller calls,
+        as of one token after the other, and what cannot be split, stay whole."""
+        given = list(leaves((args, kwargs)))
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        is_small = not tensors or _elements(tensors) < self.largest
+        if is_small or module in self.whole_passes or torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        try:
+            size = samples(args, kwargs)
+            if size >= 2:
+                return self._in_parts(Call(self, module, forward, args, kwargs, size), given)
+        except (CannotSplit, Inseparable):
+            self.whole_passes.add(module)
+        return forward(*args, **kwargs)
+
+    def _in_parts(self, call: Call, given: list[Any]) -> Any:
+        module = call.module
+        key = (module.training, tuple(call.arguments[1]), tuple(map(_kind, given)), call.trains)
+        layouts = self.layouts.setdefault(module, {})
+        if key not in layouts:
+            layouts[key] = call.look()
+        return call.run(layouts[key])
 
     def _leave_whole(self, module: Any, forward: Any, args: tuple, kwargs: dict, why: str) -> Any:
         """A model beside others that are split may stay as it is; alone it is refused."""
@@ -184,6 +214,7 @@ class Call:
     ) -> None:
         """`size`: samples of the batch."""
         self.lever, self.module, self.forward, self.size = lever, module, forward, size
+        self.trains = torch.is_grad_enabled()
         found = list(leaves((args, kwargs)))
         self.given = [t for t in found if isinstance(t, torch.Tensor)]
         """The script's own tensors, whose gradients go on; until the graph has them."""
@@ -249,7 +280,7 @@ class Call:
         since = _newest_node()
         versions = self._versions()
         random = self._random()
-        with torch.enable_grad():
+        with torch.set_grad_enabled(self.trains):
             first = self._forward(self._cut(0, sizes[0]), caches=False)
         if self._versions() != versions:
             raise CannotSplit("it changes an argument in place")
@@ -356,6 +387,8 @@ class Call:
             raise self.lever.refuse(
                 f"{type(self.module).__name__} changes an argument in place", manually=True
             )
+        if not self.trains:
+            return like_results(output, joined.values)
         self.weights.finish(joined.values)
         return self._connect(output, joined.values)
 
@@ -710,6 +743,10 @@ def _saves_inside(root: torch.nn.Module) -> bool:
     single = next(root.children(), None) is None
     own = type(root).__module__.startswith("torch.nn.modules")
     return not (single and own) or isinstance(root, torch.nn.RNNBase)
+
+
+def _elements(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
 def _cut_off(tensor: torch.Tensor) -> torch.Tensor:

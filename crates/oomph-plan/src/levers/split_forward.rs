@@ -3,8 +3,8 @@
 //!
 //! Memory: what flows inside of a call shrinks to the largest part's; its arguments and its result stay
 //! whole, and so does all that is outside. The gradients are there from the first part on. Time: the
-//! forward pass of those models once more, each kernel once a part, and the gradients added. Results: to
-//! rounding for models that compute each sample by itself, whatever the loss.
+//! forward pass of those models once more, each kernel once a part, and the gradients added. Passes without gradients
+//! over as much run in parts, too. Results: to rounding for models that compute each sample by itself, whatever the loss.
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 use serde::{Deserialize, Serialize};
@@ -94,17 +94,20 @@ impl Facets for SplitForward {
 
     fn apply(&self, draft: &mut Draft<'_>) {
         let model = draft.model;
-        let (found, positions) = blocks::find(draft, &outermost(model));
+        let names = outermost(model);
+        let (found, positions) = blocks::find(draft, &names);
         let uses = Uses::new(draft);
-        let inside: HashSet<u32> = found.iter().map(|block| block.call).collect();
-        let inside = within(model, &inside);
+        let trained: HashSet<u32> = found.iter().map(|block| block.call).collect();
+        let passes = passes(draft, &names, &trained);
+        let roots: HashSet<u32> = trained.union(&passes).copied().collect();
+        let inside = within(model, &roots);
         let mut edits = Edits::default();
         for block in &found {
             split(draft, block, &positions, &uses, &inside, &mut edits);
         }
-        let results: HashSet<u32> = found
+        let results: HashSet<u32> = roots
             .iter()
-            .filter_map(|block| model.calls.get(block.call as usize))
+            .filter_map(|&call| model.calls.get(call as usize))
             .flat_map(|call| call.outputs.iter().copied())
             .collect();
         let part = |bytes: u64| match samples(model) {
@@ -122,6 +125,7 @@ impl Facets for SplitForward {
         }
         draft.template.body = edits.apply(&draft.template.body);
         self.take_time(draft, &found, &inside);
+        draft.body.lever += f64::from(self.parts) * HOST_NS * passes.len() as f64;
     }
 
     fn snippet(&self) -> String {
@@ -186,6 +190,40 @@ fn outermost(model: &Model) -> Vec<String> {
         }
     }
     names
+}
+
+/// The calls of `names` without gradients that see as much as the largest of those that are `trained`: of a teacher, say.
+fn passes(draft: &Draft<'_>, names: &[String], trained: &HashSet<u32>) -> HashSet<u32> {
+    let calls = &draft.model.calls;
+    let tensors = &draft.template.tensors;
+    let seen = |call: u32| -> u64 {
+        let inputs = calls.get(call as usize).map(|call| call.inputs.as_slice());
+        let inputs = inputs.unwrap_or_default().iter();
+        inputs
+            .filter_map(|&number| tensors.get(number as usize))
+            .map(|tensor| tensor.bytes)
+            .sum()
+    };
+    let largest = trained.iter().map(|&call| seen(call)).max().unwrap_or(0);
+    let root = |mut number: u32| {
+        while let Some(parent) = calls.get(number as usize).map(|call| call.parent)
+            && parent != 0
+        {
+            number = parent;
+        }
+        number
+    };
+    tensors
+        .iter()
+        .filter(|tensor| tensor.phase == Phase::Inference && tensor.call != 0)
+        .map(|tensor| root(tensor.call))
+        .filter(|&call| {
+            let found = calls.get(call as usize);
+            found.is_some_and(|found| names.contains(&found.module))
+                && !trained.contains(&call)
+                && seen(call) >= largest
+        })
+        .collect()
 }
 
 /// `roots` and all calls in them.
