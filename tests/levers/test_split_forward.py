@@ -195,6 +195,37 @@ MODELS = {
     outputs.pow(2).mean().backward()
     parameters = [*model.parameters(), x, style]
 """,
+    "time first, with the state of one layer": """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.rnn, self.head = nn.Embedding(9, 4), nn.GRU(4, 8), nn.Linear(8, 9)
+        def forward(self, x, state):
+            out, state = self.rnn(self.embed(x), state)
+            return self.head(out), state
+    model, x = Net(), torch.randint(0, 9, (5, B))
+    for _ in range(2):
+        outputs, _ = model(x, torch.zeros(1, B, 8))
+        F.cross_entropy(outputs.flatten(0, 1), x.flatten()).backward()
+    parameters = model.parameters()
+""",
+    "time first, with states that are carried on": """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.rnn, self.head = nn.Embedding(9, 4), nn.LSTM(4, 8, 2), nn.Linear(8, 9)
+        def forward(self, x, state):
+            out, state = self.rnn(self.embed(x), state)
+            return self.head(out), state
+    model = Net()
+    state = tuple(torch.randn(2, B, 8, requires_grad=True) for _ in "hc")
+    parameters = [*model.parameters(), *state]
+    for _ in range(2):
+        x = torch.randint(0, 9, (5, B))
+        found, state = model(x, state)
+    outputs = [found, *state]
+    (F.cross_entropy(found.flatten(0, 1), x.flatten()) + state[1].mean()).backward()
+""",
     "spectral norm and accumulation over two calls": """
     norm = nn.utils.parametrizations.spectral_norm
     model = nn.Sequential(norm(nn.Linear(8, 16)), nn.ReLU(), norm(nn.Linear(16, 1)))
@@ -611,6 +642,18 @@ REFUSALS = {
             return self.a(torch.zeros_like(x).index_add(0, edges[0], x[edges[1]]))
     Net()(torch.randn(B, 8), torch.randint(0, B, (2, 20))).sum().backward()""",
         "differ in their first dimension (7, and 2 of argument 2)",
+    ),
+    "tokens first, and all in one dimension": (
+        """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.rnn, self.head = nn.Embedding(9, 4), nn.GRU(4, 8, 2), nn.Linear(8, 9)
+        def forward(self, x, state):
+            out, state = self.rnn(self.embed(x), state)
+            return self.head(out).view(-1, 9), state
+    Net()(torch.randint(0, 9, (5, B)), torch.zeros(2, B, 8))[0].sum().backward()""",
+        "joins them with the first",
     ),
     "time first": (
         "nn.LSTM(8, 4)(torch.randn(5, B, 8))[0].sum().backward()",

@@ -31,6 +31,7 @@ from oomph.levers._shared.recomputation import attention_kernels, set_attention_
 from oomph.levers._shared.sample_parts import (
     Joined,
     Output,
+    Samples,
     cut,
     describe,
     lazy_places,
@@ -80,9 +81,10 @@ class SplitForward(Lever):
         self.parts = parts
         self.running = False
         """Whether a part runs; what it calls is not split again."""
-        self.layouts: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, Layout]] = (
+        self.layouts: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, Layout | str]] = (
             weakref.WeakKeyDictionary()
         )
+        """What kinds of calls of a model are like, or why they cannot be split."""
         self.whole: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """Models that are left whole."""
         self.whole_passes: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -124,10 +126,10 @@ class SplitForward(Lever):
         if not tensors or not any(t.requires_grad for t in (*tensors, *module.parameters())):
             return forward(*args, **kwargs)
         try:
-            size = samples(args, kwargs)
-            if size < 2:
+            places = [where for where in samples(args, kwargs) if where.size > 1]
+            if not places:
                 return forward(*args, **kwargs)
-            output = self._in_parts(Call(self, module, forward, args, kwargs, size), given)
+            output = self._in_parts(module, forward, args, kwargs, places)
         except (CannotSplit, Inseparable) as error:
             return self._leave_whole(module, forward, args, kwargs, str(error))
         self.applied += 1
@@ -145,20 +147,34 @@ class SplitForward(Lever):
         if is_small or module in self.whole_passes or torch.compiler.is_compiling():
             return forward(*args, **kwargs)
         try:
-            size = samples(args, kwargs)
-            if size >= 2:
-                return self._in_parts(Call(self, module, forward, args, kwargs, size), given)
+            places = [where for where in samples(args, kwargs) if where.size > 1]
+            if places:
+                return self._in_parts(module, forward, args, kwargs, places)
         except (CannotSplit, Inseparable):
             self.whole_passes.add(module)
         return forward(*args, **kwargs)
 
-    def _in_parts(self, call: Call, given: list[Any]) -> Any:
-        module = call.module
-        key = (module.training, tuple(call.arguments[1]), tuple(map(_kind, given)), call.trains)
+    def _in_parts(
+        self, module: Any, forward: Any, args: tuple, kwargs: dict, places: list[Samples]
+    ) -> Any:
+        """Raises `CannotSplit` for the first of the `places` where samples may be."""
         layouts = self.layouts.setdefault(module, {})
-        if key not in layouts:
-            layouts[key] = call.look()
-        return call.run(layouts[key])
+        kinds = tuple(map(_kind, leaves((args, kwargs))))
+        reasons = []
+        for where in places:
+            call = Call(self, module, forward, args, kwargs, where)
+            key = (module.training, tuple(kwargs), kinds, call.trains, where.dim)
+            try:
+                if key not in layouts:
+                    layouts[key] = call.look()
+                layout = layouts[key]
+                if isinstance(layout, Layout):
+                    return call.run(layout)
+                reasons.append(layout)
+            except (CannotSplit, Inseparable) as error:
+                layouts.setdefault(key, str(error))
+                reasons.append(str(error))
+        raise CannotSplit(reasons[0])
 
     def _leave_whole(self, module: Any, forward: Any, args: tuple, kwargs: dict, why: str) -> Any:
         """A model beside others that are split may stay as it is; alone it is refused."""
@@ -210,18 +226,19 @@ class Call:
         forward: Callable[..., Any],
         args: tuple,
         kwargs: dict,
-        size: int,
+        where: Samples,
     ) -> None:
-        """`size`: samples of the batch."""
-        self.lever, self.module, self.forward, self.size = lever, module, forward, size
+        """`where`: the samples of the batch."""
+        self.lever, self.module, self.forward = lever, module, forward
+        self.where, self.size = where, where.size
         self.trains = torch.is_grad_enabled()
         found = list(leaves((args, kwargs)))
         self.given = [t for t in found if isinstance(t, torch.Tensor)]
         """The script's own tensors, whose gradients go on; until the graph has them."""
         cut_off = (_cut_off(t) if isinstance(t, torch.Tensor) else t for t in found)
         self.arguments: Any = with_leaves((args, kwargs), cut_off)
-        pieces = min(lever.parts, size)
-        bounds = [size * number // pieces for number in range(pieces + 1)]
+        pieces = min(lever.parts, where.size)
+        bounds = [where.size * number // pieces for number in range(pieces + 1)]
         self.ranges = list(itertools.pairwise(bounds))
         self.modules = list(module.modules())
         self.autocast = Autocast("cuda", "cpu")
@@ -268,7 +285,8 @@ class Call:
                     f"batch normalization ({name or type(part).__name__}) computes its statistics over all samples "
                     "of a batch. Put it into evaluation mode (freeze it), or replace it by GroupNorm"
                 )
-        if isinstance(self.module, SEQUENCE_FIRST) and not self.module.batch_first:
+        sequence_first = isinstance(self.module, SEQUENCE_FIRST) and not self.module.batch_first
+        if sequence_first and self.where.dim == 0:
             raise CannotSplit(
                 "the first dimension of its input is not the samples (batch_first=False)"
             )
@@ -296,7 +314,8 @@ class Call:
         lazy = lazy_places(first)
         with torch.set_grad_enabled(any(lazy)):
             second = self._forward(self._cut(0, sizes[1]), caches=False)
-        layout = Layout(describe(first, second, sizes, _only_parameters), lazy, others, changed)
+        outputs = describe(first, second, sizes, self.where.dim, _only_parameters)
+        layout = Layout(outputs, lazy, others, changed)
         Weights(layout, self).add(first, 0, sizes[0])
         for key, value in after.items():
             if not torch.equal(value, self._buffer(key)):
@@ -452,7 +471,7 @@ class Call:
         self, number, begin, end, given, inputs, totals, of_inputs, gradients
     ) -> None:
         """Add the gradients of one part."""
-        pieces = [cut(t.detach(), self.size, begin, end) for t in given]
+        pieces = [cut(t.detach(), self.where, begin, end) for t in given]
         for one in inputs:
             pieces[one] = pieces[one].detach().requires_grad_()
         tensors = iter(pieces)
@@ -493,10 +512,11 @@ class Call:
             if gradient is None:
                 continue
             whole = given[one]
-            if whole.dim() and whole.shape[0] == self.size:
+            dim = self.where.dim_of(whole)
+            if dim is not None:
                 if one not in of_inputs:
                     of_inputs[one] = torch.zeros_like(whole)
-                of_inputs[one][begin:end].copy_(gradient)
+                of_inputs[one].narrow(dim, begin, end - begin).copy_(gradient)
             else:
                 of_inputs[one] = of_inputs[one] + gradient if one in of_inputs else gradient
 
@@ -518,8 +538,8 @@ class Call:
     def _cut(self, begin: int, end: int, arguments: Any = None) -> Part:
         args, kwargs = arguments or self.arguments
         return Part(
-            tuple(cut(value, self.size, begin, end) for value in args),
-            {name: cut(value, self.size, begin, end) for name, value in kwargs.items()},
+            tuple(cut(value, self.where, begin, end) for value in args),
+            {name: cut(value, self.where, begin, end) for name, value in kwargs.items()},
             end - begin,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -71,12 +71,50 @@ def with_leaves(value: Any, found: Iterator[Any]) -> Any:
     return rebuild(value, lambda part: with_leaves(part, found))
 
 
-def samples(args: tuple, kwargs: dict) -> int:
-    """How many samples the arguments of a call have: the first dimension of its tensors.
+class Samples(NamedTuple):
+    """Where the samples of a call's arguments are."""
 
-    Raises `CannotSplit` if they have none, or differ. A first dimension of 1 holds for all samples, and
+    size: int
+    """How many."""
+    dim: int
+    """Their dimension: 0, or 1 in tensors that have it, as of sequences and states of recurrent networks."""
+
+    def dim_of(self, array: Any) -> int | None:
+        """The dimension of an array that they are; None if it holds for all of them."""
+        dim = min(self.dim, array.ndim - 1)
+        return dim if array.ndim and array.shape[dim] == self.size != 1 else None
+
+
+def samples(args: tuple, kwargs: dict) -> list[Samples]:
+    """Where a call's samples may be: the first dimension of its tensors, or else the second.
+
+    Raises `CannotSplit` if they have neither, or differ. A first dimension of 1 holds for all samples, and
     so does a square mask whose sides are the second dimension of the samples.
     """
+    found = [array for array in arrays((args, kwargs)) if array.ndim]
+    second = {array.shape[min(1, array.ndim - 1)] for array in found}
+    # The second dimension of a matrix is its features, unless it holds tokens.
+    matrices = any(array.ndim == 2 and _is_floating(array) for array in found)
+    is_second = len(second) == 1 and not matrices and len({array.shape[0] for array in found}) > 1
+    second_dim = [Samples(second.pop(), 1)] if is_second else []
+    try:
+        return [Samples(_samples_first(args, kwargs), 0), *second_dim]
+    except CannotSplit:
+        if second_dim and all(map(_is_plain, leaves((args, kwargs)))):
+            return second_dim
+        raise
+
+
+def _is_floating(array: Any) -> bool:
+    return array.is_floating_point() if isinstance(array, torch.Tensor) else array.dtype.kind == "f"
+
+
+def _is_plain(value: Any) -> bool:
+    """An array, or what holds none."""
+    return is_array(value) or isinstance(value, PLAIN)
+
+
+def _samples_first(args: tuple, kwargs: dict) -> int:
     named = [*enumerate(args, 1), *kwargs.items()]
     found = [(name, array) for name, value in named for array in arrays(value) if array.ndim]
     if not found:
@@ -102,15 +140,23 @@ def samples(args: tuple, kwargs: dict) -> int:
     return int(size)
 
 
-def cut(value: Any, size: int, begin: int, end: int) -> Any:
-    """The samples from `begin` to `end` of the `size` samples in a call's argument; tensors are views."""
+def cut(value: Any, where: Samples, begin: int, end: int) -> Any:
+    """The samples from `begin` to `end` in a call's argument. Tensors are views, or copies where samples are the second
+    dimension: cuDNN wants them without gaps."""
     if is_array(value):
-        return value[begin:end] if value.ndim and value.shape[0] == size != 1 else value
+        dim = where.dim_of(value)
+        if dim is None:
+            return value
+        if dim == 0:
+            return value[begin:end]
+        part = value[:, begin:end]
+        return part.contiguous() if isinstance(part, torch.Tensor) else part
+    size = where.size
     plain = isinstance(value, (list, tuple)) and not is_namedtuple(value)
     if plain and len(value) == size and not any(array.ndim for array in arrays(value)):
         return value[begin:end]  # of names, numbers or the like
     if children(value) is not None:
-        return rebuild(value, lambda part: cut(part, size, begin, end))
+        return rebuild(value, lambda part: cut(part, where, begin, end))
     return value
 
 
@@ -176,16 +222,26 @@ def _empty_like(part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
 
 
 def describe(
-    one: Any, other: Any, sizes: tuple[int, int], only_parameters: Callable[[torch.Tensor], bool]
+    one: Any,
+    other: Any,
+    sizes: tuple[int, int],
+    dim: int,
+    only_parameters: Callable[[torch.Tensor], bool],
 ) -> list[Output]:
     """What the leaves of an output are, from outputs for `sizes` of samples; the first one has a graph.
 
-    `only_parameters` tells whether a tensor was made of parameters alone. Raises `CannotSplit`.
+    `dim` is that of the samples in the arguments: where it is the second one, an output that joins it with the first is
+    not made of the parts' one after the other. `only_parameters` tells whether a tensor was made of parameters alone. Raises `CannotSplit`.
     """
     first, second = results(one), results(other)
     if [type(value) for value in first] != [type(value) for value in second]:
         raise CannotSplit("the outputs of its parts differ in what they hold")
-    return [_describe(a, b, sizes, only_parameters) for a, b in zip(first, second, strict=True)]
+    found = [_describe(a, b, sizes, only_parameters) for a, b in zip(first, second, strict=True)]
+    if dim and any(one.rows != 1 for one in found):
+        raise CannotSplit(
+            "its samples are the second dimension of its arguments, and an output joins them with the first"
+        )
+    return found
 
 
 def _describe(a: Any, b: Any, sizes: tuple[int, int], only_parameters: Any) -> Output:
