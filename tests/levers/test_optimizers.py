@@ -234,4 +234,4 @@ def test_classes_derived_from_adam_stay(tmp_path):
     )
     result = run(tmp_path, code, ("optimizer_8bit", {}))
     assert result.out == [True, "Mine"]
-    assert "made no" in result.levers["optimizer_8bit"]["note"]
+    assert "did not create" in result.levers["optimizer_8bit"]["note"]
