@@ -752,6 +752,21 @@ def test_the_gradient_is_not_copied(tmp_path):
     assert run(tmp_path, code, ("split_forward", {"parts": 2})).out
 
 
+def test_arguments_go_with_a_pass_without_gradients(tmp_path):
+    code = """
+    import gc, weakref
+    gc.disable()
+    model, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU()), torch.randn(6, 8)
+    gone = weakref.ref(x)
+    with torch.no_grad():
+        model(x)
+    del x
+    model(torch.randn(6, 8)).sum().backward()
+    out = gone() is None
+"""
+    assert run(tmp_path, code, ("split_forward", {"parts": 2})).out
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_logits_are_chunked_and_never_whole(tmp_path, inside):
     """With the loss in the model or outside of it, and weights that embed and classify."""

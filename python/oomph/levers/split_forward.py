@@ -407,6 +407,8 @@ class Call:
                 f"{type(self.module).__name__} changes an argument in place", manually=True
             )
         if not self.trains:
+            # `weights` refers to this call: without this, its arguments would live until Python looks for cycles.
+            self.given, self.arguments = [], ()
             return like_results(output, joined.values)
         self.weights.finish(joined.values)
         return self._connect(output, joined.values)
