@@ -157,7 +157,7 @@ pub(crate) fn is_cast_of_weight(model: &Model, tensor: &Tensor) -> bool {
 }
 
 /// For each call the outermost call of a chosen module that it is or lies in; 0 for none.
-fn roots(model: &Model, modules: &[String]) -> Vec<u32> {
+pub(crate) fn roots(model: &Model, modules: &[String]) -> Vec<u32> {
     let mut roots = vec![0; model.calls.len()];
     for (number, call) in model.calls.iter().enumerate().skip(1) {
         let above = roots.get(call.parent as usize).copied().unwrap_or(0);

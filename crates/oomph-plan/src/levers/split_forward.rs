@@ -205,24 +205,12 @@ fn passes(draft: &Draft<'_>, names: &[String], trained: &HashSet<u32>) -> HashSe
             .sum()
     };
     let largest = trained.iter().map(|&call| seen(call)).max().unwrap_or(0);
-    let root = |mut number: u32| {
-        while let Some(parent) = calls.get(number as usize).map(|call| call.parent)
-            && parent != 0
-        {
-            number = parent;
-        }
-        number
-    };
+    let roots = blocks::roots(draft.model, names);
     tensors
         .iter()
-        .filter(|tensor| tensor.phase == Phase::Inference && tensor.call != 0)
-        .map(|tensor| root(tensor.call))
-        .filter(|&call| {
-            let found = calls.get(call as usize);
-            found.is_some_and(|found| names.contains(&found.module))
-                && !trained.contains(&call)
-                && seen(call) >= largest
-        })
+        .filter(|tensor| tensor.phase == Phase::Inference)
+        .filter_map(|tensor| roots.get(tensor.call as usize).copied())
+        .filter(|&call| call != 0 && !trained.contains(&call) && seen(call) >= largest)
         .collect()
 }
 
