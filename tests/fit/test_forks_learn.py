@@ -45,7 +45,13 @@ IMPORTS = {
 }
 
 
-@pytest.mark.parametrize("package", IMPORTS)
+@pytest.mark.parametrize(
+    "package",
+    [
+        "transformers",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("lightning", "accelerate")),
+    ],
+)
 def test_what_it_learned_is_as_if_it_were_imported(tmp_path, monkeypatch, package):
     pytest.importorskip(package)
     code = FACTS.format(imports=IMPORTS[package])
