@@ -14,12 +14,12 @@ import torch
 torch.optim.AdamW([torch.zeros(1)]).step()
 
 
-def python(path, *words, timeout=240):
+def python(path, *words, cwd=".", timeout=240):
     """As `subprocess.run([sys.executable, path, *words])`: what it printed, and its exit status."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()
         if child == 0:
-            _become(os.fspath(path), [os.fspath(word) for word in words], out, err)
+            _become(os.fspath(path), [os.fspath(word) for word in words], cwd, out, err)
         until = time.monotonic() + timeout
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
             if time.monotonic() > until:
@@ -33,7 +33,7 @@ def python(path, *words, timeout=240):
     return subprocess.CompletedProcess([path, *words], os.waitstatus_to_exitcode(ended[1]), *said)
 
 
-def _become(path, words, out, err):
+def _become(path, words, cwd, out, err):
     status = 1
     try:
         os.setpgid(0, 0)
@@ -42,6 +42,7 @@ def _become(path, words, out, err):
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         # PyTorch makes its thread pool anew at the first call after a fork, which must not be two.
         torch.set_num_threads(1)
+        os.chdir(cwd)
         sys.argv[:] = [path, *words]
         runpy.run_path(path, run_name="__main__")
         status = 0
