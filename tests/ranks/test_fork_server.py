@@ -115,7 +115,7 @@ time.sleep(60)  # until its launcher ends it
     "how, says",
     [
         pytest.param("sys.exit(7)", r"exitcode *: 7", marks=pytest.mark.slow),
-        ("os.kill(os.getpid(), 9)", r"Signal 9"),
+        pytest.param("os.kill(os.getpid(), 9)", r"Signal 9", marks=pytest.mark.slow),
         ("import nowhere", r"script.py.*\n.*import nowhere\nModuleNotFoundError: No module"),
     ],
 )
