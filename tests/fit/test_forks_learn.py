@@ -62,7 +62,9 @@ def test_what_it_learned_is_as_if_it_were_imported(tmp_path, monkeypatch, packag
         else:
             monkeypatch.delenv(forked.FORKS)
             monkeypatch.setenv("OOMPH_FORKS_LOG", str(tmp_path / "log"))
-        done = fit(tmp_path, code, "--memory", "270MiB", "--plan", f"{kind}.toml")
+        done = fit(
+            tmp_path, code, "--memory", "270MiB", "--allow", "step_in_backward", "--plan", f"{kind}.toml"
+        )  # fmt: skip
         runs = [json.loads(line) for line in (tmp_path / "runs").read_text().splitlines()]
         (tmp_path / "runs").unlink()
         found[kind] = (done.status, done.json, runs)
