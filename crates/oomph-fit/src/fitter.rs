@@ -99,6 +99,8 @@ pub(crate) struct Fitter<'a> {
     run_seconds: f64,
     pub(crate) planning_seconds: f64,
     pub(crate) verifications: u32,
+    /// How many of those a search stops at.
+    pub(crate) most_verifications: u32,
     /// Plans that completed.
     pub(crate) tried: Vec<search::Plan>,
     /// Those of them that fit, as measured, until one is chosen.
@@ -145,6 +147,7 @@ impl<'a> Fitter<'a> {
             run_seconds: 0.0,
             planning_seconds: 0.0,
             verifications: 0,
+            most_verifications: 0,
             tried: Vec::new(),
             verified: Vec::new(),
             held: BTreeMap::new(),
@@ -283,7 +286,7 @@ impl<'a> Fitter<'a> {
         if let Some(probed) = self.probe_precision(&bases)? {
             bases.push(probed);
         }
-        (fit.plans, fit.chosen) = self.plans(&bases)?;
+        (fit.plans, fit.chosen) = self.plans(&mut bases)?;
         if compiles {
             if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get(index)) {
                 let levers = plan.levers.clone();

@@ -384,6 +384,39 @@ fn the_least_plan_is_tried_until_none_of_its_levers_refuses() {
     assert_eq!(chosen(&found).levers, verified[1].levers);
 }
 
+/// What the model says of a lever that is made for any job may be far too much: a run of it tells, before nothing is
+/// said to fit.
+#[test]
+fn nothing_fits_only_after_a_run_of_the_last_resort() {
+    let wanted = Wanted {
+        total_bytes: PLAIN.used_bytes() / 8,
+        allow: Some(["checkpoint", "save_on_cpu"].map(str::to_owned).into()),
+        ..wanted()
+    };
+    let mut probed = false;
+    let (found, made) = found(wanted, |made| {
+        probed |= made.name.starts_with("probe") && made.has("save_on_cpu");
+        let fits = probed && made.has("save_on_cpu");
+        (made.limit.is_some() && !fits).then(out_of_memory)
+    });
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert!(
+        chosen(&found)
+            .levers
+            .iter()
+            .any(|lever| lever.name() == "save_on_cpu")
+    );
+    let probes = made
+        .iter()
+        .filter(|made| made.name.starts_with("probe") && made.has("save_on_cpu"));
+    assert!(
+        probes.count() == 1
+            && made
+                .iter()
+                .any(|made| made.limit.is_some() && !made.has("save_on_cpu"))
+    );
+}
+
 #[test]
 fn a_script_that_fails_ends_the_search() {
     let (ending, made) = search(wanted(), |_| Some(failed("NameError: x")));

@@ -157,6 +157,14 @@ pub fn ladder(model: &Model, options: &Options) -> Vec<Vec<Lever>> {
         .collect()
 }
 
+/// What is left where nothing fits: it knows nothing of the job's parts, and a run tells what it does.
+pub fn last_resort(model: &Model, options: &Options) -> Option<Lever> {
+    KINDS
+        .iter()
+        .flat_map(|kind| (kind.candidates)(model, options))
+        .find(|lever| lever.facets().is_last_resort() && options.permits(lever))
+}
+
 /// Levers that the ways of a script rule out, and why.
 pub fn excluded(model: &Model) -> Vec<(&'static str, String)> {
     KINDS
