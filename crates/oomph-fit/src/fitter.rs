@@ -10,7 +10,7 @@ use oomph_job::RunFile;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
 use oomph_plan::search::{self, Base, HostTime, Options};
-use oomph_plan::{Dtype, Lever, Stopped, sharding};
+use oomph_plan::{Dtype, Floor, Lever, Stopped, sharding};
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::found::{self, Found};
@@ -107,8 +107,10 @@ pub(crate) struct Fitter<'a> {
     pub(crate) verified: Vec<PlanResult>,
     /// What held the memory at the peak of the last plan that went through: bytes by category.
     pub(crate) held: BTreeMap<String, u64>,
-    /// Plans that ran out of memory, as measured without a limit, and what held their memory.
-    pub(crate) missed: Vec<(PlanResult, BTreeMap<String, u64>)>,
+    /// What its operators need at once.
+    pub(crate) floor: Option<Floor>,
+    /// Plans that ran out of memory, as measured without a limit, what held their memory, and their floor.
+    pub(crate) missed: Vec<(PlanResult, BTreeMap<String, u64>, Option<Floor>)>,
     /// Modules that levers skipped, with the levers' names.
     pub(crate) left_alone: BTreeSet<(String, String)>,
     /// The job on one GPU, if plans are for several.
@@ -151,6 +153,7 @@ impl<'a> Fitter<'a> {
             tried: Vec::new(),
             verified: Vec::new(),
             held: BTreeMap::new(),
+            floor: None,
             missed: Vec::new(),
             left_alone: BTreeSet::new(),
             plain: None,

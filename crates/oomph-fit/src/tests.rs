@@ -361,6 +361,16 @@ fn where_nothing_holds_a_few_misses_end_the_search() {
     assert!(least.verified);
     assert_eq!(least.peak.used_bytes, budget() / 10 * 11);
     assert!(!found.fit.gpus.is_empty());
+    let floor = found.fit.floor.as_ref().unwrap();
+    let parts = [
+        floor.outside_bytes,
+        floor.parameter_bytes,
+        floor.operator_bytes,
+    ];
+    assert!(
+        parts.iter().all(|&bytes| bytes > 0) && floor.bytes < budget() / 10 * 11,
+        "{floor:?}"
+    );
 }
 
 /// The plan of least memory is tried although it should not fit; where one of its levers refuses, the next one is.
