@@ -9,7 +9,7 @@ use oomph_allocator::{Config, Device};
 use rustc_hash::FxHashMap as HashMap;
 
 use crate::draft::{Draft, Pace};
-use crate::lever::{Dtype, Group, Results, Stage};
+use crate::lever::{Dtype, Group, Results, Stage, StepChange};
 use crate::levers::{KINDS, Kind, Lever};
 use crate::model::Model;
 use crate::play::{self, Played, play};
@@ -892,12 +892,25 @@ impl Offers {
             if group == Group::Precision && !precision {
                 continue;
             }
-            let choices: Vec<Combination> =
+            let mut choices: Vec<Combination> =
                 candidates(Stage::Combined(group), &base.model, options)
                     .flatten()
                     .filter(|lever| goes_with_applied(base, lever))
                     .map(|lever| vec![lever])
                     .collect();
+            // A gradient goes as soon as it is there, and the state waits on the host: they go together.
+            let steps = |change| {
+                let found = choices.iter().flatten();
+                found
+                    .filter(move |lever| lever.facets().step() == Some(change))
+                    .cloned()
+                    .next()
+            };
+            if let (Some(in_backward), Some(on_host)) =
+                (steps(StepChange::InBackward), steps(StepChange::OnHost))
+            {
+                choices.push(vec![in_backward, on_host]);
+            }
             if !choices.is_empty() {
                 groups.push(std::iter::once(Vec::new()).chain(choices).collect());
             }

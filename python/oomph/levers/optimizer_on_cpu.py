@@ -43,6 +43,8 @@ class OptimizerOnCpu(Lever):
         super().__init__()
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
         self._inside = False
+        self._leaving: _State | None = None
+        """The state of a parameter that stepped early, on its way to the host."""
         self._came: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """Optimizers that were made, or whose state was loaded, since the last call of a model."""
 
@@ -50,6 +52,7 @@ class OptimizerOnCpu(Lever):
         """Intervene inside the hooks that PyTorch puts around an optimizer's step."""
         job.on_optimizer.append(self._made)
         job.on_enter.append(self._enter)
+        job.around_early_step.append(self._step_early)
         original = optim.Optimizer.profile_hook_step
 
         def hooked(function: Any) -> Any:
@@ -116,7 +119,29 @@ class OptimizerOnCpu(Lever):
         state.send()
         state.settle()
 
+    def _step_early(self, optimizer: torch.optim.Optimizer, p: torch.Tensor, proceed: Any) -> None:
+        if _is_by_rows(optimizer, p):
+            rows = _Rows(optimizer, p)
+            rows.step()
+            self.applied += bool(rows.bytes)
+            return
+        state = _State(self, optimizer, [p])
+        state.fetch()
+        state.arrive()
+        proceed()
+        # While this one steps, the one before it is on its way.
+        self._settle_early()
+        state.send()
+        self._leaving = state
+        self.applied += bool(state.bytes)
+
+    def _settle_early(self) -> None:
+        if self._leaving is not None:
+            self._leaving.settle()
+            self._leaving = None
+
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._settle_early()
         rows = [_Rows(optimizer, p) for p in _by_rows(optimizer)]
         for one in rows:
             one.step()
@@ -282,8 +307,9 @@ class _Rows:
         with torch.no_grad():
             grad = p.grad.coalesce()
             rows, values = grad.indices()[0], grad.values()
-            # Waits for the GPU, and so for what is on its way to the host.
-            rows_on_host = rows.cpu()
+            # Waits for the GPU, and so for what is on its way to the host. Nobody computes the rows on a virtual
+            # GPU: there they may be any.
+            rows_on_host = rows.cpu().clamp_(0, len(p) - 1)
             some = p.index_select(0, rows).requires_grad_(p.requires_grad)
             every = torch.arange(len(values), device=values.device)[None]
             some.grad = p.grad.new(every, values, some.shape)._coalesced_(True)
