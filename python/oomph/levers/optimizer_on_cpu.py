@@ -21,8 +21,12 @@ from oomph.levers._shared.parameter_steps import (
 )
 
 AT_ONCE = 64 << 20
-"""Bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
+"""The most bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
 of the parts before and after them on its way."""
+
+SHARE, FEWEST = 8, 4 << 20
+"""A small optimizer steps in so many parts, unless they are smaller than so many bytes: with all of its state on
+the GPU at once, nothing would be saved."""
 
 
 class OptimizerOnCpu(Lever):
@@ -174,18 +178,22 @@ class OptimizerOnCpu(Lever):
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:
-    """Parameters with gradients that step as a whole, in parts of `AT_ONCE` bytes."""
+    """Parameters with gradients that step as a whole, in parts of at most `AT_ONCE` bytes."""
+    steps = [
+        p
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if p.grad is not None and not _is_by_rows(optimizer, p)
+    ]
+    at_once = min(AT_ONCE, max(FEWEST, sum(p.nbytes for p in steps) // SHARE))
     part: list[torch.Tensor] = []
     held = 0
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is None or _is_by_rows(optimizer, p):
-                continue
-            if part and held + p.nbytes > AT_ONCE:
-                yield part
-                part, held = [], 0
-            part.append(p)
-            held += p.nbytes
+    for p in steps:
+        if part and held + p.nbytes > at_once:
+            yield part
+            part, held = [], 0
+        part.append(p)
+        held += p.nbytes
     if part:
         yield part
 
