@@ -70,7 +70,7 @@ def oomph_run(
     process = subprocess.run(
         [OOMPH, "run", "--gpu", f"t4:{ranks}", "-q", "--out", directory / "run",
          *options, "--", *words],
-        capture_output=True, text=True, cwd=directory, timeout=120,
+        capture_output=True, text=True, cwd=directory, timeout=300,
     )  # fmt: skip
     assert not check or process.returncode == 0, process.stderr
     return process

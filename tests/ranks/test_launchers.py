@@ -24,7 +24,7 @@ dist.init_process_group("nccl")
 def ranks(tmp_path):
     """`ranks(code, n, *options)`: run `code` by torchrun as n ranks; the process and its JSON."""
 
-    def run(code, count, *options, gpu=None, launcher=("torchrun", "--standalone"), timeout=120):
+    def run(code, count, *options, gpu=None, launcher=("torchrun", "--standalone"), timeout=300):
         script = tmp_path / "script.py"
         script.write_text(HEAD + textwrap.dedent(code))
         result = tmp_path / "result.json"
