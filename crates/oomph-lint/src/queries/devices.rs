@@ -2,52 +2,49 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::imports_of;
+use oomph_python_source::{Module, imports_of};
 
 use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Assign, Call, Loop, Model};
+use crate::semantic::{Call, Loop, Model};
 
 /// Whether the file mentions a GPU.
 pub(crate) fn mentions_gpu(model: &Model<'_>) -> bool {
     model.module.text().contains("cuda") || model.module.text().contains("device")
 }
 
-/// Whether nothing in the code of the file points to a GPU, or it names the CPU as its device: models
-/// and batches that nothing moves are on the CPU. Comments and docstrings do not count.
+/// Whether the file computes on the CPU: nothing in its code points to a GPU, or it names the CPU as its
+/// device, and no file that imports it works on a GPU. Models and batches that nothing moves are on the
+/// CPU. Comments and docstrings do not count.
 pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
     *model.cpu_only.get_or_init(|| {
-        let mut words = Words::default();
-        for stmt in model.module.body() {
-            words.visit_stmt(stmt);
-        }
+        let words = Words::of(model.module);
         let says_so = || {
             model.assigns.iter().any(|assign| {
                 assign.value.kind == Kind::Device && assign.value.device == Device::Cpu
             })
         };
-        !words.accelerator && (!words.device || says_so())
+        !words.accelerator && (!words.device || says_so()) && !model.around.used_on_gpu
     })
-}
-
-/// Whether the file is a whole script on the CPU: outside of functions it makes its optimizer, and nothing in it points to
-/// a GPU. A file of functions alone says nothing of where its callers compute.
-pub(crate) fn is_cpu_script(model: &Model<'_>) -> bool {
-    let makes_optimizer = |assign: &Assign<'_>| {
-        assign.value.kind == Kind::Optimizer && model.func_of(assign.ctx).is_none()
-    };
-    on_cpu_only(model) && model.assigns.iter().any(makes_optimizer)
 }
 
 /// What the names and strings of a file say about where it computes.
 #[derive(Default)]
-struct Words {
+pub(crate) struct Words {
     /// An accelerator by its name, or a library that moves models and batches by itself.
-    accelerator: bool,
+    pub(crate) accelerator: bool,
     /// Some device, whichever it is.
     device: bool,
 }
 
 impl Words {
+    pub(crate) fn of(module: &Module<'_>) -> Self {
+        let mut words = Self::default();
+        for stmt in module.body() {
+            words.visit_stmt(stmt);
+        }
+        words
+    }
+
     fn word(&mut self, word: &str) {
         const ACCELERATORS: &[&str] = &[
             "cuda",

@@ -1,4 +1,4 @@
-use crate::queries::devices::is_cpu_script;
+use crate::queries::devices::on_cpu_only;
 use crate::queries::model_calls::is_cross_entropy;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
@@ -46,7 +46,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if is_cpu_script(model) {
+    if on_cpu_only(model) {
         return;
     }
     for call in &model.calls {
