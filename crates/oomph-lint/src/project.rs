@@ -7,9 +7,9 @@
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use oomph_python_source::ast::visitor::{Visitor, walk_stmt};
-use oomph_python_source::ast::{Stmt, StmtFunctionDef};
-use oomph_python_source::{Module, Ranged, Source, imports_of, with_stack};
+use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
+use oomph_python_source::ast::{Expr, Stmt, StmtFunctionDef};
+use oomph_python_source::{Module, Ranged, Source, imports_of, last_name, with_stack};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::queries::devices::Words;
@@ -27,6 +27,8 @@ pub struct FileFacts {
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
+    /// Names of what is called while gradients are off.
+    quiet_calls: Vec<String>,
 }
 
 /// What the definitions of a method's name say.
@@ -54,6 +56,7 @@ impl FileFacts {
             module,
             facts: Self::default(),
             in_class: false,
+            quiet: false,
         };
         for stmt in module.body() {
             collect.visit_stmt(stmt);
@@ -74,9 +77,30 @@ struct Collect<'m> {
     module: &'m Module<'m>,
     facts: FileFacts,
     in_class: bool,
+    /// Inside a function or a block that turns gradients off.
+    quiet: bool,
+}
+
+impl Collect<'_> {
+    fn is_quiet(&self, expr: &Expr) -> bool {
+        let text = self.module.slice(expr);
+        ["no_grad", "inference_mode", "set_grad_enabled"]
+            .iter()
+            .any(|word| text.contains(word))
+    }
 }
 
 impl<'a> Visitor<'a> for Collect<'_> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        if self.quiet
+            && let Expr::Call(call) = expr
+            && let Some(name) = last_name(&call.func)
+        {
+            self.facts.quiet_calls.push(name.to_owned());
+        }
+        walk_expr(self, expr);
+    }
+
     fn visit_stmt(&mut self, stmt: &'a Stmt) {
         match stmt {
             Stmt::Import(_) | Stmt::ImportFrom(_) => {
@@ -99,9 +123,21 @@ impl<'a> Visitor<'a> for Collect<'_> {
                     };
                     self.facts.methods.push((def.name.to_string(), facts));
                 }
-                let outer = std::mem::replace(&mut self.in_class, false);
+                let outer = (self.in_class, self.quiet);
+                self.in_class = false;
+                self.quiet |= def
+                    .decorator_list
+                    .iter()
+                    .any(|each| self.is_quiet(&each.expression));
                 walk_stmt(self, stmt);
-                self.in_class = outer;
+                (self.in_class, self.quiet) = outer;
+                return;
+            }
+            Stmt::With(node) => {
+                let outer = self.quiet;
+                self.quiet |= node.items.iter().any(|item| self.is_quiet(&item.context_expr));
+                walk_stmt(self, stmt);
+                self.quiet = outer;
                 return;
             }
             _ => {}
@@ -135,6 +171,7 @@ struct OfFile {
 struct Part {
     saves: bool,
     methods: FxHashMap<String, Method>,
+    quiet_calls: FxHashSet<String>,
 }
 
 impl Project {
@@ -167,6 +204,7 @@ impl Project {
             if facts.saves_from_cpu {
                 from_cpu.insert(root);
             }
+            part.quiet_calls.extend(facts.quiet_calls.iter().cloned());
             for (name, method) in &facts.methods {
                 part.methods.entry(name.clone()).or_default().decides |= method.decides;
             }
@@ -211,6 +249,13 @@ impl Around {
     /// Whether a file of the project saves weights as they are, and none moves them to the CPU before.
     pub(crate) fn saves(&self) -> bool {
         self.part.as_ref().is_some_and(|file| file.part.saves)
+    }
+
+    /// Whether a file of the project calls what has this name while gradients are off.
+    pub(crate) fn calls_quietly(&self, name: &str) -> bool {
+        self.part
+            .as_ref()
+            .is_some_and(|file| file.part.quiet_calls.contains(name))
     }
 
     /// What the project's classes say of a method: nothing if none of them has it.

@@ -132,7 +132,11 @@ pub(super) fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> boo
             return true;
         }
         let text = model.text(file).to_ascii_lowercase();
-        ["pretrain", "basenet", "backbone", "imagenet", "://"]
+        const PUBLISHED: &[&str] = &[
+            "pretrain", "basenet", "backbone", "imagenet", "://", "vgg", "resnet", "inception", "hifigan",
+            "hifi-gan", "vocoder", "waveglow", "lpips", "facenet", "official", "hub", "download",
+        ];
+        PUBLISHED
             .iter()
             .any(|word| text.contains(word))
     })

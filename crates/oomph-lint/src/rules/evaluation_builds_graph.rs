@@ -6,6 +6,7 @@ use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
+use super::inference_builds_graph::is_pass_by_method;
 use crate::semantic::{Call, CtxId, CtxKind, Grad, Loop, Model};
 
 declare_rule! {
@@ -242,7 +243,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
             continue;
         }
         let first = model.calls.iter().find(|call| {
-            is_model_call(call)
+            (is_model_call(call) || is_pass_by_method(model, call))
                 && call.grad == Grad::On
                 && model.is_inside(call.ctx, looped.ctx)
                 && model.func_of(call.ctx) == model.func_of(looped.ctx)
@@ -258,7 +259,11 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
                 && is_eval_name(func.node.name.as_str())
                 && func.class.is_some_and(|class| model.class(class).is_module)
         });
+        let quiet_caller = model
+            .func_name(looped.ctx)
+            .is_some_and(|name| model.around.calls_quietly(name));
         if callers_decide
+            || quiet_caller
             || runs_on_cpu(first)
             || leaves_batches_on_cpu(model, looped)
             || on_cpu_only(model)

@@ -62,7 +62,7 @@ declare_rule! {
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     let mut seen = Vec::new();
     for call in &model.calls {
-        if !is_model_call(call) || call.grad != Grad::On {
+        if !(is_model_call(call) || is_pass_by_method(model, call)) || call.grad != Grad::On {
             continue;
         }
         let Some(place) = model_place(call) else {
@@ -84,6 +84,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 &*assign.targets, [Expr::Name(name)] if name.id.as_str() == "_"))
             || runs_on_cpu(call)
             || is_unpickled(model, func, &place)
+            || model.func_name(call.ctx).is_some_and(|name| model.around.calls_quietly(name))
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
             || seen.contains(&(func, place.clone()))
         {
@@ -115,10 +116,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 || callers_decide(model, call)
                 || is_sample(model, call)
         };
+        let only_infers = !in_eval && only_infers(model, call);
         let in_training = !in_eval && trains(model, func);
         let shown = in_training && is_only_shown(model, call);
         let detached = in_training && is_only_used_detached(model, call);
-        if (in_eval || built_in_eval || pretrained || shown || detached) && !on_cpu_only(model) && !wanted() {
+        if (in_eval || built_in_eval || pretrained || only_infers || shown || detached) && !on_cpu_only(model) && !wanted() {
             seen.push((func, place.clone()));
             out.push(
                 Report::new(
@@ -211,8 +213,8 @@ fn is_only_shown(model: &Model<'_>, call: &Call<'_>) -> bool {
         || text.starts_with(model.text(call.node)) && !text.contains(".data");
     let only_bound_here = model.assigns_to(func, name).all(|each| each.stmt == call.stmt);
     is_result
-        && only_bound_here
-        && !feeds_backward(model, func, name)
+        && (only_bound_here && !feeds_backward(model, func, name)
+            || !only_bound_here && ends_before_backward(model, call, name))
         && model.calls_in_function(func).any(|other| {
             other.node.start() > call.node.end()
                 && matches!(
@@ -236,6 +238,89 @@ fn is_only_shown(model: &Model<'_>, call: &Call<'_>) -> bool {
                     .iter()
                     .any(|arg| names_in(arg).iter().any(|each| each == name))
         })
+}
+
+/// Whether a name that is bound several times in a loop means this call's result until the iteration ends or
+/// it is bound anew, and no `backward()` comes in between.
+fn ends_before_backward(model: &Model<'_>, call: &Call<'_>, name: &str) -> bool {
+    let func = model.func_of(call.ctx);
+    let at = call.node.start();
+    let Some(looped) = model.loops_around(call.ctx).find(|each| each.contains_backward) else {
+        return false;
+    };
+    let bound: Vec<_> = model
+        .assigns_to(func, name)
+        .map(|each| each.target.start())
+        .filter(|start| looped.range.contains(*start))
+        .collect();
+    let until = bound
+        .iter()
+        .copied()
+        .filter(|start| *start > call.node.end())
+        .min()
+        .unwrap_or(looped.range.end());
+    // The next iteration binds it before anything runs backward.
+    let begins_anew = bound.iter().any(|start| *start < at)
+        && !model.backwards.iter().any(|backward| {
+            let start = model.calls[backward.call].node.start();
+            looped.range.contains(start) && bound.iter().all(|bound| start < *bound)
+        });
+    let between = model.backwards.iter().any(|backward| {
+        let start = model.calls[backward.call].node.start();
+        model.func_of(backward.ctx) == func && start > at && start < until
+    });
+    begins_anew && !between
+}
+
+/// Whether a call is a forward pass through a method of the model's own, as the project's classes define it:
+/// `model.inference(x)`, `model.sample(n)`. A method that decides on gradients itself is none.
+pub(super) fn is_pass_by_method(model: &Model<'_>, call: &Call<'_>) -> bool {
+    const PASSES: &[&str] = &[
+        "infer", "generate", "sample", "predict", "decode", "encode", "synth", "translate", "beam", "greedy",
+        "reconstruct", "teacher", "extract", "embed", "forward",
+    ];
+    let Some(name) = call.method else {
+        return false;
+    };
+    let lower = name.trim_start_matches('_').to_ascii_lowercase();
+    let of_model = call.recv.is_model() && call.recv_place().is_some_and(|place| place != "self");
+    if !of_model || !PASSES.iter().any(|word| lower.contains(word)) {
+        return false;
+    }
+    match call.target {
+        Some(target) => {
+            let text = model.text(model.func(target).node);
+            model.func(target).class.is_some()
+                && !["grad", "inference_mode", "detach", ".data", "yield"]
+                    .iter()
+                    .any(|word| text.contains(word))
+        }
+        None => model
+            .around
+            .method(name)
+            .is_some_and(|method| !method.decides),
+    }
+}
+
+/// Whether the file is there for inference only: it puts loaded weights into a model in evaluation mode, trains
+/// nothing, and says nothing about gradients, so whoever calls this function runs the pass with them on.
+fn only_infers(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let of_a_module = model
+        .ctx(call.ctx)
+        .class
+        .is_some_and(|class| model.class(class).is_module);
+    let says_nothing = !["grad", "inference_mode", ".step(", "optim", ".train(", "criterion", "loss"]
+        .iter()
+        .any(|word| model.module.text().contains(word));
+    let evaluates = model.calls.iter().any(|other| {
+        other.is_method("eval") && other.node.arguments.is_empty()
+    });
+    let loads = model.calls.iter().any(|other| {
+        other.is_method("load_state_dict")
+            || other.is("torch.load")
+            || other.qual.as_deref().is_some_and(|qual| qual.ends_with(".from_pretrained"))
+    });
+    !of_a_module && says_nothing && evaluates && loads && model.backwards.is_empty()
 }
 
 /// Whether what a call in a function that trains returns is bound to a name of its own, and every use of
@@ -282,7 +367,7 @@ fn is_only_used_detached(model: &Model<'_>, call: &Call<'_>) -> bool {
 
 /// Whether the graph has a use: gradients of an input or of the result, a hook, an export; or
 /// whether there is none, because no parameter requires gradients.
-fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+pub(super) fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
     let func = model.func_of(call.ctx);
     let class = model.ctx(call.ctx).class;
     // Methods of a class share the graph; what a function returns belongs to its callers.
