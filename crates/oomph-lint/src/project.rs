@@ -18,6 +18,18 @@ use crate::semantic::may_use_torch;
 /// Packages are not nested deeper than this below the folder that imports begin in.
 const MAX_FOLDERS: usize = 6;
 
+/// Words of methods that turn gradients off or on, cut the graph, or hand results out one by one.
+pub(crate) const DECIDES: &[&str] = &[
+    "no_grad",
+    "inference_mode",
+    "set_grad_enabled",
+    "requires_grad",
+    "autograd",
+    "detach(",
+    "backward(",
+    "yield",
+];
+
 /// What one file says about those that it is connected with.
 #[derive(Clone, Debug, Default)]
 pub struct FileFacts {
@@ -149,8 +161,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
 /// Whether a method's decorators or body turn gradients off or on, or cut the graph.
 fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
     let text = module.slice(def.range());
-    ["grad", "inference_mode", "detach", ".data", "backward", "yield"]
-        .iter()
+    DECIDES.iter()
         .any(|word| text.contains(word))
 }
 

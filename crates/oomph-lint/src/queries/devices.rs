@@ -2,7 +2,7 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Module, imports_of};
+use oomph_python_source::{Module, Ranged, imports_of, last_name};
 
 use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Call, Loop, Model};
@@ -29,16 +29,20 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
 
 /// What the names and strings of a file say about where it computes.
 #[derive(Default)]
-pub(crate) struct Words {
+pub(crate) struct Words<'m> {
+    text: &'m str,
     /// An accelerator by its name, or a library that moves models and batches by itself.
     pub(crate) accelerator: bool,
     /// Some device, whichever it is.
     device: bool,
 }
 
-impl Words {
-    pub(crate) fn of(module: &Module<'_>) -> Self {
-        let mut words = Self::default();
+impl<'m> Words<'m> {
+    pub(crate) fn of(module: &Module<'m>) -> Self {
+        let mut words = Self {
+            text: module.text(),
+            ..Self::default()
+        };
         for stmt in module.body() {
             words.visit_stmt(stmt);
         }
@@ -66,10 +70,30 @@ impl Words {
     }
 }
 
-impl<'a> Visitor<'a> for Words {
+/// Whether a statement names a device that nothing else in the file uses.
+fn is_unused_device(stmt: &Stmt, text: &str) -> bool {
+    let Stmt::Assign(assign) = stmt else {
+        return false;
+    };
+    let [Expr::Name(target)] = &*assign.targets else {
+        return false;
+    };
+    let Expr::Call(call) = &*assign.value else {
+        return false;
+    };
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let name = target.id.as_str();
+    let uses = text.match_indices(name).filter(|(at, _)| {
+        !text[..*at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word)
+    });
+    last_name(&call.func) == Some("device") && uses.count() == 1
+}
+
+impl<'a> Visitor<'a> for Words<'_> {
     fn visit_stmt(&mut self, stmt: &'a Stmt) {
         match stmt {
             Stmt::Expr(only) if only.value.is_string_literal_expr() => return,
+            _ if is_unused_device(stmt, self.text) => return,
             Stmt::Import(_) | Stmt::ImportFrom(_) => {
                 for import in imports_of(stmt) {
                     self.word(&import.full);
@@ -147,4 +171,29 @@ pub(crate) fn moves_to_gpu(call: &Call<'_>) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether a node is in the branch that runs without a GPU: `else` of `if use_cuda:`, or `if not cuda:`.
+pub(crate) fn in_cpu_branch(model: &Model<'_>, node: impl Ranged) -> bool {
+    let range = node.range();
+    model.stmts.iter().any(|info| {
+        let Stmt::If(branch) = info.node else {
+            return false;
+        };
+        if !branch.range.contains_range(range) {
+            return false;
+        }
+        let test = model.text(&*branch.test);
+        let asks = test.contains("cuda") || test.contains("use_gpu") || test.ends_with(".gpu");
+        let in_body = branch
+            .body
+            .iter()
+            .any(|each| each.range().contains_range(range));
+        let in_else = branch
+            .elif_else_clauses
+            .last()
+            .is_some_and(|last| last.test.is_none() && last.range.contains_range(range));
+        let denied = test.starts_with("not ");
+        asks && !test.contains("device_count") && if denied { in_body } else { in_else }
+    })
 }

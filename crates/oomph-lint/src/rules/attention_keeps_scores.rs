@@ -102,7 +102,7 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
             softmax_at = softmax_at.or(Some(expr.range()));
         } else if reads(&weights) && !is_product(expr) {
             weights.push(&assign.place);
-        } else if reads(&scores) && !is_product(expr) {
+        } else if reads(&scores) && !is_product(expr) && keeps_scores(expr) {
             if !is_plain_scores(model, expr) {
                 return None;
             }
@@ -315,6 +315,23 @@ fn products(expr: &Expr) -> Vec<(&Expr, &Expr)> {
 
 fn is_product(expr: &Expr) -> bool {
     !products(expr).is_empty()
+}
+
+/// Whether scores stay what they are: scaled, masked or seen in another shape. A layer, or a call of
+/// another function, makes something else of them.
+fn keeps_scores(expr: &Expr) -> bool {
+    match expr {
+        Expr::Call(call) => last_name(&call.func).is_some_and(|name| {
+            matches!(
+                name,
+                "masked_fill" | "masked_fill_" | "where" | "float" | "half" | "to" | "type_as" | "view" | "reshape"
+                    | "mul" | "div" | "clamp" | "contiguous" | "permute" | "transpose" | "squeeze" | "add" | "sub"
+                    | "rearrange" | "tril" | "clone"
+            )
+        }),
+        Expr::BinOp(_) | Expr::Name(_) | Expr::Subscript(_) | Expr::If(_) => true,
+        _ => false,
+    }
 }
 
 /// One of the names, or its dropout: `weights`, `self.dropout(weights)`.

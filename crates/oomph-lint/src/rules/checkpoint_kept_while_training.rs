@@ -135,9 +135,30 @@ pub(super) fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> boo
         const PUBLISHED: &[&str] = &[
             "pretrain", "basenet", "backbone", "imagenet", "://", "vgg", "resnet", "inception", "hifigan",
             "hifi-gan", "vocoder", "waveglow", "lpips", "facenet", "official", "hub", "download",
+            "pytorch_model", "__file__", "getfile",
         ];
-        PUBLISHED
-            .iter()
-            .any(|word| text.contains(word))
+        let named = PUBLISHED.iter().any(|word| text.contains(word));
+        let loader = model
+            .func_name(load.ctx)
+            .is_some_and(|name| name.contains("pretrain") || name.contains("transformers"));
+        (named || loader) && !is_own_checkpoint(model, load)
     })
+}
+
+/// Whether the file saves a dictionary with the key that is read here: `torch.load(path)["net"]`.
+fn is_own_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let stmt = model.text(model.stmt(load.stmt).node);
+    let Some((_, rest)) = stmt.split_once(model.text(load.node)) else {
+        return false;
+    };
+    let Some(rest) = rest.strip_prefix('[') else {
+        return false;
+    };
+    let Some((key, _)) = rest.split_once(']') else {
+        return false;
+    };
+    model
+        .calls
+        .iter()
+        .any(|call| call.is("torch.save") && model.text(call.node).contains(key))
 }

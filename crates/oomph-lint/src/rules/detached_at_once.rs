@@ -1,12 +1,15 @@
 use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{Expr, ExprCall};
+use oomph_python_source::{dotted_name, last_part};
 use rustc_hash::FxHashMap;
 
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Kind;
 use crate::semantic::{Call, Grad, Model};
+use super::fake_not_detached::{Role, role_of};
 use super::inference_builds_graph::wants_graph;
 use super::teacher_builds_graph::may_be_frozen;
 
@@ -60,7 +63,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     let passes: FxHashMap<*const ExprCall, &Call<'_>> = model
         .calls
         .iter()
-        .filter(|call| call.grad == Grad::On && is_model_call(call))
+        .filter(|call| call.grad == Grad::On && (is_model_call(call) || is_generator(call)))
         .map(|call| (std::ptr::from_ref(call.node), call))
         .collect();
     if passes.is_empty() || on_cpu_only(model) {
@@ -74,7 +77,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         find.visit_stmt(stmt);
     }
     for call in find.found {
-        let Some(place) = model_place(call) else {
+        let place = if is_model_call(call) { model_place(call) } else { dotted_name(&call.node.func) };
+        let Some(place) = place else {
             continue;
         };
         let of_module = model
@@ -107,6 +111,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("call it under `with torch.no_grad():`"),
         );
     }
+}
+
+/// `self.G(z)`, `netG(z)`: a generator by its name, where nothing else is known of it.
+fn is_generator(call: &Call<'_>) -> bool {
+    let Some(place) = dotted_name(&call.node.func) else {
+        return false;
+    };
+    call.callee.kind == Kind::Unknown
+        && call.target.is_none()
+        && !call.node.arguments.args.is_empty()
+        && last_part(&place) != "g"
+        && role_of(&place) == Some(Role::Generator)
 }
 
 struct Find<'m, 'a> {

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::Stmt;
-use oomph_python_source::{Edit, Ranged, ast};
+use oomph_python_source::{Edit, Ranged, ast, dotted_name};
 
 use crate::fix::Fix;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
@@ -280,8 +280,18 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
         }) || model.assigns.iter().any(|assign| {
             assign.place.ends_with(".requires_grad") && model.is_inside(assign.ctx, looped.ctx)
         });
+        // `model = GradCAM(model)`: the wrapper runs backward in its forward pass.
+        let place = model_place(first).unwrap_or_default();
+        let is_cam = model.assigns.iter().any(|assign| {
+            assign.place == place
+                && matches!(assign.expr, Some(ast::Expr::Call(made))
+                    if dotted_name(&made.func).is_some_and(|name| {
+                        let name = name.to_ascii_lowercase();
+                        name.contains("cam.") || name.ends_with("cam") || name.contains("gradcam")
+                    }))
+        });
         // The loss leaves the function: someone may call `backward()` on it.
-        if !wants_graph {
+        if !wants_graph && !is_cam {
             found.push((looped, first));
         }
     }

@@ -5,6 +5,7 @@ use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::feeds_backward;
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
+use crate::project::DECIDES;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Kind, Value};
 use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model, torch};
@@ -291,9 +292,7 @@ pub(super) fn is_pass_by_method(model: &Model<'_>, call: &Call<'_>) -> bool {
         Some(target) => {
             let text = model.text(model.func(target).node);
             model.func(target).class.is_some()
-                && !["grad", "inference_mode", "detach", ".data", "yield"]
-                    .iter()
-                    .any(|word| text.contains(word))
+                && !DECIDES.iter().any(|word| text.contains(word))
         }
         None => model
             .around
@@ -309,8 +308,9 @@ fn only_infers(model: &Model<'_>, call: &Call<'_>) -> bool {
         .ctx(call.ctx)
         .class
         .is_some_and(|class| model.class(class).is_module);
-    let says_nothing = !["grad", "inference_mode", ".step(", "optim", ".train(", "criterion", "loss"]
+    let says_nothing = !DECIDES
         .iter()
+        .chain(&[".step(", "optim", ".train(", "criterion"])
         .any(|word| model.module.text().contains(word));
     let evaluates = model.calls.iter().any(|other| {
         other.is_method("eval") && other.node.arguments.is_empty()

@@ -173,7 +173,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 fn trains_with(model: &Model<'_>, call: &Call<'_>) -> bool {
     let name = model_place(call).unwrap_or_default();
     let name = last_part(&name).to_ascii_lowercase();
-    !["target", "teacher", "ema", "frozen"]
+    !["target", "teacher"]
         .iter()
         .any(|word| name.contains(word))
         && !model.text(model.stmt(call.stmt).node).contains(".detach()")
