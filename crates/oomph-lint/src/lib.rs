@@ -111,7 +111,7 @@ fn findings(
     around: &Around,
 ) -> Vec<Finding> {
     // Every rule needs a name that comes from PyTorch or from a library on top of it.
-    if !semantic::may_use_torch(module.text()) {
+    if !semantic::may_use_torch(module.text()) && around.torch_names().is_empty() {
         return Vec::new();
     }
     let model = semantic::build(module, around);

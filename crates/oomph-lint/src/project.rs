@@ -41,6 +41,10 @@ pub struct FileFacts {
     methods: Vec<(String, Method)>,
     /// Names of what is called while gradients are off.
     quiet_calls: Vec<String>,
+    /// Whether `import *` may bring names in, by the index of the import.
+    stars: Vec<usize>,
+    /// What PyTorch's names are called here: `("F", "torch.nn.functional")`.
+    torch_names: Vec<(String, String)>,
 }
 
 /// What the definitions of a method's name say.
@@ -53,7 +57,7 @@ pub(crate) struct Method {
 impl FileFacts {
     /// Reads the facts of one file. Files that cannot be parsed have none.
     pub fn of(source: &Source) -> Self {
-        if !may_use_torch(source.code()) {
+        if !may_use_torch(source.code()) && !source.code().contains("import *") {
             return Self::default();
         }
         with_stack(source.code(), source.is_notebook(), || {
@@ -118,7 +122,12 @@ impl<'a> Visitor<'a> for Collect<'_> {
             Stmt::Import(_) | Stmt::ImportFrom(_) => {
                 for import in imports_of(stmt) {
                     let full = import.full.trim_start_matches('.');
-                    let parts = full.split('.').map(str::to_owned).collect();
+                    if import.bound == "*" {
+                        self.facts.stars.push(self.facts.imports.len());
+                    } else if may_use_torch(full) && import.level == 0 {
+                        self.facts.torch_names.push((import.bound.to_owned(), full.to_owned()));
+                    }
+                    let parts = full.split('.').map(str::to_owned).filter(|part| part != "*").collect();
                     self.facts.imports.push((import.level, parts));
                 }
             }
@@ -175,6 +184,7 @@ pub struct Project {
 struct OfFile {
     used_on_gpu: bool,
     part: Arc<Part>,
+    torch_names: Vec<(String, String)>,
 }
 
 /// What the files that imports connect say together.
@@ -188,7 +198,7 @@ struct Part {
 impl Project {
     /// Connects files by their imports. A path is as the linter was given it.
     pub fn new(files: &[(PathBuf, FileFacts)]) -> Self {
-        let index: FxHashMap<PathBuf, usize> = files
+        let by_path: FxHashMap<PathBuf, usize> = files
             .iter()
             .enumerate()
             .map(|(index, (path, _))| (module_path(path), index))
@@ -198,7 +208,7 @@ impl Project {
         for (from, (path, facts)) in files.iter().enumerate() {
             let folder = path.parent().unwrap_or(Path::new(""));
             for (level, parts) in &facts.imports {
-                let Some(to) = resolve(&index, folder, *level, parts) else {
+                let Some(to) = resolve(&by_path, folder, *level, parts) else {
                     continue;
                 };
                 importers[to].push(from);
@@ -230,6 +240,7 @@ impl Project {
         let of_files = (0..files.len())
             .map(|index| OfFile {
                 used_on_gpu: is_used_on_gpu(files, &importers, index),
+                torch_names: star_names(files, &by_path, index),
                 part: by_root
                     .get(&root(&mut parents, index))
                     .cloned()
@@ -257,6 +268,11 @@ pub struct Around {
 }
 
 impl Around {
+    /// PyTorch's names that `import *` of a file of the project brings in.
+    pub(crate) fn torch_names(&self) -> &[(String, String)] {
+        self.part.as_ref().map_or(&[], |file| &file.torch_names)
+    }
+
     /// Whether a file of the project saves weights as they are, and none moves them to the CPU before.
     pub(crate) fn saves(&self) -> bool {
         self.part.as_ref().is_some_and(|file| file.part.saves)
@@ -273,6 +289,32 @@ impl Around {
     pub(crate) fn method(&self, name: &str) -> Option<Method> {
         self.part.as_ref()?.part.methods.get(name).copied()
     }
+}
+
+/// The names of PyTorch that the files have which `import *` names, and those that they name themselves.
+fn star_names(
+    files: &[(PathBuf, FileFacts)],
+    by_path: &FxHashMap<PathBuf, usize>,
+    index: usize,
+) -> Vec<(String, String)> {
+    let mut seen: FxHashSet<usize> = FxHashSet::default();
+    let mut names = Vec::new();
+    let mut next = vec![index];
+    while let Some(file) = next.pop() {
+        if !seen.insert(file) {
+            continue;
+        }
+        let (path, facts) = &files[file];
+        if file != index {
+            names.extend(facts.torch_names.iter().cloned());
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        next.extend(facts.stars.iter().filter_map(|star| {
+            let (level, parts) = &facts.imports[*star];
+            resolve(by_path, folder, *level, parts)
+        }));
+    }
+    names
 }
 
 fn is_used_on_gpu(files: &[(PathBuf, FileFacts)], importers: &[Vec<usize>], index: usize) -> bool {

@@ -232,6 +232,8 @@ fn is_only_shown(model: &Model<'_>, call: &Call<'_>) -> bool {
         // What a loss is taken of has another use.
         && !model.calls_in_function(func).any(|other| {
             matches!(other.callee.kind, Kind::Criterion { .. })
+                // Bound several times, the name meant something else before.
+                && (only_bound_here || other.node.start() > call.node.end())
                 && other
                     .node
                     .arguments

@@ -31,6 +31,7 @@ rules! {
     inference_builds_graph,
     teacher_builds_graph,
     detached_at_once,
+    loss_network_not_frozen,
     outputs_collected_on_gpu,
     cat_in_loop,
     zero_grad_drops_accumulation,

@@ -70,6 +70,7 @@ pub(crate) fn build<'a>(module: &'a Module<'a>, around: &Around) -> Model<'a> {
         graph_defs: FxHashSet::default(),
     };
     let mut first = Walker::new(module, &defs, &usage, learned);
+    first.model.around = around.clone();
     first.module();
     learned = first.finish_learning();
     let mut second = Walker::new(module, &defs, &usage, learned);
@@ -203,6 +204,10 @@ impl<'a, 'd> Walker<'a, 'd> {
     fn module(&mut self) {
         let module = self.model.module;
         let end = TextSize::of(module.text());
+        for (bound, full) in self.model.around.clone().torch_names() {
+            self.note_import(full);
+            self.bind_import(bound, full);
+        }
         self.ctx = self.push_ctx(None, CtxKind::Module, TextRange::up_to(end));
         self.block(module.body());
         let frame = Rc::new(Frame {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use oomph_python_source::ast::{Expr, ExprCall};
-use oomph_python_source::last_part;
+use oomph_python_source::{last_name, last_part};
 
 use super::Walker;
 use super::expressions::collection;
@@ -272,7 +272,11 @@ impl<'a> Walker<'a, '_> {
                     }
                     _ => {}
                 }
-                if value.device == Device::Gpu && value.kind == Kind::Unknown {
+                // `Net(…).to(device)` of an imported class is as likely a model: its name decides.
+                if value.device == Device::Gpu
+                    && value.kind == Kind::Unknown
+                    && !is_of_class(call)
+                {
                     value.kind = Kind::Tensor;
                 }
                 unbound(value)
@@ -298,6 +302,22 @@ impl<'a> Walker<'a, '_> {
             _ => Value::unknown(),
         }
     }
+}
+
+/// Whether a method is called on what a class of another file makes: `Net(…).to(device)`.
+fn is_of_class(call: &ExprCall) -> bool {
+    let Expr::Attribute(method) = &*call.func else {
+        return false;
+    };
+    let Expr::Call(made) = &*method.value else {
+        return false;
+    };
+    last_name(&made.func).is_some_and(|name| {
+        name.starts_with(|c: char| c.is_ascii_uppercase())
+            && !["Tensor", "Variable", "Batch", "Data"]
+                .iter()
+                .any(|end| name.ends_with(end))
+    })
 }
 
 /// Functions of the language itself.
