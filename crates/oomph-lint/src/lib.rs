@@ -99,8 +99,9 @@ pub fn lint_in(source: &Source, selection: &Selection, around: &Around) -> Linte
 
 fn lint_parsed(source: &Source, selection: &Selection, around: &Around) -> Linted {
     let (module, problems) = source.parse();
-    let findings =
-        module.map_or_else(Vec::new, |module| findings(source, &module, selection, around));
+    let findings = module.map_or_else(Vec::new, |module| {
+        findings(source, &module, selection, around)
+    });
     Linted { findings, problems }
 }
 

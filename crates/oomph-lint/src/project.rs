@@ -82,9 +82,14 @@ impl FileFacts {
         let text = module.text();
         facts.saves = text.contains("torch.save(");
         facts.saves_from_cpu = facts.saves
-            && [".cpu().state_dict", ".to(\"cpu\").state_dict", ".to('cpu').state_dict", "torch_xla"]
-                .iter()
-                .any(|moved| text.contains(moved));
+            && [
+                ".cpu().state_dict",
+                ".to(\"cpu\").state_dict",
+                ".to('cpu').state_dict",
+                "torch_xla",
+            ]
+            .iter()
+            .any(|moved| text.contains(moved));
         facts
     }
 }
@@ -125,9 +130,15 @@ impl<'a> Visitor<'a> for Collect<'_> {
                     if import.bound == "*" {
                         self.facts.stars.push(self.facts.imports.len());
                     } else if may_use_torch(full) && import.level == 0 {
-                        self.facts.torch_names.push((import.bound.to_owned(), full.to_owned()));
+                        self.facts
+                            .torch_names
+                            .push((import.bound.to_owned(), full.to_owned()));
                     }
-                    let parts = full.split('.').map(str::to_owned).filter(|part| part != "*").collect();
+                    let parts = full
+                        .split('.')
+                        .map(str::to_owned)
+                        .filter(|part| part != "*")
+                        .collect();
                     self.facts.imports.push((import.level, parts));
                 }
             }
@@ -156,7 +167,10 @@ impl<'a> Visitor<'a> for Collect<'_> {
             }
             Stmt::With(node) => {
                 let outer = self.quiet;
-                self.quiet |= node.items.iter().any(|item| self.is_quiet(&item.context_expr));
+                self.quiet |= node
+                    .items
+                    .iter()
+                    .any(|item| self.is_quiet(&item.context_expr));
                 walk_stmt(self, stmt);
                 self.quiet = outer;
                 return;
@@ -170,8 +184,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
 /// Whether a method's decorators or body turn gradients off or on, or cut the graph.
 fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
     let text = module.slice(def.range());
-    DECIDES.iter()
-        .any(|word| text.contains(word))
+    DECIDES.iter().any(|word| text.contains(word))
 }
 
 /// The files of one or more projects, and how they are connected.
@@ -252,10 +265,12 @@ impl Project {
 
     /// What the others say about the file at an index of [`Project::new`].
     pub fn around(&self, index: usize) -> Around {
-        self.files.get(index).map_or_else(Around::default, |file| Around {
-            used_on_gpu: file.used_on_gpu,
-            part: Some(Arc::new(file.clone())),
-        })
+        self.files
+            .get(index)
+            .map_or_else(Around::default, |file| Around {
+                used_on_gpu: file.used_on_gpu,
+                part: Some(Arc::new(file.clone())),
+            })
     }
 }
 
@@ -408,7 +423,10 @@ mod tests {
         let project = project(&[
             ("./job/steps.py", "import torch\ndef step(x): return x\n"),
             ("./job/loop.py", "import torch\nfrom steps import step\n"),
-            ("./job/main.py", "import torch\nimport loop\nx = torch.ones(1).cuda()\n"),
+            (
+                "./job/main.py",
+                "import torch\nimport loop\nx = torch.ones(1).cuda()\n",
+            ),
             ("./other/steps.py", "import torch\n"),
         ]);
         assert!(project.around(0).used_on_gpu);
@@ -420,10 +438,16 @@ mod tests {
     fn who_saves_is_found_through_a_common_module() {
         let project = project(&[
             ("a/nets/net.py", "import torch\n"),
-            ("a/train.py", "import torch\nfrom nets.net import Net\ntorch.save(Net().state_dict(), 'w')\n"),
+            (
+                "a/train.py",
+                "import torch\nfrom nets.net import Net\ntorch.save(Net().state_dict(), 'w')\n",
+            ),
             ("a/tools/test.py", "import torch\nfrom nets import net\n"),
             ("b/test.py", "import torch\nfrom nets import net\n"),
-            ("c/train.py", "import torch\nfrom .m import f\ntorch.save(f().cpu().state_dict(), 'w')\n"),
+            (
+                "c/train.py",
+                "import torch\nfrom .m import f\ntorch.save(f().cpu().state_dict(), 'w')\n",
+            ),
             ("c/m.py", "import torch\n"),
         ]);
         assert!(project.around(2).saves());
@@ -434,11 +458,20 @@ mod tests {
     #[test]
     fn a_method_that_turns_gradients_off_in_one_class_decides() {
         let project = project(&[
-            ("net.py", "import torch\nclass A:\n    def sample(self, x): return self.net(x)\n    @torch.no_grad()\n    def draw(self): pass\n"),
+            (
+                "net.py",
+                "import torch\nclass A:\n    def sample(self, x): return self.net(x)\n    @torch.no_grad()\n    def draw(self): pass\n",
+            ),
             ("use.py", "import torch\nimport net\n"),
         ]);
-        assert_eq!(project.around(1).method("sample"), Some(Method { decides: false }));
-        assert_eq!(project.around(1).method("draw"), Some(Method { decides: true }));
+        assert_eq!(
+            project.around(1).method("sample"),
+            Some(Method { decides: false })
+        );
+        assert_eq!(
+            project.around(1).method("draw"),
+            Some(Method { decides: true })
+        );
         assert_eq!(project.around(1).method("other"), None);
     }
 }

@@ -89,12 +89,15 @@ fn steps_somewhere(model: &Model<'_>) -> bool {
         || model.calls.iter().any(|call| {
             call.is_method("fit")
                 || call.is_step()
-                || call
+                || !sets_rate(last_name(&call.node.func).unwrap_or_default())
+                    && call
                     .node
                     .arguments
                     .iter_source_order()
                     .any(|argument| dotted_name(argument.value()).is_some_and(|name| of_optimizer(&name)))
-                || last_name(&call.node.func).is_some_and(|name| name.to_ascii_lowercase().contains("train"))
+                || !call.is_method("train")
+                    && last_name(&call.node.func)
+                        .is_some_and(|name| name.to_ascii_lowercase().contains("train"))
         })
         || model.stmts.iter().any(|info| match info.node {
             Stmt::Return(node) => node.value.as_deref().is_some_and(of_expr),
@@ -105,11 +108,19 @@ fn steps_somewhere(model: &Model<'_>) -> bool {
             .iter()
             .any(|assign| assign.place.contains('.') && of_optimizer(&assign.place))
         || model.funcs.iter().any(|func| {
-            func.node
-                .parameters
-                .iter_non_variadic_params()
-                .any(|each| of_optimizer(each.parameter.name.as_str()))
+            !sets_rate(func.node.name.as_str())
+                && func
+                    .node
+                    .parameters
+                    .iter_non_variadic_params()
+                    .any(|each| of_optimizer(each.parameter.name.as_str()))
         })
+}
+
+/// `adjust_learning_rate(optimizer, …)`, `StepLR(optimizer)`: what is given an optimizer, and trains nothing.
+fn sets_rate(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("learning_rate") || name.contains("lr") || name.contains("sched")
 }
 
 /// Whether the wrapped model is only evaluated: it is put in evaluation mode, and nothing takes its

@@ -92,7 +92,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let quiet_caller = model
             .func_name(call.ctx)
             .is_some_and(|name| model.around.calls_quietly(name));
+        // `.detach().numpy()` works on the CPU only.
+        let rest = model.text(model.stmt(call.stmt).node);
+        let on_cpu = rest.contains(".numpy()") && !rest.contains("cpu");
         if of_module
+            || on_cpu
             || evaluates
             || quiet_caller
             || runs_on_cpu(call)

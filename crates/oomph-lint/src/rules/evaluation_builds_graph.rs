@@ -7,6 +7,7 @@ use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
 use super::inference_builds_graph::is_pass_by_method;
+use crate::semantic::value::Kind;
 use crate::semantic::{Call, CtxId, CtxKind, Grad, Loop, Model};
 
 declare_rule! {
@@ -280,10 +281,9 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
         }) || model.assigns.iter().any(|assign| {
             assign.place.ends_with(".requires_grad") && model.is_inside(assign.ctx, looped.ctx)
         });
-        // `model = GradCAM(model)`: the wrapper runs backward in its forward pass.
-        let place = model_place(first).unwrap_or_default();
+        // `model = GradCAM(model)`: the wrapper runs backward in its forward pass, wherever it goes.
         let is_cam = model.assigns.iter().any(|assign| {
-            assign.place == place
+            assign.value.kind != Kind::Plain
                 && matches!(assign.expr, Some(ast::Expr::Call(made))
                     if dotted_name(&made.func).is_some_and(|name| {
                         let name = name.to_ascii_lowercase();

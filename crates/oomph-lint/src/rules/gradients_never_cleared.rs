@@ -13,7 +13,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for training loops that run `backward()` and `step()` in a file that never clears a
-    /// gradient.
+    /// gradient, and that works on a GPU.
     ///
     /// ## Why it costs memory
     ///
@@ -27,7 +27,7 @@ declare_rule! {
     ///
     /// def train(model, loader, optimizer, criterion):
     ///     for x, y in loader:
-    ///         criterion(model(x), y).backward()
+    ///         criterion(model(x.cuda()), y.cuda()).backward()
     ///         optimizer.step()
     /// ```
     ///
@@ -39,7 +39,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     for x, y in loader:
     ///         optimizer.zero_grad()
-    ///         criterion(model(x), y).backward()
+    ///         criterion(model(x.cuda()), y.cuda()).backward()
     ///         optimizer.step()
     /// ```
     ///

@@ -598,7 +598,12 @@ fn is_pretrained(model: &Model<'_>, place: &str) -> bool {
 /// Whether the model came out of a pickled dictionary, `torch.load(path)["model"]`: whether its
 /// parameters require gradients was decided when it was saved.
 fn is_unpickled(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
-    model.assigns_to(func, place).any(|assign| {
+    // Of a parameter, the callers of the file say it by the same name.
+    let bound = |assign: &&crate::semantic::Assign<'_>| {
+        let there = model.func_of(assign.ctx);
+        assign.place == place && (there == func || there.is_none() || model.assigns_to(func, place).next().is_none())
+    };
+    model.assigns.iter().filter(bound).any(|assign| {
         let Some(Expr::Subscript(item)) = assign.expr else {
             return false;
         };
@@ -606,7 +611,7 @@ fn is_unpickled(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
             Expr::Call(load) => last_name(&load.func) == Some("load"),
             base => dotted_name(base).is_some_and(|base| {
                 model
-                    .assigns_to(func, &base)
+                    .assigns_to(model.func_of(assign.ctx), &base)
                     .any(|each| each.value.kind == Kind::Checkpoint)
             }),
         }

@@ -22,7 +22,7 @@ declare_rule! {
     /// import torch.nn.functional as F
     ///
     /// def loss(logits, target):
-    ///     return F.cross_entropy(F.softmax(logits, dim=-1), target)
+    ///     return F.cross_entropy(F.softmax(logits, dim=-1), target.cuda())
     /// ```
     ///
     /// ## Use instead
@@ -31,7 +31,7 @@ declare_rule! {
     /// import torch.nn.functional as F
     ///
     /// def loss(logits, target):
-    ///     return F.cross_entropy(logits, target)
+    ///     return F.cross_entropy(logits, target.cuda())
     /// ```
     ///
     /// ## When it is wrong

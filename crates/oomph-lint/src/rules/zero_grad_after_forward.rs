@@ -11,8 +11,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for training steps of one optimizer that call `zero_grad()` between the forward pass and
-    /// `backward()`.
+    /// Looks for training steps that call an optimizer's `zero_grad()` between the last forward pass and
+    /// `backward()`, once in the iteration. Each of several optimizers is looked at by itself.
     ///
     /// ## Why it costs memory
     ///
@@ -120,12 +120,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && call.node.start() > at
                 && next_backward.is_some_and(|next| call.node.start() < next)
         });
+        let only_pass = calls().filter(|call| is_model_call(call)).count() == 1;
         let forward = calls().find(|call| {
             is_model_call(call)
                 && call.grad == Grad::On
                 && call.node.end() < at
                 && !runs_on_cpu(call)
-                && trains_with(model, call)
+                && (only_pass || trains_with(model, call))
                 && model.loops_around(call.ctx).next().map(|each| each.ctx)
                     == looped.map(|each| each.ctx)
         });

@@ -54,9 +54,11 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
         return Some(Kind::Scaler);
     }
     // Functions that make one.
-    let makes = ["get_", "build_", "make_", "create_", "load_", "init_", "define_", "setup_", "save_"]
-        .iter()
-        .any(|verb| name.starts_with(verb));
+    let makes = [
+        "get_", "build_", "make_", "create_", "load_", "init_", "define_", "setup_", "save_",
+    ]
+    .iter()
+    .any(|verb| name.starts_with(verb));
     if makes {
         return None;
     }

@@ -273,9 +273,7 @@ impl<'a> Walker<'a, '_> {
                     _ => {}
                 }
                 // `Net(…).to(device)` of an imported class is as likely a model: its name decides.
-                if value.device == Device::Gpu
-                    && value.kind == Kind::Unknown
-                    && !is_of_class(call)
+                if value.device == Device::Gpu && value.kind == Kind::Unknown && !is_of_class(call)
                 {
                     value.kind = Kind::Tensor;
                 }
