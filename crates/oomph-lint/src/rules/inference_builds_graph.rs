@@ -19,8 +19,10 @@ declare_rule! {
     /// a function that trains nothing or between the steps of one that does. A model that
     /// `from_pretrained` made at the top of a script is in evaluation mode from the start. It leaves out
     /// functions that return the output as it is and that nothing in the file calls, and runs on one
-    /// made-up sample. In functions that train it looks for samples that are only drawn or written to
-    /// a file, and for outputs that are only used detached.
+    /// made-up sample. A file that only loads weights and puts a model in evaluation mode counts as inference as a
+    /// whole, and `model.sample(n)` as a pass, if the project's classes say so. It also looks for outputs that are
+    /// only used detached, as in rollouts, and in functions that train for samples that are only drawn or written to
+    /// a file.
     ///
     /// ## Why it costs memory
     ///
@@ -120,7 +122,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let only_infers = !in_eval && only_infers(model, call);
         let in_training = !in_eval && trains(model, func);
         let shown = in_training && is_only_shown(model, call);
-        let detached = in_training && is_only_used_detached(model, call);
+        let detached = !in_eval && is_only_used_detached(model, call);
         if (in_eval || built_in_eval || pretrained || only_infers || shown || detached) && !on_cpu_only(model) && !wanted() {
             seen.push((func, place.clone()));
             out.push(
@@ -325,46 +327,74 @@ fn only_infers(model: &Model<'_>, call: &Call<'_>) -> bool {
     !of_a_module && says_nothing && evaluates && loads && model.backwards.is_empty()
 }
 
-/// Whether what a call in a function that trains returns is bound to a name of its own, and every use of
-/// that name detaches it: the graph lives as long as the name, for nothing.
+/// Whether what a call returns is bound to names of their own, and every use of those cuts the graph off: it
+/// lives as long as the names, for nothing.
 fn is_only_used_detached(model: &Model<'_>, call: &Call<'_>) -> bool {
     let func = model.func_of(call.ctx);
     let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
         return false;
     };
-    let (Some(Expr::Name(name)), Some(id)) = (assign.targets.first(), func) else {
+    let (Some(target), Some(id)) = (assign.targets.first(), func) else {
         return false;
     };
-    let name = name.id.as_str();
-    if assign.value.range() != call.node.range()
-        || !model.assigns_to(func, name).all(|each| each.stmt == call.stmt)
-    {
+    let names: Vec<&Expr> = match target {
+        Expr::Name(_) => vec![target],
+        Expr::Tuple(tuple) => tuple.elts.iter().collect(),
+        _ => return false,
+    };
+    if assign.value.range() != call.node.range() || call.args.iter().any(Value::has_graph) {
         return false;
     }
-    let body = model.func(id).node.range();
-    let text = model.text(body);
+    let text = model.text(model.func(id).node);
+    let start = model.func(id).node.start().to_usize();
+    let mut cut = 0;
+    for target in names {
+        let Expr::Name(name) = target else {
+            return false;
+        };
+        let name = name.id.as_str();
+        if name != "_" && !model.assigns_to(func, name).all(|each| each.stmt == call.stmt) {
+            return false;
+        }
+        let Some(found) = uses_cut(text, name, target.start().to_usize() - start) else {
+            return false;
+        };
+        cut += found;
+    }
+    cut > 0
+}
+
+/// How many uses of a name in a function's text cut its graph off, except where it is bound; nothing if one
+/// use may not.
+fn uses_cut(text: &str, name: &str, bound: usize) -> Option<usize> {
+    const CUTS: &[&str] = &[
+        ".detach()", ".data.", ".data)", ".data[", ".item()", ".argmax(", ".tolist()", ".max(1)[1]",
+    ];
+    const FACTS: &[&str] = &[".shape", ".size(", ".device", ".dtype"];
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut detached = 0;
+    let mut found = 0;
     for (at, _) in text.match_indices(name) {
         let rest = &text[at + name.len()..];
         let whole = !text[..at].ends_with(is_word)
             && !text[..at].ends_with('.')
             && !rest.starts_with(is_word);
-        let bound = body.start().to_usize() + at == assign.targets[0].start().to_usize();
-        if !whole || bound {
+        if !whole || at == bound || name == "_" {
             continue;
         }
-        if rest.starts_with(".detach()") {
-            detached += 1;
-        } else if ![".shape", ".size(", ".device", ".dtype"]
-            .iter()
-            .any(|fact| rest.starts_with(fact))
-        {
-            return false;
+        let rest = rest.strip_prefix(".cpu()").unwrap_or(rest);
+        // `F.softmax(output, dim=-1).detach()`
+        let outside = rest
+            .split_once(')')
+            .filter(|(inside, _)| !inside.contains(['(', '\n', ':']) && text[..at].ends_with('('))
+            .map(|(_, outside)| outside);
+        let cuts = |rest: &str| CUTS.iter().any(|cut| rest.starts_with(cut));
+        if cuts(rest) || outside.is_some_and(cuts) {
+            found += 1;
+        } else if !FACTS.iter().any(|fact| rest.starts_with(fact)) {
+            return None;
         }
     }
-    // An input with a graph passes gradients on to what made it.
-    detached > 0 && !call.args.iter().any(Value::has_graph)
+    Some(found)
 }
 
 /// Whether the graph has a use: gradients of an input or of the result, a hook, an export; or
@@ -598,10 +628,15 @@ fn is_pretrained(model: &Model<'_>, place: &str) -> bool {
 /// Whether the model came out of a pickled dictionary, `torch.load(path)["model"]`: whether its
 /// parameters require gradients was decided when it was saved.
 fn is_unpickled(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
-    // Of a parameter, the callers of the file say it by the same name.
+    // Of a parameter, a caller in the file says it by the same name.
     let bound = |assign: &&crate::semantic::Assign<'_>| {
         let there = model.func_of(assign.ctx);
-        assign.place == place && (there == func || there.is_none() || model.assigns_to(func, place).next().is_none())
+        let calls = || {
+            model
+                .calls_in_function(there)
+                .any(|other| func.is_some() && other.target == func)
+        };
+        assign.place == place && (there == func || calls())
     };
     model.assigns.iter().filter(bound).any(|assign| {
         let Some(Expr::Subscript(item)) = assign.expr else {

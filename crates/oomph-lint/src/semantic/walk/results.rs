@@ -302,7 +302,8 @@ impl<'a> Walker<'a, '_> {
     }
 }
 
-/// Whether a method is called on what a class of another file makes: `Net(…).to(device)`.
+/// Whether a method is called on what a function or a class of another file makes: `Net(…).to(device)`,
+/// `build_model(args).cuda()`, `networks[name]().to(device)`. That may be a model as well as a tensor.
 fn is_of_class(call: &ExprCall) -> bool {
     let Expr::Attribute(method) = &*call.func else {
         return false;
@@ -310,12 +311,17 @@ fn is_of_class(call: &ExprCall) -> bool {
     let Expr::Call(made) = &*method.value else {
         return false;
     };
-    last_name(&made.func).is_some_and(|name| {
-        name.starts_with(|c: char| c.is_ascii_uppercase())
-            && !["Tensor", "Variable", "Batch", "Data"]
-                .iter()
-                .any(|end| name.ends_with(end))
-    })
+    match &*made.func {
+        Expr::Subscript(_) => true,
+        func => last_name(func).is_some_and(|name| {
+            let lower = name.to_ascii_lowercase();
+            let is_class = name.starts_with(|c: char| c.is_ascii_uppercase())
+                && !["Tensor", "Variable", "Batch", "Data"]
+                    .iter()
+                    .any(|end| name.ends_with(end));
+            is_class || lower.contains("model") || lower.contains("net")
+        }),
+    }
 }
 
 /// Functions of the language itself.
