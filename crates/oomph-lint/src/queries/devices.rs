@@ -2,7 +2,7 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Module, Ranged, imports_of, last_name};
+use oomph_python_source::{Module, Ranged, dotted_name, imports_of, last_name, last_part};
 
 use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Call, Loop, Model};
@@ -184,7 +184,8 @@ pub(crate) fn in_cpu_branch(model: &Model<'_>, node: impl Ranged) -> bool {
             return false;
         }
         let test = model.text(&*branch.test);
-        let asks = test.contains("cuda") || test.contains("use_gpu") || test.ends_with(".gpu");
+        let asks = ["cuda", "use_gpu"].iter().any(|word| test.contains(word))
+            || dotted_name(&branch.test).is_some_and(|name| last_part(&name) == "gpu");
         let in_body = branch
             .body
             .iter()

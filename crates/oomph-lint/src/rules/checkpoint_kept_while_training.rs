@@ -121,6 +121,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
 }
 
+/// Words in the paths of published weights.
+const PUBLISHED: &[&str] = &[
+    "pretrain", "basenet", "backbone", "imagenet", "://", "vgg", "resnet", "inception", "hifigan",
+    "hifi-gan", "vocoder", "waveglow", "lpips", "facenet", "official", "hub", "download",
+    "pytorch_model", "__file__", "getfile",
+];
+
 /// Whether a file's name says that it holds published weights, rather than the job's own.
 pub(super) fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> bool {
     load.arg("f", 0).is_some_and(|file| {
@@ -132,11 +139,6 @@ pub(super) fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> boo
             return true;
         }
         let text = model.text(file).to_ascii_lowercase();
-        const PUBLISHED: &[&str] = &[
-            "pretrain", "basenet", "backbone", "imagenet", "://", "vgg", "resnet", "inception", "hifigan",
-            "hifi-gan", "vocoder", "waveglow", "lpips", "facenet", "official", "hub", "download",
-            "pytorch_model", "__file__", "getfile",
-        ];
         let named = PUBLISHED.iter().any(|word| text.contains(word));
         let loader = model
             .func_name(load.ctx)

@@ -170,13 +170,13 @@ fn loads_of<'m, 'a>(model: &'m Model<'a>, load: &Call<'a>) -> Vec<(&'m Call<'a>,
             let inside = args
                 .iter()
                 .any(|arg| arg.range().contains_range(load.node.range()));
-            let named = || {
+            let by_name = || {
                 call.node.start() > load.node.start()
                     && args
                         .iter()
                         .any(|arg| names_in(arg).iter().any(|name| carries(name, &names)))
             };
-            (inside || named()).then_some((call, inside))
+            (inside || by_name()).then_some((call, inside))
         })
         .collect()
 }
