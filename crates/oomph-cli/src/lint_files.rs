@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use ignore::WalkBuilder;
 use oomph_lint::output::FileReport;
-use oomph_lint::{Applicability, Problem, Selection, Source};
+use oomph_lint::{Applicability, Around, FileFacts, Problem, Project, Selection, Source};
 use rayon::prelude::*;
 use similar::TextDiff;
 
@@ -98,9 +98,17 @@ impl Linter {
         }
         targets.sort_by(|a, b| a.path.cmp(&b.path));
         targets.dedup_by(|a, b| a.path == b.path);
-        // `collect` keeps the order of the files.
-        let of_targets: Vec<LintedFile> =
-            targets.par_iter().map(|target| self.file(target)).collect();
+        // What files say of each other comes first. `collect` keeps the order of the files.
+        let facts: Vec<(PathBuf, FileFacts)> = targets
+            .par_iter()
+            .map(|target| (target.path.clone(), facts_of(&target.path)))
+            .collect();
+        let project = Project::new(&facts);
+        let of_targets: Vec<LintedFile> = targets
+            .par_iter()
+            .enumerate()
+            .map(|(index, target)| self.file(target, &project.around(index)))
+            .collect();
         linted.extend(of_targets);
         Ok(linted)
     }
@@ -115,7 +123,7 @@ impl Linter {
             .as_ref()
             .map_or_else(|| STDIN_NAME.to_string(), |path| path.display().to_string());
         let selection = settings.for_file(Path::new(&name));
-        let mut file = self.text(&name, bytes.clone(), &selection);
+        let mut file = self.text(&name, bytes.clone(), &selection, &Around::default());
         if !self.writes {
             file.diff = file.text.take().map(|text| diff(&name, &bytes, &text));
             return Ok(file);
@@ -127,7 +135,7 @@ impl Linter {
         Ok(file)
     }
 
-    fn file(&self, target: &Target<'_>) -> LintedFile {
+    fn file(&self, target: &Target<'_>, around: &Around) -> LintedFile {
         let name = target.path.display().to_string();
         let bytes = match fs::read(&target.path) {
             Ok(bytes) => bytes,
@@ -135,7 +143,7 @@ impl Linter {
         };
         let selection = target.settings.for_file(&target.path);
         let before = (!self.writes).then(|| bytes.clone());
-        let mut file = self.text(&name, bytes, &selection);
+        let mut file = self.text(&name, bytes, &selection, around);
         if let Some(before) = before {
             file.diff = file.text.take().map(|text| diff(&name, &before, &text));
         } else if let Some(text) = file.text.take()
@@ -152,7 +160,13 @@ impl Linter {
     }
 
     /// Lints one text. Its fixed form, if fixes were asked for and there were any, is in `text`.
-    fn text(&self, name: &str, bytes: Vec<u8>, selection: &Selection) -> LintedFile {
+    fn text(
+        &self,
+        name: &str,
+        bytes: Vec<u8>,
+        selection: &Selection,
+        around: &Around,
+    ) -> LintedFile {
         let source = match Source::from_bytes(name, bytes) {
             Ok(source) => source,
             Err(problem) => {
@@ -162,7 +176,7 @@ impl Linter {
             }
         };
         if let Some(least) = self.least
-            && let Some(fixed) = oomph_lint::fix(&source, selection, least)
+            && let Some(fixed) = oomph_lint::fix_in(&source, selection, least, around)
         {
             return LintedFile {
                 report: FileReport {
@@ -176,7 +190,7 @@ impl Linter {
                 diff: None,
             };
         }
-        let linted = oomph_lint::lint(&source, selection);
+        let linted = oomph_lint::lint_in(&source, selection, around);
         // Most files have no findings: drop their texts now.
         let source = (!linted.findings.is_empty()).then_some(source);
         LintedFile {
@@ -191,6 +205,14 @@ impl Linter {
             diff: None,
         }
     }
+}
+
+/// What a file says about the others of its project; nothing if it cannot be read.
+fn facts_of(path: &Path) -> FileFacts {
+    let source = fs::read(path)
+        .ok()
+        .and_then(|bytes| Source::from_bytes(&path.display().to_string(), bytes).ok());
+    source.as_ref().map(FileFacts::of).unwrap_or_default()
 }
 
 /// Finds the Python files and notebooks under a path. A file that is named is always linted.

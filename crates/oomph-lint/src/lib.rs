@@ -4,8 +4,9 @@
 //!   a text.
 //! - One rule is one file in `rules/`, named after it; its doc comment is its page ([`Rule::page`]).
 //!   What several rules ask is in `queries/`, what the source means in `semantic/`.
-//! - A rule reports what the source proves, as far as one file can: when names or calls leave the
-//!   file, the semantic model says "unknown" and rules stay quiet.
+//! - A rule reports what the source proves: when names or calls leave the file, the semantic model
+//!   says "unknown" and rules stay quiet. What the other files of a project say ([`Around`]) is
+//!   little: whether they work on a GPU, save weights, and turn gradients off in a method.
 //! - A fix never breaks a file: every fixed text is parsed again before it is returned.
 //!
 //! ```
@@ -23,6 +24,7 @@ mod config;
 mod fix;
 mod held;
 mod noqa;
+mod project;
 mod queries;
 mod rule;
 mod rules;
@@ -35,6 +37,7 @@ pub use config::{Config, ConfigError, Selection};
 pub use fix::{Applicability, Fix};
 pub use held::{HeldBytes, order_by_held};
 pub use oomph_python_source::{Edit, Position, Problem, Source};
+pub use project::{Around, FileFacts, Project};
 pub use rule::{FixAvailability, Rule};
 pub use rules::{ALL, by_code};
 pub use scope::Scope;
@@ -77,9 +80,14 @@ pub struct Linted {
     pub problems: Vec<Problem>,
 }
 
-/// Lints a source.
+/// Lints a source by itself.
 pub fn lint(source: &Source, selection: &Selection) -> Linted {
-    let work = || lint_parsed(source, selection);
+    lint_in(source, selection, &Around::default())
+}
+
+/// Lints a source as a part of its project.
+pub fn lint_in(source: &Source, selection: &Selection, around: &Around) -> Linted {
+    let work = || lint_parsed(source, selection, around);
     match with_stack(source.code(), source.is_notebook(), work) {
         Ok(linted) => linted,
         Err(problem) => Linted {
@@ -89,18 +97,25 @@ pub fn lint(source: &Source, selection: &Selection) -> Linted {
     }
 }
 
-fn lint_parsed(source: &Source, selection: &Selection) -> Linted {
+fn lint_parsed(source: &Source, selection: &Selection, around: &Around) -> Linted {
     let (module, problems) = source.parse();
-    let findings = module.map_or_else(Vec::new, |module| findings(source, &module, selection));
+    let findings = module.map_or_else(Vec::new, |module| {
+        findings(source, &module, selection, around)
+    });
     Linted { findings, problems }
 }
 
-fn findings(source: &Source, module: &Module<'_>, selection: &Selection) -> Vec<Finding> {
+fn findings(
+    source: &Source,
+    module: &Module<'_>,
+    selection: &Selection,
+    around: &Around,
+) -> Vec<Finding> {
     // Every rule needs a name that comes from PyTorch or from a library on top of it.
-    if !semantic::may_use_torch(module.text()) {
+    if !semantic::may_use_torch(module.text()) && around.torch_names().is_empty() {
         return Vec::new();
     }
-    let model = semantic::build(module);
+    let model = semantic::build(module, around);
     if !model.uses_torch {
         return Vec::new();
     }
@@ -158,7 +173,17 @@ pub struct Fixed {
 /// Returns `None` if there is nothing to fix. A round whose result would not parse is dropped, and
 /// what was fixed before it is kept.
 pub fn fix(source: &Source, selection: &Selection, least: Applicability) -> Option<Fixed> {
-    let mut linted = lint(source, selection);
+    fix_in(source, selection, least, &Around::default())
+}
+
+/// As [`fix`], for a source that is part of a project.
+pub fn fix_in(
+    source: &Source,
+    selection: &Selection,
+    least: Applicability,
+    around: &Around,
+) -> Option<Fixed> {
+    let mut linted = lint_in(source, selection, around);
     if !linted.problems.is_empty() && !source.is_notebook() {
         return None;
     }
@@ -178,7 +203,7 @@ pub fn fix(source: &Source, selection: &Selection, least: Applicability) -> Opti
         if applied == 0 {
             break;
         }
-        let after = lint(&next, selection);
+        let after = lint_in(&next, selection, around);
         if after.problems.len() > linted.problems.len() {
             break;
         }

@@ -2,52 +2,53 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::imports_of;
+use oomph_python_source::{Module, Ranged, dotted_name, imports_of, last_name, last_part};
 
 use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Assign, Call, Loop, Model};
+use crate::semantic::{Call, Loop, Model};
 
 /// Whether the file mentions a GPU.
 pub(crate) fn mentions_gpu(model: &Model<'_>) -> bool {
     model.module.text().contains("cuda") || model.module.text().contains("device")
 }
 
-/// Whether nothing in the code of the file points to a GPU, or it names the CPU as its device: models
-/// and batches that nothing moves are on the CPU. Comments and docstrings do not count.
+/// Whether the file computes on the CPU: nothing in its code points to a GPU, or it names the CPU as its
+/// device, and no file that imports it works on a GPU. Models and batches that nothing moves are on the
+/// CPU. Comments and docstrings do not count.
 pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
     *model.cpu_only.get_or_init(|| {
-        let mut words = Words::default();
-        for stmt in model.module.body() {
-            words.visit_stmt(stmt);
-        }
+        let words = Words::of(model.module);
         let says_so = || {
             model.assigns.iter().any(|assign| {
                 assign.value.kind == Kind::Device && assign.value.device == Device::Cpu
             })
         };
-        !words.accelerator && (!words.device || says_so())
+        !words.accelerator && (!words.device || says_so()) && !model.around.used_on_gpu
     })
-}
-
-/// Whether the file is a whole script on the CPU: outside of functions it makes its optimizer, and nothing in it points to
-/// a GPU. A file of functions alone says nothing of where its callers compute.
-pub(crate) fn is_cpu_script(model: &Model<'_>) -> bool {
-    let makes_optimizer = |assign: &Assign<'_>| {
-        assign.value.kind == Kind::Optimizer && model.func_of(assign.ctx).is_none()
-    };
-    on_cpu_only(model) && model.assigns.iter().any(makes_optimizer)
 }
 
 /// What the names and strings of a file say about where it computes.
 #[derive(Default)]
-struct Words {
+pub(crate) struct Words<'m> {
+    text: &'m str,
     /// An accelerator by its name, or a library that moves models and batches by itself.
-    accelerator: bool,
+    pub(crate) accelerator: bool,
     /// Some device, whichever it is.
     device: bool,
 }
 
-impl Words {
+impl<'m> Words<'m> {
+    pub(crate) fn of(module: &Module<'m>) -> Self {
+        let mut words = Self {
+            text: module.text(),
+            ..Self::default()
+        };
+        for stmt in module.body() {
+            words.visit_stmt(stmt);
+        }
+        words
+    }
+
     fn word(&mut self, word: &str) {
         const ACCELERATORS: &[&str] = &[
             "cuda",
@@ -69,10 +70,30 @@ impl Words {
     }
 }
 
-impl<'a> Visitor<'a> for Words {
+/// Whether a statement names a device that nothing else in the file uses.
+fn is_unused_device(stmt: &Stmt, text: &str) -> bool {
+    let Stmt::Assign(assign) = stmt else {
+        return false;
+    };
+    let [Expr::Name(target)] = &*assign.targets else {
+        return false;
+    };
+    let Expr::Call(call) = &*assign.value else {
+        return false;
+    };
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let name = target.id.as_str();
+    let uses = text.match_indices(name).filter(|(at, _)| {
+        !text[..*at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word)
+    });
+    last_name(&call.func) == Some("device") && uses.count() == 1
+}
+
+impl<'a> Visitor<'a> for Words<'_> {
     fn visit_stmt(&mut self, stmt: &'a Stmt) {
         match stmt {
             Stmt::Expr(only) if only.value.is_string_literal_expr() => return,
+            _ if is_unused_device(stmt, self.text) => return,
             Stmt::Import(_) | Stmt::ImportFrom(_) => {
                 for import in imports_of(stmt) {
                     self.word(&import.full);
@@ -150,4 +171,30 @@ pub(crate) fn moves_to_gpu(call: &Call<'_>) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether a node is in the branch that runs without a GPU: `else` of `if use_cuda:`, or `if not cuda:`.
+pub(crate) fn in_cpu_branch(model: &Model<'_>, node: impl Ranged) -> bool {
+    let range = node.range();
+    model.stmts.iter().any(|info| {
+        let Stmt::If(branch) = info.node else {
+            return false;
+        };
+        if !branch.range.contains_range(range) {
+            return false;
+        }
+        let test = model.text(&*branch.test);
+        let asks = ["cuda", "use_gpu"].iter().any(|word| test.contains(word))
+            || dotted_name(&branch.test).is_some_and(|name| last_part(&name) == "gpu");
+        let in_body = branch
+            .body
+            .iter()
+            .any(|each| each.range().contains_range(range));
+        let in_else = branch
+            .elif_else_clauses
+            .last()
+            .is_some_and(|last| last.test.is_none() && last.range.contains_range(range));
+        let denied = test.starts_with("not ");
+        asks && !test.contains("device_count") && if denied { in_body } else { in_else }
+    })
 }

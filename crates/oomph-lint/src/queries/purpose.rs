@@ -1,6 +1,6 @@
 //! What a file or a function is for: training, evaluation, a unit test.
 
-use oomph_python_source::last_name;
+use oomph_python_source::{dotted_name, last_name};
 
 use crate::semantic::value::Kind;
 use crate::semantic::{CtxId, Model};
@@ -42,11 +42,26 @@ pub(crate) fn is_eval_name(name: &str) -> bool {
     )
 }
 
-/// Whether a library's trainer runs the loop: it scales losses and steps optimizers itself.
+/// Whether a library's trainer runs the loop: it scales losses and steps optimizers itself. What the code
+/// imports and calls says so, not its comments and paths.
 pub(crate) fn has_managed_loop(model: &Model<'_>) -> bool {
-    ["accelerat", "deepspeed", "fabric", "model_engine"]
-        .iter()
-        .any(|name| model.module.text().contains(name))
+    const LIBRARIES: &[&str] = &["accelerat", "deepspeed", "fabric", "model_engine"];
+    // Most files have none of the words anywhere.
+    let text = model.module.text();
+    let says = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        LIBRARIES.iter().any(|word| name.contains(word))
+    };
+    LIBRARIES.iter().any(|word| text.contains(word))
+        && (model.calls.iter().any(|call| {
+            call.qual.as_deref().is_some_and(says)
+                || dotted_name(&call.node.func).is_some_and(|name| says(&name))
+        }) || model.funcs.iter().any(|func| {
+            func.node
+                .parameters
+                .iter_non_variadic_params()
+                .any(|each| says(each.parameter.name.as_str()))
+        }))
 }
 
 /// Whether the file trains, or makes what trains: without gradients, wrappers cost less.

@@ -9,10 +9,10 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for functions that multiply queries with transposed keys, take a softmax of the
-    /// scores and multiply it with the values, where the weights are used for nothing else, in a
-    /// file without `scaled_dot_product_attention`. Queries and keys have to come from one input, or
-    /// be the function's first parameters.
+    /// Looks for functions that multiply queries with keys, take a softmax of the scores and multiply it with
+    /// the values, where the weights are used for nothing else, in a file without
+    /// `scaled_dot_product_attention`. Queries and keys have to be layers of one input (of all its tokens, or of
+    /// all its pixels), or the function's first parameters.
     ///
     /// ## Why it costs memory
     ///
@@ -82,25 +82,27 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
     let mut scores: Vec<&str> = Vec::new();
     let mut weights: Vec<&str> = Vec::new();
     let mut softmax_at = None;
+    let projected = projected(model, func);
     for assign in &assigns {
         let Some(expr) = assign.expr else { continue };
         let reads = |names: &[&str]| names_in(expr).iter().any(|name| names.contains(&root(name)));
-        if is_scores(model, expr) {
+        let softens = is_softmax(expr) || assign.value.softmax;
+        if is_scores(model, expr) || is_projected_product(expr, &projected) {
             if !is_plain_scores(model, expr) {
                 return None;
             }
-            if is_softmax(expr) {
+            if softens {
                 weights.push(&assign.place);
                 softmax_at = softmax_at.or(Some(expr.range()));
             } else {
                 scores.push(&assign.place);
             }
-        } else if is_softmax(expr) && reads(&scores) {
+        } else if softens && reads(&scores) {
             weights.push(&assign.place);
             softmax_at = softmax_at.or(Some(expr.range()));
         } else if reads(&weights) && !is_product(expr) {
             weights.push(&assign.place);
-        } else if reads(&scores) && !is_product(expr) {
+        } else if reads(&scores) && !is_product(expr) && keeps_scores(expr) {
             if !is_plain_scores(model, expr) {
                 return None;
             }
@@ -200,6 +202,68 @@ fn is_scores(model: &Model<'_>, expr: &Expr) -> bool {
     products(expr).iter().any(|(_, right)| transposed(right))
 }
 
+/// The names that hold layers of the function's input, one value for each position of it: `q` of
+/// `q = self.query(x).view(…)`.
+fn projected(model: &Model<'_>, func: FuncId) -> Vec<String> {
+    let inputs: Vec<&str> = model
+        .func(func)
+        .node
+        .parameters
+        .iter_non_variadic_params()
+        .map(|each| each.parameter.name.as_str())
+        .filter(|name| *name != "self")
+        .collect();
+    let mut names: Vec<String> = Vec::new();
+    for assign in &model.assigns {
+        if model.func_of(assign.ctx) != Some(func) {
+            continue;
+        }
+        let Some(expr) = assign.expr else { continue };
+        // One position of many, or a summary of them: the scores are short.
+        let text = model.text(expr);
+        let shortens = ["mean(", "sum(", "unsqueeze(", "[:, 0]", "[:, -1]", "pool"]
+            .iter()
+            .any(|word| text.contains(word));
+        if shortens {
+            names.retain(|name| *name != assign.place);
+            continue;
+        }
+        let is_layer = model.calls.iter().any(|call| {
+            expr.range().contains_range(call.node.range())
+                && dotted_name(&call.node.func).is_some_and(|callee| callee.starts_with("self."))
+                && call
+                    .node
+                    .arguments
+                    .find_positional(0)
+                    .and_then(dotted_name)
+                    .is_some_and(|arg| inputs.contains(&arg.as_str()))
+        });
+        let follows = names_in(expr)
+            .iter()
+            .any(|name| names.iter().any(|each| each == root(name)));
+        if is_layer || follows && products(expr).is_empty() {
+            names.push(assign.place.clone());
+        }
+    }
+    names
+}
+
+/// A product of two projections of the input: `torch.bmm(query, key)`.
+fn is_projected_product(expr: &Expr, projected: &[String]) -> bool {
+    let name = |expr: &Expr| {
+        names_in(expr)
+            .first()
+            .map(|name| root(name).to_owned())
+            .filter(|name| projected.contains(name))
+    };
+    products(expr).iter().any(|(left, right)| {
+        match (name(left), name(right)) {
+            (Some(left), Some(right)) => left != right,
+            _ => false,
+        }
+    })
+}
+
 fn is_softmax(expr: &Expr) -> bool {
     let Expr::Call(call) = expr else { return false };
     let Some(name) = last_name(&call.func) else {
@@ -216,7 +280,7 @@ fn is_softmax(expr: &Expr) -> bool {
     }
 }
 
-/// The products in an expression: `a @ b`, `torch.matmul(a, b)`, `torch.bmm(a, b)`.
+/// The products in an expression: `a @ b`, `torch.matmul(a, b)`, `torch.bmm(a, b)`, `torch.einsum(…, a, b)`.
 fn products(expr: &Expr) -> Vec<(&Expr, &Expr)> {
     struct Find<'a>(Vec<(&'a Expr, &'a Expr)>);
     impl<'a> ast::visitor::Visitor<'a> for Find<'a> {
@@ -234,6 +298,11 @@ fn products(expr: &Expr) -> Vec<(&Expr, &Expr)> {
                         _ => {}
                     }
                 }
+                Expr::Call(call) if last_name(&call.func) == Some("einsum") => {
+                    if let [_, left, right] = &*call.arguments.args {
+                        self.0.push((left, right));
+                    }
+                }
                 _ => {}
             }
             ast::visitor::walk_expr(self, expr);
@@ -248,13 +317,35 @@ fn is_product(expr: &Expr) -> bool {
     !products(expr).is_empty()
 }
 
+/// Whether scores stay what they are: scaled, masked or seen in another shape. A layer, or a call of
+/// another function, makes something else of them.
+fn keeps_scores(expr: &Expr) -> bool {
+    match expr {
+        Expr::Call(call) => last_name(&call.func).is_some_and(|name| {
+            matches!(
+                name,
+                "masked_fill" | "masked_fill_" | "where" | "float" | "half" | "to" | "type_as" | "view" | "reshape"
+                    | "mul" | "div" | "clamp" | "contiguous" | "permute" | "transpose" | "squeeze" | "add" | "sub"
+                    | "rearrange" | "tril" | "clone"
+            )
+        }),
+        Expr::BinOp(_) | Expr::Name(_) | Expr::Subscript(_) | Expr::If(_) => true,
+        _ => false,
+    }
+}
+
 /// One of the names, or its dropout: `weights`, `self.dropout(weights)`.
 fn is_of(expr: &Expr, names: &[&str]) -> bool {
     if let Some(place) = dotted_name(expr) {
         return names.contains(&root(&place));
     }
     let Expr::Call(call) = expr else { return false };
-    call.arguments.args.first().is_some_and(|first| is_of(first, names))
+    // `weights.transpose(1, 2)`, and `self.dropout(weights)`.
+    let of_receiver = match &*call.func {
+        Expr::Attribute(attribute) => is_of(&attribute.value, names),
+        _ => false,
+    };
+    of_receiver || call.arguments.args.first().is_some_and(|first| is_of(first, names))
 }
 
 fn product_with(model: &Model<'_>, func: FuncId, weights: &[&str]) -> bool {
@@ -270,7 +361,7 @@ fn product_with(model: &Model<'_>, func: FuncId, weights: &[&str]) -> bool {
         expr.is_some_and(|expr| {
             products(expr)
                 .iter()
-                .any(|(left, _)| is_of(left, weights))
+                .any(|(left, right)| is_of(left, weights) || is_of(right, weights))
         })
     })
 }

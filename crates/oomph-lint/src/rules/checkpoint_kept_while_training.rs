@@ -121,6 +121,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
 }
 
+/// Words in the paths of published weights.
+const PUBLISHED: &[&str] = &[
+    "pretrain", "basenet", "backbone", "imagenet", "://", "vgg", "resnet", "inception", "hifigan",
+    "hifi-gan", "vocoder", "waveglow", "lpips", "facenet", "official", "hub", "download",
+    "pytorch_model", "__file__", "getfile",
+];
+
 /// Whether a file's name says that it holds published weights, rather than the job's own.
 pub(super) fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> bool {
     load.arg("f", 0).is_some_and(|file| {
@@ -132,8 +139,28 @@ pub(super) fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> boo
             return true;
         }
         let text = model.text(file).to_ascii_lowercase();
-        ["pretrain", "basenet", "backbone", "imagenet", "://"]
-            .iter()
-            .any(|word| text.contains(word))
+        let named = PUBLISHED.iter().any(|word| text.contains(word));
+        let loader = model
+            .func_name(load.ctx)
+            .is_some_and(|name| name.contains("pretrain") || name.contains("transformers"));
+        (named || loader) && !is_own_checkpoint(model, load)
     })
+}
+
+/// Whether the file saves a dictionary with the key that is read here: `torch.load(path)["net"]`.
+fn is_own_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let stmt = model.text(model.stmt(load.stmt).node);
+    let Some((_, rest)) = stmt.split_once(model.text(load.node)) else {
+        return false;
+    };
+    let Some(rest) = rest.strip_prefix('[') else {
+        return false;
+    };
+    let Some((key, _)) = rest.split_once(']') else {
+        return false;
+    };
+    model
+        .calls
+        .iter()
+        .any(|call| call.is("torch.save") && model.text(call.node).contains(key))
 }

@@ -55,7 +55,7 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // For inference, the wrapper is often there for the names in a checkpoint only.
-    if !trains(model) {
+    if !trains(model) || !steps_somewhere(model) {
         return;
     }
     for call in &model.calls {
@@ -77,6 +77,50 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether anything runs backward: the file does, or it hands an optimizer to what may, or keeps one where
+/// other files find it. Where the step is commented out, an optimizer alone trains nothing.
+fn steps_somewhere(model: &Model<'_>) -> bool {
+    let of_optimizer = |name: &str| name.to_ascii_lowercase().contains("optim");
+    let of_expr = |expr: &Expr| names_in(expr).iter().any(|name| of_optimizer(name));
+    !model.backwards.is_empty()
+        || model.module.text().contains("loss_scaler")
+        || model.calls.iter().any(|call| {
+            call.is_method("fit")
+                || call.is_step()
+                || !sets_rate(last_name(&call.node.func).unwrap_or_default())
+                    && call
+                    .node
+                    .arguments
+                    .iter_source_order()
+                    .any(|argument| dotted_name(argument.value()).is_some_and(|name| of_optimizer(&name)))
+                || !call.is_method("train")
+                    && last_name(&call.node.func)
+                        .is_some_and(|name| name.to_ascii_lowercase().contains("train"))
+        })
+        || model.stmts.iter().any(|info| match info.node {
+            Stmt::Return(node) => node.value.as_deref().is_some_and(of_expr),
+            _ => false,
+        })
+        || model
+            .assigns
+            .iter()
+            .any(|assign| assign.place.contains('.') && of_optimizer(&assign.place))
+        || model.funcs.iter().any(|func| {
+            !sets_rate(func.node.name.as_str())
+                && func
+                    .node
+                    .parameters
+                    .iter_non_variadic_params()
+                    .any(|each| of_optimizer(each.parameter.name.as_str()))
+        })
+}
+
+/// `adjust_learning_rate(optimizer, …)`, `StepLR(optimizer)`: what is given an optimizer, and trains nothing.
+fn sets_rate(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("learning_rate") || name.contains("lr") || name.contains("sched")
 }
 
 /// Whether the wrapped model is only evaluated: it is put in evaluation mode, and nothing takes its

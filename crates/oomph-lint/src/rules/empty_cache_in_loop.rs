@@ -1,18 +1,19 @@
 use oomph_python_source::ast::{ExceptHandler, Stmt};
 
 use crate::fix::Fix;
+use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::oom_handlers::oom_handler;
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Loop, Model};
 
 declare_rule! {
     /// The cache is emptied in every step.
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.cuda.empty_cache()` that runs in every iteration of a training loop or of a
-    /// loop over batches.
+    /// Looks for `torch.cuda.empty_cache()` that runs in every iteration of a training loop, of a
+    /// loop over batches, or of one that runs a model in each step, as samplers do.
     ///
     /// ## Why it costs memory
     ///
@@ -58,6 +59,20 @@ declare_rule! {
     OOM611 "empty-cache-in-loop" { fix: Sometimes, default: true }
 }
 
+/// Whether a loop runs a model in each iteration that was there before it: sampling, say.
+fn runs_model(model: &Model<'_>, looped: &Loop<'_>) -> bool {
+    let func = model.func_of(looped.ctx);
+    model.calls.iter().any(|call| {
+        is_model_call(call)
+            && model.loops_around(call.ctx).next().map(|each| each.ctx) == Some(looped.ctx)
+            && model_place(call).is_some_and(|place| {
+                !model
+                    .assigns_to(func, &place)
+                    .any(|assign| model.is_inside(assign.ctx, looped.ctx))
+            })
+    })
+}
+
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for call in &model.calls {
         if !call.is("torch.cuda.empty_cache") {
@@ -71,7 +86,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             each.ctx != looped.ctx
                 && (each.data || each.contains_backward)
                 && model.is_inside(each.ctx, looped.ctx)
-        }) || (!looped.trains && !looped.data)
+        }) || (!looped.trains && !looped.data && !runs_model(model, looped))
             || model.calls.iter().any(|other| {
                 model.is_inside(other.ctx, looped.ctx)
                     && other.target.is_some_and(|target| {

@@ -1,11 +1,13 @@
 use oomph_python_source::ast::Stmt;
-use oomph_python_source::{Edit, Ranged, ast};
+use oomph_python_source::{Edit, Ranged, ast, dotted_name};
 
 use crate::fix::Fix;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
+use super::inference_builds_graph::is_pass_by_method;
+use crate::semantic::value::Kind;
 use crate::semantic::{Call, CtxId, CtxKind, Grad, Loop, Model};
 
 declare_rule! {
@@ -242,7 +244,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
             continue;
         }
         let first = model.calls.iter().find(|call| {
-            is_model_call(call)
+            (is_model_call(call) || is_pass_by_method(model, call))
                 && call.grad == Grad::On
                 && model.is_inside(call.ctx, looped.ctx)
                 && model.func_of(call.ctx) == model.func_of(looped.ctx)
@@ -258,7 +260,11 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
                 && is_eval_name(func.node.name.as_str())
                 && func.class.is_some_and(|class| model.class(class).is_module)
         });
+        let quiet_caller = model
+            .func_name(looped.ctx)
+            .is_some_and(|name| model.around.calls_quietly(name));
         if callers_decide
+            || quiet_caller
             || runs_on_cpu(first)
             || leaves_batches_on_cpu(model, looped)
             || on_cpu_only(model)
@@ -275,8 +281,17 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
         }) || model.assigns.iter().any(|assign| {
             assign.place.ends_with(".requires_grad") && model.is_inside(assign.ctx, looped.ctx)
         });
+        // `model = GradCAM(model)`: the wrapper runs backward in its forward pass, wherever it goes.
+        let is_cam = model.assigns.iter().any(|assign| {
+            assign.value.kind != Kind::Plain
+                && matches!(assign.expr, Some(ast::Expr::Call(made))
+                    if dotted_name(&made.func).is_some_and(|name| {
+                        let name = name.to_ascii_lowercase();
+                        name.contains("cam.") || name.ends_with("cam") || name.contains("gradcam")
+                    }))
+        });
         // The loss leaves the function: someone may call `backward()` on it.
-        if !wants_graph {
+        if !wants_graph && !is_cam {
             found.push((looped, first));
         }
     }

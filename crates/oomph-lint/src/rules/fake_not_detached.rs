@@ -59,7 +59,7 @@ declare_rule! {
 
 /// The part of a network in adversarial training.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+pub(super) enum Role {
     Generator,
     Discriminator,
 }
@@ -211,7 +211,7 @@ fn place_of(call: &Call<'_>, role: Role) -> Option<String> {
 }
 
 /// The role that a name has: `G`, `netD`, `self.discriminator`, `optimizer_D`.
-fn role_of(place: &str) -> Option<Role> {
+pub(super) fn role_of(place: &str) -> Option<Role> {
     let last = place.rsplit('.').next()?.to_ascii_lowercase();
     last.split('_').find_map(|word| {
         let word = word.trim_end_matches(|c: char| c.is_ascii_digit());

@@ -2,7 +2,7 @@ use oomph_python_source::ast::Expr;
 use oomph_python_source::last_name;
 
 use crate::queries::accumulation::stepped_optimizer;
-use crate::queries::devices::is_cpu_script;
+use crate::queries::devices::on_cpu_only;
 use crate::queries::purpose::{has_managed_loop, in_unit_test};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Bind, Call, Model};
@@ -13,7 +13,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for training loops that run `backward()` and `step()` in a file that never clears a
-    /// gradient.
+    /// gradient, and that works on a GPU.
     ///
     /// ## Why it costs memory
     ///
@@ -27,7 +27,7 @@ declare_rule! {
     ///
     /// def train(model, loader, optimizer, criterion):
     ///     for x, y in loader:
-    ///         criterion(model(x), y).backward()
+    ///         criterion(model(x.cuda()), y.cuda()).backward()
     ///         optimizer.step()
     /// ```
     ///
@@ -39,7 +39,7 @@ declare_rule! {
     /// def train(model, loader, optimizer, criterion):
     ///     for x, y in loader:
     ///         optimizer.zero_grad()
-    ///         criterion(model(x), y).backward()
+    ///         criterion(model(x.cuda()), y.cuda()).backward()
     ///         optimizer.step()
     /// ```
     ///
@@ -54,7 +54,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if model.backwards.is_empty() || has_managed_loop(model) || is_cpu_script(model) {
+    if model.backwards.is_empty() || has_managed_loop(model) || on_cpu_only(model) {
         return;
     }
     for call in &model.calls {

@@ -1,9 +1,9 @@
-use oomph_python_source::Ranged;
+use oomph_python_source::{Ranged, dotted_name};
 
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Bind, Model};
 
 declare_rule! {
     /// The last `backward()` of a step retains its graph.
@@ -80,8 +80,19 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && other.node.start() > call.node.start()
                 && model.is_inside(other.ctx, looped.ctx)
         });
+        // A loop over several outputs of one graph runs backward from each.
+        let from_each = model
+            .assigns
+            .iter()
+            .any(|assign| {
+                assign.bind == Bind::Other
+                    && model.loops_around(call.ctx).any(|each| {
+                        each.ctx == assign.ctx && each.range.contains_range(call.node.range())
+                    })
+                    && dotted_name(backward.target).as_deref() == Some(assign.place.as_str())
+            });
         // An inner loop of backwards over one graph: this is also the next one.
-        if another || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
+        if another || from_each || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
             continue;
         }
         let fix = model.module.remove_keyword(call.node, "retain_graph")

@@ -5,6 +5,7 @@ use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::feeds_backward;
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
+use crate::project::DECIDES;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Kind, Value};
 use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model, torch};
@@ -18,8 +19,10 @@ declare_rule! {
     /// a function that trains nothing or between the steps of one that does. A model that
     /// `from_pretrained` made at the top of a script is in evaluation mode from the start. It leaves out
     /// functions that return the output as it is and that nothing in the file calls, and runs on one
-    /// made-up sample. In functions that train it looks for samples that are only drawn or written to
-    /// a file, and for outputs that are only used detached.
+    /// made-up sample. A file that only loads weights and puts a model in evaluation mode counts as inference as a
+    /// whole, and `model.sample(n)` as a pass, if the project's classes say so. It also looks for outputs that are
+    /// only used detached, as in rollouts, and in functions that train for samples that are only drawn or written to
+    /// a file.
     ///
     /// ## Why it costs memory
     ///
@@ -62,7 +65,7 @@ declare_rule! {
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     let mut seen = Vec::new();
     for call in &model.calls {
-        if !is_model_call(call) || call.grad != Grad::On {
+        if !(is_model_call(call) || is_pass_by_method(model, call)) || call.grad != Grad::On {
             continue;
         }
         let Some(place) = model_place(call) else {
@@ -84,6 +87,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 &*assign.targets, [Expr::Name(name)] if name.id.as_str() == "_"))
             || runs_on_cpu(call)
             || is_unpickled(model, func, &place)
+            || model.func_name(call.ctx).is_some_and(|name| model.around.calls_quietly(name))
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
             || seen.contains(&(func, place.clone()))
         {
@@ -115,10 +119,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 || callers_decide(model, call)
                 || is_sample(model, call)
         };
+        let only_infers = !in_eval && only_infers(model, call);
         let in_training = !in_eval && trains(model, func);
         let shown = in_training && is_only_shown(model, call);
-        let detached = in_training && is_only_used_detached(model, call);
-        if (in_eval || built_in_eval || pretrained || shown || detached) && !on_cpu_only(model) && !wanted() {
+        let detached = !in_eval && is_only_used_detached(model, call);
+        if (in_eval || built_in_eval || pretrained || only_infers || shown || detached) && !on_cpu_only(model) && !wanted() {
             seen.push((func, place.clone()));
             out.push(
                 Report::new(
@@ -211,8 +216,8 @@ fn is_only_shown(model: &Model<'_>, call: &Call<'_>) -> bool {
         || text.starts_with(model.text(call.node)) && !text.contains(".data");
     let only_bound_here = model.assigns_to(func, name).all(|each| each.stmt == call.stmt);
     is_result
-        && only_bound_here
-        && !feeds_backward(model, func, name)
+        && (only_bound_here && !feeds_backward(model, func, name)
+            || !only_bound_here && ends_before_backward(model, call, name))
         && model.calls_in_function(func).any(|other| {
             other.node.start() > call.node.end()
                 && matches!(
@@ -229,6 +234,8 @@ fn is_only_shown(model: &Model<'_>, call: &Call<'_>) -> bool {
         // What a loss is taken of has another use.
         && !model.calls_in_function(func).any(|other| {
             matches!(other.callee.kind, Kind::Criterion { .. })
+                // Bound several times, the name meant something else before.
+                && (only_bound_here || other.node.start() > call.node.end())
                 && other
                     .node
                     .arguments
@@ -238,51 +245,161 @@ fn is_only_shown(model: &Model<'_>, call: &Call<'_>) -> bool {
         })
 }
 
-/// Whether what a call in a function that trains returns is bound to a name of its own, and every use of
-/// that name detaches it: the graph lives as long as the name, for nothing.
+/// Whether a name that is bound several times in a loop means this call's result until the iteration ends or
+/// it is bound anew, and no `backward()` comes in between.
+fn ends_before_backward(model: &Model<'_>, call: &Call<'_>, name: &str) -> bool {
+    let func = model.func_of(call.ctx);
+    let at = call.node.start();
+    let Some(looped) = model.loops_around(call.ctx).find(|each| each.contains_backward) else {
+        return false;
+    };
+    let bound: Vec<_> = model
+        .assigns_to(func, name)
+        .map(|each| each.target.start())
+        .filter(|start| looped.range.contains(*start))
+        .collect();
+    let until = bound
+        .iter()
+        .copied()
+        .filter(|start| *start > call.node.end())
+        .min()
+        .unwrap_or(looped.range.end());
+    // The next iteration binds it before anything runs backward.
+    let begins_anew = bound.iter().any(|start| *start < at)
+        && !model.backwards.iter().any(|backward| {
+            let start = model.calls[backward.call].node.start();
+            looped.range.contains(start) && bound.iter().all(|bound| start < *bound)
+        });
+    let between = model.backwards.iter().any(|backward| {
+        let start = model.calls[backward.call].node.start();
+        model.func_of(backward.ctx) == func && start > at && start < until
+    });
+    begins_anew && !between
+}
+
+/// Whether a call is a forward pass through a method of the model's own, as the project's classes define it:
+/// `model.inference(x)`, `model.sample(n)`. A method that decides on gradients itself is none.
+pub(super) fn is_pass_by_method(model: &Model<'_>, call: &Call<'_>) -> bool {
+    const PASSES: &[&str] = &[
+        "infer", "generate", "sample", "predict", "decode", "encode", "synth", "translate", "beam", "greedy",
+        "reconstruct", "teacher", "extract", "embed", "forward",
+    ];
+    let Some(name) = call.method else {
+        return false;
+    };
+    let lower = name.trim_start_matches('_').to_ascii_lowercase();
+    let of_model = call.recv.is_model() && call.recv_place().is_some_and(|place| place != "self");
+    if !of_model || !PASSES.iter().any(|word| lower.contains(word)) {
+        return false;
+    }
+    match call.target {
+        Some(target) => {
+            let text = model.text(model.func(target).node);
+            model.func(target).class.is_some()
+                && !DECIDES.iter().any(|word| text.contains(word))
+        }
+        None => model
+            .around
+            .method(name)
+            .is_some_and(|method| !method.decides),
+    }
+}
+
+/// Whether the file is there for inference only: it puts loaded weights into a model in evaluation mode, trains
+/// nothing, and says nothing about gradients, so whoever calls this function runs the pass with them on.
+fn only_infers(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let of_a_module = model
+        .ctx(call.ctx)
+        .class
+        .is_some_and(|class| model.class(class).is_module);
+    let says_nothing = !DECIDES
+        .iter()
+        .chain(&[".step(", "optim", ".train(", "criterion"])
+        .any(|word| model.module.text().contains(word));
+    let evaluates = model.calls.iter().any(|other| {
+        other.is_method("eval") && other.node.arguments.is_empty()
+    });
+    let loads = model.calls.iter().any(|other| {
+        other.is_method("load_state_dict")
+            || other.is("torch.load")
+            || other.qual.as_deref().is_some_and(|qual| qual.ends_with(".from_pretrained"))
+    });
+    !of_a_module && says_nothing && evaluates && loads && model.backwards.is_empty()
+}
+
+/// Whether what a call returns is bound to names of their own, and every use of those cuts the graph off: it
+/// lives as long as the names, for nothing.
 fn is_only_used_detached(model: &Model<'_>, call: &Call<'_>) -> bool {
     let func = model.func_of(call.ctx);
     let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
         return false;
     };
-    let (Some(Expr::Name(name)), Some(id)) = (assign.targets.first(), func) else {
+    let (Some(target), Some(id)) = (assign.targets.first(), func) else {
         return false;
     };
-    let name = name.id.as_str();
-    if assign.value.range() != call.node.range()
-        || !model.assigns_to(func, name).all(|each| each.stmt == call.stmt)
-    {
+    let names: Vec<&Expr> = match target {
+        Expr::Name(_) => vec![target],
+        Expr::Tuple(tuple) => tuple.elts.iter().collect(),
+        _ => return false,
+    };
+    if assign.value.range() != call.node.range() || call.args.iter().any(Value::has_graph) {
         return false;
     }
-    let body = model.func(id).node.range();
-    let text = model.text(body);
+    let text = model.text(model.func(id).node);
+    let start = model.func(id).node.start().to_usize();
+    let mut cut = 0;
+    for target in names {
+        let Expr::Name(name) = target else {
+            return false;
+        };
+        let name = name.id.as_str();
+        if name != "_" && !model.assigns_to(func, name).all(|each| each.stmt == call.stmt) {
+            return false;
+        }
+        let Some(found) = uses_cut(text, name, target.start().to_usize() - start) else {
+            return false;
+        };
+        cut += found;
+    }
+    cut > 0
+}
+
+/// How many uses of a name in a function's text cut its graph off, except where it is bound; nothing if one
+/// use may not.
+fn uses_cut(text: &str, name: &str, bound: usize) -> Option<usize> {
+    const CUTS: &[&str] = &[
+        ".detach()", ".data.", ".data)", ".data[", ".item()", ".argmax(", ".tolist()", ".max(1)[1]",
+    ];
+    const FACTS: &[&str] = &[".shape", ".size(", ".device", ".dtype"];
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut detached = 0;
+    let mut found = 0;
     for (at, _) in text.match_indices(name) {
         let rest = &text[at + name.len()..];
         let whole = !text[..at].ends_with(is_word)
             && !text[..at].ends_with('.')
             && !rest.starts_with(is_word);
-        let bound = body.start().to_usize() + at == assign.targets[0].start().to_usize();
-        if !whole || bound {
+        if !whole || at == bound || name == "_" {
             continue;
         }
-        if rest.starts_with(".detach()") {
-            detached += 1;
-        } else if ![".shape", ".size(", ".device", ".dtype"]
-            .iter()
-            .any(|fact| rest.starts_with(fact))
-        {
-            return false;
+        let rest = rest.strip_prefix(".cpu()").unwrap_or(rest);
+        // `F.softmax(output, dim=-1).detach()`
+        let outside = rest
+            .split_once(')')
+            .filter(|(inside, _)| !inside.contains(['(', '\n', ':']) && text[..at].ends_with('('))
+            .map(|(_, outside)| outside);
+        let cuts = |rest: &str| CUTS.iter().any(|cut| rest.starts_with(cut));
+        if cuts(rest) || outside.is_some_and(cuts) {
+            found += 1;
+        } else if !FACTS.iter().any(|fact| rest.starts_with(fact)) {
+            return None;
         }
     }
-    // An input with a graph passes gradients on to what made it.
-    detached > 0 && !call.args.iter().any(Value::has_graph)
+    Some(found)
 }
 
 /// Whether the graph has a use: gradients of an input or of the result, a hook, an export; or
 /// whether there is none, because no parameter requires gradients.
-fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+pub(super) fn wants_graph(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
     let func = model.func_of(call.ctx);
     let class = model.ctx(call.ctx).class;
     // Methods of a class share the graph; what a function returns belongs to its callers.
@@ -511,7 +628,17 @@ fn is_pretrained(model: &Model<'_>, place: &str) -> bool {
 /// Whether the model came out of a pickled dictionary, `torch.load(path)["model"]`: whether its
 /// parameters require gradients was decided when it was saved.
 fn is_unpickled(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
-    model.assigns_to(func, place).any(|assign| {
+    // Of a parameter, a caller in the file says it by the same name.
+    let bound = |assign: &&crate::semantic::Assign<'_>| {
+        let there = model.func_of(assign.ctx);
+        let calls = || {
+            model
+                .calls_in_function(there)
+                .any(|other| func.is_some() && other.target == func)
+        };
+        assign.place == place && (there == func || calls())
+    };
+    model.assigns.iter().filter(bound).any(|assign| {
         let Some(Expr::Subscript(item)) = assign.expr else {
             return false;
         };
@@ -519,7 +646,7 @@ fn is_unpickled(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
             Expr::Call(load) => last_name(&load.func) == Some("load"),
             base => dotted_name(base).is_some_and(|base| {
                 model
-                    .assigns_to(func, &base)
+                    .assigns_to(model.func_of(assign.ctx), &base)
                     .any(|each| each.value.kind == Kind::Checkpoint)
             }),
         }

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::Expr;
-use oomph_python_source::{Edit, Ranged, dotted_name};
+use oomph_python_source::{Edit, Ranged, dotted_name, last_name, last_part};
 
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
@@ -61,20 +61,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(location) = call.arg("map_location", 1) else {
             continue;
         };
-        let on_gpu = match location {
-            Expr::StringLiteral(text) => text.value.to_str().starts_with("cuda"),
-            Expr::Lambda(lambda) => model.text(&*lambda.body).contains(".cuda("),
-            Expr::Name(_) | Expr::Attribute(_) => dotted_name(location).is_some_and(|place| {
-                let func = model.func_of(call.ctx);
-                model
-                    .assigns_to(func, &place)
-                    .chain(model.assigns_to(None, &place))
-                    .last()
-                    .is_some_and(|assign| assign.value.device == Device::Gpu)
-            }),
-            _ => false,
-        } || is_device_of_models(model, call, location);
-        if !on_gpu || goes_into_state_dict(model, call).is_none() {
+        if !loads_to_gpu(model, call, location) || goes_into_state_dict(model, call).is_none() {
             continue;
         }
         out.push(
@@ -83,6 +70,73 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .fix(Fix::unsafe_("load to the CPU", Edit::replace(location, "\"cpu\""))),
         );
     }
+}
+
+/// Whether a `map_location` is a GPU: it says so, or is the device that the job computes on.
+pub(super) fn loads_to_gpu(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
+    let named = match location {
+        Expr::StringLiteral(text) => text.value.to_str().starts_with("cuda"),
+        Expr::Lambda(lambda) => model.text(&*lambda.body).contains(".cuda("),
+        Expr::Name(_) | Expr::Attribute(_) => dotted_name(location).is_some_and(|place| {
+            let func = model.func_of(load.ctx);
+            model
+                .assigns_to(func, &place)
+                .chain(model.assigns_to(None, &place))
+                .last()
+                .is_some_and(|assign| assign.value.device == Device::Gpu)
+        }),
+        _ => false,
+    };
+    named || is_device_of_models(model, load, location) || is_job_device(model, load, location)
+}
+
+/// `device`, `self.device`, `torch.device(args.device)`: the device that the job computes on by its name,
+/// where nothing says that it is the CPU.
+fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
+    let named = match location {
+        Expr::Call(call) if last_name(&call.func) == Some("device") => {
+            call.arguments.find_positional(0)
+        }
+        other => Some(other),
+    };
+    let Some(place) = named.and_then(dotted_name) else {
+        return false;
+    };
+    let func = model.func_of(load.ctx);
+    let says_cpu = |expr: &Expr| {
+        let text = model.text(expr).to_ascii_lowercase();
+        text.contains("cpu") && !text.contains("cuda") && !text.contains("args")
+    };
+    let by_default = func.is_some_and(|func| {
+        model
+            .func(func)
+            .node
+            .parameters
+            .iter_non_variadic_params()
+            .any(|each| {
+                each.parameter.name.as_str() == place
+                    && each.default.as_deref().is_some_and(|default| {
+                        default.is_none_literal_expr() || says_cpu(default)
+                    })
+            })
+    });
+    let on_cpu = model
+        .assigns_to(func, &place)
+        .chain(model.assigns_to(None, &place))
+        .any(|assign| {
+            assign.value.device == Device::Cpu || assign.expr.is_some_and(says_cpu)
+        });
+    let word = last_part(&place).to_ascii_lowercase();
+    let known_cpu = load
+        .args
+        .get(1)
+        .is_some_and(|value| value.device == Device::Cpu);
+    (word == "device" || word.ends_with("_device") || word == "dev")
+        && !word.contains("cpu")
+        && !by_default
+        && !on_cpu
+        && !known_cpu
+        && !on_cpu_only(model)
 }
 
 /// Whether a location is the device that models of this function, or of this class, are moved to:

@@ -1,3 +1,4 @@
+use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
@@ -16,8 +17,8 @@ declare_rule! {
     ///
     /// Looks for `torch.load(path)` without `map_location` whose result goes into
     /// `load_state_dict` of a model that is on the GPU by then: this file has moved it, or trains it. Only
-    /// in files that train or save: others load published weights, and nothing says from which device
-    /// those were saved.
+    /// where the file, or one that imports connect it with, trains or saves: others load published weights, and
+    /// nothing says from which device those were saved.
     ///
     /// ## Why it costs memory
     ///
@@ -77,7 +78,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         .calls
         .iter()
         .any(|call| call.recv.kind == Kind::Optimizer || call.result.kind == Kind::Optimizer);
-    if saves_from_cpu || (!saves && !trains) || on_cpu_only(model) {
+    if saves_from_cpu || (!saves && !trains && !model.around.saves()) || on_cpu_only(model) {
         return;
     }
     for call in &model.calls {
@@ -115,46 +116,69 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
 }
 
-/// Whether what `torch.load` returned goes into `load_state_dict`: at once, or by a name.
+/// Whether what `torch.load` returned goes into `load_state_dict` of a model that is on the GPU by then: at
+/// once, or by a name.
 pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option<bool> {
+    let loads = loads_of(model, load);
+    loads
+        .iter()
+        .find(|(call, _)| !keeps_its_state(call) && is_second_copy(model, call))
+        .map(|(_, direct)| *direct)
+}
+
+/// Whether what `torch.load` returned goes into `load_state_dict` of a model, wherever that is.
+pub(super) fn fills_a_model(model: &Model<'_>, load: &Call<'_>) -> Option<bool> {
+    let loads = loads_of(model, load);
+    loads
+        .iter()
+        .find(|(call, _)| !keeps_its_state(call))
+        .map(|(_, direct)| *direct)
+}
+
+/// The calls of `load_state_dict` that a `torch.load` of the same function goes into, and whether it does so
+/// at once. Names, and what loops over items of names fill, are followed.
+fn loads_of<'m, 'a>(model: &'m Model<'a>, load: &Call<'a>) -> Vec<(&'m Call<'a>, bool)> {
     let func = model.func_of(load.ctx);
-    let loads = || {
-        model
-            .calls_in_function(func)
-            .filter(|call| call.is_method("load_state_dict"))
-    };
-    let inside = |call: &Call<'_>| {
-        call.node
-            .arguments
-            .args
-            .iter()
-            .any(|arg| arg.range().contains_range(load.node.range()))
-    };
-    if let Some(load) = loads().find(|call| inside(call)) {
-        return (!keeps_its_state(load) && is_second_copy(model, load)).then_some(true);
-    }
-    // Names that the checkpoint flows into, by assignment, in this function.
     let mut names: Vec<String> = Vec::new();
     for assign in &model.assigns {
         if model.func_of(assign.ctx) != func {
             continue;
         }
-        let Some(expr) = assign.expr else { continue };
-        let from_load = expr.range().contains_range(load.node.range());
-        if from_load || names_in(expr).iter().any(|name| carries(name, &names)) {
+        let reads = |expr: &Expr| {
+            expr.range().contains_range(load.node.range())
+                || names_in(expr).iter().any(|name| carries(name, &names))
+        };
+        let from = match assign.expr {
+            Some(expr) => reads(expr),
+            // `for key, value in state.items():`
+            None => model.stmts.iter().any(|info| match info.node {
+                Stmt::For(node) => {
+                    node.target.range().contains_range(assign.target.range()) && reads(&node.iter)
+                }
+                _ => false,
+            }),
+        };
+        if from {
             names.push(crate::queries::loop_carried::base(&assign.place).to_string());
         }
     }
-    loads()
-        .filter(|call| !keeps_its_state(call) && is_second_copy(model, call))
-        .any(|call| {
-            call.node
-                .arguments
-                .args
+    model
+        .calls_in_function(func)
+        .filter(|call| call.is_method("load_state_dict"))
+        .filter_map(|call| {
+            let args = &call.node.arguments.args;
+            let inside = args
                 .iter()
-                .any(|arg| names_in(arg).iter().any(|name| carries(name, &names)))
+                .any(|arg| arg.range().contains_range(load.node.range()));
+            let by_name = || {
+                call.node.start() > load.node.start()
+                    && args
+                        .iter()
+                        .any(|arg| names_in(arg).iter().any(|name| carries(name, &names)))
+            };
+            (inside || by_name()).then_some((call, inside))
         })
-        .then_some(false)
+        .collect()
 }
 
 /// Whether `load_state_dict` is an optimizer's, which keeps the tensors that it is given, or a

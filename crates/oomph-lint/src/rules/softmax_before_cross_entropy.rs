@@ -1,4 +1,4 @@
-use crate::queries::devices::is_cpu_script;
+use crate::queries::devices::on_cpu_only;
 use crate::queries::model_calls::is_cross_entropy;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
@@ -22,7 +22,7 @@ declare_rule! {
     /// import torch.nn.functional as F
     ///
     /// def loss(logits, target):
-    ///     return F.cross_entropy(F.softmax(logits, dim=-1), target)
+    ///     return F.cross_entropy(F.softmax(logits, dim=-1), target.cuda())
     /// ```
     ///
     /// ## Use instead
@@ -31,7 +31,7 @@ declare_rule! {
     /// import torch.nn.functional as F
     ///
     /// def loss(logits, target):
-    ///     return F.cross_entropy(logits, target)
+    ///     return F.cross_entropy(logits, target.cuda())
     /// ```
     ///
     /// ## When it is wrong
@@ -46,7 +46,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if is_cpu_script(model) {
+    if on_cpu_only(model) {
         return;
     }
     for call in &model.calls {

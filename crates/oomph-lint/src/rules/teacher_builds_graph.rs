@@ -107,7 +107,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 
 /// Whether the file turns off gradients of what may be this model: of its own name, or of what another
 /// function is given.
-fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+pub(super) fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
     let func = model.func_of(call.ctx);
     let concerns = |ctx: CtxId, frozen: Option<String>| {
         let there = model.func_of(ctx);

@@ -1,7 +1,7 @@
 use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, names_in};
 
-use crate::queries::devices::on_cpu_only;
+use crate::queries::devices::{in_cpu_branch, on_cpu_only};
 use crate::queries::loop_carried::base;
 use crate::queries::model_calls::is_model_call;
 use crate::rule::{Report, declare_rule};
@@ -69,7 +69,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 let text = model.text(func.node);
                 text.contains(".cuda(") || text.contains(".to(")
             });
-            (made_here && !moved) || on_cpu_only(model)
+            let says_cpu = func.is_some_and(|func| func.node.name.as_str().split('_').any(|word| word == "cpu"));
+            (made_here && !moved) || on_cpu_only(model) || says_cpu && !moved || in_cpu_branch(model, call.node)
         };
         if is_variable
             && is_true

@@ -1,18 +1,18 @@
 use crate::queries::accumulation::stepped_optimizer;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
-use crate::queries::model_calls::is_model_call;
+use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Grad, Model};
-use oomph_python_source::{Ranged, TextRange};
+use oomph_python_source::{Ranged, TextRange, last_part};
 
 declare_rule! {
     /// Gradients of the step before stay through the forward pass.
     ///
     /// ## What it does
     ///
-    /// Looks for training steps of one optimizer that call `zero_grad()` between the forward pass and
-    /// `backward()`.
+    /// Looks for training steps that call an optimizer's `zero_grad()` between the last forward pass and
+    /// `backward()`, once in the iteration. Each of several optimizers is looked at by itself.
     ///
     /// ## Why it costs memory
     ///
@@ -86,10 +86,20 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         };
         let at = zero.node.start();
         let calls = || model.calls.iter().filter(|call| here(call));
-        // Other steps before it in the iteration have gradients of their own.
-        let only_one = calls().filter(|call| call.is_method("zero_grad")).count() == 1;
+        // Each optimizer has gradients of its own: those that this call clears are there from the step before,
+        // unless another call clears them, or they were stepped in this iteration already.
+        let place = zero.recv_place();
+        let only_one = place.is_some()
+            && calls()
+                .filter(|call| {
+                    call.is_method("zero_grad") && (call.recv_place() == place || call.recv.is_model())
+                })
+                .count()
+                == 1;
         let stepped_before = calls().any(|call| {
-            (stepped_optimizer(call).is_some() || call.is_step()) && call.node.start() < at
+            call.node.start() < at
+                && (call.is_step() && (call.recv.is_model() || stepped_optimizer(call) == place)
+                    || call.is_step() && zero.recv.is_model())
         });
         let backwards: Vec<TextRange> = model
             .backwards
@@ -98,20 +108,38 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .filter(|call| here(call))
             .map(|call| call.node.range())
             .collect();
-        let before_backward = !backwards.is_empty() && backwards.iter().all(|range| range.start() > at);
+        let next_backward = backwards.iter().map(Ranged::start).filter(|start| *start > at).min();
+        // Where several optimizers step in an iteration, the `backward()` of another may come first.
+        let others_step = calls()
+            .any(|call| stepped_optimizer(call).is_some_and(|other| Some(other) != place));
+        let before_backward = next_backward.is_some()
+            && (others_step || backwards.iter().all(|range| range.start() > at));
+        // What runs between the two is the pass that this call comes before.
+        let forward_follows = calls().any(|call| {
+            is_model_call(call)
+                && call.node.start() > at
+                && next_backward.is_some_and(|next| call.node.start() < next)
+        });
+        let only_pass = calls().filter(|call| is_model_call(call)).count() == 1;
         let forward = calls().find(|call| {
             is_model_call(call)
                 && call.grad == Grad::On
                 && call.node.end() < at
                 && !runs_on_cpu(call)
+                && (only_pass || trains_with(model, call))
                 && model.loops_around(call.ctx).next().map(|each| each.ctx)
                     == looped.map(|each| each.ctx)
         });
-        let steps_after = calls().any(|call| call.is_method("step") && call.node.start() > at);
+        let steps_after = calls().any(|call| {
+            call.is_method("step")
+                && call.node.start() > at
+                && (zero.recv.is_model() || stepped_optimizer(call) == place || call.recv_place() == place)
+        });
         if forward.is_none()
             || !only_one
             || stepped_before
             || !before_backward
+            || forward_follows
             || !steps_after
             || model
                 .within_function(zero.ctx)
@@ -126,6 +154,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || looped.is_some_and(|looped| leaves_batches_on_cpu(model, looped))
             || on_cpu_only(model)
             || in_unit_test(model, zero.ctx)
+            // `loss.data[0]` fails since PyTorch 0.5: what runs it frees no gradients.
+            || model.text(step).contains("loss.data[0]")
         {
             continue;
         }
@@ -137,4 +167,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("call `zero_grad()` before the forward pass, or after `step()`"),
         );
     }
+}
+
+/// Whether a forward pass is one that trains: a target network or a teacher runs beside it, and its
+/// activations are not there when the loss is.
+fn trains_with(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let name = model_place(call).unwrap_or_default();
+    let name = last_part(&name).to_ascii_lowercase();
+    !["target", "teacher"]
+        .iter()
+        .any(|word| name.contains(word))
+        && !model.text(model.stmt(call.stmt).node).contains(".detach()")
 }

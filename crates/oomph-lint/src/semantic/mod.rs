@@ -16,6 +16,7 @@ use std::rc::Rc;
 use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef, StmtWith};
 use oomph_python_source::{Module, Ranged, TextRange, dotted_name, last_name};
 
+use crate::project::Around;
 use value::{Kind, Value};
 pub(crate) use walk::{build, may_use_torch};
 
@@ -285,6 +286,8 @@ pub(crate) struct Model<'a> {
     pub(crate) loops: Vec<Loop<'a>>,
     /// Whether the file computes on the CPU, once a rule has asked.
     pub(crate) cpu_only: OnceCell<bool>,
+    /// What the other files of the project say.
+    pub(crate) around: Around,
 }
 
 impl<'a> Model<'a> {

@@ -53,6 +53,15 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
     if matches!(name, "scaler" | "grad_scaler" | "gradscaler" | "amp_scaler") {
         return Some(Kind::Scaler);
     }
+    // Functions that make one.
+    let makes = [
+        "get_", "build_", "make_", "create_", "load_", "init_", "define_", "setup_", "save_",
+    ]
+    .iter()
+    .any(|verb| name.starts_with(verb));
+    if makes {
+        return None;
+    }
     if matches!(
         name,
         "model"

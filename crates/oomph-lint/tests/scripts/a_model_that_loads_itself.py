@@ -7,7 +7,7 @@ class Detector(torch.nn.Module):
     def __init__(self, device):
         super().__init__()
         self.head = torch.nn.Linear(4, 4)
-        weights = torch.load("w.pt", map_location=device)
+        weights = torch.load("w.pt", map_location=device)  # OOM505
         self.load_state_dict(weights)
 
 

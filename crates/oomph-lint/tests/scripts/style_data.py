@@ -8,7 +8,7 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 class OnGpu(Dataset):
     def __init__(self, frame, device):
-        self.x = torch.tensor(frame.values).to(device)  # OOM602
+        self.x = torch.tensor(frame.values).to(device)
         self.y = torch.tensor(frame.target.values)
 
     def __len__(self):
@@ -21,7 +21,7 @@ class OnGpu(Dataset):
 def tensors(x_train, y_train):
     x_train = torch.tensor(x_train).to(device)
     y_train = torch.tensor(y_train)
-    return DataLoader(TensorDataset(x_train, y_train), batch_size=64)  # OOM602
+    return DataLoader(TensorDataset(x_train, y_train), batch_size=64)
 
 
 def tensors_on_the_cpu(x_train, y_train):

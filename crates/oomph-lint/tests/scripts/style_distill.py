@@ -26,7 +26,7 @@ def distill_detached(loader, student, teacher):
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
     for x, y in loader:
         x, y = x.to(device), y.to(device)
-        t = teacher(x).detach()
+        t = teacher(x).detach()  # OOM207
         loss = F.mse_loss(student(x), t)
         optimizer.zero_grad()  # OOM416
         loss.backward()
@@ -41,10 +41,10 @@ def mutual(loader, model_a, model_b):
         a, b = model_a(x), model_b(x)
         loss_a = F.cross_entropy(a, y) + F.mse_loss(a, b.detach())
         loss_b = F.cross_entropy(b, y) + F.mse_loss(b, a.detach())
-        optimizer_a.zero_grad()
+        optimizer_a.zero_grad()  # OOM416
         loss_a.backward()
         optimizer_a.step()
-        optimizer_b.zero_grad()
+        optimizer_b.zero_grad()  # OOM416
         loss_b.backward()
         optimizer_b.step()
 

@@ -65,7 +65,7 @@ def sums(dataloader):
     running_d = 0
     for real in dataloader:
         real = real.to(device)
-        fake = netG(torch.randn(real.size(0), 8, device=device)).detach()
+        fake = netG(torch.randn(real.size(0), 8, device=device)).detach()  # OOM207
         errD = criterion(netD(fake), real)
         optimizerD.zero_grad()  # OOM416
         errD.backward()
@@ -122,7 +122,7 @@ def only_detached(dataloader):
     for real in dataloader:
         real = real.to(device)
         made = netG(fixed_noise)  # OOM205
-        optimizerD.zero_grad()  # OOM416
+        optimizerD.zero_grad()
         loss_d = criterion(netD(real), real) + criterion(netD(made.detach()), real)
         loss_d.backward()
         optimizerD.step()

@@ -114,7 +114,15 @@ impl Walker<'_, '_> {
         let last = last_part(place);
         let root = place.split('.').next().unwrap_or(place);
         let is_setting = torch::is_settings_root(root) || place.starts_with("self.args.");
-        let by_name = || (!is_setting).then(|| torch::hint(last)).flatten();
+        // `Net` and `Generator` are classes, and what they return is no output.
+        let is_class = !place.contains('.')
+            && place.starts_with(|c: char| c.is_ascii_uppercase())
+            && place.contains(|c: char| c.is_ascii_lowercase());
+        let by_name = || {
+            (!is_setting && !is_class)
+                .then(|| torch::hint(last))
+                .flatten()
+        };
         if let Some(kind) = self.usage.kind(place).or_else(by_name) {
             value.kind = kind;
             value.weak = true;

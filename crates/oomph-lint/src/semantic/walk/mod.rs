@@ -22,6 +22,7 @@ use std::rc::Rc;
 use oomph_python_source::{Module, TextRange, TextSize};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::project::Around;
 use crate::semantic::value::{DefId, Value};
 use crate::semantic::{Class, ClassId, Ctx, CtxId, CtxKind, Func, FuncId, Grad, Model, StmtId};
 use definitions::Defs;
@@ -58,7 +59,7 @@ pub(crate) fn may_use_torch(source: &str) -> bool {
 }
 
 /// Builds the model of a parsed file.
-pub(crate) fn build<'a>(module: &'a Module<'a>) -> Model<'a> {
+pub(crate) fn build<'a>(module: &'a Module<'a>, around: &Around) -> Model<'a> {
     let defs = Defs::of(module.body());
     let usage = Usage::of(module);
     let mut learned = Learned {
@@ -69,9 +70,11 @@ pub(crate) fn build<'a>(module: &'a Module<'a>) -> Model<'a> {
         graph_defs: FxHashSet::default(),
     };
     let mut first = Walker::new(module, &defs, &usage, learned);
+    first.model.around = around.clone();
     first.module();
     learned = first.finish_learning();
     let mut second = Walker::new(module, &defs, &usage, learned);
+    second.model.around = around.clone();
     second.module();
     second.finish()
 }
@@ -176,6 +179,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 classes,
                 loops: Vec::new(),
                 cpu_only: std::cell::OnceCell::new(),
+                around: Around::default(),
             },
             defs,
             usage,
@@ -200,6 +204,10 @@ impl<'a, 'd> Walker<'a, 'd> {
     fn module(&mut self) {
         let module = self.model.module;
         let end = TextSize::of(module.text());
+        for (bound, full) in self.model.around.clone().torch_names() {
+            self.note_import(full);
+            self.bind_import(bound, full);
+        }
         self.ctx = self.push_ctx(None, CtxKind::Module, TextRange::up_to(end));
         self.block(module.body());
         let frame = Rc::new(Frame {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use oomph_python_source::ast::{Expr, ExprCall};
-use oomph_python_source::last_part;
+use oomph_python_source::{last_name, last_part};
 
 use super::Walker;
 use super::expressions::collection;
@@ -272,7 +272,9 @@ impl<'a> Walker<'a, '_> {
                     }
                     _ => {}
                 }
-                if value.device == Device::Gpu && value.kind == Kind::Unknown {
+                // `Net(…).to(device)` of an imported class is as likely a model: its name decides.
+                if value.device == Device::Gpu && value.kind == Kind::Unknown && !is_of_class(call)
+                {
                     value.kind = Kind::Tensor;
                 }
                 unbound(value)
@@ -297,6 +299,28 @@ impl<'a> Walker<'a, '_> {
             }
             _ => Value::unknown(),
         }
+    }
+}
+
+/// Whether a method is called on what a function or a class of another file makes: `Net(…).to(device)`,
+/// `build_model(args).cuda()`, `networks[name]().to(device)`. That may be a model as well as a tensor.
+fn is_of_class(call: &ExprCall) -> bool {
+    let Expr::Attribute(method) = &*call.func else {
+        return false;
+    };
+    let Expr::Call(made) = &*method.value else {
+        return false;
+    };
+    match &*made.func {
+        Expr::Subscript(_) => true,
+        func => last_name(func).is_some_and(|name| {
+            let lower = name.to_ascii_lowercase();
+            let is_class = name.starts_with(|c: char| c.is_ascii_uppercase())
+                && !["Tensor", "Variable", "Batch", "Data"]
+                    .iter()
+                    .any(|end| name.ends_with(end));
+            is_class || lower.contains("model") || lower.contains("net")
+        }),
     }
 }
 

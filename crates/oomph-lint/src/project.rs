@@ -1,0 +1,477 @@
+//! What the other files of a project say about one of them.
+//!
+//! Files belong together if imports connect them. A file that never names a GPU still works on one if a
+//! file that imports it does; weights that an evaluation script loads were saved by the training script
+//! beside it; and whether `model.sample()` records a graph is decided where the class is.
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
+use oomph_python_source::ast::{Expr, Stmt, StmtFunctionDef};
+use oomph_python_source::{Module, Ranged, Source, imports_of, last_name, with_stack};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::queries::devices::Words;
+use crate::semantic::may_use_torch;
+
+/// Packages are not nested deeper than this below the folder that imports begin in.
+const MAX_FOLDERS: usize = 6;
+
+/// Words of methods that turn gradients off or on, cut the graph, or hand results out one by one.
+pub(crate) const DECIDES: &[&str] = &[
+    "no_grad",
+    "inference_mode",
+    "set_grad_enabled",
+    "requires_grad",
+    "autograd",
+    "detach(",
+    "backward(",
+    "yield",
+];
+
+/// What one file says about those that it is connected with.
+#[derive(Clone, Debug, Default)]
+pub struct FileFacts {
+    /// Imported modules: how many folders up they begin, and their parts.
+    imports: Vec<(u32, Vec<String>)>,
+    on_gpu: bool,
+    saves: bool,
+    saves_from_cpu: bool,
+    methods: Vec<(String, Method)>,
+    /// Names of what is called while gradients are off.
+    quiet_calls: Vec<String>,
+    /// Whether `import *` may bring names in, by the index of the import.
+    stars: Vec<usize>,
+    /// What PyTorch's names are called here: `("F", "torch.nn.functional")`.
+    torch_names: Vec<(String, String)>,
+}
+
+/// What the definitions of a method's name say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Method {
+    /// It turns gradients off, detaches, or asks for gradients itself.
+    pub(crate) decides: bool,
+}
+
+impl FileFacts {
+    /// Reads the facts of one file. Files that cannot be parsed have none.
+    pub fn of(source: &Source) -> Self {
+        if !may_use_torch(source.code()) && !source.code().contains("import *") {
+            return Self::default();
+        }
+        with_stack(source.code(), source.is_notebook(), || {
+            let (module, _) = source.parse();
+            module.map_or_else(Self::default, |module| Self::of_module(&module))
+        })
+        .unwrap_or_default()
+    }
+
+    fn of_module(module: &Module<'_>) -> Self {
+        let mut collect = Collect {
+            module,
+            facts: Self::default(),
+            in_class: false,
+            quiet: false,
+        };
+        for stmt in module.body() {
+            collect.visit_stmt(stmt);
+        }
+        let mut facts = collect.facts;
+        facts.on_gpu = Words::of(module).accelerator;
+        let text = module.text();
+        facts.saves = text.contains("torch.save(");
+        facts.saves_from_cpu = facts.saves
+            && [
+                ".cpu().state_dict",
+                ".to(\"cpu\").state_dict",
+                ".to('cpu').state_dict",
+                "torch_xla",
+            ]
+            .iter()
+            .any(|moved| text.contains(moved));
+        facts
+    }
+}
+
+struct Collect<'m> {
+    module: &'m Module<'m>,
+    facts: FileFacts,
+    in_class: bool,
+    /// Inside a function or a block that turns gradients off.
+    quiet: bool,
+}
+
+impl Collect<'_> {
+    fn is_quiet(&self, expr: &Expr) -> bool {
+        let text = self.module.slice(expr);
+        ["no_grad", "inference_mode", "set_grad_enabled"]
+            .iter()
+            .any(|word| text.contains(word))
+    }
+}
+
+impl<'a> Visitor<'a> for Collect<'_> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        if self.quiet
+            && let Expr::Call(call) = expr
+            && let Some(name) = last_name(&call.func)
+        {
+            self.facts.quiet_calls.push(name.to_owned());
+        }
+        walk_expr(self, expr);
+    }
+
+    fn visit_stmt(&mut self, stmt: &'a Stmt) {
+        match stmt {
+            Stmt::Import(_) | Stmt::ImportFrom(_) => {
+                for import in imports_of(stmt) {
+                    let full = import.full.trim_start_matches('.');
+                    if import.bound == "*" {
+                        self.facts.stars.push(self.facts.imports.len());
+                    } else if may_use_torch(full) && import.level == 0 {
+                        self.facts
+                            .torch_names
+                            .push((import.bound.to_owned(), full.to_owned()));
+                    }
+                    let parts = full
+                        .split('.')
+                        .map(str::to_owned)
+                        .filter(|part| part != "*")
+                        .collect();
+                    self.facts.imports.push((import.level, parts));
+                }
+            }
+            Stmt::ClassDef(_) => {
+                let outer = std::mem::replace(&mut self.in_class, true);
+                walk_stmt(self, stmt);
+                self.in_class = outer;
+                return;
+            }
+            Stmt::FunctionDef(def) => {
+                if self.in_class {
+                    let facts = Method {
+                        decides: decides_on_gradients(self.module, def),
+                    };
+                    self.facts.methods.push((def.name.to_string(), facts));
+                }
+                let outer = (self.in_class, self.quiet);
+                self.in_class = false;
+                self.quiet |= def
+                    .decorator_list
+                    .iter()
+                    .any(|each| self.is_quiet(&each.expression));
+                walk_stmt(self, stmt);
+                (self.in_class, self.quiet) = outer;
+                return;
+            }
+            Stmt::With(node) => {
+                let outer = self.quiet;
+                self.quiet |= node
+                    .items
+                    .iter()
+                    .any(|item| self.is_quiet(&item.context_expr));
+                walk_stmt(self, stmt);
+                self.quiet = outer;
+                return;
+            }
+            _ => {}
+        }
+        walk_stmt(self, stmt);
+    }
+}
+
+/// Whether a method's decorators or body turn gradients off or on, or cut the graph.
+fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
+    let text = module.slice(def.range());
+    DECIDES.iter().any(|word| text.contains(word))
+}
+
+/// The files of one or more projects, and how they are connected.
+#[derive(Debug, Default)]
+pub struct Project {
+    files: Vec<OfFile>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct OfFile {
+    used_on_gpu: bool,
+    part: Arc<Part>,
+    torch_names: Vec<(String, String)>,
+}
+
+/// What the files that imports connect say together.
+#[derive(Debug, Default)]
+struct Part {
+    saves: bool,
+    methods: FxHashMap<String, Method>,
+    quiet_calls: FxHashSet<String>,
+}
+
+impl Project {
+    /// Connects files by their imports. A path is as the linter was given it.
+    pub fn new(files: &[(PathBuf, FileFacts)]) -> Self {
+        let by_path: FxHashMap<PathBuf, usize> = files
+            .iter()
+            .enumerate()
+            .map(|(index, (path, _))| (module_path(path), index))
+            .collect();
+        let mut importers: Vec<Vec<usize>> = vec![Vec::new(); files.len()];
+        let mut parents: Vec<usize> = (0..files.len()).collect();
+        for (from, (path, facts)) in files.iter().enumerate() {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            for (level, parts) in &facts.imports {
+                let Some(to) = resolve(&by_path, folder, *level, parts) else {
+                    continue;
+                };
+                importers[to].push(from);
+                let (a, b) = (root(&mut parents, from), root(&mut parents, to));
+                parents[a] = b;
+            }
+        }
+        let mut by_root: FxHashMap<usize, Part> = FxHashMap::default();
+        let mut from_cpu: FxHashSet<usize> = FxHashSet::default();
+        for (index, (_, facts)) in files.iter().enumerate() {
+            let root = root(&mut parents, index);
+            let part = by_root.entry(root).or_default();
+            part.saves |= facts.saves;
+            if facts.saves_from_cpu {
+                from_cpu.insert(root);
+            }
+            part.quiet_calls.extend(facts.quiet_calls.iter().cloned());
+            for (name, method) in &facts.methods {
+                part.methods.entry(name.clone()).or_default().decides |= method.decides;
+            }
+        }
+        let by_root: FxHashMap<usize, Arc<Part>> = by_root
+            .into_iter()
+            .map(|(root, mut part)| {
+                part.saves &= !from_cpu.contains(&root);
+                (root, Arc::new(part))
+            })
+            .collect();
+        let of_files = (0..files.len())
+            .map(|index| OfFile {
+                used_on_gpu: is_used_on_gpu(files, &importers, index),
+                torch_names: star_names(files, &by_path, index),
+                part: by_root
+                    .get(&root(&mut parents, index))
+                    .cloned()
+                    .unwrap_or_default(),
+            })
+            .collect();
+        Self { files: of_files }
+    }
+
+    /// What the others say about the file at an index of [`Project::new`].
+    pub fn around(&self, index: usize) -> Around {
+        self.files
+            .get(index)
+            .map_or_else(Around::default, |file| Around {
+                used_on_gpu: file.used_on_gpu,
+                part: Some(Arc::new(file.clone())),
+            })
+    }
+}
+
+/// What the other files of the project say about one file. By default nothing is known of others.
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// A file that imports this one, directly or not, works on a GPU.
+    pub(crate) used_on_gpu: bool,
+    part: Option<Arc<OfFile>>,
+}
+
+impl Around {
+    /// PyTorch's names that `import *` of a file of the project brings in.
+    pub(crate) fn torch_names(&self) -> &[(String, String)] {
+        self.part.as_ref().map_or(&[], |file| &file.torch_names)
+    }
+
+    /// Whether a file of the project saves weights as they are, and none moves them to the CPU before.
+    pub(crate) fn saves(&self) -> bool {
+        self.part.as_ref().is_some_and(|file| file.part.saves)
+    }
+
+    /// Whether a file of the project calls what has this name while gradients are off.
+    pub(crate) fn calls_quietly(&self, name: &str) -> bool {
+        self.part
+            .as_ref()
+            .is_some_and(|file| file.part.quiet_calls.contains(name))
+    }
+
+    /// What the project's classes say of a method: nothing if none of them has it.
+    pub(crate) fn method(&self, name: &str) -> Option<Method> {
+        self.part.as_ref()?.part.methods.get(name).copied()
+    }
+}
+
+/// The names of PyTorch that the files have which `import *` names, and those that they name themselves.
+fn star_names(
+    files: &[(PathBuf, FileFacts)],
+    by_path: &FxHashMap<PathBuf, usize>,
+    index: usize,
+) -> Vec<(String, String)> {
+    let mut seen: FxHashSet<usize> = FxHashSet::default();
+    let mut names = Vec::new();
+    let mut next = vec![index];
+    while let Some(file) = next.pop() {
+        if !seen.insert(file) {
+            continue;
+        }
+        let (path, facts) = &files[file];
+        if file != index {
+            names.extend(facts.torch_names.iter().cloned());
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        next.extend(facts.stars.iter().filter_map(|star| {
+            let (level, parts) = &facts.imports[*star];
+            resolve(by_path, folder, *level, parts)
+        }));
+    }
+    names
+}
+
+fn is_used_on_gpu(files: &[(PathBuf, FileFacts)], importers: &[Vec<usize>], index: usize) -> bool {
+    let mut seen: FxHashSet<usize> = FxHashSet::default();
+    let mut next = importers[index].clone();
+    while let Some(file) = next.pop() {
+        if !seen.insert(file) {
+            continue;
+        }
+        if files[file].1.on_gpu {
+            return true;
+        }
+        next.extend(&importers[file]);
+    }
+    false
+}
+
+/// The root of a file's set.
+fn root(parents: &mut [usize], mut file: usize) -> usize {
+    while parents[file] != file {
+        parents[file] = parents[parents[file]];
+        file = parents[file];
+    }
+    file
+}
+
+/// `a/b` of `a/b.py` and of `a/b/__init__.py`.
+fn module_path(path: &Path) -> PathBuf {
+    let path: PathBuf = path
+        .components()
+        .filter(|part| !matches!(part, Component::CurDir))
+        .collect();
+    let stem = path.with_extension("");
+    if path.extension().is_none_or(|extension| extension != "py") {
+        // A notebook or a script without an extension: nothing imports it.
+        return path;
+    }
+    match (stem.file_name(), stem.parent()) {
+        (Some(name), Some(folder)) if name == "__init__" => folder.to_path_buf(),
+        _ => stem,
+    }
+}
+
+/// The file that an import names: the nearest one, from the folder of the importing file upwards.
+fn resolve(
+    index: &FxHashMap<PathBuf, usize>,
+    folder: &Path,
+    level: u32,
+    parts: &[String],
+) -> Option<usize> {
+    let folder: PathBuf = folder
+        .components()
+        .filter(|part| !matches!(part, Component::CurDir))
+        .collect();
+    let relative = level > 0;
+    let skipped = (level as usize).saturating_sub(1);
+    let folders = folder.ancestors().skip(skipped);
+    let count = if relative { 1 } else { MAX_FOLDERS };
+    for folder in folders.take(count) {
+        // `from package.module import name`: the name may be a module itself.
+        for end in (1..=parts.len()).rev() {
+            let mut path = folder.to_path_buf();
+            path.extend(&parts[..end]);
+            if let Some(found) = index.get(&path)
+                && end + 1 >= parts.len()
+            {
+                return Some(*found);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn project(files: &[(&str, &str)]) -> Project {
+        let facts: Vec<(PathBuf, FileFacts)> = files
+            .iter()
+            .map(|(path, code)| {
+                let source = Source::python((*code).to_string()).unwrap_or_else(|_| unreachable!());
+                (PathBuf::from(path), FileFacts::of(&source))
+            })
+            .collect();
+        Project::new(&facts)
+    }
+
+    #[test]
+    fn a_file_works_on_a_gpu_if_one_that_imports_it_does() {
+        let project = project(&[
+            ("./job/steps.py", "import torch\ndef step(x): return x\n"),
+            ("./job/loop.py", "import torch\nfrom steps import step\n"),
+            (
+                "./job/main.py",
+                "import torch\nimport loop\nx = torch.ones(1).cuda()\n",
+            ),
+            ("./other/steps.py", "import torch\n"),
+        ]);
+        assert!(project.around(0).used_on_gpu);
+        assert!(project.around(1).used_on_gpu);
+        assert!(!project.around(3).used_on_gpu);
+    }
+
+    #[test]
+    fn who_saves_is_found_through_a_common_module() {
+        let project = project(&[
+            ("a/nets/net.py", "import torch\n"),
+            (
+                "a/train.py",
+                "import torch\nfrom nets.net import Net\ntorch.save(Net().state_dict(), 'w')\n",
+            ),
+            ("a/tools/test.py", "import torch\nfrom nets import net\n"),
+            ("b/test.py", "import torch\nfrom nets import net\n"),
+            (
+                "c/train.py",
+                "import torch\nfrom .m import f\ntorch.save(f().cpu().state_dict(), 'w')\n",
+            ),
+            ("c/m.py", "import torch\n"),
+        ]);
+        assert!(project.around(2).saves());
+        assert!(!project.around(3).saves());
+        assert!(!project.around(5).saves());
+    }
+
+    #[test]
+    fn a_method_that_turns_gradients_off_in_one_class_decides() {
+        let project = project(&[
+            (
+                "net.py",
+                "import torch\nclass A:\n    def sample(self, x): return self.net(x)\n    @torch.no_grad()\n    def draw(self): pass\n",
+            ),
+            ("use.py", "import torch\nimport net\n"),
+        ]);
+        assert_eq!(
+            project.around(1).method("sample"),
+            Some(Method { decides: false })
+        );
+        assert_eq!(
+            project.around(1).method("draw"),
+            Some(Method { decides: true })
+        );
+        assert_eq!(project.around(1).method("other"), None);
+    }
+}

@@ -1,0 +1,119 @@
+use oomph_python_source::Edit;
+
+use crate::fix::Fix;
+use crate::queries::devices::{mentions_gpu, on_cpu_only};
+use crate::queries::purpose::in_unit_test;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::Model;
+use super::checkpoint_kept_while_training::names_published_weights;
+use super::load_to_gpu::loads_to_gpu;
+use super::load_to_saved_device::{fills_a_model, goes_into_state_dict, saves_from_cpu};
+
+declare_rule! {
+    /// Weights go through the GPU to a model that may not be there.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `torch.load` to the GPU, or without `map_location` in a project that saves from the GPU, whose
+    /// result goes into `load_state_dict` of a model that is still on the CPU, or that other code made. Where the
+    /// model is known to be on the GPU it is OOM501 or OOM502.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// Everything in the file takes room on the GPU, an optimizer's state and other networks too, though
+    /// `load_state_dict` only copies from it. A name keeps it there beside the model, once that is moved. With
+    /// several processes, and in scripts that do not use the first GPU, it is GPU 0 that fills up.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    /// from nets import Net
+    ///
+    /// def restore(path, device):
+    ///     model = Net()
+    ///     state = torch.load(path, map_location=device)
+    ///     model.load_state_dict(state)
+    ///     return model.to(device)
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    /// from nets import Net
+    ///
+    /// def restore(path, device):
+    ///     model = Net()
+    ///     state = torch.load(path, map_location="cpu")
+    ///     model.load_state_dict(state)
+    ///     return model.to(device)
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the file was saved from the CPU, or the model is on the meta device (`assign=True`).
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: other uses of what was loaded may expect it on the GPU.
+    OOM505 "load-through-gpu" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if on_cpu_only(model) || model.module.text().contains("torch_xla") {
+        return;
+    }
+    let saved_from_gpu = saved_from_gpu(model);
+    for call in &model.calls {
+        if !call.is("torch.load")
+            || call.keyword("mmap").is_some()
+            || call.has_star_kwargs()
+            || call.has_star_args()
+            || in_unit_test(model, call.ctx)
+        {
+            continue;
+        }
+        let location = call.arg("map_location", 1);
+        let to_gpu = match location {
+            None => saved_from_gpu && !names_published_weights(model, call),
+            Some(location) => loads_to_gpu(model, call, location),
+        };
+        // On the GPU already: OOM501 and OOM502.
+        if !to_gpu || fills_a_model(model, call).is_none() || goes_into_state_dict(model, call).is_some() {
+            continue;
+        }
+        let (message, edit) = match location {
+            None => (
+                "the weights are loaded to the GPU that they were saved from, and only copied from there",
+                model.module.add_keyword(call.node, "map_location=\"cpu\""),
+            ),
+            Some(location) => (
+                "the weights are loaded to the GPU, and only copied from there",
+                Edit::replace(location, "\"cpu\""),
+            ),
+        };
+        out.push(
+            Report::new(call.node, message)
+                .help("load with `map_location=\"cpu\"`: `load_state_dict` copies to where the parameters are")
+                .fix(Fix::unsafe_("load to the CPU", edit)),
+        );
+    }
+}
+
+/// Whether the project trains or saves, and what it saves was not moved to the CPU: where published weights
+/// were saved from is not known.
+fn saved_from_gpu(model: &Model<'_>) -> bool {
+    let mut saves = model
+        .calls
+        .iter()
+        .filter(|call| call.is("torch.save"))
+        .peekable();
+    let here = saves.peek().is_some();
+    let from_cpu = saves.any(|call| saves_from_cpu(model, call));
+    mentions_gpu_in_code(model) && !from_cpu && (here || model.around.saves())
+}
+
+fn mentions_gpu_in_code(model: &Model<'_>) -> bool {
+    mentions_gpu(model) || model.around.used_on_gpu
+}
