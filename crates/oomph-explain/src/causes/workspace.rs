@@ -27,6 +27,11 @@ pub(super) fn is_the_difference(cut: &Facts, whole: &Facts) -> bool {
         let stack = facts.failure_stack();
         facts.bytes_of(Category::Workspace) + if stack.is_workspace { facts.request } else { 0 }
     };
+    // A job that ran for some steps and then failed with hardly any had them in an earlier step, and got them.
+    let came_far = cut.current_step().is_some_and(|step| step >= STEPS_BEFORE);
+    if came_far && held(cut) < held(whole) / 2 {
+        return false;
+    }
     // If they are most of what is needed, smaller ones are the first thing to ask for, enough or not.
     if whole.share(held(whole)) > DOMINANT {
         return true;
@@ -38,9 +43,7 @@ pub(super) fn is_the_difference(cut: &Facts, whole: &Facts) -> bool {
     {
         return false;
     }
-    // A job that ran for some steps and then failed with hardly any had them in an earlier step, and got them.
-    let came_far = cut.current_step().is_some_and(|step| step >= STEPS_BEFORE);
-    !(came_far && held(cut) < held(whole) / 2) && !served_before(cut, held(whole))
+    !served_before(cut, held(whole))
 }
 
 /// Whether workspaces of at least half as much in all were served in several earlier steps.
