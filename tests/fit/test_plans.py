@@ -511,6 +511,27 @@ def test_state_on_the_cpu_counts_what_is_on_its_way(tmp_path):
     )
 
 
+WIDE_LAYERS = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(12)]).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(4):
+        model(torch.randn(64, 2048, device="cuda")).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_neither_gradients_nor_state_need_be_there_all_at_once(tmp_path):
+    """Of 192 MiB of parameters, as much of gradients, and twice as much of state."""
+    found = fit(tmp_path, WIDE_LAYERS, "--memory", "1160MiB", "--margin", "0%", "--keep-results")
+    assert found.status == 0, found.out + found.err
+    assert {"step_in_backward", "optimizer_on_cpu"} <= set(found.levers)
+    assert found.chosen["peak"]["allocated_bytes"] < 2 * 192 << 20
+
+
 SPARSE_TABLES = """
     import torch
     from torch import nn
@@ -525,7 +546,7 @@ SPARSE_TABLES = """
     ]
     for step in range(4):
         ids = torch.randint(0, 400_000, (2048, 3), device="cuda")
-        loss = top(torch.cat([table(ids) for table in tables], 1)).mean()
+        loss = top(torch.cat([table(ids) + table(ids.flip(0)) for table in tables], 1)).mean()
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()

@@ -38,16 +38,20 @@ ANYWHERE = """
 """
 
 
-@pytest.mark.parametrize("lever", ["step_in_backward", "optimizer_on_cpu"])
+@pytest.mark.parametrize(
+    "levers",
+    [["step_in_backward"], ["optimizer_on_cpu"], ["step_in_backward", "optimizer_on_cpu"]],
+    ids="-and-".join,
+)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_steps_are_the_same(tmp_path, optimizer, lever):
+def test_steps_are_the_same(tmp_path, optimizer, levers):
     code = SETUP + ANYWHERE + f"\n    optimizer = {optimizer}\n" + LOOP
     plain = run(tmp_path, code)
-    changed = run(tmp_path, code, (lever, {}))
+    changed = run(tmp_path, code, *[(lever, {}) for lever in levers])
     assert changed.refusal is None, changed.refusal
     assert same(changed.out, plain.out)
-    if lever == "step_in_backward":
-        assert changed.levers[lever]["applied"] == 5 * 4
+    if "step_in_backward" in levers:
+        assert changed.levers["step_in_backward"]["applied"] == 5 * 4
 
 
 SPARSE = """

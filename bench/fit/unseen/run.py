@@ -51,6 +51,9 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
             {key: result.get(key) for key in ("outcome", "runs", "run_seconds", "planning_seconds")}
         )
         row["least_bytes"] = ((result.get("least") or {}).get("peak") or {}).get("used_bytes")
+        if result.get("least"):
+            row["least"] = {key: result["least"].get(key) for key in ("what", "time_ratio")}
+            row.update({key: result.get(key) for key in ("held_by", "floor")})
         row["rejected"] = [str(what)[:300] for what in result.get("rejected") or []]
         if result.get("chosen") is not None:
             chosen = result["plans"][result["chosen"]]

@@ -10,7 +10,7 @@ use oomph_job::RunFile;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
 use oomph_plan::search::{self, Base, HostTime, Options};
-use oomph_plan::{Dtype, Lever, Stopped, sharding};
+use oomph_plan::{Dtype, Floor, Lever, Stopped, sharding};
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::found::{self, Found};
@@ -99,14 +99,18 @@ pub(crate) struct Fitter<'a> {
     run_seconds: f64,
     pub(crate) planning_seconds: f64,
     pub(crate) verifications: u32,
+    /// How many of those a search stops at.
+    pub(crate) most_verifications: u32,
     /// Plans that completed.
     pub(crate) tried: Vec<search::Plan>,
     /// Those of them that fit, as measured, until one is chosen.
     pub(crate) verified: Vec<PlanResult>,
     /// What held the memory at the peak of the last plan that went through: bytes by category.
     pub(crate) held: BTreeMap<String, u64>,
-    /// Plans that ran out of memory, as measured without a limit, and what held their memory.
-    pub(crate) missed: Vec<(PlanResult, BTreeMap<String, u64>)>,
+    /// What its operators need at once.
+    pub(crate) floor: Option<Floor>,
+    /// Plans that ran out of memory, as measured without a limit, what held their memory, and their floor.
+    pub(crate) missed: Vec<(PlanResult, BTreeMap<String, u64>, Option<Floor>)>,
     /// Modules that levers skipped, with the levers' names.
     pub(crate) left_alone: BTreeSet<(String, String)>,
     /// The job on one GPU, if plans are for several.
@@ -145,9 +149,11 @@ impl<'a> Fitter<'a> {
             run_seconds: 0.0,
             planning_seconds: 0.0,
             verifications: 0,
+            most_verifications: 0,
             tried: Vec::new(),
             verified: Vec::new(),
             held: BTreeMap::new(),
+            floor: None,
             missed: Vec::new(),
             left_alone: BTreeSet::new(),
             plain: None,
@@ -283,7 +289,7 @@ impl<'a> Fitter<'a> {
         if let Some(probed) = self.probe_precision(&bases)? {
             bases.push(probed);
         }
-        (fit.plans, fit.chosen) = self.plans(&bases)?;
+        (fit.plans, fit.chosen) = self.plans(&mut bases)?;
         if compiles {
             if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get(index)) {
                 let levers = plan.levers.clone();

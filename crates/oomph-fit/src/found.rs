@@ -101,6 +101,7 @@ pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
         why: String::new(),
         least: None,
         held_by: BTreeMap::new(),
+        floor: None,
         gpus: Vec::new(),
         smallest: None,
         kinds: Vec::new(),

@@ -53,10 +53,21 @@ impl Fitter<'_> {
         else {
             return Ok(None);
         };
-        // The settings that cost nothing come first among what was probed.
-        let free = bases.get(1).map_or(&[][..], |base| &base.applied);
-        let is_free = |lever: &&Lever| lever.stage() == Stage::Free;
-        let mut levers: Vec<Lever> = free.iter().filter(is_free).cloned().collect();
+        let mut levers = free_levers(bases);
+        levers.push(lever);
+        self.probe_or_reject(&levers)
+    }
+
+    /// A training job for which nothing else was found, run with what may help any job.
+    pub(crate) fn probe_last_resort(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
+        let Some(lever) = bases
+            .first()
+            .filter(|base| base.model.trains)
+            .and_then(|base| search::last_resort(&base.model, &self.options))
+        else {
+            return Ok(None);
+        };
+        let mut levers = free_levers(bases);
         levers.push(lever);
         self.probe_or_reject(&levers)
     }
@@ -214,4 +225,11 @@ impl Fitter<'_> {
         }
         Ok(Vec::new())
     }
+}
+
+/// The settings that cost nothing, which come first among what was probed.
+fn free_levers(bases: &[Base]) -> Vec<Lever> {
+    let free = bases.get(1).map_or(&[][..], |base| &base.applied);
+    let is_free = |lever: &&Lever| lever.stage() == Stage::Free;
+    free.iter().filter(is_free).cloned().collect()
 }

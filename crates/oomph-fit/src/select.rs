@@ -1,7 +1,7 @@
 //! Which plans are worth a run, which of them is chosen, and how long it is run.
 
 use oomph_plan::search::{Base, Found};
-use oomph_plan::{Lever, sharding};
+use oomph_plan::{Lever, Results, sharding};
 
 use crate::attempts::{Ended, Request};
 use crate::fitter::{Fitter, listed};
@@ -9,7 +9,7 @@ use crate::goal::Goal;
 use crate::verify::predicted;
 use oomph_plan::result::PlanResult;
 
-/// The most runs of plans; a search that has not succeeded by then will not.
+/// The most runs of plans from the same bases; a search that has not succeeded by then will not.
 const MOST_VERIFICATIONS: u32 = 12;
 /// After this many plans that ran out of memory, try the one of least memory to see whether any can fit.
 pub(crate) const MOST_MISSES: u32 = 4;
@@ -20,11 +20,26 @@ pub(crate) const LONGER: u32 = 16;
 const MOST_LONGER: usize = 4;
 
 impl Fitter<'_> {
-    /// The plans to show, and which of them is chosen.
+    /// The plans to show, and which of them is chosen. `bases` gets one more run if no plan that keeps results is
+    /// found from those that it has.
     pub(crate) fn plans(
         &mut self,
-        bases: &[Base],
+        bases: &mut Vec<Base>,
     ) -> anyhow::Result<(Vec<PlanResult>, Option<usize>)> {
+        let mut found = self.plans_from(bases)?;
+        let keeps = |plan: &PlanResult| plan.same_results <= Results::Rounding;
+        if !self.verified.iter().any(keeps)
+            && let Some(base) = self.probe_last_resort(bases)?
+        {
+            bases.push(base);
+            found = self.plans_from(bases)?;
+        }
+        Ok(self.choose(&found))
+    }
+
+    /// Verifies plans until the best is known, and runs that for longer.
+    pub(crate) fn plans_from(&mut self, bases: &[Base]) -> anyhow::Result<Found> {
+        self.most_verifications = self.verifications + MOST_VERIFICATIONS;
         let mut found = self.search(bases)?;
         let trains = bases.first().is_some_and(|base| base.model.trains);
         let mut longer: Vec<Vec<Lever>> = Vec::new();
@@ -51,7 +66,7 @@ impl Fitter<'_> {
             }
             found = self.search(bases)?;
         }
-        Ok(self.choose(&found))
+        Ok(found)
     }
 
     /// The verified plans with those that were `found` beside them, and which is chosen.
@@ -101,7 +116,7 @@ impl Fitter<'_> {
                     .cloned();
                 let Some(best) = best else { break };
                 if goal.of(best.cost(), best.used) > goal.worth(goal.least(&self.verified))
-                    || self.verifications >= MOST_VERIFICATIONS
+                    || self.verifications >= self.most_verifications
                 {
                     break;
                 }

@@ -29,7 +29,8 @@ pub(crate) fn plan(fitter: &mut Fitter, plain: &Base, fit: &mut Fit) -> Result<V
     if bases.is_empty() {
         return Ok(bases);
     }
-    (fit.plans, fit.chosen) = fitter.plans(&bases)?;
+    let found = fitter.plans_from(&bases)?;
+    (fit.plans, fit.chosen) = fitter.choose(&found);
     if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get_mut(index))
         && plan.time_ratio >= 1.0
         && fit.plain.used_bytes <= fitter.options.budget

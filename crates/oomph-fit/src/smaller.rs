@@ -27,11 +27,12 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
     // Each run corrects the predictions of its levers, so the next may be another plan.
     let mut known = u64::MAX;
     let missed = std::mem::take(&mut fitter.missed).into_iter();
-    if let Some((mut least, held)) = missed.min_by_key(|(plan, _)| plan.peak.used_bytes) {
+    if let Some((mut least, held, floor)) = missed.min_by_key(|missed| missed.0.peak.used_bytes) {
         known = least.peak.used_bytes;
         least.verified = true;
         levers.clone_from(&least.levers);
         fit.held_by = held;
+        fit.floor = floor;
         fit.least = Some(least);
     }
     for _ in 0..TRIES {
@@ -46,6 +47,7 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
                 levers.clone_from(&measured.levers);
                 fit.least = Some(measured);
                 fit.held_by = std::mem::take(&mut fitter.held);
+                fit.floor = fitter.floor.take();
             }
         } else if known == u64::MAX {
             fit.least = Some(predicted(&least));

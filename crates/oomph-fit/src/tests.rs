@@ -361,6 +361,16 @@ fn where_nothing_holds_a_few_misses_end_the_search() {
     assert!(least.verified);
     assert_eq!(least.peak.used_bytes, budget() / 10 * 11);
     assert!(!found.fit.gpus.is_empty());
+    let floor = found.fit.floor.as_ref().unwrap();
+    let parts = [
+        floor.outside_bytes,
+        floor.parameter_bytes,
+        floor.operator_bytes,
+    ];
+    assert!(
+        parts.iter().all(|&bytes| bytes > 0) && floor.bytes < budget() / 10 * 11,
+        "{floor:?}"
+    );
 }
 
 /// The plan of least memory is tried although it should not fit; where one of its levers refuses, the next one is.
@@ -382,6 +392,39 @@ fn the_least_plan_is_tried_until_none_of_its_levers_refuses() {
     assert!(verified[0].has(refused.unwrap()) && verified.len() > 1);
     assert_eq!(found.fit.outcome, Outcome::Fits);
     assert_eq!(chosen(&found).levers, verified[1].levers);
+}
+
+/// What the model says of a lever that is made for any job may be far too much: a run of it tells, before nothing is
+/// said to fit.
+#[test]
+fn nothing_fits_only_after_a_run_of_the_last_resort() {
+    let wanted = Wanted {
+        total_bytes: PLAIN.used_bytes() / 8,
+        allow: Some(["checkpoint", "save_on_cpu"].map(str::to_owned).into()),
+        ..wanted()
+    };
+    let mut probed = false;
+    let (found, made) = found(wanted, |made| {
+        probed |= made.name.starts_with("probe") && made.has("save_on_cpu");
+        let fits = probed && made.has("save_on_cpu");
+        (made.limit.is_some() && !fits).then(out_of_memory)
+    });
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert!(
+        chosen(&found)
+            .levers
+            .iter()
+            .any(|lever| lever.name() == "save_on_cpu")
+    );
+    let probes = made
+        .iter()
+        .filter(|made| made.name.starts_with("probe") && made.has("save_on_cpu"));
+    assert!(
+        probes.count() == 1
+            && made
+                .iter()
+                .any(|made| made.limit.is_some() && !made.has("save_on_cpu"))
+    );
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A run of a plan at the capacity less the margin, and what it teaches.
 
 use oomph_bytes::format_gib;
-use oomph_plan::search;
+use oomph_plan::model::Model;
+use oomph_plan::{Floor, search};
 use oomph_run::summary::Peak;
 
 use crate::attempts::{Ended, Measurement, Request};
@@ -63,6 +64,9 @@ impl Fitter<'_> {
             return Ok(None);
         }
         self.tried.push(plan.clone());
+        if !limited {
+            self.floor = floor(&run);
+        }
         Ok(Some(self.measured(plan, &run, limited)))
     }
 
@@ -81,7 +85,9 @@ impl Fitter<'_> {
                 self.options.learn(plan, used, time);
                 if used == run.used_bytes() {
                     let missed = self.measured(plan, &run, true);
-                    self.missed.push((missed, std::mem::take(&mut self.held)));
+                    let floor = floor(&run);
+                    self.missed
+                        .push((missed, std::mem::take(&mut self.held), floor));
                 }
             }
             Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
@@ -166,6 +172,12 @@ impl Fitter<'_> {
             self.note(&listed(&plan.levers, " + "), &why);
         }
     }
+}
+
+/// What the operators of a run need at once.
+fn floor(run: &Measurement) -> Option<Floor> {
+    let model = Model::new(run.trace.as_ref()?, &run.record).ok()?;
+    Some(Floor::of(&model))
 }
 
 /// The outcome of the ranks of a run, and which ranks ran.

@@ -229,6 +229,12 @@ pub(crate) trait Facets {
         false
     }
 
+    /// Whether a run is to tell what it does to a job that nothing else makes fit with the same results: what a
+    /// model of the job says of it may be far too much there, as where gradients of gradients are taken.
+    fn is_last_resort(&self) -> bool {
+        false
+    }
+
     /// Changes the allocator's settings.
     fn configure(&self, _config: &mut Config) {}
 

@@ -10,6 +10,7 @@ mod blocks;
 pub mod by_hand;
 pub mod draft;
 mod file;
+mod floor;
 mod host_copies;
 mod lever;
 pub mod levers;
@@ -22,6 +23,7 @@ mod stop;
 pub mod units;
 
 pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions};
+pub use floor::Floor;
 pub use lever::{Dtype, Group, Results, Stage, places};
 pub use levers::{Lever, NAMES, parameters};
 pub use stop::{Stop, Stopped};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::floor::Floor;
 use crate::lever::Results;
 use crate::levers::Lever;
 use crate::stop::Stopped;
@@ -167,6 +168,8 @@ pub struct Fit {
     pub least: Option<PlanResult>,
     /// What holds that memory: bytes by category at the peak.
     pub held_by: BTreeMap<String, u64>,
+    /// What that plan's operators need at once, wherever all the rest waits.
+    pub floor: Option<Floor>,
     /// GPUs that would do, the cheapest first.
     pub gpus: Vec<Alternative>,
     /// Where several GPUs were asked for: the fewest of this kind that do.

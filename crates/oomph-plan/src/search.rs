@@ -9,7 +9,7 @@ use oomph_allocator::{Config, Device};
 use rustc_hash::FxHashMap as HashMap;
 
 use crate::draft::{Draft, Pace};
-use crate::lever::{Dtype, Group, Results, Stage};
+use crate::lever::{Dtype, Group, Results, Stage, StepChange};
 use crate::levers::{KINDS, Kind, Lever};
 use crate::model::Model;
 use crate::play::{self, Played, play};
@@ -155,6 +155,14 @@ pub fn ladder(model: &Model, options: &Options) -> Vec<Vec<Lever>> {
     candidates(Stage::Ladder, model, options)
         .filter(|step| !step.is_empty())
         .collect()
+}
+
+/// What is left where nothing fits: it knows nothing of the job's parts, and a run tells what it does.
+pub fn last_resort(model: &Model, options: &Options) -> Option<Lever> {
+    KINDS
+        .iter()
+        .flat_map(|kind| (kind.candidates)(model, options))
+        .find(|lever| lever.facets().is_last_resort() && options.permits(lever))
 }
 
 /// Levers that the ways of a script rule out, and why.
@@ -884,12 +892,25 @@ impl Offers {
             if group == Group::Precision && !precision {
                 continue;
             }
-            let choices: Vec<Combination> =
+            let mut choices: Vec<Combination> =
                 candidates(Stage::Combined(group), &base.model, options)
                     .flatten()
                     .filter(|lever| goes_with_applied(base, lever))
                     .map(|lever| vec![lever])
                     .collect();
+            // A gradient goes as soon as it is there, and the state waits on the host: they go together.
+            let steps = |change| {
+                let found = choices.iter().flatten();
+                found
+                    .filter(move |lever| lever.facets().step() == Some(change))
+                    .cloned()
+                    .next()
+            };
+            if let (Some(in_backward), Some(on_host)) =
+                (steps(StepChange::InBackward), steps(StepChange::OnHost))
+            {
+                choices.push(vec![in_backward, on_host]);
+            }
             if !choices.is_empty() {
                 groups.push(std::iter::once(Vec::new()).chain(choices).collect());
             }

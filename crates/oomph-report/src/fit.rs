@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use oomph_bytes::format_bytes;
-use oomph_plan::Results;
 use oomph_plan::result::{Fit, Largest, Outcome, PlanResult};
+use oomph_plan::{Floor, Results};
 
 use crate::html::PlanRow;
 use crate::terminal::{
@@ -294,6 +294,27 @@ fn fewest(out: &mut String, fit: &Fit, width: usize) {
     }
 }
 
+/// What the operators need at once, and what that proves.
+fn floor_text(fit: &Fit, floor: &Floor) -> String {
+    let usable = fit.gpu.memory_bytes.saturating_sub(fit.gpu.margin_bytes);
+    let proof = if floor.bytes > usable {
+        "more than there is: nothing fits while its operators stay as large"
+    } else {
+        "less than there is: no proof that nothing can fit"
+    };
+    let of = match floor.operator.as_str() {
+        "" => String::new(),
+        name => format!(" ({name})"),
+    };
+    format!(
+        "{}: {} outside the allocator, {} of parameters, {} for the largest operator{of}; {proof}",
+        format_bytes(floor.bytes),
+        format_bytes(floor.outside_bytes),
+        format_bytes(floor.parameter_bytes),
+        format_bytes(floor.operator_bytes),
+    )
+}
+
 fn nothing(out: &mut String, fit: &Fit, width: usize) {
     if let Some(least) = &fit.least {
         let how = if least.verified {
@@ -332,6 +353,9 @@ fn nothing(out: &mut String, fit: &Fit, width: usize) {
             .map(|(name, held)| format!("{} {}", name.replace('_', " "), format_bytes(**held)))
             .collect();
         let _ = writeln!(out, "{}", line("held by", &text.join(", "), width));
+    }
+    if let Some(floor) = &fit.floor {
+        let _ = writeln!(out, "{}", line("floor", &floor_text(fit, floor), width));
     }
     for (index, gpu) in fit.gpus.iter().enumerate() {
         let price = gpu
@@ -458,6 +482,7 @@ mod tests {
             why: "least slowdown".to_owned(),
             least: None,
             held_by: BTreeMap::new(),
+            floor: None,
             gpus: Vec::new(),
             smallest: None,
             kinds: Vec::new(),
@@ -474,6 +499,33 @@ mod tests {
             report: None,
             versions: BTreeMap::new(),
         }
+    }
+
+    /// A floor above the budget is a proof; one below says that there is none.
+    #[test]
+    fn where_nothing_fits_the_floor_is_said_and_what_it_proves() {
+        let mut fit = found(vec![plan("tf32", false)]);
+        fit.outcome = Outcome::NothingFits;
+        fit.least = fit.plans.pop();
+        let mut text = |bytes: u64| {
+            fit.floor = Some(Floor {
+                bytes,
+                outside_bytes: 1 << 30,
+                parameter_bytes: 2 << 30,
+                operator_bytes: bytes - (3 << 30),
+                operator: "Net.conv".to_owned(),
+            });
+            let text = fit_report(&fit, 400, false);
+            let words: Vec<&str> = text.split_whitespace().collect();
+            words.join(" ")
+        };
+        let above = text(150 << 30);
+        assert!(
+            above.contains("150.0 GiB") && above.contains("(Net.conv)"),
+            "{above}"
+        );
+        assert!(above.contains("nothing fits") && !above.contains("no proof"));
+        assert!(text(50 << 30).contains("no proof"));
     }
 
     #[test]

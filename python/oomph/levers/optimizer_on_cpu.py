@@ -21,8 +21,12 @@ from oomph.levers._shared.parameter_steps import (
 )
 
 AT_ONCE = 64 << 20
-"""Bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
+"""The most bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
 of the parts before and after them on its way."""
+
+SHARE, FEWEST = 8, 4 << 20
+"""A small optimizer steps in so many parts, unless they are smaller than so many bytes: with all of its state on
+the GPU at once, nothing would be saved."""
 
 
 class OptimizerOnCpu(Lever):
@@ -43,6 +47,8 @@ class OptimizerOnCpu(Lever):
         super().__init__()
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
         self._inside = False
+        self._leaving: _State | None = None
+        """The state of a parameter that stepped early, on its way to the host."""
         self._came: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """Optimizers that were made, or whose state was loaded, since the last call of a model."""
 
@@ -50,6 +56,7 @@ class OptimizerOnCpu(Lever):
         """Intervene inside the hooks that PyTorch puts around an optimizer's step."""
         job.on_optimizer.append(self._made)
         job.on_enter.append(self._enter)
+        job.around_early_step.append(self._step_early)
         original = optim.Optimizer.profile_hook_step
 
         def hooked(function: Any) -> Any:
@@ -116,7 +123,29 @@ class OptimizerOnCpu(Lever):
         state.send()
         state.settle()
 
+    def _step_early(self, optimizer: torch.optim.Optimizer, p: torch.Tensor, proceed: Any) -> None:
+        if _is_by_rows(optimizer, p):
+            rows = _Rows(optimizer, p)
+            rows.step()
+            self.applied += bool(rows.bytes)
+            return
+        state = _State(self, optimizer, [p])
+        state.fetch()
+        state.arrive()
+        proceed()
+        # While this one steps, the one before it is on its way.
+        self._settle_early()
+        state.send()
+        self._leaving = state
+        self.applied += bool(state.bytes)
+
+    def _settle_early(self) -> None:
+        if self._leaving is not None:
+            self._leaving.settle()
+            self._leaving = None
+
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._settle_early()
         rows = [_Rows(optimizer, p) for p in _by_rows(optimizer)]
         for one in rows:
             one.step()
@@ -149,18 +178,22 @@ class OptimizerOnCpu(Lever):
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:
-    """Parameters with gradients that step as a whole, in parts of `AT_ONCE` bytes."""
+    """Parameters with gradients that step as a whole, in parts of at most `AT_ONCE` bytes."""
+    steps = [
+        p
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if p.grad is not None and not _is_by_rows(optimizer, p)
+    ]
+    at_once = min(AT_ONCE, max(FEWEST, sum(p.nbytes for p in steps) // SHARE))
     part: list[torch.Tensor] = []
     held = 0
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is None or _is_by_rows(optimizer, p):
-                continue
-            if part and held + p.nbytes > AT_ONCE:
-                yield part
-                part, held = [], 0
-            part.append(p)
-            held += p.nbytes
+    for p in steps:
+        if part and held + p.nbytes > at_once:
+            yield part
+            part, held = [], 0
+        part.append(p)
+        held += p.nbytes
     if part:
         yield part
 
@@ -282,8 +315,9 @@ class _Rows:
         with torch.no_grad():
             grad = p.grad.coalesce()
             rows, values = grad.indices()[0], grad.values()
-            # Waits for the GPU, and so for what is on its way to the host.
-            rows_on_host = rows.cpu()
+            # Waits for the GPU, and so for what is on its way to the host. Nobody computes the rows on a virtual
+            # GPU: there they may be any.
+            rows_on_host = rows.cpu().clamp_(0, len(p) - 1)
             some = p.index_select(0, rows).requires_grad_(p.requires_grad)
             every = torch.arange(len(values), device=values.device)[None]
             some.grad = p.grad.new(every, values, some.shape)._coalesced_(True)

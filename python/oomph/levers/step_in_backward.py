@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from oomph.levers._shared.base import CannotApply, Lever
-from oomph.levers._shared.job import Backward, Job
+from oomph.levers._shared.job import Backward, Job, nested
 from oomph.levers._shared.parameter_steps import only_per_parameter, step_only
 
 
@@ -83,7 +83,7 @@ class StepInBackward(Lever):
         if id(p) in self.done:
             raise self._accumulates()
         self.done.add(id(p))
-        step_only(optimizer, {id(p)})
+        nested(self.job.around_early_step, optimizer, p, lambda: step_only(optimizer, {id(p)}))
         p.grad = None
         self.applied += 1
 

@@ -21,8 +21,11 @@ use crate::sharding::Sharing;
 /// How many times longer than the state's one way over the link the step takes, as measured on an H200
 /// (`bench/gpu/results/h200_levers.json`).
 const OVER_THE_LINK: f64 = 1.3;
-/// Parameters that step together, in bytes (`python/oomph/levers/optimizer_on_cpu.py`).
+/// The most parameters that step together, in bytes (`python/oomph/levers/optimizer_on_cpu.py`).
 const AT_ONCE: u64 = 64 << 20;
+/// A small optimizer steps in so many parts, unless they are smaller than so many bytes.
+const SHARE: u64 = 8;
+const FEWEST: u64 = 4 << 20;
 
 /// The optimizer's state in host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -181,11 +184,12 @@ fn parts(template: &Template) -> Vec<Vec<u64>> {
     if sizes.is_empty() {
         sizes = of(Category::Parameter);
     }
+    let at_once = (sizes.iter().sum::<u64>() / SHARE).clamp(FEWEST, AT_ONCE);
     let mut parts: Vec<Vec<u64>> = Vec::new();
     let mut held = 0;
     for size in sizes {
         match parts.last_mut() {
-            Some(part) if held + size <= AT_ONCE => {
+            Some(part) if held + size <= at_once => {
                 part.push(size);
                 held += size;
             }

@@ -82,6 +82,10 @@ impl Facets for SaveOnCpu {
         true
     }
 
+    fn is_last_resort(&self) -> bool {
+        self.in_flight == FEW_IN_FLIGHT
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         let (_, positions) = blocks::find(draft, &[]);
         // An input is the script's own, which holds it anyway; what outlives the step is no saved tensor.

@@ -77,6 +77,10 @@ class Job:
         """Called after it, not if it raised."""
         self.around_step: list[Callable[[torch.optim.Optimizer, Proceed], Any]] = []
         """Around `optimizer.step()`; calls with a closure too."""
+        self.around_early_step: list[
+            Callable[[torch.optim.Optimizer, torch.Tensor, Proceed], Any]
+        ] = []
+        """Around the step of one parameter by itself, before the script's own step."""
         self.around_zero_grad: list[Callable[[Any, Proceed], Any]] = []
         """Around `zero_grad()` of an optimizer or a module."""
         self.around_clip: list[Callable[[list[torch.Tensor], Proceed], Any]] = []

@@ -1,0 +1,176 @@
+//! What a job needs at once, wherever everything else waits: the memory outside the allocator, the parameters, and
+//! the largest operator with what goes into it and comes out.
+//!
+//! Levers move or make again what a job keeps between two operators. None of them goes below this floor while the
+//! operators stay as large as they are.
+
+use std::collections::BTreeSet;
+
+use oomph_trace::Category;
+use serde::Serialize;
+
+use crate::model::{Event, Model};
+
+/// The least that a run needs with its operators as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Floor {
+    /// The sum.
+    pub bytes: u64,
+    /// Memory outside the allocator.
+    pub outside_bytes: u64,
+    /// Parameters.
+    pub parameter_bytes: u64,
+    /// What goes into the largest operator and comes out of it.
+    pub operator_bytes: u64,
+    /// The module that it belongs to, or the operator's name; empty if neither is known.
+    pub operator: String,
+}
+
+impl Floor {
+    /// Of a job as it ran.
+    pub fn of(model: &Model) -> Self {
+        let parameters: BTreeSet<u32> = model.parameters.iter().map(|found| found.1).collect();
+        let bytes = |number: &u32| {
+            let tensor = model.template.tensors.get(*number as usize);
+            tensor.map_or(0, |tensor| tensor.bytes)
+        };
+        let parameter_bytes = parameters.iter().map(bytes).sum();
+        let (operator_bytes, operator) = largest_call(model, &parameters)
+            .into_iter()
+            .chain(largest_tensor(model, &parameters))
+            .max()
+            .unwrap_or_default();
+        Self {
+            bytes: model.outside + parameter_bytes + operator_bytes,
+            outside_bytes: model.outside,
+            parameter_bytes,
+            operator_bytes,
+            operator,
+        }
+    }
+}
+
+/// The call of a module with the most bytes of arguments and results, where no other module is called inside: a
+/// container may free what it got before it makes what it returns.
+fn largest_call(model: &Model, parameters: &BTreeSet<u32>) -> Option<(u64, String)> {
+    let parents: BTreeSet<u32> = model.calls.iter().map(|call| call.parent).collect();
+    let calls = (0..).zip(&model.calls);
+    let leaves = calls.filter(|(number, call)| {
+        let module = model
+            .modules
+            .iter()
+            .find(|module| module.name == call.module);
+        // Modules of torch.nn run one operator; a script's own may run many.
+        !parents.contains(number) && module.is_some_and(|module| is_one_operator(&module.kind))
+    });
+    leaves
+        .map(|(_, call)| {
+            let tensors: BTreeSet<u32> = call
+                .inputs
+                .iter()
+                .chain(&call.outputs)
+                .copied()
+                .filter(|number| !parameters.contains(number))
+                .collect();
+            let bytes = tensors
+                .iter()
+                .filter_map(|&number| model.template.tensors.get(number as usize))
+                .map(|tensor| tensor.bytes)
+                .sum();
+            (bytes, call.module.clone())
+        })
+        .max()
+}
+
+/// Whether a module of torch.nn computes its result from its arguments in one operator.
+fn is_one_operator(kind: &str) -> bool {
+    kind == "Linear" || kind.starts_with("Conv") || kind.starts_with("BatchNorm")
+}
+
+/// The largest tensor that a step makes.
+fn largest_tensor(model: &Model, parameters: &BTreeSet<u32>) -> Option<(u64, String)> {
+    let steps = model.template.body.iter().chain(&model.template.tail);
+    steps
+        .filter_map(|event| match event {
+            Event::Alloc(number) if !parameters.contains(number) => {
+                model.template.tensors.get(*number as usize)
+            }
+            _ => None,
+        })
+        .filter(|tensor| tensor.category != Category::Parameter)
+        .map(|tensor| (tensor.bytes, model.op(tensor).to_owned()))
+        .max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Call, Tensor};
+    use oomph_run::record::Module;
+    use oomph_trace::Phase;
+
+    fn tensor(bytes: u64) -> Tensor {
+        Tensor {
+            bytes,
+            stream: 0,
+            category: Category::Activation,
+            phase: Phase::Forward,
+            call: 1,
+            op: 0,
+            scope: 0,
+            batched: true,
+        }
+    }
+
+    /// A linear layer with weights of 10 bytes that makes 30 of 20, inside of a model that adds 5 more.
+    fn job() -> Model {
+        let call = |module: &str, parent, inputs: &[u32], outputs: &[u32]| Call {
+            module: module.to_owned(),
+            parent,
+            inputs: inputs.to_vec(),
+            outputs: outputs.to_vec(),
+        };
+        let mut model = Model {
+            calls: vec![
+                Call::default(),
+                call("Net", 0, &[1], &[3]),
+                call("Net.fc", 1, &[1], &[2]),
+            ],
+            ops: vec!["aten::add".to_owned()],
+            parameters: vec![("Net.fc".to_owned(), 0)],
+            modules: ["Net", "Linear"]
+                .into_iter()
+                .zip(["Net", "Net.fc"])
+                .map(|(kind, name)| Module {
+                    name: name.to_owned(),
+                    kind: kind.to_owned(),
+                    ..Module::default()
+                })
+                .collect(),
+            outside: 100,
+            ..Model::default()
+        };
+        model.template.tensors = [10, 20, 30, 5].map(tensor).to_vec();
+        model.template.body = (1..4).map(Event::Alloc).collect();
+        model
+    }
+
+    #[test]
+    fn an_operator_holds_what_it_gets_and_what_it_makes() {
+        let floor = Floor::of(&job());
+        assert_eq!((floor.bytes, floor.operator.as_str()), (160, "Net.fc"));
+        assert_eq!((floor.parameter_bytes, floor.operator_bytes), (10, 50));
+    }
+
+    /// What a module of the script's own gets may be gone before its result is made.
+    #[test]
+    fn a_module_that_may_run_many_operators_proves_its_largest_tensor_only() {
+        let mut model = job();
+        model.modules[1].kind = "Mixer".to_owned();
+        let floor = Floor::of(&model);
+        assert_eq!(
+            (floor.operator_bytes, floor.operator.as_str()),
+            (30, "aten::add")
+        );
+    }
+}
