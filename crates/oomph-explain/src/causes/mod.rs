@@ -396,6 +396,7 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
         .chain(fragmentation::check(cut, whole))
         .chain(OF_WHAT_IS_ALIVE.iter().filter_map(|check| check(whole)))
         .chain(optimizer_state::beside_the_step(cut, whole))
+        .chain(checkpoint_on_gpu::that_is_enough(cut, whole))
         .collect();
     for cause in &mut causes {
         if cause.id == "workspace" && !workspace::is_the_difference(cut, whole) {
@@ -405,12 +406,15 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
     // Weights that are there twice are not a model that is too large.
     let twice = ["stale_model", "checkpoint_on_gpu", "cast_on_gpu"];
     let explained = causes.iter().any(|cause| twice.contains(&cause.id));
+    let state_alone = optimizer_state::beside_the_step(cut, whole).is_some();
     let alone = causes
         .iter()
         .all(|cause| cause.id == "batch_too_large" || cause.confidence < WORTH_NAMING);
     for cause in &mut causes {
         match cause.id {
             "model_too_large" if explained => cause.confidence = cause.confidence.min(0.55),
+            // Without the state of its optimizer the model fits.
+            "model_too_large" if state_alone => cause.confidence = cause.confidence.min(0.65),
             "batch_too_large" if alone => {
                 cause.verdict.push_str(NOTHING_ELSE);
             }
