@@ -371,6 +371,41 @@ SCHEDULERS = """
         del model, optimizer, schedule
 """
 
+ADAGRAD = """
+    import torch
+    from torch import nn
+
+    model = nn.EmbeddingBag(1_000_000, 128, sparse=True).cuda()
+    optimizer = torch.optim.Adagrad(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randint(1_000_000, (64, 4), device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+SMALL_FILE = """
+    import io
+
+    import torch
+    from torch import nn
+
+    def layers():
+        return nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)])
+
+    file = io.BytesIO()
+    torch.save(layers().state_dict(), file)
+    file.seek(0)
+    weights = torch.load(file, map_location="cuda")
+    model = layers()
+    model.load_state_dict(weights)
+    model.cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 2048, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
 RECURRENT = """
     import torch
     from torch import nn
@@ -426,6 +461,15 @@ RECURRENT = """
         ),
         pytest.param(
             SCHEDULERS, "0.5GiB", "stale_model", id="models_that_stand_where_others_stood"
+        ),
+        pytest.param(
+            ADAGRAD, "0.9GiB", "optimizer_state", id="state_that_is_made_with_the_optimizer"
+        ),
+        pytest.param(
+            SMALL_FILE,
+            "0.85GiB",
+            "checkpoint_on_gpu",
+            id="weights_from_a_file_that_are_the_difference",
         ),
         pytest.param(
             RECURRENT, "1.5GiB", "batch_too_large", id="a_workspace_that_is_not_the_difference"
