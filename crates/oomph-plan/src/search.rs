@@ -903,8 +903,8 @@ impl Offers {
                 let found = choices.iter().flatten();
                 found
                     .filter(move |lever| lever.facets().step() == Some(change))
-                    .cloned()
                     .next()
+                    .cloned()
             };
             if let (Some(in_backward), Some(on_host)) =
                 (steps(StepChange::InBackward), steps(StepChange::OnHost))
