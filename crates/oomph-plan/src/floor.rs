@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use oomph_trace::Category;
+use rustc_hash::FxHashMap as HashMap;
 use serde::Serialize;
 
 use crate::model::{Event, Model};
@@ -63,8 +64,17 @@ fn largest_call(model: &Model, parameters: &BTreeSet<u32>) -> Option<(u64, Strin
         // Modules of torch.nn run one operator; a script's own may run many.
         !parents.contains(number) && module.is_some_and(|module| is_one_operator(&module.kind))
     });
+    // The gradients of arguments that backward passes make, by call.
+    let mut made: HashMap<u32, u64> = HashMap::default();
+    for tensor in &model.template.tensors {
+        // A copy of the result's gradient may take that one's place.
+        if tensor.category != Category::Gradient && model.op(tensor).contains("_backward") {
+            let largest = made.entry(tensor.call).or_default();
+            *largest = tensor.bytes.max(*largest);
+        }
+    }
     leaves
-        .map(|(_, call)| {
+        .map(|(number, call)| {
             let tensors: BTreeSet<u32> = call
                 .inputs
                 .iter()
@@ -72,11 +82,18 @@ fn largest_call(model: &Model, parameters: &BTreeSet<u32>) -> Option<(u64, Strin
                 .copied()
                 .filter(|number| !parameters.contains(number))
                 .collect();
-            let bytes = tensors
+            let mut bytes: u64 = tensors
                 .iter()
                 .filter_map(|&number| model.template.tensors.get(number as usize))
                 .map(|tensor| tensor.bytes)
                 .sum();
+            let module = model
+                .modules
+                .iter()
+                .find(|module| module.name == call.module);
+            if module.is_some_and(|module| module.trained > 0 && is_one_backward(&module.kind)) {
+                bytes += made.get(&number).copied().unwrap_or(0);
+            }
             (bytes, call.module.clone())
         })
         .max()
@@ -85,6 +102,12 @@ fn largest_call(model: &Model, parameters: &BTreeSet<u32>) -> Option<(u64, Strin
 /// Whether a module of torch.nn computes its result from its arguments in one operator.
 fn is_one_operator(kind: &str) -> bool {
     kind == "Linear" || kind.starts_with("Conv") || kind.starts_with("BatchNorm")
+}
+
+/// Whether its backward pass makes the gradients of arguments and weights in one operator, which needs the arguments
+/// and the result's gradient, too.
+fn is_one_backward(kind: &str) -> bool {
+    kind.starts_with("Conv") || kind.starts_with("BatchNorm")
 }
 
 /// The largest tensor that a step makes.
@@ -160,6 +183,29 @@ mod tests {
         let floor = Floor::of(&job());
         assert_eq!((floor.bytes, floor.operator.as_str()), (160, "Net.fc"));
         assert_eq!((floor.parameter_bytes, floor.operator_bytes), (10, 50));
+    }
+
+    /// A convolution that is trained has its argument, the result's gradient and the argument's gradient at once.
+    #[test]
+    fn a_convolution_holds_the_gradient_that_it_makes() {
+        let mut model = job();
+        model.ops.push("aten::convolution_backward".to_owned());
+        model.template.tensors.push(Tensor {
+            op: 1,
+            category: Category::Temporary,
+            call: 2,
+            ..tensor(20)
+        });
+        let bytes = |model: &Model| Floor::of(model).operator_bytes;
+        assert_eq!(
+            bytes(&model),
+            50,
+            "a linear layer may make them one after the other"
+        );
+        model.modules[1].kind = "Conv2d".to_owned();
+        assert_eq!(bytes(&model), 50, "it is frozen");
+        model.modules[1].trained = 10;
+        assert_eq!(bytes(&model), 70);
     }
 
     /// What a module of the script's own gets may be gone before its result is made.
