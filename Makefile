@@ -71,13 +71,12 @@ test: check-rust check-python test-rust test-python
 test-all: SUITE := --start-each
 test-all: test
 
-# The extension has no tests and is not compiled here, but belongs to the selection: what it asks of
-# dependencies is then compiled once, for clippy, for the tests and for the wheel. Of the examples, which clippy
-# checks, one is the command for tests; one crate has tests in its documents.
+# Always the whole workspace: what its crates ask of dependencies is then compiled once, for clippy, for the tests,
+# for those in documents and for the wheel. Of the examples, which clippy checks, one is the command for tests.
 test-rust:
 	$(CARGO) build -q --workspace --example oomph
 	$(CARGO) test -q --workspace --lib --bins --tests
-	$(CARGO) test -q --doc -p oomph-python-source
+	$(CARGO) test -q --workspace --doc
 
 # After all the rest, which takes the cores that these tests want.
 WORKERS ?= $(shell nproc)

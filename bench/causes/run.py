@@ -1,6 +1,6 @@
 """Planted failures: is the right cause named first?
 
-    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh|unseen|unseen_again] [--only JOB,…]
+    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh|unseen|unseen_again|second_reader] [--only JOB,…]
 
 Each job runs out of memory on the virtual GPU with the memory given here. What counts is the first cause of
 `oomph run --json`. `--table` prints a results file.
@@ -21,7 +21,7 @@ LIMIT = 900
 """Seconds that one command may take."""
 
 TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
-UNSEEN_AGAIN = "unseen_again"
+UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
 JOBS = {
     # job: (cause, memory, split[, gpu])
     "efficientnet_batch": ("batch_too_large", "10GiB", TUNED),
@@ -139,6 +139,31 @@ JOBS = {
     "document_in_pieces": ("kv_cache", "1.4GiB", UNSEEN_AGAIN),
     "offload_too_late": ("mitigation_inert", "1.5GiB", UNSEEN_AGAIN),
     "single_part": ("mitigation_inert", "2.5GiB", UNSEEN_AGAIN),
+    "rays_at_once": ("batch_too_large", "3GiB", SECOND_READER),
+    "hinge_gan": ("batch_too_large", "3GiB", SECOND_READER),
+    "two_towers": ("model_too_large", "2GiB", SECOND_READER),
+    "all_layers_tuned": ("model_too_large", "2GiB", SECOND_READER),
+    "adagrad_factors": ("optimizer_state", "1.2GiB", SECOND_READER),
+    "actor_and_critics": ("optimizer_state", "0.9GiB", SECOND_READER),
+    "transducer_joint": ("logits", "4GiB", SECOND_READER),
+    "gemma_trainer": ("logits", "5GiB", SECOND_READER),
+    "graph_transformer": ("attention_scores", "3GiB", SECOND_READER),
+    "hubert_eager": ("attention_scores", "4GiB", SECOND_READER),
+    "one_giant_protein": ("input_spike", "3GiB", SECOND_READER),
+    "curvature_steps": ("graph_retained", "2GiB", SECOND_READER),
+    "world_model": ("graph_retained", "1.5GiB", SECOND_READER),
+    "metric_curve": ("tensors_kept", "1GiB", SECOND_READER),
+    "gan_samples": ("tensors_kept", "1.2GiB", SECOND_READER),
+    "perplexity_scored": ("missing_no_grad", "3GiB", SECOND_READER),
+    "linear_probe": ("missing_no_grad", "3GiB", SECOND_READER),
+    "notebook_cells": ("stale_model", "1GiB", SECOND_READER),
+    "born_again": ("stale_model", "0.7GiB", SECOND_READER),
+    "weights_in_parts": ("checkpoint_on_gpu", "1.55GiB", SECOND_READER),
+    "sentences_ascending": ("fragmentation", "1.28GiB", SECOND_READER),
+    "pulsar_channels": ("workspace", "1.3GiB", SECOND_READER),
+    "chat_sessions": ("kv_cache", "1.3GiB", SECOND_READER),
+    "lightning_in_eval": ("mitigation_inert", "3GiB", SECOND_READER),
+    "checkpointed_norms": ("mitigation_inert", "3GiB", SECOND_READER),
 }
 
 
@@ -184,7 +209,7 @@ def table(jobs):
     for name, row in jobs.items():
         mark = "✓" if row["right"] else "✗"
         print(f"{mark} {name:24} {row['planted']:18} {row['named']!s:20} {row['says'][:110]}")
-    for split in (TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN):
+    for split in (TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER):
         rows = [row for row in jobs.values() if row["split"] == split]
         if rows:
             print(f"{split}: {sum(row['right'] for row in rows)} of {len(rows)}")
@@ -194,7 +219,9 @@ def main():
     """Runs what is asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--split", choices=(TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN))
+    parser.add_argument(
+        "--split", choices=(TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER)
+    )
     parser.add_argument("--only", default="")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()

@@ -276,7 +276,6 @@ def test_of_several_functions_the_one_that_ran_is_changed(tmp_path):
     assert distance(left(tmp_path, code), left(tmp_path, SEVERAL)) < 1e-5
 
 
-@pytest.mark.usefixtures("started")
 def test_fit_changes_the_function_that_it_saw(tmp_path):
     """The lines come from the run itself."""
     code = SEVERAL.replace("torch.nn.Linear(4, 1)", "torch.nn.Linear(4, 4096).cuda()")

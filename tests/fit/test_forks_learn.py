@@ -45,7 +45,13 @@ IMPORTS = {
 }
 
 
-@pytest.mark.parametrize("package", IMPORTS)
+@pytest.mark.parametrize(
+    "package",
+    [
+        "transformers",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("lightning", "accelerate")),
+    ],
+)
 def test_what_it_learned_is_as_if_it_were_imported(tmp_path, monkeypatch, package):
     pytest.importorskip(package)
     code = FACTS.format(imports=IMPORTS[package])
@@ -56,7 +62,9 @@ def test_what_it_learned_is_as_if_it_were_imported(tmp_path, monkeypatch, packag
         else:
             monkeypatch.delenv(forked.FORKS)
             monkeypatch.setenv("OOMPH_FORKS_LOG", str(tmp_path / "log"))
-        done = fit(tmp_path, code, "--memory", "270MiB", "--plan", f"{kind}.toml")
+        done = fit(
+            tmp_path, code, "--memory", "270MiB", "--allow", "step_in_backward", "--plan", f"{kind}.toml"
+        )  # fmt: skip
         runs = [json.loads(line) for line in (tmp_path / "runs").read_text().splitlines()]
         (tmp_path / "runs").unlink()
         found[kind] = (done.status, done.json, runs)
@@ -72,21 +80,28 @@ def test_what_it_learned_is_as_if_it_were_imported(tmp_path, monkeypatch, packag
         assert one["levers"] == two["levers"] and one["peak"] == two["peak"]
 
 
-@pytest.mark.parametrize("what", ["thread", "file", "seed", "signal", "torch"])
-def test_a_package_that_changes_the_process_is_not_learned(tmp_path, what):
-    """The same function that the server calls, in a process of its own."""
-    says = {"thread": "threads", "file": "files", "seed": "torch", "signal": "handlers", "torch": "is replaced"}  # fmt: skip
-    does = {
-        "thread": "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-        "file": "kept = open('/dev/null')",
-        "seed": "import torch; torch.manual_seed(1)",
-        "signal": "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)",
-        "torch": "import torch; torch.load = print",
-    }
-    packages = tmp_path / "packages"
+CHANGES = {
+    "thread": (
+        "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        "threads",
+    ),
+    "file": ("kept = open('/dev/null')", "files"),
+    "seed": ("import torch; torch.manual_seed(1)", "torch"),
+    "signal": ("import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)", "handlers"),
+    "torch": ("import torch; torch.load = print", "is replaced"),
+}
+"""What a package does when it is imported, and the reason for which it is not learned."""
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    """What is learned of each package, and the log: the function that the server calls, in processes of their own."""
+    place = tmp_path_factory.mktemp("learns")
+    packages = place / "packages"
     packages.mkdir()
-    (packages / "changing.py").write_text(does[what])
     (packages / "harmless.py").write_text("value = 1")
+    for what, (does, _) in CHANGES.items():
+        (packages / f"changing_{what}.py").write_text(does)
     code = f"""
         import site, sys
         site.getsitepackages = lambda: [{str(packages)!r}]
@@ -94,20 +109,29 @@ def test_a_package_that_changes_the_process_is_not_learned(tmp_path, what):
         from oomph._forks import learned
         gc.freeze()
         notes = lambda name: dict(steps=[(learned.read_early(os.environ), [name])], path=[{str(packages)!r}, *sys.path])
-        found = learned.learn(notes("harmless"))
-        print(list(found.modules))
-        print(learned.learn(notes("changing")), flush=True)
-        os._exit(0)
+        for what in sys.argv[1:]:
+            if child := os.fork():
+                os.waitpid(child, 0)
+                continue
+            os.environ["OOMPH_FORKS_LOG"] = "log-" + what
+            found = learned.learn(notes("harmless"))
+            print(what, list(found.modules), learned.learn(notes("changing_" + what)), flush=True)
+            os._exit(0)
     """
-    script = tmp_path / "learns.py"
+    script = place / "learns.py"
     script.write_text(textwrap.dedent(code))
     python = os.path.join(os.path.dirname(OOMPH), "python")
-    log = tmp_path / "log"
     done = subprocess.run(
-        [python, script], capture_output=True, text=True, env={**os.environ, "OOMPH_FORKS_LOG": str(log), "OMP_NUM_THREADS": "1"}
+        [python, script, *CHANGES], cwd=place, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )  # fmt: skip
-    assert done.stdout.splitlines() == ["['harmless']", "None"], done.stderr
-    assert says[what] in log.read_text().splitlines()[-1]
+    return place, done
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_package_that_changes_the_process_is_not_learned(taught, what):
+    place, done = taught
+    assert f"{what} ['harmless'] None" in done.stdout.splitlines(), done.stderr
+    assert CHANGES[what][1] in (place / f"log-{what}").read_text().splitlines()[-1]
 
 
 def test_the_directory_of_the_socket_goes_with_the_command(tmp_path, monkeypatch):

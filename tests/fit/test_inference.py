@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from tests.support import forked
 from tests.support.command import OOMPH
 
 MODEL = """
@@ -85,11 +86,12 @@ TRAINING = [
 class Done:
     """What a command gave."""
 
-    def __init__(self, place, words, code):
+    def __init__(self, place, words, code, environment=()):
         (place / "script.py").write_text(textwrap.dedent(code))
         done = subprocess.run(
             [OOMPH, *map(str, words)],
-            cwd=place, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "100"},
+            cwd=place, capture_output=True, text=True, timeout=300,
+            env={**os.environ, "COLUMNS": "100", **dict(environment)},
         )  # fmt: skip
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
         path = place / "out.json"
@@ -107,10 +109,26 @@ def run(place, code, *levers):
     return Done(place, [*words, "script.py"], code)
 
 
-def drift(place, code, levers, *options):
-    (place / "plan.toml").write_text(toml(levers))
-    words = ["drift", "--json", "out.json", "--plan", "plan.toml", *options, "script.py"]
-    return Done(place, words, code)
+@pytest.fixture(scope="module")
+def without_gpu(tmp_path_factory):
+    """A fork server for scripts that run on the CPU."""
+    if not os.environ[forked.FORKS]:
+        yield {}
+        return
+    with forked.server(tmp_path_factory.mktemp("forks"), {}) as environment:
+        yield environment
+
+
+@pytest.fixture
+def drift(tmp_path, without_gpu):
+    """`drift(code, levers, *options)`: what `oomph drift` gave, on the CPU or with `--gpu`."""
+
+    def measure(code, levers, *options):
+        (tmp_path / "plan.toml").write_text(toml(levers))
+        words = ["drift", "--json", "out.json", "--plan", "plan.toml", *options, "script.py"]
+        return Done(tmp_path, words, code, {} if "--gpu" in options else without_gpu)
+
+    return measure
 
 
 def toml(levers):
@@ -178,7 +196,7 @@ HEAD = """
 """
 
 
-def test_logits_that_do_not_fit_are_computed_in_chunks(tmp_path):
+def test_logits_that_do_not_fit_are_computed_in_chunks(tmp_path, drift):
     found = fit(tmp_path, HEAD, "--memory", "400MiB")
     assert found.status == 0, found.err + found.out
     chosen = found.json["plans"][found.json["chosen"]]
@@ -188,7 +206,7 @@ def test_logits_that_do_not_fit_are_computed_in_chunks(tmp_path):
     assert found.json["plain"]["allocated_bytes"] > 2 * logits
     assert chosen["peak"]["allocated_bytes"] < 2 * (64 << 20) + (60 << 20)
     assert "model.lm_head(" in (tmp_path / "oomph-plan.patch").read_text()
-    exact = drift(tmp_path, HEAD, [("chunked_logits", {})], "--max-drift", "1e-5", "--calls", "1")
+    exact = drift(HEAD, [("chunked_logits", {})], "--max-drift", "1e-5", "--calls", "1")
     assert exact.status == 0, exact.err + exact.out
 
 
@@ -328,9 +346,9 @@ def test_a_job_that_goes_back_does_not_infer(tmp_path):
     assert "the job does not fit" in fit(tmp_path, code, "--memory", "300MiB").err
 
 
-def test_drift_is_measured_on_the_cpu(tmp_path):
+def test_drift_is_measured_on_the_cpu(tmp_path, drift):
     half = [("half_weights", {"dtype": "bf16"})]
-    found = drift(tmp_path, QUIET, half, "--calls", "2")
+    found = drift(QUIET, half, "--calls", "2")
     assert found.status == 0, found.err + found.out
     assert found.json["format"] == "oomph.drift/1" and found.json["measured"]["calls"] == 2
     output = found.json["measured"]["outputs"][0]
@@ -350,7 +368,7 @@ def test_drift_is_measured_on_the_cpu(tmp_path):
     assert layers[0]["growth"] >= layers[-1]["growth"] > 0 and "blocks." in layers[0]["name"]
 
 
-def test_what_drift_keeps_of_a_call_runs_no_code(tmp_path):
+def test_what_drift_keeps_of_a_call_runs_no_code(tmp_path, drift):
     """The script may write there, too, and so may what it calls."""
     bomb = """
     import os, torch
@@ -360,31 +378,31 @@ def test_what_drift_keeps_of_a_call_runs_no_code(tmp_path):
     if os.path.exists("run/call-0.pt"):
         torch.save(dict(given=Bomb(), values={}, layers={}), "run/call-0.pt")
     """
-    found = drift(tmp_path, bomb + QUIET, [("inference_mode", {})], "--calls", "1", "--out", "run")
+    found = drift(bomb + QUIET, [("inference_mode", {})], "--calls", "1", "--out", "run")
     assert not (tmp_path / "ran").exists()
     assert found.status != 0 and "weights_only" in found.err
 
 
-def test_too_much_drift_is_refused_and_none_is_not_zero(tmp_path):
+def test_too_much_drift_is_refused_and_none_is_not_zero(tmp_path, drift):
     int8 = [("int8_linear", {"kind": "dynamic"})]
-    refused = drift(tmp_path, QUIET, int8, "--max-drift", "0.0001", "--calls", "1")
+    refused = drift(QUIET, int8, "--max-drift", "0.0001", "--calls", "1")
     assert (
         refused.status == 3
         and refused.json["exceeded"]
         and "above the limit of 0.010 %" in refused.out
     )
-    exact = drift(tmp_path, QUIET, [("inference_mode", {})], "--max-drift", "0", "--calls", "1")
+    exact = drift(QUIET, [("inference_mode", {})], "--max-drift", "0", "--calls", "1")
     assert exact.status == 0 and exact.json["measured"]["outputs"][0]["relative_error"] == 0
-    virtual = drift(tmp_path, QUIET, int8, "--gpu", "rtx-3060")
+    virtual = drift(QUIET, int8, "--gpu", "rtx-3060")
     assert virtual.json["measured"] is None and "not measured" in virtual.out
-    virtual = drift(tmp_path, QUIET, int8, "--gpu", "rtx-3060", "--max-drift", "1")
+    virtual = drift(QUIET, int8, "--gpu", "rtx-3060", "--max-drift", "1")
     assert virtual.status == 2
     # A lever that does nothing here has no drift that could be vouched for.
-    idle = drift(tmp_path, QUIET, [("kv_cache", {"bits": 8})], "--max-drift", "1")
+    idle = drift(QUIET, [("kv_cache", {"bits": 8})], "--max-drift", "1")
     assert idle.status == 2 and idle.json["measured"] is None and "kv_cache" in idle.out
 
 
-def test_what_says_cuda_computes_on_the_cpu(tmp_path):
+def test_what_says_cuda_computes_on_the_cpu(tmp_path, drift):
     code = """
         import torch
         from torch import nn
@@ -401,7 +419,7 @@ def test_what_says_cuda_computes_on_the_cpu(tmp_path):
         assert isinstance(torch.default_generator, torch.Generator)
         print(y.device, y.dtype, begin.elapsed_time(end))
     """
-    found = drift(tmp_path, code, [("inference_mode", {})], "--out", "drift")
+    found = drift(code, [("inference_mode", {})], "--out", "drift")
     assert found.status == 0, found.err
     assert found.json["measured"]["outputs"][0]["relative_error"] == 0
     assert (tmp_path / "drift" / "plain.log").read_text().startswith("cpu torch.bfloat16 0.0")

@@ -222,7 +222,7 @@ SUM = TRAIN.replace(".mean()", ".sum()")
         pytest.param(NO_LOADER, "micro_batch", "no DataLoader", marks=SLOW),
         pytest.param(CLIPPED, "step_in_backward", "clipped", marks=SLOW),
         pytest.param(CLOSURE, "micro_batch", "closure", marks=SLOW),
-        (TWO, "step_in_backward", "several optimizers"),
+        pytest.param(TWO, "step_in_backward", "several optimizers", marks=SLOW),
         pytest.param(TWICE, None, None, marks=SLOW),
         pytest.param(FROZEN, None, None, marks=SLOW),
         pytest.param(SUM, None, None, marks=SLOW),

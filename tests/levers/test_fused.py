@@ -60,7 +60,7 @@ def test_equal_to_rounding_and_less_is_saved(tmp_path):
     assert changed.refusal is None, changed.refusal
     assert torch.allclose(changed.out[0], plain.out[0], rtol=1e-6)
     for mine, theirs in zip(changed.out[1], plain.out[1], strict=True):
-        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
     assert (
         changed.out[2] < 0.8 * plain.out[2]
     )  # on the CPU a normalization is still several operators

@@ -334,7 +334,8 @@ def test_a_batch_of_outputs_of_all_kinds(tmp_path):
     """
     found = run(tmp_path, code, ("split_batch", {"parts": 2}))
     assert found.refusal is None
-    assert all(torch.equal(a, b) for a, b in zip(found.out, run(tmp_path, code).out, strict=True))
+    # Not to the bit: a product of fewer rows may be computed in another order.
+    assert distance(found.out, run(tmp_path, code).out) < 1e-6
 
 
 def test_checkpoints_stay_in_host_memory():

@@ -20,5 +20,5 @@ def test_examples(oomph):
         blocks = re.findall(r"^```python\n(.*?)^```", file.read(), re.MULTILINE | re.DOTALL)
     runnable = [block for block in blocks if "trainer." not in block]
     assert len(runnable) >= 5
-    run = oomph(BEFORE + "\n".join(runnable), "--memory", "2GiB", "--no-measure")
+    run = oomph(BEFORE + "\n".join(runnable), "--memory", "1GiB", "--no-measure")
     assert run.status == 0, run.err

@@ -47,10 +47,13 @@ def data(n):
     ("transformer", "adamw_foreach", 0.5, False), ("cnn", "adamw", None, False),
 ])  # fmt: skip
 @pytest.mark.parametrize("step", [0, 2])
-def test_faults_leave_the_same_bits(model, optimizer, clip, scaler, step):
+@pytest.mark.parametrize(
+    "stride", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["half", "all"]
+)
+def test_faults_leave_the_same_bits(model, optimizer, clip, scaler, step, stride):
     case = dict(model=model, optimizer=optimizer, clip=clip, scaler=scaler, step=step)
     with open(os.devnull, "w") as out:
-        every = 37 if model == "transformer" else 11
+        every = (37 if model == "transformer" else 11) * stride
         total, tally = fault_sweep.sweep(case, "cpu", "always", fault_sweep.OnCpu(), every, out)
     assert total > 40 and set(tally) == {"equal"}, tally
 

@@ -70,7 +70,7 @@ def oomph_run(
     process = subprocess.run(
         [OOMPH, "run", "--gpu", f"t4:{ranks}", "-q", "--out", directory / "run",
          *options, "--", *words],
-        capture_output=True, text=True, cwd=directory, timeout=120,
+        capture_output=True, text=True, cwd=directory, timeout=300,
     )  # fmt: skip
     assert not check or process.returncode == 0, process.stderr
     return process
@@ -115,7 +115,7 @@ time.sleep(60)  # until its launcher ends it
     "how, says",
     [
         pytest.param("sys.exit(7)", r"exitcode *: 7", marks=pytest.mark.slow),
-        ("os.kill(os.getpid(), 9)", r"Signal 9"),
+        pytest.param("os.kill(os.getpid(), 9)", r"Signal 9", marks=pytest.mark.slow),
         ("import nowhere", r"script.py.*\n.*import nowhere\nModuleNotFoundError: No module"),
     ],
 )

@@ -1,6 +1,11 @@
 """Why a run ran out of memory: causes and fixes from the run without a limit."""
 
+import json
+import subprocess
+
 import pytest
+
+from tests.support.command import OOMPH
 
 ATTENTION = """
     import torch
@@ -256,6 +261,163 @@ STAGES = """
     second = train(1)
 """
 
+SHORT_SETS = """
+    import torch
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(96, 6, 192, dropout=0.0, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(6000, 32, 96, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+EXPERTS = """
+    import torch
+    from torch import nn
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Linear(512, 40)
+            self.all = nn.ModuleList(nn.Linear(512, 512) for _ in range(40))
+
+        def forward(self, x):
+            return self.gate(x).amax(-1, keepdim=True) * self.all[0](x)
+
+    model = nn.Sequential(*[Experts() for _ in range(6)]).cuda()
+    with torch.no_grad():
+        model(torch.randn(2, 512, device="cuda"))
+"""
+
+PROBABILITIES = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Embedding(50000, 64), nn.Linear(64, 50000)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        ids = torch.randint(0, 50000, (2048,), device="cuda")
+        loss = -(model(ids).softmax(-1).gather(1, ids[:, None]) + 1e-9).log().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+BY_HAND = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]).cuda()
+    parameters = list(model.parameters())
+    first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    for _ in range(3):
+        model(torch.randn(8, 2048, device="cuda")).mean().backward()
+        with torch.no_grad():
+            for p, m, v in zip(parameters, first, second):
+                m.mul_(0.9).add_(p.grad, alpha=0.1)
+                v.mul_(0.99).addcmul_(p.grad, p.grad, value=0.01)
+                p.addcdiv_(m, v.sqrt().add_(1e-8), value=-0.01)
+                p.grad = None
+"""
+
+OFFLOADED_LOSS = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(12)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        out = model(torch.randn(32768, 512, device="cuda"))
+        with torch.autograd.graph.save_on_cpu():
+            loss = out.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+CHECKPOINTED_HEAD = """
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    body = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(12)]).cuda()
+    head = nn.Sequential(nn.Linear(512, 8), nn.GELU(), nn.Linear(8, 1)).cuda()
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1)
+    for _ in range(3):
+        out = checkpoint(head, body(torch.randn(32768, 512, device="cuda")), use_reentrant=False)
+        optimizer.zero_grad()
+        out.mean().backward()
+        optimizer.step()
+"""
+
+SCHEDULERS = """
+    import torch
+    from torch import nn
+
+    kept = []
+    for _ in range(8):
+        model = nn.Sequential(nn.Linear(64, 3000), nn.ReLU(), nn.Linear(3000, 3000), nn.ReLU(), nn.Linear(3000, 1))
+        optimizer = torch.optim.Adam(model.cuda().parameters())
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+            optimizer.step()
+            schedule.step()
+        kept.append(schedule)
+        del model, optimizer, schedule
+"""
+
+ADAGRAD = """
+    import torch
+    from torch import nn
+
+    model = nn.EmbeddingBag(1_000_000, 128, sparse=True).cuda()
+    optimizer = torch.optim.Adagrad(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randint(1_000_000, (64, 4), device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+SMALL_FILE = """
+    import io
+
+    import torch
+    from torch import nn
+
+    def layers():
+        return nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)])
+
+    file = io.BytesIO()
+    torch.save(layers().state_dict(), file)
+    file.seek(0)
+    weights = torch.load(file, map_location="cuda")
+    model = layers()
+    model.load_state_dict(weights)
+    model.cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 2048, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+RECURRENT = """
+    import torch
+    from torch import nn
+
+    model = nn.LSTM(128, 256, 2, bidirectional=True, batch_first=True).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(512, 200, 128, device="cuda"))[0].mean().backward()
+        optimizer.step()
+"""
+
 
 @pytest.mark.parametrize(
     ("script", "memory", "cause"),
@@ -281,8 +443,51 @@ STAGES = """
         pytest.param(
             STAGES, "0.45GiB", "stale_model", id="the_model_of_an_earlier_stage_is_a_stale_one"
         ),
+        pytest.param(
+            SHORT_SETS, "2GiB", "batch_too_large", id="fused_attention_projects_but_keeps_no_scores"
+        ),
+        pytest.param(
+            EXPERTS, "0.3GiB", "model_too_large", id="layers_of_one_model_are_no_copies_of_it"
+        ),
+        pytest.param(
+            PROBABILITIES, "1.1GiB", "logits", id="probabilities_over_a_vocabulary_are_logits"
+        ),
+        pytest.param(
+            BY_HAND, "0.55GiB", "optimizer_state", id="state_that_is_written_by_hand_is_state"
+        ),
+        pytest.param(OFFLOADED_LOSS, "1GiB", "mitigation_inert", id="only_the_loss_is_offloaded"),
+        pytest.param(
+            CHECKPOINTED_HEAD, "1GiB", "mitigation_inert", id="only_the_head_is_checkpointed"
+        ),
+        pytest.param(
+            SCHEDULERS, "0.5GiB", "stale_model", id="models_that_stand_where_others_stood"
+        ),
+        pytest.param(
+            ADAGRAD, "0.9GiB", "optimizer_state", id="state_that_is_made_with_the_optimizer"
+        ),
+        pytest.param(
+            SMALL_FILE,
+            "0.85GiB",
+            "checkpoint_on_gpu",
+            id="weights_from_a_file_that_are_the_difference",
+        ),
+        pytest.param(
+            RECURRENT, "1.5GiB", "batch_too_large", id="a_workspace_that_is_not_the_difference"
+        ),
     ],
 )
 def test_the_first_cause(oomph, script, memory, cause):
     run = oomph(script, "--memory", memory)
     assert run.json["cause"]["id"] == cause, run.json["cause"]
+
+
+def test_a_runs_directory_is_explained_as_the_run_was(oomph, tmp_path):
+    run = oomph(BY_HAND, "--memory", "0.55GiB")
+    explained = subprocess.run(
+        [OOMPH, "explain", "--no-report", "--json", "-", str(tmp_path / "run")],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert explained.returncode == 3, explained.stderr
+    again = json.loads(explained.stdout)
+    assert again["without_limit"]
+    assert again["cause"] == run.json["cause"]

@@ -2,7 +2,8 @@
 
 Unlike `--durations` they hardly depend on what else the machine does. They are written to
 `$CPU_SECONDS` (default: `cpu-seconds.tsv`), the costliest first. A fixture counts for the test that sets it up,
-and a script for the test that ran it, though the fork server is its parent.
+and a script for the test that ran it, though the fork server, or a process that has imported a framework
+(`support/levers.py`), is its parent.
 """
 
 import os
@@ -19,6 +20,15 @@ def now():
     """User and system seconds of this process and of its children that have ended."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
+
+
+def note(seconds, test=None):
+    """What a process took that is no child of this one; `test` is as in `PYTEST_CURRENT_TEST`."""
+    file = os.environ.get(FORKED)
+    test = (os.environ.get("PYTEST_CURRENT_TEST", "") if test is None else test).rpartition(" (")[0]
+    if file is not None:
+        with open(file, "a") as out:
+            out.write(f"{seconds:.2f}\t{test}\n")
 
 
 def path():

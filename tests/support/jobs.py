@@ -1,9 +1,10 @@
-"""Scripts that several tests run."""
+"""Scripts that several tests run. They do not draw the weights, which nothing reads: that takes longer than the training."""
 
 TRAIN = """
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
+    nn.Linear.reset_parameters = lambda self: nn.init.zeros_(self.bias)
 
     class Block(nn.Module):
         def __init__(self):
@@ -39,6 +40,7 @@ WIDE = """
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
+    nn.Linear.reset_parameters = lambda self: nn.init.zeros_(self.bias)
     model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(6))).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for x, y in DataLoader(TensorDataset(torch.randn(64, 4096), torch.randn(64, 4096)), batch_size=16):

@@ -8,6 +8,8 @@ import traceback
 
 import torch
 
+from tests.support import cpu_seconds
+
 torch.set_num_threads(1)
 _save = torch.save  # levers may change it for the script
 # What the first step imports is imported once, before processes are forked.
@@ -64,9 +66,12 @@ def _with_prelude(prelude):
     if os.fork() == 0:
         try:
             mine.close()
+            counted = 0
             exec(prelude, {})
             while True:
-                its.send(_fork(its.recv()))
+                status = _fork(its.recv())
+                counted, before = cpu_seconds.now(), counted
+                its.send((status, counted - before))
         except EOFError:
             pass  # the tests have ended
         except BaseException:
@@ -77,7 +82,9 @@ def _with_prelude(prelude):
 
     def ask(job):
         mine.send(job)
-        return mine.recv()
+        status, seconds = mine.recv()
+        cpu_seconds.note(seconds)
+        return status
 
     return ask
 

@@ -8,6 +8,7 @@ macro_rules! eprintln {
 }
 
 pub mod commands;
+mod explained;
 mod findings;
 mod json;
 mod lint_files;

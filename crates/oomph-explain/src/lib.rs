@@ -60,6 +60,8 @@ pub struct Seen {
     pub replaced: HashSet<u32>,
     /// Whether a model's checkpointing is switched on but off for now, since the model evaluates.
     pub idle_checkpointing: bool,
+    /// When the script offloaded what autograd saves: from and to, in microseconds, as the history's times.
+    pub offloads: Vec<(i64, i64)>,
     /// Whether the run was ended after some steps: what grows in it would have grown on.
     pub stopped: bool,
 }

@@ -416,11 +416,11 @@ fn nothing_fits_only_after_a_run_of_the_last_resort() {
             .iter()
             .any(|lever| lever.name() == "save_on_cpu")
     );
-    let probes = made
+    let tried_alone = made
         .iter()
         .filter(|made| made.name.starts_with("probe") && made.has("save_on_cpu"));
     assert!(
-        probes.count() == 1
+        tried_alone.count() == 1
             && made
                 .iter()
                 .any(|made| made.limit.is_some() && !made.has("save_on_cpu"))

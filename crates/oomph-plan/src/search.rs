@@ -900,11 +900,10 @@ impl Offers {
                     .collect();
             // A gradient goes as soon as it is there, and the state waits on the host: they go together.
             let steps = |change| {
-                let found = choices.iter().flatten();
+                let mut found = choices.iter().flatten();
                 found
-                    .filter(move |lever| lever.facets().step() == Some(change))
+                    .find(|lever| lever.facets().step() == Some(change))
                     .cloned()
-                    .next()
             };
             if let (Some(in_backward), Some(on_host)) =
                 (steps(StepChange::InBackward), steps(StepChange::OnHost))

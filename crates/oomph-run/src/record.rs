@@ -205,6 +205,8 @@ pub struct Facts {
     pub modules: Vec<Module>,
     /// The optimizers that stepped.
     pub optimizers: Vec<Optimizer>,
+    /// When autograd's saved tensors were offloaded to the host (`save_on_cpu`): from and to, in µs; 0 without an end.
+    pub offloads: Vec<(i64, i64)>,
 }
 
 /// Sizes of a model's arguments; 0 where there is none.

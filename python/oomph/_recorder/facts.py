@@ -12,6 +12,7 @@ from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 
 from oomph._import_hooks import on_import
+from oomph._recorder.progress import now
 from oomph._recorder.resize import sequence_length, sizes
 
 _COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
@@ -22,6 +23,9 @@ NARROW = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 MOST_BATCHES = 1000
 """The number of batches to time."""
+
+MOST_OFFLOADS = 1000
+"""Contexts that offload what autograd saves are noted up to this number."""
 
 LOOKED = 8
 """The number of calls in which to look for a batch of two samples or more."""
@@ -60,6 +64,7 @@ class Facts:
         self._kept_gradients = False
         self._modules: list[dict[str, Any]] = []
         self._optimizers: dict[int, dict[str, Any]] = {}
+        self._offloads: list[list[int]] = []
 
     def watch(self) -> None:
         """Observe PyTorch's functions; the script does not notice."""
@@ -70,10 +75,23 @@ class Facts:
         self._around(torch.nn.utils, "clip_grad_value_", self._clips)
         self._around(torch.amp.GradScaler, "scale", self._scales)
         self._around(torch.Tensor, "backward", self._goes_back)
+        self._around(torch.autograd.graph.save_on_cpu, "__enter__", self._begins_offload)
+        self._around(torch.autograd.graph.save_on_cpu, "__exit__", self._ends_offload)
         self._around(torch.optim.Optimizer, "zero_grad", self._clears)
         optim.register_optimizer_step_pre_hook(self._steps)
         on_import("transformers.cache_utils", self._watch_cache)
         self._watch_loading()
+
+    def _begins_offload(self, args: Any, kwargs: Any) -> None:
+        if len(self._offloads) < MOST_OFFLOADS:
+            self._offloads.append([now(), 0])
+
+    def _ends_offload(self, args: Any, kwargs: Any) -> None:
+        # Contexts are rarely nested; then the inner one's end stands for the outer one's, too.
+        for span in reversed(self._offloads):
+            if not span[1]:
+                span[1] = now()
+                return
 
     def _watch_cache(self, module: Any) -> None:
         self._around(module.DynamicLayer, "update", self._caches)
@@ -245,6 +263,7 @@ class Facts:
             graph_in_evaluation=self._graph_in_evaluation,
             modules=self._modules,
             optimizers=list(self._optimizers.values()),
+            offloads=self._offloads,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ class ModuleCalls:
         self._kept = True
         """Whether the calls inside the outermost one are kept."""
         self._names: dict[int, str] = {}
+        self._named: dict[int, weakref.ref[torch.nn.Module]] = {}
+        """Weak: an observer must not keep objects alive. Another module may come to stand where one was."""
         self._hooks: list[Any] = []
         self._counts = True
         """Whether the outermost call that is running is a pass of the script."""
@@ -71,7 +74,7 @@ class ModuleCalls:
         name = self._names.get(id(module))
         if name is None:
             name = f"{running[-1][0]}.{type(module).__name__}" if running else self._learn(module)
-            self._names[id(module)] = name
+            self._name(module, name)
         if not running:
             self._counts = self._lazy is None and not _is_construction(module)
             self._kept = progress.step < MARKED_STEPS or (
@@ -104,11 +107,21 @@ class ModuleCalls:
         if self._counts:
             self._passes.end(args, kwargs, output)
 
+    def _name(self, module: torch.nn.Module, name: str) -> None:
+        key = id(module)
+        self._names[key] = name
+        self._named[key] = weakref.ref(module, lambda _: self._forget(key))
+
+    def _forget(self, key: int) -> None:
+        self._names.pop(key, None)
+        self._named.pop(key, None)
+
     def _learn(self, root: torch.nn.Module) -> str:
         """Name a model's modules and mark its parameters; returns the model's own name."""
         title = type(root).__name__
         for name, module in root.named_modules():
-            self._names.setdefault(id(module), f"{title}.{name}" if name else title)
+            if id(module) not in self._names:
+                self._name(module, f"{title}.{name}" if name else title)
         if any(map(is_lazy, (*root.parameters(), *root.buffers()))):
             self._lazy = root
         else:

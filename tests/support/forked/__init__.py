@@ -22,8 +22,11 @@ VIRTUAL = {
 
 
 @contextlib.contextmanager
-def server(place):
-    """Start the server, which imports torch when it is first asked; gives the variables for `oomph`."""
+def server(place, additional=VIRTUAL):
+    """Start the server, which imports torch when it is first asked; gives the variables for `oomph`.
+
+    Without what is `additional` for scripts on a virtual GPU it serves `oomph drift`.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     path = str(place / "socket")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -31,7 +34,7 @@ def server(place):
         listener.listen(8)
         process = subprocess.Popen(
             [sys.executable, os.path.join(HERE, "server.py")],
-            env=environment | VIRTUAL, stdin=listener, stdout=subprocess.DEVNULL,
+            env=environment | additional, stdin=listener, stdout=subprocess.DEVNULL,
         )  # fmt: skip
     try:
         yield {FORKS: path}

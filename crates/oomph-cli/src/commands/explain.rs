@@ -15,6 +15,7 @@ use oomph_trace::text::{self, OomMessage};
 use oomph_trace::{Content, Problem, Trace};
 use serde::Serialize;
 
+use crate::explained::explain_directory;
 use crate::findings::{held_findings, trace_file};
 use crate::page::RecordedRun;
 use crate::{ExitStatus, json, page, stdout};
@@ -162,7 +163,10 @@ impl Args {
                     read.trace.used_devices()
                 );
             }
-            let mut explained = oomph_explain::explain(&read.trace, &options);
+            let mut explained = match recorded(read, &options)? {
+                Some(explained) => explained,
+                None => oomph_explain::explain(&read.trace, &options),
+            };
             explained.add_problems(read.problems.iter().chain(&log_problems));
             found.push((read.path.clone(), explained.into()));
         }
@@ -244,6 +248,19 @@ impl Args {
             }
         }
     }
+}
+
+/// What `oomph run` said of the run in a directory, unless other files or options say more.
+fn recorded(read: &Input, options: &Options) -> anyhow::Result<Option<Explanation>> {
+    if !options.messages.is_empty()
+        || options.torch_version.is_some()
+        || options.device_total.is_some()
+        || !RecordedRun::is(&read.path)
+    {
+        return Ok(None);
+    }
+    let directory = RunDirectory::of_run(&read.path);
+    explain_directory(&read.trace, &directory, options.device)
 }
 
 fn render(found: &[(PathBuf, Found)], width: usize) -> String {

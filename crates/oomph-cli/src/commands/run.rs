@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use oomph_allocator::TorchVersion;
 use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_explain::{Cause, Explanation, Fix};
 use oomph_gpus::MAX_GPUS;
@@ -15,13 +14,13 @@ use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
 use oomph_run::Record;
-use oomph_run::attribution::{Needless, needless};
 use oomph_run::processes::Held;
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
 use oomph_trace::Trace;
 
 use super::explain::Found;
+use crate::explained::{self, About};
 use crate::page;
 use crate::rehearse::{Asked, Note, Rehearsed};
 use crate::script::{Script, plan_job};
@@ -638,47 +637,15 @@ fn explain(
     unlimited: Option<&Attempt>,
     summary: &Summary,
 ) -> Explanation {
-    // Only the message says what this process holds besides PyTorch's memory.
-    let message = record.outcome.message.as_deref().unwrap_or_default();
-    let (messages, _) = oomph_trace::text::read_from(message.as_bytes()).unwrap_or_default();
-    let options = oomph_explain::Options {
-        torch_version: summary
-            .versions
-            .get("torch")
-            .and_then(|version| TorchVersion::parse(version)),
-        device_total: Some(summary.gpu.memory_bytes),
-        messages: if summary.verdict == Verdict::OutOfMemory {
-            messages
-        } else {
-            Vec::new()
-        },
-        seen: seen(trace, record, record.outcome.status == 0),
-        ..oomph_explain::Options::default()
+    let unlimited =
+        unlimited.and_then(|attempt| Some((attempt.trace.as_ref()?, attempt.record.as_ref()?)));
+    let about = About {
+        torch: summary.versions.get("torch").map(String::as_str),
+        memory_bytes: summary.gpu.memory_bytes,
+        out_of_memory: summary.verdict == Verdict::OutOfMemory,
+        short_bytes: summary.oom.as_ref().and_then(|oom| oom.short_bytes),
     };
-    let unlimited = unlimited.and_then(|attempt| {
-        let (trace, record) = (attempt.trace.as_ref()?, attempt.record.as_ref()?);
-        Some(oomph_explain::WithoutLimit {
-            trace,
-            seen: seen(trace, record, record.outcome.status == 0),
-            short_bytes: summary.oom.as_ref().and_then(|oom| oom.short_bytes),
-        })
-    });
-    oomph_explain::explain_run(trace, unlimited.as_ref(), &options)
-}
-
-/// What the recorder saw beside a history.
-fn seen(trace: &Trace, record: &Record, ended: bool) -> oomph_explain::Seen {
-    let device = record.busiest().map_or(0, |device| device.index);
-    let Needless {
-        unused_graphs,
-        replaced,
-    } = needless(trace, record, device, ended);
-    oomph_explain::Seen {
-        unused_graphs,
-        replaced,
-        idle_checkpointing: record.idle_checkpointing,
-        stopped: record.stopped,
-    }
+    explained::explain(trace, record, unlimited, about, None)
 }
 
 #[cfg(test)]

@@ -34,8 +34,18 @@ const ON_SCORES: [&str; 14] = [
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let written_out = written_out(facts);
+    // Attention's functions also make queries, keys, values and outputs, whether or not scores are kept.
+    let sizes = facts.trace.labels.as_ref().map(|_| eager_sizes(facts));
+    let is_score = |block: &Live| {
+        let operator = facts.operator(block);
+        sizes.as_ref().is_none_or(|sizes| {
+            bare(operator).ends_with("attention_math")
+                || is_on_scores(operator) && sizes.contains(&block.bytes)
+        })
+    };
     let in_attention = |block: &Live| {
-        facts.stacks.get(block.stack).in_eager_attention() || written_out.contains(&block.id)
+        facts.stacks.get(block.stack).in_eager_attention() && is_score(block)
+            || written_out.contains(&block.id)
     };
     let scores: u64 = facts
         .live
@@ -80,6 +90,42 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     })
 }
 
+/// Whether an operator makes scores, or the next copy of them.
+fn is_on_scores(operator: &str) -> bool {
+    let name = bare(operator);
+    ON_SCORES
+        .iter()
+        .any(|part| name.starts_with(part) || name.ends_with(part))
+}
+
+/// The sizes that scores have in functions of eager attention, as they are rounded: those of its softmaxes, in other precisions
+/// and as masks, too. Fused attention has no softmax.
+fn eager_sizes(facts: &Facts) -> HashSet<u64> {
+    facts
+        .program
+        .allocations
+        .iter()
+        .filter(|allocation| {
+            facts.stacks.get(allocation.stack).in_eager_attention()
+                && bare(facts.operator_of(allocation)).ends_with("softmax")
+        })
+        .flat_map(|allocation| {
+            let size = allocation.requested;
+            [size, size / 2, size * 2, size / 4]
+        })
+        .map(|size| facts.config.round_size(size))
+        .collect()
+}
+
+/// An operator's name without its namespace.
+fn bare(operator: &str) -> &str {
+    operator
+        .rsplit("::")
+        .next()
+        .unwrap_or(operator)
+        .trim_matches('_')
+}
+
 pub(super) fn fix(scores: u64) -> Fix {
     Fix::lever(
         lever::ATTENTION,
@@ -99,10 +145,7 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
         return HashSet::new();
     };
     let strings = &facts.trace.strings;
-    let operator = |row: u32| {
-        let name = strings.get(labels.get(row as usize).op);
-        name.rsplit("::").next().unwrap_or(name).trim_matches('_')
-    };
+    let operator = |row: u32| bare(strings.get(labels.get(row as usize).op));
     // By module: the sizes of products and of softmaxes.
     let mut products: HashSet<(oomph_trace::StringId, u64)> = HashSet::new();
     let mut softmaxes: HashMap<oomph_trace::StringId, HashSet<u64>> = HashMap::new();
@@ -145,10 +188,7 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
             let Some(sizes) = softmaxes.get(&labels.get(row as usize).module) else {
                 return false;
             };
-            let name = operator(row);
-            ON_SCORES
-                .iter()
-                .any(|part| name.starts_with(part) || name.ends_with(part))
+            is_on_scores(operator(row))
                 && sizes.iter().any(|&size| {
                     [size, size / 2, size * 2, size / 4]
                         .iter()

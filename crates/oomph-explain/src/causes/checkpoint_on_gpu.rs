@@ -2,7 +2,7 @@
 
 use oomph_trace::{Bytes, Category};
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence};
+use super::{Basis, Cause, Evidence, Fix, fits_without, stack_evidence};
 use crate::facts::{Facts, Live};
 use crate::lever;
 use crate::repeats;
@@ -10,12 +10,36 @@ use crate::repeats;
 /// A checkpoint below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.2;
 
+/// Unless it is this share at least, and there would have been enough without it.
+const ENOUGH: f64 = 0.1;
+
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
+    found(facts, DECISIVE)
+}
+
+/// A checkpoint that is less, but without which the job that failed as `cut` says would have had enough. It should not be there,
+/// whatever else the job needs.
+pub(super) fn that_is_enough(cut: &Facts, whole: &Facts) -> Option<Cause> {
+    if check(whole).is_some() {
+        return None;
+    }
+    let cause = found(whole, ENOUGH)?;
+    let loaded = cause.evidence.first()?.bytes?;
+    if fits_without(cut, whole, loaded) != Some(true) {
+        return None;
+    }
+    Some(Cause {
+        confidence: 0.92,
+        ..cause
+    })
+}
+
+fn found(facts: &Facts, decisive: f64) -> Option<Cause> {
     let loads = |block: &Live| facts.stacks.get(block.stack).loads_file();
     let sizes = repeats::sizes(facts, loads);
     let loaded: u64 = sizes.iter().sum();
     let share = facts.share(loaded);
-    if share < DECISIVE {
+    if share < decisive {
         return None;
     }
     // Weights that were loaded straight to the GPU and are used there are no copy; several files of the same

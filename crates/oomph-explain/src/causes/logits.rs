@@ -1,5 +1,7 @@
 //! `logits`: the loss over a large vocabulary makes several copies of (tokens × vocabulary).
 
+use std::collections::HashSet;
+
 use oomph_trace::Bytes;
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
@@ -13,6 +15,7 @@ const MIN_COPY: u64 = 128 << 20;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
+    let products = products(facts);
     let largest_in_loss = facts
         .program
         .allocations
@@ -22,6 +25,9 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             facts.stacks.get(allocation.stack).in_loss()
                 || facts.operator_of(allocation).ends_with("log_softmax")
                 || facts.operator_of(allocation).ends_with("logsumexp")
+                // Probabilities of what one layer gave: attention's come of products of batches.
+                || facts.operator_of(allocation).ends_with("softmax")
+                    && products.contains(&allocation.requested)
         })
         .map(|allocation| facts.config.round_size(allocation.requested))
         .max()?;
@@ -89,4 +95,18 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
         ],
     })
+}
+
+/// The sizes of what single matrix products gave: layers without a batch of matrices.
+fn products(facts: &Facts) -> HashSet<u64> {
+    facts
+        .program
+        .allocations
+        .iter()
+        .filter(|allocation| {
+            let operator = facts.operator_of(allocation);
+            operator.ends_with("::mm") || operator.ends_with("::addmm")
+        })
+        .map(|allocation| allocation.requested)
+        .collect()
 }

@@ -19,10 +19,89 @@ const DECISIVE: f64 = 0.5;
 const FEW: f64 = 0.1;
 /// A line that one block runs holds a few tensors at a time: q, k, v, or the heads of a loop.
 const REPEATED: usize = 8;
+/// A mitigation that covers less than one part in as many, of what it leaves, covers little.
+const LITTLE: u64 = 4;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     facts.failure?;
-    piled_up(facts).or_else(|| switched_off(facts))
+    piled_up(facts)
+        .or_else(|| switched_off(facts))
+        .or_else(|| covers_little(facts))
+}
+
+/// The script checkpoints or offloads what a part of its forward pass makes, but what is kept was made outside of that part.
+fn covers_little(facts: &Facts) -> Option<Cause> {
+    let spans = &facts.options.seen.offloads;
+    let time = |row: u32| facts.trace.events.time(row as usize).0;
+    let offloaded = |row: u32| {
+        row != NO_ROW
+            && spans
+                .iter()
+                .any(|&(begin, end)| begin <= time(row) && time(row) <= end)
+    };
+    let inside =
+        |stack: StackId, row: u32| facts.stacks.get(stack).in_checkpoint() || offloaded(row);
+    let outside = |block: &Live| {
+        block.category == Category::Activation
+            && block.phase == Phase::Forward
+            && !inside(block.stack, facts.row_of(block))
+    };
+    let kept = repeats::bytes(facts, outside);
+    if facts.share(kept) < DECISIVE {
+        return None;
+    }
+    let first = facts
+        .live
+        .iter()
+        .filter(|block| outside(block))
+        .map(|block| facts.row_of(block))
+        .min()?;
+    // What the same forward pass made inside, most of which is gone again.
+    let mut covered = 0_u64;
+    let mut uses = !spans.is_empty();
+    for allocation in &facts.program.allocations {
+        let row = allocation.alloc_row;
+        if !allocation.failed
+            && inside(allocation.stack, row)
+            && facts.holds(allocation, true).1 == Phase::Forward
+        {
+            uses = true;
+            if row >= first {
+                covered += allocation.requested;
+            }
+        }
+    }
+    if !uses || covered.saturating_mul(LITTLE) > kept {
+        return None;
+    }
+    let what = if spans.is_empty() {
+        "activation checkpointing"
+    } else {
+        "offloading what autograd saves"
+    };
+    let mut evidence = vec![
+        Evidence::of(kept, "activations kept that were made outside of it"),
+        Evidence::of(covered, "made inside of it in the same pass"),
+    ];
+    evidence.extend(stack_evidence(facts, outside));
+    let mut cause = cause(
+        format!(
+            "{what} is on, but covers little of the forward pass: {} of activations are made outside of it and kept",
+            Bytes(kept)
+        ),
+        evidence,
+        Fix::advice(
+            "cover_the_model",
+            "put the blocks that hold the activations inside: each repeated block in its own checkpoint, or the whole \
+             forward pass under save_on_cpu",
+            kept / 10 * 8,
+            Basis::Estimated,
+            "exact",
+        ),
+    );
+    // Other causes of what is kept there come first.
+    cause.confidence = 0.78;
+    Some(cause)
 }
 
 /// Nothing is checkpointed at the peak, although the script asks for it: the modules that hold the memory were

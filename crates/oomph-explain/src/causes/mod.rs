@@ -377,6 +377,12 @@ const OF_WHAT_IS_ALIVE: [Check; 15] = [
     batch_too_large::check,
 ];
 
+/// Whether a job that failed as `cut` says would have had enough without `bytes` of what it needed in all, as far as is known.
+pub(crate) fn fits_without(cut: &Facts, whole: &Facts, bytes: u64) -> Option<bool> {
+    let room = cut.room?;
+    Some(whole.needed().saturating_sub(bytes) <= room.at_least)
+}
+
 /// Every cause that the facts support, the most likely first.
 pub fn assess(facts: &Facts) -> Vec<Cause> {
     assess_both(facts, facts)
@@ -389,16 +395,26 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
         .filter_map(|check| check(cut))
         .chain(fragmentation::check(cut, whole))
         .chain(OF_WHAT_IS_ALIVE.iter().filter_map(|check| check(whole)))
+        .chain(optimizer_state::beside_the_step(cut, whole))
+        .chain(checkpoint_on_gpu::that_is_enough(cut, whole))
         .collect();
+    for cause in &mut causes {
+        if cause.id == "workspace" && !workspace::is_the_difference(cut, whole) {
+            cause.confidence = cause.confidence.min(workspace::BESIDE);
+        }
+    }
     // Weights that are there twice are not a model that is too large.
     let twice = ["stale_model", "checkpoint_on_gpu", "cast_on_gpu"];
     let explained = causes.iter().any(|cause| twice.contains(&cause.id));
+    let state_alone = optimizer_state::beside_the_step(cut, whole).is_some();
     let alone = causes
         .iter()
         .all(|cause| cause.id == "batch_too_large" || cause.confidence < WORTH_NAMING);
     for cause in &mut causes {
         match cause.id {
             "model_too_large" if explained => cause.confidence = cause.confidence.min(0.55),
+            // Without the state of its optimizer the model fits.
+            "model_too_large" if state_alone => cause.confidence = cause.confidence.min(0.65),
             "batch_too_large" if alone => {
                 cause.verdict.push_str(NOTHING_ELSE);
             }

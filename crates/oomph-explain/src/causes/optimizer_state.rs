@@ -1,10 +1,17 @@
 //! `optimizer_state`: the first `step()` allocates the optimizer's state.
 
-use oomph_trace::{Bytes, Category, Phase};
+use std::collections::{HashMap, HashSet};
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence, user_line};
-use crate::facts::Facts;
+use oomph_allocator::program::NO_ROW;
+use oomph_trace::{Bytes, Category, Phase, StringId};
+
+use super::{Basis, Cause, Evidence, Fix, fits_without, stack_evidence, user_line};
+use crate::facts::{Facts, Live};
 use crate::lever;
+use crate::repeats;
+
+/// State below this share of what was needed is not why memory ran out elsewhere.
+const DECISIVE: f64 = 0.3;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
@@ -45,35 +52,120 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Bytes(parameters)
         ),
         evidence,
-        fixes: vec![
-            Fix::lever(
-                lever::OPTIMIZER_8BIT,
-                "an optimizer that keeps its state in 8 bits (torchao, bitsandbytes)",
-                whole / 4 * 3,
-                Basis::Estimated,
-                "close",
-            ),
-            Fix::lever(
-                lever::OPTIMIZER_ON_CPU,
-                "keep the state in host memory",
-                whole,
-                Basis::Estimated,
-                "exact",
-            ),
-            Fix::lever(
-                lever::OPTIMIZER_STEP,
-                "fused=True or foreach=False: no temporaries as large as the parameters",
-                parameters,
-                Basis::Estimated,
-                "exact to rounding",
-            ),
-            Fix::lever(
-                lever::STEP_IN_BACKWARD,
-                "step inside backward, so that gradients are never all alive",
-                facts.bytes_of(Category::Gradient) / 10 * 9,
-                Basis::Estimated,
-                "exact without clipping or accumulation",
-            ),
-        ],
+        fixes: fixes(facts, whole, parameters),
     })
+}
+
+/// Memory ran out elsewhere, but without the state there would have been enough, and it is the most of what is there: that of
+/// several optimizers, or of one that is written by hand, in tensors like the parameters.
+pub(super) fn beside_the_step(cut: &Facts, whole: &Facts) -> Option<Cause> {
+    if cut.failure_stack().in_optimizer() || cut.failure_phase() == Phase::Optimizer {
+        return None;
+    }
+    let by_hand = by_hand(whole);
+    let is_state =
+        |block: &Live| block.category == Category::OptimizerState || by_hand.contains(&block.id);
+    let state = repeats::bytes(whole, is_state);
+    let parameters = whole.bytes_of(Category::Parameter);
+    let activations = whole.bytes_of(Category::Activation);
+    if whole.share(state) < DECISIVE
+        || activations > state
+        || fits_without(cut, whole, state) != Some(true)
+    {
+        return None;
+    }
+    let mut evidence = vec![Evidence::of(
+        state,
+        format!(
+            "optimizer state, {:.0} % of everything needed",
+            whole.share(state) * 100.0
+        ),
+    )];
+    evidence.extend(stack_evidence(whole, is_state));
+    Some(Cause {
+        id: "optimizer_state",
+        // Above a model that is too large: without the state it is not. What is written by hand looks like results
+        // that are kept.
+        confidence: if by_hand.is_empty() { 0.72 } else { 0.9 },
+        verdict: format!(
+            "the optimizer's state of {} is what does not fit: everything else would",
+            Bytes(state)
+        ),
+        evidence,
+        fixes: fixes(whole, state, parameters),
+    })
+}
+
+/// Blocks of a state that is written by hand: tensors of zeros that the script made like the parameters, for all of them.
+fn by_hand(facts: &Facts) -> HashSet<u32> {
+    let Some(labels) = &facts.trace.labels else {
+        return HashSet::new();
+    };
+    let has_owner = |block: &Live| match facts.row_of(block) {
+        NO_ROW => false,
+        row => labels.get(row as usize).module != StringId::EMPTY,
+    };
+    let mut sizes: HashMap<u64, usize> = HashMap::new();
+    let mut parameters = 0_u64;
+    for block in &facts.live {
+        if block.category == Category::Parameter && has_owner(block) {
+            *sizes.entry(block.bytes).or_default() += 1;
+            parameters += block.bytes;
+        }
+    }
+    let like = |block: &&Live| {
+        let operator = facts.operator(block);
+        (operator.ends_with("::zeros_like") || operator.ends_with("::full_like"))
+            && sizes.contains_key(&block.bytes)
+            && !has_owner(block)
+    };
+    let found: Vec<&Live> = facts.live.iter().filter(like).collect();
+    // All parameters have one, whatever the order.
+    let mut counts: HashMap<u64, usize> = HashMap::new();
+    for block in &found {
+        *counts.entry(block.bytes).or_default() += 1;
+    }
+    let covered: u64 = sizes
+        .iter()
+        .filter(|&(size, &count)| counts.get(size).is_some_and(|&found| found >= count))
+        .map(|(&size, &count)| size * count as u64)
+        .sum();
+    if covered == 0 || covered * 10 < parameters * 9 {
+        return HashSet::new();
+    }
+    found.iter().map(|block| block.id).collect()
+}
+
+/// What helps against `state` for `parameters`.
+fn fixes(facts: &Facts, state: u64, parameters: u64) -> Vec<Fix> {
+    vec![
+        Fix::lever(
+            lever::OPTIMIZER_8BIT,
+            "an optimizer that keeps its state in 8 bits (torchao, bitsandbytes)",
+            state / 4 * 3,
+            Basis::Estimated,
+            "close",
+        ),
+        Fix::lever(
+            lever::OPTIMIZER_ON_CPU,
+            "keep the state in host memory",
+            state,
+            Basis::Estimated,
+            "exact",
+        ),
+        Fix::lever(
+            lever::OPTIMIZER_STEP,
+            "fused=True or foreach=False: no temporaries as large as the parameters",
+            parameters,
+            Basis::Estimated,
+            "exact to rounding",
+        ),
+        Fix::lever(
+            lever::STEP_IN_BACKWARD,
+            "step inside backward, so that gradients are never all alive",
+            facts.bytes_of(Category::Gradient) / 10 * 9,
+            Basis::Estimated,
+            "exact without clipping or accumulation",
+        ),
+    ]
 }

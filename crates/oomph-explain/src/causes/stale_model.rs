@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use oomph_trace::{Bytes, Category};
+use oomph_allocator::program::NO_ROW;
+use oomph_trace::{Bytes, Category, StringId};
 
 use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence};
 use crate::facts::{Facts, Live};
@@ -91,12 +92,16 @@ fn replaced(facts: &Facts) -> Option<Cause> {
 fn repeated(facts: &Facts) -> Option<Cause> {
     // Parameters of a second model repeat the sizes of the first.
     // Files that were read to the GPU have a cause of their own.
-    let sizes = repeats::sizes(facts, |block| {
+    let is_parameter = |block: &Live| {
         block.category == Category::Parameter
             && block.bytes >= MIN_SIZE
             && !facts.stacks.get(block.stack).loads_file()
-    });
+    };
+    let sizes = repeats::sizes(facts, is_parameter);
     let period = repeats::shortest_period(&sizes)?;
+    if are_one_model(facts, is_parameter, period) {
+        return None;
+    }
     // The last one may still be in the making.
     let generations = sizes.len().div_ceil(period);
     let one: u64 = sizes.iter().take(period).sum();
@@ -130,6 +135,31 @@ fn repeated(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
     ))
+}
+
+/// Whether blocks that repeat after `period` belong to modules of different names, as a recorder knows them: layers of one
+/// model do, where another model of the same class has the same names.
+fn are_one_model(facts: &Facts, wanted: impl Fn(&Live) -> bool, period: usize) -> bool {
+    let Some(labels) = &facts.trace.labels else {
+        return false;
+    };
+    let owners: Vec<StringId> = facts
+        .live
+        .iter()
+        .filter(|block| wanted(block))
+        .map(|block| match facts.row_of(block) {
+            NO_ROW => StringId::EMPTY,
+            row => labels.get(row as usize).module,
+        })
+        .collect();
+    let pairs = owners.iter().zip(owners.iter().skip(period));
+    let known = pairs.filter(|&(&a, &b)| a != StringId::EMPTY && b != StringId::EMPTY);
+    let (mut alike, mut all) = (0_usize, 0_usize);
+    for (a, b) in known {
+        alike += usize::from(a == b);
+        all += 1;
+    }
+    all > 0 && alike * 2 < all
 }
 
 fn cause(stale: u64, confidence: f64, verdict: String, evidence: Vec<Evidence>) -> Cause {

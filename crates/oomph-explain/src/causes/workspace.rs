@@ -2,14 +2,67 @@
 
 use oomph_trace::{Bytes, Category};
 
-use super::{Basis, Cause, Evidence, Fix, largest_line, top_stacks};
+use std::collections::HashMap;
+
+use super::{Basis, Cause, Evidence, Fix, fits_without, largest_line, top_stacks};
 use crate::facts::Facts;
 use crate::lever;
+use crate::steps::step_of;
 
 /// Workspaces below this share of what was needed are ordinary.
 const DECISIVE: f64 = 0.2;
 /// Convolutions usually take workspaces of up to some hundred MiB.
 const USUAL: u64 = 512 << 20;
+/// Workspaces of more than this share of what was needed are why memory ran out, whatever else there is.
+const DOMINANT: f64 = 0.5;
+
+/// The confidence of a workspace that is there, but is not why memory ran out.
+pub(super) const BESIDE: f64 = 0.42;
+/// A workspace that was served in as many earlier steps is not what changed.
+const STEPS_BEFORE: usize = 3;
+
+/// Whether the job that failed as `cut` says would have fitted without its workspaces, and had not got them in steps before.
+pub(super) fn is_the_difference(cut: &Facts, whole: &Facts) -> bool {
+    let held = |facts: &Facts| {
+        let stack = facts.failure_stack();
+        facts.bytes_of(Category::Workspace) + if stack.is_workspace { facts.request } else { 0 }
+    };
+    // A job that ran for some steps and then failed with hardly any had them in an earlier step, and got them.
+    let came_far = cut.current_step().is_some_and(|step| step >= STEPS_BEFORE);
+    if came_far && held(cut) < held(whole) / 2 {
+        return false;
+    }
+    // If they are most of what is needed, smaller ones are the first thing to ask for, enough or not.
+    if whole.share(held(whole)) > DOMINANT {
+        return true;
+    }
+    // Neither the request that failed, nor all that would have followed.
+    if [cut, whole]
+        .iter()
+        .any(|facts| fits_without(cut, facts, held(facts)) == Some(false))
+    {
+        return false;
+    }
+    !served_before(cut, held(whole))
+}
+
+/// Whether workspaces of at least half as much in all were served in several earlier steps.
+fn served_before(facts: &Facts, held: u64) -> bool {
+    let Some(current) = facts.current_step() else {
+        return false;
+    };
+    let mut by_step: HashMap<usize, u64> = HashMap::new();
+    for allocation in facts.program.allocations.iter().filter(|one| !one.failed) {
+        if facts.holds(allocation, true).0 == Category::Workspace
+            && let Some(step) = step_of(&facts.steps, allocation.alloc_row)
+            && step < current
+        {
+            let most = by_step.entry(step).or_default();
+            *most = allocation.requested.max(*most);
+        }
+    }
+    by_step.values().filter(|&&most| most >= held / 2).count() >= STEPS_BEFORE
+}
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
