@@ -526,7 +526,7 @@ WIDE_LAYERS = """
 
 def test_neither_gradients_nor_state_need_be_there_all_at_once(tmp_path):
     """Of 192 MiB of parameters, as much of gradients, and twice as much of state."""
-    found = fit(tmp_path, WIDE_LAYERS, "--memory", "1160MiB", "--margin", "0%", "--keep-results")
+    found = fit(tmp_path, WIDE_LAYERS, "--memory", "470MiB", "--margin", "0%", "--keep-results")
     assert found.status == 0, found.out + found.err
     assert {"step_in_backward", "optimizer_on_cpu"} <= set(found.levers)
     assert found.chosen["peak"]["allocated_bytes"] < 2 * 192 << 20
@@ -562,7 +562,7 @@ def test_state_of_sparse_gradients_stays_on_the_cpu(tmp_path):
     assert "optimizer_on_cpu" in found.levers
     assert found.json["plain"]["used_bytes"] > 1000 << 20
     tables = (900_000 + 400_000) * 64 * 4
-    assert found.chosen["peak"]["allocated_bytes"] < tables + (40 << 20)
+    assert found.chosen["peak"]["allocated_bytes"] < tables + (60 << 20)
     assert found.chosen["peak"]["allocated_bytes"] == pytest.approx(
         found.chosen["predicted"]["allocated_bytes"], rel=0.05
     )

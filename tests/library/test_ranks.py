@@ -1,6 +1,8 @@
 """Ranks agree: an error on one makes all of them make the step again, and nobody hangs."""
 
 import os
+import subprocess
+import sys
 
 import oomph
 import pytest
@@ -9,7 +11,6 @@ from oomph._training import rank_agreement
 from torch import nn
 
 from tests.support.command import ROOT
-from tests.support.script import python
 
 SCRIPT = os.path.join(ROOT, "bench", "library", "two_ranks.py")
 
@@ -42,14 +43,18 @@ if __name__ == "__main__":
 
 
 def test_two_ranks_recover_every_step():
-    process = python(SCRIPT, "--steps", "12")
+    process = subprocess.run(
+        [sys.executable, SCRIPT, "--steps", "12"], capture_output=True, text=True, timeout=240
+    )
     assert process.returncode == 0 and "fine" in process.stdout, process.stderr[-3000:]
 
 
 def test_a_rank_that_gives_up_tells_the_others(tmp_path):
     script = tmp_path / "gone.py"
     script.write_text(GONE)
-    process = python(script, tmp_path / "store")
+    process = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "store")], capture_output=True, text=True, timeout=240
+    )  # fmt: skip
     assert sorted(process.stdout.split("\n")[:2]) == ["0 PeerFailed", "1 CannotFit"], process.stderr
 
 
