@@ -81,6 +81,15 @@ pub(crate) fn is_a_rank(why: &str) -> bool {
     why.contains("environment variable RANK")
 }
 
+/// A plan that ran out of memory, as measured without a limit.
+pub(crate) struct Missed {
+    pub(crate) plan: PlanResult,
+    /// What held its memory: bytes by category.
+    pub(crate) held: BTreeMap<String, u64>,
+    /// What its operators need at once.
+    pub(crate) floor: Option<Floor>,
+}
+
 /// The search with its runs.
 pub(crate) struct Fitter<'a> {
     attempts: &'a mut dyn Attempts,
@@ -109,8 +118,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) held: BTreeMap<String, u64>,
     /// What its operators need at once.
     pub(crate) floor: Option<Floor>,
-    /// Plans that ran out of memory, as measured without a limit, what held their memory, and their floor.
-    pub(crate) missed: Vec<(PlanResult, BTreeMap<String, u64>, Option<Floor>)>,
+    /// Of the plans that ran out of memory, the one that needs the least.
+    pub(crate) missed: Option<Missed>,
     /// Modules that levers skipped, with the levers' names.
     pub(crate) left_alone: BTreeSet<(String, String)>,
     /// The job on one GPU, if plans are for several.
@@ -154,7 +163,7 @@ impl<'a> Fitter<'a> {
             verified: Vec::new(),
             held: BTreeMap::new(),
             floor: None,
-            missed: Vec::new(),
+            missed: None,
             left_alone: BTreeSet::new(),
             plain: None,
         }
@@ -273,7 +282,7 @@ impl<'a> Fitter<'a> {
             }
             // It cannot be shared: continue with one GPU.
             self.plain = None;
-            self.missed.clear();
+            self.missed = None;
         }
         let compiles = compile && fit.inference;
         if fits {

@@ -26,13 +26,13 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
     let mut levers = Vec::new();
     // Each run corrects the predictions of its levers, so the next may be another plan.
     let mut known = u64::MAX;
-    let missed = std::mem::take(&mut fitter.missed).into_iter();
-    if let Some((mut least, held, floor)) = missed.min_by_key(|missed| missed.0.peak.used_bytes) {
+    if let Some(missed) = fitter.missed.take() {
+        let mut least = missed.plan;
         known = least.peak.used_bytes;
         least.verified = true;
         levers.clone_from(&least.levers);
-        fit.held_by = held;
-        fit.floor = floor;
+        fit.held_by = missed.held;
+        fit.floor = missed.floor;
         fit.least = Some(least);
     }
     for _ in 0..TRIES {

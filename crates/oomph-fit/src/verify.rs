@@ -6,7 +6,7 @@ use oomph_plan::{Floor, search};
 use oomph_run::summary::Peak;
 
 use crate::attempts::{Ended, Measurement, Request};
-use crate::fitter::{Fitter, listed};
+use crate::fitter::{Fitter, Missed, listed};
 use oomph_plan::result::PlanResult;
 
 /// From this many cache flushes per step on, the note says so.
@@ -84,10 +84,13 @@ impl Fitter<'_> {
                 let time = self.time_ratio(&run, plan);
                 self.options.learn(plan, used, time);
                 if used == run.used_bytes() {
-                    let missed = self.measured(plan, &run, true);
-                    let floor = floor(&run);
-                    self.missed
-                        .push((missed, std::mem::take(&mut self.held), floor));
+                    let plan = self.measured(plan, &run, true);
+                    let held = std::mem::take(&mut self.held);
+                    let least = self.missed.as_ref().map(|least| least.plan.peak.used_bytes);
+                    if least.is_none_or(|least| used < least) {
+                        let floor = floor(&run);
+                        self.missed = Some(Missed { plan, held, floor });
+                    }
                 }
             }
             Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeSet;
 
+use oomph_run::record::Module;
 use oomph_trace::Category;
 use rustc_hash::FxHashMap as HashMap;
 use serde::Serialize;
 
-use crate::model::{Event, Model};
+use crate::model::{Call, Event, Model};
 
 /// The least that a run needs with its operators as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -55,15 +56,11 @@ impl Floor {
 /// container may free what it got before it makes what it returns.
 fn largest_call(model: &Model, parameters: &BTreeSet<u32>) -> Option<(u64, String)> {
     let parents: BTreeSet<u32> = model.calls.iter().map(|call| call.parent).collect();
-    let calls = (0..).zip(&model.calls);
-    let leaves = calls.filter(|(number, call)| {
-        let module = model
-            .modules
-            .iter()
-            .find(|module| module.name == call.module);
-        // Modules of torch.nn run one operator; a script's own may run many.
-        !parents.contains(number) && module.is_some_and(|module| is_one_operator(&module.kind))
-    });
+    let modules: HashMap<&str, &Module> = model
+        .modules
+        .iter()
+        .map(|module| (module.name.as_str(), module))
+        .collect();
     // The gradients of arguments that backward passes make, by call.
     let mut made: HashMap<u32, u64> = HashMap::default();
     for tensor in &model.template.tensors {
@@ -73,35 +70,32 @@ fn largest_call(model: &Model, parameters: &BTreeSet<u32>) -> Option<(u64, Strin
             *largest = tensor.bytes.max(*largest);
         }
     }
-    leaves
-        .map(|(number, call)| {
-            let tensors: BTreeSet<u32> = call
-                .inputs
-                .iter()
-                .chain(&call.outputs)
-                .copied()
-                .filter(|number| !parameters.contains(number))
-                .collect();
-            let mut bytes: u64 = tensors
-                .iter()
-                .filter_map(|&number| model.template.tensors.get(number as usize))
-                .map(|tensor| tensor.bytes)
-                .sum();
-            let module = model
-                .modules
-                .iter()
-                .find(|module| module.name == call.module);
-            if module.is_some_and(|module| module.trained > 0 && is_one_backward(&module.kind)) {
-                bytes += made.get(&number).copied().unwrap_or(0);
-            }
-            (bytes, call.module.clone())
-        })
-        .max()
+    let bytes = |number: u32, call: &Call| {
+        let module = modules.get(call.module.as_str())?;
+        // Modules of torch.nn run one operator; a script's own may run many.
+        if parents.contains(&number) || !is_one_operator(&module.kind) {
+            return None;
+        }
+        let tensors: BTreeSet<u32> = call.inputs.iter().chain(&call.outputs).copied().collect();
+        let held: u64 = tensors
+            .difference(parameters)
+            .filter_map(|&number| model.template.tensors.get(number as usize))
+            .map(|tensor| tensor.bytes)
+            .sum();
+        let gradient = if module.trained > 0 && is_one_backward(&module.kind) {
+            made.get(&number).copied().unwrap_or(0)
+        } else {
+            0
+        };
+        Some((held + gradient, call.module.clone()))
+    };
+    let calls = (0..).zip(&model.calls);
+    calls.filter_map(|(number, call)| bytes(number, call)).max()
 }
 
 /// Whether a module of torch.nn computes its result from its arguments in one operator.
 fn is_one_operator(kind: &str) -> bool {
-    kind == "Linear" || kind.starts_with("Conv") || kind.starts_with("BatchNorm")
+    kind == "Linear" || is_one_backward(kind)
 }
 
 /// Whether its backward pass makes the gradients of arguments and weights in one operator, which needs the arguments
@@ -128,8 +122,7 @@ fn largest_tensor(model: &Model, parameters: &BTreeSet<u32>) -> Option<(u64, Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Call, Tensor};
-    use oomph_run::record::Module;
+    use crate::model::Tensor;
     use oomph_trace::Phase;
 
     fn tensor(bytes: u64) -> Tensor {
