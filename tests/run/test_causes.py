@@ -419,6 +419,191 @@ RECURRENT = """
 """
 
 
+NAMED_STATE = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]).cuda()
+    mean, square = {}, {}
+    for _ in range(3):
+        model(torch.randn(8, 2048, device="cuda")).mean().backward()
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                mean[name] = 0.1 * p.grad + 0.9 * mean.get(name, 0)
+                square[name] = 0.01 * p.grad.square() + 0.99 * square.get(name, 0)
+                p -= 0.001 * mean[name] / (square[name].sqrt() + 1e-8)
+                p.grad = None
+"""
+
+EXPONENTIALS = """
+    import torch
+    from torch import nn
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(64, 192)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            weights = torch.exp(q @ k.transpose(-2, -1) / 8)
+            return (weights / weights.sum(-1, keepdim=True)) @ v
+
+    model = nn.Sequential(*[Attention() for _ in range(4)]).cuda()
+    for _ in range(2):
+        model(torch.randn(32, 1024, 64, device="cuda")).mean().backward()
+"""
+
+DENSE_GRAPH = """
+    import torch
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.to, self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 1), nn.Linear(64, 1)
+
+        def forward(self, x):
+            x = self.to(x)
+            scores = nn.functional.leaky_relu(self.a(x) + self.b(x).T)
+            return scores.softmax(-1) @ x
+
+    model = nn.Sequential(*[Layer() for _ in range(3)]).cuda()
+    for _ in range(2):
+        model(torch.randn(6000, 64, device="cuda")).mean().backward()
+"""
+
+BUFFERS = """
+    import torch
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project = nn.Linear(256, 768)
+            for name in ("keys", "values"):
+                self.register_buffer(name, torch.zeros(16, 4096, 256), persistent=False)
+
+        def forward(self, x, at):
+            q, k, v = self.project(x).chunk(3, -1)
+            self.keys[:, at : at + 1], self.values[:, at : at + 1] = k, v
+            past = self.keys[:, : at + 1], self.values[:, : at + 1]
+            return nn.functional.scaled_dot_product_attention(q, *past)
+
+    layers = nn.ModuleList(Layer() for _ in range(8)).cuda()
+    with torch.inference_mode():
+        for token in range(4):
+            x = torch.randn(16, 1, 256, device="cuda")
+            for layer in layers:
+                x = layer(x, token)
+"""
+
+DATA = """
+    import torch
+    from torch import nn
+
+    photos = torch.rand(4000, 3, 128, 128, device="cuda")
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 63 * 63, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for at in range(0, 128, 32):
+        optimizer.zero_grad()
+        model(photos[torch.arange(at, at + 32)]).mean().backward()
+        optimizer.step()
+"""
+
+UNROLLED = """
+    import torch
+    from torch import nn
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.out = nn.GRUCell(128, 512), nn.Linear(512, 40)
+
+        def forward(self, x):
+            state, found = x.new_zeros(len(x), 512), []
+            for t in range(x.shape[1]):
+                state = self.cell(x[:, t], state)
+                found.append(self.out(state))
+            return torch.stack(found, 1)
+
+    model = Reader().cuda()
+    for _ in range(2):
+        model(torch.randn(512, 80, 128, device="cuda")).mean().backward()
+"""
+
+SUMMED = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(6)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        total = 0
+        for part in range(8):
+            total = total + model(torch.randn(4096, 1024, device="cuda")).mean() / 8
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+"""
+
+SWITCHED_ON = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        use_checkpoint = False
+
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512))
+
+        def forward(self, x):
+            return x + self.body(x)
+
+    model = nn.Sequential(*[Block() for _ in range(12)]).cuda()
+    for block in model:
+        block.use_checkpoint = True
+    for _ in range(2):
+        model(torch.randn(8192, 512, device="cuda")).mean().backward()
+"""
+
+MATH_KERNEL = """
+    import torch
+    from torch import nn
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    model = nn.Sequential(*[nn.TransformerEncoderLayer(64, 2, 128, batch_first=True) for _ in range(4)]).cuda()
+    for _ in range(2):
+        with sdpa_kernel(SDPBackend.MATH):
+            model(torch.randn(16, 1024, 64, device="cuda")).mean().backward()
+"""
+
+FROZEN = """
+    import torch
+    from torch import nn
+
+    body = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(12)])
+    body.requires_grad = False
+    model = nn.Sequential(body, nn.Linear(512, 10)).cuda()
+    for _ in range(2):
+        model(torch.randn(16384, 512, device="cuda")).mean().backward()
+"""
+
+ASCENDING = """
+    import torch
+    from torch import nn
+
+    encoder, library = nn.Embedding(5000, 256).cuda(), []
+    with torch.inference_mode():
+        for length in (160, 180, 202, 228, 256, 288, 324, 364):
+            found = encoder(torch.randint(0, 5000, (1000, length), device="cuda"))
+            kept = found[:, :100].cpu()
+            del found
+            library.append(kept.cuda())
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "memory", "cause"),
     [
@@ -473,6 +658,41 @@ RECURRENT = """
         ),
         pytest.param(
             RECURRENT, "1.5GiB", "batch_too_large", id="a_workspace_that_is_not_the_difference"
+        ),
+        pytest.param(
+            NAMED_STATE, "0.6GiB", "optimizer_state", id="state_that_is_written_by_hand_for_names"
+        ),
+        pytest.param(
+            EXPONENTIALS, "1.2GiB", "attention_scores", id="attention_that_takes_no_softmax"
+        ),
+        pytest.param(
+            DENSE_GRAPH, "0.9GiB", "attention_scores", id="attention_over_a_graph_is_no_loss"
+        ),
+        pytest.param(BUFFERS, "0.8GiB", "kv_cache", id="a_cache_in_buffers_is_no_model"),
+        pytest.param(DATA, "0.9GiB", "tensors_kept", id="data_that_stay_on_the_gpu_are_no_batch"),
+        pytest.param(
+            UNROLLED, "1.2GiB", "batch_too_large", id="a_loop_with_one_loss_keeps_one_graph"
+        ),
+        pytest.param(
+            SUMMED,
+            "1.2GiB",
+            "graph_retained",
+            id="parts_of_a_step_that_are_summed_keep_their_graphs",
+        ),
+        pytest.param(
+            SWITCHED_ON,
+            "1GiB",
+            "mitigation_inert",
+            id="a_switch_for_checkpointing_that_nobody_heeds",
+        ),
+        pytest.param(
+            MATH_KERNEL, "1GiB", "mitigation_inert", id="attention_that_asks_for_a_fused_kernel"
+        ),
+        pytest.param(
+            ASCENDING,
+            "1.28GiB",
+            "fragmentation",
+            id="holes_are_the_cause_if_nothing_else_is_enough",
         ),
     ],
 )

@@ -97,11 +97,15 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
     let Needless {
         unused_graphs,
         replaced,
+        caches,
     } = needless(trace, record, device, ended);
     Seen {
         unused_graphs,
         replaced,
+        caches,
         idle_checkpointing: record.idle_checkpointing,
+        wants_checkpointing: record.wants_checkpointing,
+        wants_freezing: record.wants_freezing,
         offloads: record
             .facts
             .offloads

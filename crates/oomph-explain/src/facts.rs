@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use oomph_allocator::program::{Allocation, NO_ROW, Op, Program, Room};
 use oomph_allocator::{Config, TorchVersion};
-use oomph_trace::{Category, Phase, StackId, Trace};
+use oomph_trace::{Category, Phase, StackId, StringId, Trace};
 
 use crate::Options;
 use crate::stacks::{StackFacts, Stacks};
@@ -90,6 +90,8 @@ pub struct Facts<'a> {
     pub reserved: u64,
     /// What the allocator could have reserved.
     pub room: Option<Room>,
+    /// How much more than there is the job needs, if a run without a limit measured it.
+    pub short: Option<u64>,
     /// Blocks of old steps.
     pub growth: Growth,
     // How many blocks of each size were made while the model was built.
@@ -104,8 +106,17 @@ impl<'a> Facts<'a> {
 
     /// The facts of a run without a limit at its peak, of a job that failed as `cut` says: what is alive
     /// is the peak's, and the failure is the same request in this run.
-    pub fn without_limit(trace: &'a Trace, options: &'a Options, cut: &Facts<'_>) -> Self {
-        Self::build(trace, options, cut.program.device, cut.version, Some(cut))
+    pub fn without_limit(
+        trace: &'a Trace,
+        options: &'a Options,
+        cut: &Facts<'_>,
+        short: Option<u64>,
+    ) -> Self {
+        let device = cut.program.device;
+        Self {
+            short,
+            ..Self::build(trace, options, device, cut.version, Some(cut))
+        }
     }
 
     fn build(
@@ -172,6 +183,7 @@ impl<'a> Facts<'a> {
             trace,
             options,
             room,
+            short: None,
             config,
             version,
             stacks,
@@ -310,6 +322,14 @@ impl<'a> Facts<'a> {
             .allocations
             .get(block.id as usize)
             .map_or("", |allocation| self.operator_of(allocation))
+    }
+
+    /// The module in which a block was made or that owns it, as labelled; empty if nobody knows.
+    pub fn module(&self, block: &Live) -> StringId {
+        match (&self.trace.labels, self.row_of(block)) {
+            (Some(labels), row) if row != NO_ROW => labels.get(row as usize).module,
+            _ => StringId::EMPTY,
+        }
     }
 
     /// The row in which a block was made.

@@ -53,13 +53,23 @@ pub struct Options {
 
 /// What a recorder saw beside the history, as rows of it that allocate.
 #[derive(Debug, Clone, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts of a script"
+)]
 pub struct Seen {
     /// Made for a graph that no backward pass needs: an evaluation, an inference, a teacher.
     pub unused_graphs: HashSet<u32>,
     /// Parameters, gradients and optimizer state of models that another one of the same kind replaced.
     pub replaced: HashSet<u32>,
+    /// Models' buffers for keys and values of earlier tokens.
+    pub caches: HashSet<u32>,
     /// Whether a model's checkpointing is switched on but off for now, since the model evaluates.
     pub idle_checkpointing: bool,
+    /// Whether a model has a switch for checkpointing that is on.
+    pub wants_checkpointing: bool,
+    /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
+    pub wants_freezing: bool,
     /// When the script offloaded what autograd saves: from and to, in microseconds, as the history's times.
     pub offloads: Vec<(i64, i64)>,
     /// Whether the run was ended after some steps: what grows in it would have grown on.
@@ -355,7 +365,7 @@ pub fn explain_run(
     });
     let whole = beyond
         .as_ref()
-        .map(|(run, options)| Facts::without_limit(run.trace, options, &facts));
+        .map(|(run, options)| Facts::without_limit(run.trace, options, &facts, run.short_bytes));
     let mut causes = match &whole {
         None => causes::assess(&facts),
         Some(whole) => causes::assess_both(&facts, whole),
@@ -365,6 +375,10 @@ pub fn explain_run(
             let left = short.saturating_sub(fix.saves_bytes);
             fix.left_bytes = Some(left);
             fix.enough = Some(left == 0);
+        }
+        for cause in &mut causes {
+            // Stable: what is enough comes first, else as before.
+            cause.fixes.sort_by_key(|fix| fix.enough != Some(true));
         }
     }
     let growth = growth_report(whole.as_ref().unwrap_or(&facts));

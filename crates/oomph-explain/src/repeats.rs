@@ -16,6 +16,10 @@ const LITTLE: f64 = 1.1;
 const MIN_BLOCKS: usize = 8;
 /// Iterations of a loop from which on its blocks are a pile: models call a module a few times on purpose.
 const ITERATIONS: usize = 16;
+/// Parts of a step from which on their graphs are a pile, if each ends in a number of its own.
+const PARTS: usize = 4;
+/// Bytes of a number: the least that the allocator gives.
+const NUMBER: u64 = 512;
 /// Operators whose results are gone again between two results of a loop, from which on the loop computes.
 const COMPUTED: usize = 3;
 
@@ -83,6 +87,38 @@ pub(crate) struct Pile {
 /// Layers of a model run the same lines in modules of their own. Without labels nobody knows the modules,
 /// and nothing is found.
 pub(crate) fn pile(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Option<Pile> {
+    pile_of(facts, ITERATIONS, wanted)
+}
+
+/// The blocks among some of iterations that each end in a number of their own, as with a loss: a step that sums them could go
+/// backward after each. Without such numbers, as in a recurrent network with one loss, all of it is one graph by design.
+pub(crate) fn pile_of_sums(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Option<Pile> {
+    let pile = pile_of(facts, PARTS, wanted)?;
+    let rows = |block: &&Live| pile.blocks.contains(&block.id);
+    let mut rows: Vec<u32> = (facts.live.iter().filter(rows))
+        .map(|block| facts.row_of(block))
+        .collect();
+    rows.sort_unstable();
+    let (first, last) = (*rows.first()?, *rows.last()?);
+    let mut numbers: HashMap<StackId, usize> = HashMap::new();
+    for allocation in &facts.program.allocations {
+        let operator = facts.operator_of(allocation);
+        // Statistics of a few channels are no sums.
+        let normalizes = operator.contains("_norm") && !operator.contains("vector_norm");
+        if (first..=last).contains(&allocation.alloc_row)
+            && allocation.requested <= NUMBER
+            && facts.stacks.get(allocation.stack).user.is_some()
+            && !normalizes
+        {
+            *numbers.entry(allocation.stack).or_default() += 1;
+        }
+    }
+    // The last part may be about to end in one.
+    let sums = |&count: &usize| count + 1 >= pile.iterations;
+    numbers.values().any(sums).then_some(pile)
+}
+
+fn pile_of(facts: &Facts, iterations: usize, wanted: impl Fn(&Live) -> bool) -> Option<Pile> {
     let labels = facts.trace.labels.as_ref()?;
     let mut by_line: HashMap<(StackId, StringId, StringId), Vec<&Live>> = HashMap::new();
     for block in facts.live.iter().filter(|block| wanted(block)) {
@@ -98,7 +134,7 @@ pub(crate) fn pile(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Option<Pile
                 .push(block);
         }
     }
-    by_line.retain(|_, blocks| blocks.len() >= ITERATIONS);
+    by_line.retain(|_, blocks| blocks.len() >= iterations);
     let bytes_of = |blocks: &[&Live]| blocks.iter().map(|block| block.bytes).sum::<u64>();
     let largest = by_line.values().max_by_key(|blocks| bytes_of(blocks))?;
     Some(Pile {

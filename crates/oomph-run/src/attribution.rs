@@ -18,6 +18,9 @@ struct Life {
     free: usize,
 }
 
+/// The kind of the recorder's marks of buffers that hold keys and values.
+const CACHE: &str = "cache";
+
 /// Operators that allocate workspaces while they run.
 const SCRATCH: [&str; 12] = [
     "convolution",
@@ -93,6 +96,8 @@ pub struct Needless {
     pub unused_graphs: HashSet<u32>,
     /// Of models that another one of the same kind replaced.
     pub replaced: HashSet<u32>,
+    /// Models' buffers for keys and values of earlier tokens.
+    pub caches: HashSet<u32>,
 }
 
 /// Finds what an attributed `trace` holds without need. `ended` is whether the run came to its end: if
@@ -101,7 +106,8 @@ pub fn needless(trace: &Trace, record: &Record, device: u32, ended: bool) -> Nee
     let rows = trace.rows_of(device);
     Needless {
         unused_graphs: unused_graphs(trace, record, rows.clone(), ended),
-        replaced: replaced(trace, record, rows),
+        replaced: replaced(trace, record, rows.clone()),
+        caches: caches(trace, record, rows),
     }
 }
 
@@ -198,6 +204,23 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
     found
 }
 
+fn caches(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashSet<u32> {
+    let mut marks = record
+        .marks
+        .iter()
+        .filter(|mark| mark.0 == CACHE)
+        .peekable();
+    if marks.peek().is_none() {
+        return HashSet::new();
+    }
+    let by_address = by_address(trace, &lives(trace, rows));
+    marks
+        .filter_map(|(_, time, address, _)| {
+            life_at(trace, by_address.get(address)?, *time).map(|life| life.alloc as u32)
+        })
+        .collect()
+}
+
 /// What the recorder calls the frames that carry a scope, where allocations carry no metadata.
 const SCOPE_FRAME: &str = "oomph_scope_";
 
@@ -280,17 +303,11 @@ fn marked(
     record: &Record,
     lives: &[Life],
 ) -> HashMap<usize, (Category, StringId)> {
-    let mut by_address: HashMap<u64, Vec<Life>> = HashMap::new();
-    for life in lives {
-        by_address
-            .entry(trace.events.addr(life.alloc).0)
-            .or_default()
-            .push(*life);
-    }
+    let by_address = by_address(trace, lives);
     let mut found: HashMap<usize, (Category, StringId)> = HashMap::new();
     for (kind, time, address, owner) in &record.marks {
         let category = match kind.as_str() {
-            "parameter" => Category::Parameter,
+            "parameter" | CACHE => Category::Parameter,
             "gradient" => Category::Gradient,
             "optimizer_state" => Category::OptimizerState,
             "input" => Category::Input,
@@ -299,15 +316,7 @@ fn marked(
         let Some(candidates) = by_address.get(address) else {
             continue;
         };
-        let begins = |life: &Life| trace.events.time(life.alloc).0;
-        // The clocks may disagree about the newest; prefer an older one that is still alive.
-        let life = CLOCK_SLACK.iter().find_map(|slack| {
-            let index = candidates.partition_point(|life| begins(life) <= time + slack);
-            candidates[..index].iter().rev().find(|life| {
-                life.free >= trace.events.len() || trace.events.time(life.free).0 >= time - slack
-            })
-        });
-        if let Some(life) = life {
+        if let Some(life) = life_at(trace, candidates, *time) {
             let owner = trace.strings.intern(owner);
             let entry = found.entry(life.alloc).or_insert((category, owner));
             // Parameters stay parameters, whatever else points at their memory.
@@ -317,6 +326,33 @@ fn marked(
         }
     }
     found
+}
+
+fn by_address(trace: &Trace, lives: &[Life]) -> HashMap<u64, Vec<Life>> {
+    let mut by_address: HashMap<u64, Vec<Life>> = HashMap::new();
+    for life in lives {
+        by_address
+            .entry(trace.events.addr(life.alloc).0)
+            .or_default()
+            .push(*life);
+    }
+    by_address
+}
+
+/// Which of those at one address was alive at a time of the recorder's clock.
+fn life_at(trace: &Trace, candidates: &[Life], time: i64) -> Option<Life> {
+    let begins = |life: &Life| trace.events.time(life.alloc).0;
+    // The clocks may disagree about the newest; prefer an older one that is still alive.
+    CLOCK_SLACK.iter().find_map(|slack| {
+        let index = candidates.partition_point(|life| begins(life) <= time + slack);
+        candidates[..index]
+            .iter()
+            .rev()
+            .find(|life| {
+                life.free >= trace.events.len() || trace.events.time(life.free).0 >= time - slack
+            })
+            .copied()
+    })
 }
 
 fn rank(category: Category) -> u8 {

@@ -118,6 +118,12 @@ pub struct Record {
     /// Whether a model that is alive has checkpointing switched on and evaluates, so that it does nothing.
     #[serde(default)]
     pub idle_checkpointing: bool,
+    /// Whether a model that is alive, or its configuration, has a switch for checkpointing that is on.
+    #[serde(default)]
+    pub wants_checkpointing: bool,
+    /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
+    #[serde(default)]
+    pub wants_freezing: bool,
     /// The virtual clock at the end of each step: step, nanoseconds, launches so far.
     #[serde(default)]
     pub clock: Vec<(u32, u64, u64)>,

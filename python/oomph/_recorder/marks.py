@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -11,13 +12,16 @@ import torch
 from oomph._recorder.addresses import cuda_tensors, memory_of
 from oomph._recorder.progress import now
 
-_PARAMETER, _GRADIENT, _STATE, _INPUT, _BUFFER = (
+_PARAMETER, _GRADIENT, _STATE, _INPUT, _CACHE = (
     "parameter",
     "gradient",
     "optimizer_state",
     "input",
-    "parameter",
+    "cache",
 )
+
+_IS_CACHE = re.compile(r"cache|(^|_)(kv|past)(_|$)|^(k|keys?|v|values?)(_|$)").search
+"""Names of buffers that hold keys and values of earlier tokens."""
 
 
 class Marks:
@@ -84,14 +88,16 @@ class Marks:
 
     def _model(self, root: torch.nn.Module) -> None:
         title = type(root).__name__
-        for kind, tensors in (
-            (_PARAMETER, root.named_parameters()),
-            (_BUFFER, root.named_buffers()),
-        ):
-            named = [(t, f"{title}.{name.rpartition('.')[0]}".rstrip(".")) for name, t in tensors]
-            for t, owner in named:
+        named: dict[str, list[tuple[torch.Tensor, str]]] = {_PARAMETER: [], _CACHE: []}
+        for tensors, may_cache in ((root.named_parameters(), False), (root.named_buffers(), True)):
+            for path, t in tensors:
+                where, _, name = path.rpartition(".")
+                owner = f"{title}.{where}".rstrip(".")
                 self._parameters[id(t)] = (weakref.ref(t), owner)
-            self._mark(kind, named)
+                kind = _CACHE if may_cache and _IS_CACHE(name) else _PARAMETER
+                named[kind].append((t, owner))
+        for kind, those in named.items():
+            self._mark(kind, those)
 
     def _mark(self, kind: str, tensors: Iterable[tuple[torch.Tensor, str]]) -> None:
         """Note that the memory of `tensors` (pairs of tensor and owner) holds `kind` from now on."""

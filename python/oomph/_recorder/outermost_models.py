@@ -95,6 +95,8 @@ class OutermostModels:
                 if not seen["optimized"] and (evaluates or some)
             ],
             idle_checkpointing=any(map(has_idle_checkpointing, self.alive)),
+            wants_checkpointing=any(map(wants_checkpointing, self.alive)),
+            wants_freezing=any(map(wants_freezing, self.alive)),
         )
 
 
@@ -104,9 +106,27 @@ def builds_graph_in_evaluation(model: torch.nn.Module) -> bool:
 
 
 def has_idle_checkpointing(model: torch.nn.Module) -> bool:
-    """Whether a part of `model` has its checkpointing switched on, by the attribute that transformers and
-    diffusers use, and evaluates, so that it keeps all activations."""
+    """Whether a part of `model` has its checkpointing switched on, by an attribute such as transformers', diffusers' and
+    timm's, and evaluates, so that it keeps all activations in most libraries."""
+    return any(not module.training and _wants(module.__dict__) for module in model.modules())
+
+
+def wants_checkpointing(model: torch.nn.Module) -> bool:
+    """Whether a part of `model`, or its configuration, has a switch for checkpointing that is on."""
     return any(
-        module.__dict__.get("gradient_checkpointing") is True and not module.training
+        _wants(module.__dict__) or _wants(getattr(module.__dict__.get("config"), "__dict__", {}))
         for module in model.modules()
     )
+
+
+def wants_freezing(model: torch.nn.Module) -> bool:
+    """Whether `requires_grad` of a part of `model` was set to False, which freezes no parameter: `requires_grad_` does."""
+    return any(
+        module.__dict__.get("requires_grad") is False
+        and any(p.requires_grad for p in module.parameters())
+        for module in model.modules()
+    )
+
+
+def _wants(attributes: dict[str, Any]) -> bool:
+    return any(value is True and "checkpoint" in name for name, value in attributes.items())

@@ -1,10 +1,11 @@
 //! `attention_scores`: eager attention keeps (heads × length²) per layer.
 
-use oomph_trace::Bytes;
-
 use std::collections::{HashMap, HashSet};
 
-use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence};
+use oomph_allocator::program::NO_ROW;
+use oomph_trace::{Bytes, Phase, StringId};
+
+use super::{Basis, Cause, Evidence, Fix, largest_line, mitigation_inert, stack_evidence};
 use crate::facts::{Facts, Live};
 use crate::lever;
 
@@ -14,8 +15,16 @@ const DECISIVE: f64 = 0.25;
 /// A softmax of fewer bytes has short sequences, or is no attention.
 const MIN_SCORES: u64 = 1 << 20;
 
+/// Scores are at least this many times the product with the values that follows: as many as the length is times a head's width.
+const BROUGHT_BACK: u64 = 6;
+/// That product is one of the next few; scores may be sums of several.
+const NEXT_PRODUCTS: usize = 4;
+
 /// Operators that make scores, or the next copy of them.
-const ON_SCORES: [&str; 14] = [
+const ON_SCORES: [&str; 17] = [
+    "exp",
+    "relu",
+    "square",
     "bmm",
     "baddbmm",
     "softmax",
@@ -69,9 +78,22 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         format!("{layers} blocks inside attention that keeps its scores"),
     )];
     evidence.extend(stack_evidence(facts, in_attention));
+    let confidence = (0.7 + share / 3.0).min(0.95);
+    let unfused = unfused_modules(facts);
+    let of_unfused: u64 = facts
+        .live
+        .iter()
+        .filter(|block| in_attention(block) && unfused.contains(&facts.module(block)))
+        .map(|block| block.bytes)
+        .sum();
+    if of_unfused * 2 > scores {
+        return Some(mitigation_inert::unfused_attention(
+            &place, scores, confidence, evidence,
+        ));
+    }
     Some(Cause {
         id: "attention_scores",
-        confidence: (0.7 + share / 3.0).min(0.95),
+        confidence,
         verdict: format!(
             "attention{place} keeps {} of scores, which grow with the square of the length",
             Bytes(scores)
@@ -88,6 +110,21 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
         ],
     })
+}
+
+/// The modules in which scaled_dot_product_attention ran and PyTorch chose none of its fused kernels: only their substitute takes this
+/// softmax.
+fn unfused_modules(facts: &Facts) -> HashSet<StringId> {
+    let Some(labels) = &facts.trace.labels else {
+        return HashSet::new();
+    };
+    facts
+        .program
+        .allocations
+        .iter()
+        .filter(|allocation| bare(facts.operator_of(allocation)) == "safe_softmax")
+        .map(|allocation| labels.get(allocation.alloc_row as usize).module)
+        .collect()
 }
 
 /// Whether an operator makes scores, or the next copy of them.
@@ -136,59 +173,47 @@ pub(super) fn fix(scores: u64) -> Fix {
     )
 }
 
-/// Blocks of attention that is written out: in a module that multiplies batches of matrices and takes a
-/// softmax, what has the size of the softmax (or of its mask, or in another precision).
+/// Blocks of attention that is written out: what has the size of the scores, or of their mask, or in another precision.
 ///
-/// Labels name operators and modules; without them nothing is found.
+/// In a module, scores are what a batch of products and a softmax make in the same size; or what a softmax or a batch of
+/// products makes, and a product that follows brings back to a small part of it. Labels name operators and modules; without them
+/// nothing is found.
 fn written_out(facts: &Facts) -> HashSet<u32> {
     let Some(labels) = &facts.trace.labels else {
         return HashSet::new();
     };
     let strings = &facts.trace.strings;
-    let operator = |row: u32| bare(strings.get(labels.get(row as usize).op));
-    // By module: the sizes of products and of softmaxes.
-    let mut products: HashSet<(oomph_trace::StringId, u64)> = HashSet::new();
-    let mut softmaxes: HashMap<oomph_trace::StringId, HashSet<u64>> = HashMap::new();
+    let mut calls: HashMap<StringId, Vec<(&str, u64)>> = HashMap::new();
     for allocation in &facts.program.allocations {
-        if allocation.alloc_row == oomph_allocator::program::NO_ROW
-            || allocation.requested < MIN_SCORES
-        {
+        if allocation.alloc_row == NO_ROW {
             continue;
         }
-        let module = labels.get(allocation.alloc_row as usize).module;
-        match operator(allocation.alloc_row) {
-            "bmm" | "baddbmm" => {
-                products.insert((module, allocation.requested));
-            }
-            "softmax" => {
-                softmaxes
-                    .entry(module)
-                    .or_default()
-                    .insert(allocation.requested);
-            }
-            _ => {}
+        let label = labels.get(allocation.alloc_row as usize);
+        if !matches!(label.phase, Phase::Backward | Phase::Optimizer) {
+            calls
+                .entry(label.module)
+                .or_default()
+                .push((bare(strings.get(label.op)), allocation.requested));
         }
     }
-    for (module, sizes) in &mut softmaxes {
-        // A product in 16 bits may have a softmax in 32.
-        sizes.retain(|&size| {
-            [size, size / 2, size * 2]
-                .iter()
-                .any(|&size| products.contains(&(*module, size)))
-        });
-    }
+    let scores: HashMap<StringId, HashSet<u64>> = calls
+        .into_iter()
+        .map(|(module, calls)| (module, score_sizes(&calls)))
+        .filter(|(_, sizes)| !sizes.is_empty())
+        .collect();
     facts
         .live
         .iter()
         .filter(|block| {
             let row = facts.row_of(block);
-            if row == oomph_allocator::program::NO_ROW {
+            if row == NO_ROW {
                 return false;
             }
-            let Some(sizes) = softmaxes.get(&labels.get(row as usize).module) else {
+            let label = labels.get(row as usize);
+            let Some(sizes) = scores.get(&label.module) else {
                 return false;
             };
-            is_on_scores(operator(row))
+            is_on_scores(strings.get(label.op))
                 && sizes.iter().any(|&size| {
                     [size, size / 2, size * 2, size / 4]
                         .iter()
@@ -197,4 +222,41 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
         })
         .map(|block| block.id)
         .collect()
+}
+
+/// The sizes of scores among what a module's operators made, in their order.
+fn score_sizes(calls: &[(&str, u64)]) -> HashSet<u64> {
+    let products: HashSet<u64> = calls
+        .iter()
+        .filter(|(operator, _)| matches!(*operator, "bmm" | "baddbmm"))
+        .map(|&(_, size)| size)
+        .collect();
+    let mut found = HashSet::new();
+    for (index, &(operator, size)) in calls.iter().enumerate() {
+        if size < MIN_SCORES {
+            continue;
+        }
+        // A product in 16 bits may have a softmax in 32.
+        let of_products = || {
+            [size, size / 2, size * 2]
+                .iter()
+                .any(|size| products.contains(size))
+        };
+        let brought_back = |names: &[&str]| {
+            let later = calls.iter().skip(index + 1);
+            later
+                .filter(|(operator, _)| names.contains(operator))
+                .take(NEXT_PRODUCTS)
+                .any(|&(_, product)| product.saturating_mul(BROUGHT_BACK) <= size)
+        };
+        let is_scores = match operator {
+            "softmax" => of_products() || brought_back(&["bmm", "baddbmm", "mm"]),
+            "bmm" | "baddbmm" => brought_back(&["bmm", "baddbmm"]),
+            _ => false,
+        };
+        if is_scores {
+            found.insert(size);
+        }
+    }
+    found
 }

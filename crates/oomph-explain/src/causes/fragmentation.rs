@@ -25,6 +25,9 @@ const STEPS_BEFORE: usize = 3;
 /// A job that uses more of the memory than this needs to be smaller, not only better packed.
 const TIGHT: f64 = 0.9;
 
+/// The confidence where holes are ordinary, but a replay without them fits.
+pub(super) const FITS: f64 = 0.5;
+
 pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
     let room = facts.room?;
@@ -32,7 +35,15 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     let memory = room.at_least.max(facts.reserved);
     let share = unused as f64 / memory.max(1) as f64;
     // Without fragmentation the request would have fitted.
-    if facts.needed() > memory || share < ORDINARY || unused < A_FEW_SEGMENTS {
+    if facts.needed() > memory {
+        return None;
+    }
+    let few = share < ORDINARY || unused < A_FEW_SEGMENTS;
+    // What the whole run has alive is more than there is, without any hole.
+    let too_much = whole.needed() > memory;
+    // Only a run to the script's end shows that ordinary holes are what is missing.
+    let to_the_end = whole.room.is_none() && !whole.options.seen.stopped;
+    if few && (too_much || !to_the_end) {
         return None;
     }
     let device = Device {
@@ -42,6 +53,9 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     // What the job goes on to request must be served, too: of a run without a limit, all of it.
     let trials = search::search(&whole.program, facts.version, device);
     let best = trials.iter().find(|trial| trial.predicted.fits());
+    if few && best.is_none() {
+        return None;
+    }
     let mut evidence = vec![
         Evidence::of(
             unused,
@@ -66,8 +80,6 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     let grows = grows || whole.options.seen.stopped && super::tensors_kept::check(whole).is_some();
     // So would a cache that grows with every token.
     let grows = grows || super::kv_cache::check(whole).is_some();
-    // What the whole run has alive is more than there is, without any hole, or all but that.
-    let too_much = whole.needed() > memory;
     let tight = whole.needed() as f64 > memory as f64 * TIGHT;
     let mut fixes = Vec::new();
     if let Some(trial) = best {
@@ -109,6 +121,8 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
         id: "fragmentation",
         confidence: match (best, grows || tight) {
             _ if too_much => 0.3,
+            // Ordinary holes, which yet are what is missing.
+            _ if few => FITS,
             (Some(_), false) => 0.95,
             // Holes smaller than ever smaller requests, between blocks that a leak leaves behind:
             // the leak would fill them, too.

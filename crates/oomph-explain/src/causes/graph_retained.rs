@@ -62,7 +62,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
 /// A loop within one step whose iterations are all alive: a state that is carried on with its graph, losses
 /// that are summed.
 fn within_step(facts: &Facts) -> Option<Cause> {
-    let pile = repeats::pile(facts, |block| repeats::is_graph_of_this_step(facts, block))?;
+    let in_step = |block: &Live| repeats::is_graph_of_this_step(facts, block);
+    let pile = repeats::pile_of_sums(facts, in_step)?;
     let share = facts.share(pile.bytes);
     // Activation checkpointing piles up inputs, and has a cause of its own.
     let checkpointed = |block: &Live| facts.stacks.get(block.stack).in_checkpoint();

@@ -4,18 +4,23 @@ use oomph_trace::{Bytes, Category, Phase, StackId};
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence};
+use super::{Basis, Cause, Evidence, Fix, enough_parts, stack_evidence};
 use crate::facts::{Facts, Live};
 use crate::lever;
 use crate::repeats::{self, Join};
 
 /// A cache below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.3;
+/// Keys and values of two layers at least.
+const LAYERS: usize = 4;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let of_library = |block: &Live| facts.stacks.get(block.stack).in_kv_cache();
     let by_hand = by_hand(facts);
-    let in_cache = |block: &Live| of_library(block) || by_hand.contains(&block.id);
+    let ahead = allocated_ahead(facts);
+    let in_cache = |block: &Live| {
+        of_library(block) || by_hand.contains(&block.id) || ahead.contains(&block.id)
+    };
     let cached = repeats::bytes(facts, in_cache);
     let share = facts.share(cached);
     if share < DECISIVE {
@@ -27,10 +32,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             .to_owned(),
     )];
     evidence.extend(stack_evidence(facts, in_cache));
+    let parts = enough_parts(facts, cached);
     let mut fixes = vec![Fix::advice(
         "smaller_batch",
-        "generate for half as many sequences at once",
-        cached / 2,
+        match parts {
+            2 => "generate for half as many sequences at once".to_owned(),
+            _ => format!("generate for one part in {parts} of the sequences at once"),
+        },
+        cached - cached / parts,
         Basis::Estimated,
         "exact",
     )];
@@ -46,26 +55,63 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
         );
     } else {
-        fixes.push(Fix::advice(
+        fixes.push(if !ahead.is_empty() {
+            Fix::advice(
+                "shorter_cache",
+                "allocate the cache for as many tokens as the longest text has",
+                cached / 2,
+                Basis::Estimated,
+                "exact",
+            )
+        } else {
+            Fix::advice(
             "allocate_once",
             "allocate the cache once at its full length and write into it: joining needs the old \
              and the new one at a time",
             cached / 4,
             Basis::Estimated,
             "exact",
-        ));
+        )
+        });
     }
     Some(Cause {
         id: "kv_cache",
         // Activations beside it are the same job's.
         confidence: (0.76 + share / 5.0).min(0.95),
-        verdict: format!(
-            "the KV cache holds {} and grows with every token",
-            Bytes(cached)
-        ),
+        verdict: if ahead.is_empty() {
+            format!(
+                "the KV cache holds {} and grows with every token",
+                Bytes(cached)
+            )
+        } else {
+            format!(
+                "the KV cache holds {}, allocated before the first token",
+                Bytes(cached)
+            )
+        },
         evidence,
         fixes,
     })
+}
+
+/// Blocks of a cache that is allocated at its full length before the first token: buffers of modules that are named so, or
+/// what the script made in equal sizes, two for each of several layers, and gives to a model that only infers.
+fn allocated_ahead(facts: &Facts) -> HashSet<u32> {
+    if facts.trains() {
+        return HashSet::new();
+    }
+    let mut by_size: HashMap<u64, Vec<&Live>> = HashMap::new();
+    let mut blocks: HashSet<u32> = HashSet::new();
+    for block in &facts.live {
+        if facts.options.seen.caches.contains(&facts.row_of(block)) {
+            blocks.insert(block.id);
+        } else if block.category == Category::Input && block.phase == Phase::Setup {
+            by_size.entry(block.bytes).or_default().push(block);
+        }
+    }
+    let layers = by_size.into_values().filter(|alike| alike.len() >= LAYERS);
+    blocks.extend(layers.flatten().map(|block| block.id));
+    blocks
 }
 
 /// Blocks of a cache that is written by hand: in inference, modules join it again and again, each time into a

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use oomph_trace::Bytes;
+use oomph_trace::{Bytes, Phase};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
@@ -97,7 +97,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     })
 }
 
-/// The sizes of what single matrix products gave: layers without a batch of matrices.
+/// The sizes of what single matrix products gave in forward: layers without a batch of matrices. Backward's products have the
+/// sizes of what they are gradients of.
 fn products(facts: &Facts) -> HashSet<u64> {
     facts
         .program
@@ -105,7 +106,8 @@ fn products(facts: &Facts) -> HashSet<u64> {
         .iter()
         .filter(|allocation| {
             let operator = facts.operator_of(allocation);
-            operator.ends_with("::mm") || operator.ends_with("::addmm")
+            (operator.ends_with("::mm") || operator.ends_with("::addmm"))
+                && facts.holds(allocation, true).1 != Phase::Backward
         })
         .map(|allocation| allocation.requested)
         .collect()

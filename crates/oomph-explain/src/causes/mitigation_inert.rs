@@ -26,6 +26,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     facts.failure?;
     piled_up(facts)
         .or_else(|| switched_off(facts))
+        .or_else(|| frozen_in_name(facts))
         .or_else(|| covers_little(facts))
 }
 
@@ -104,9 +105,37 @@ fn covers_little(facts: &Facts) -> Option<Cause> {
     Some(cause)
 }
 
+/// A module's `requires_grad` was set to False, as one does with a tensor's: its parameters train on, and forward keeps what their
+/// gradients need.
+fn frozen_in_name(facts: &Facts) -> Option<Cause> {
+    if !facts.options.seen.wants_freezing {
+        return None;
+    }
+    let kept = facts.bytes_of(Category::Activation) + facts.bytes_of(Category::Gradient);
+    if facts.share(kept) < DECISIVE {
+        return None;
+    }
+    Some(cause(
+        format!(
+            "a part of the model is meant to be frozen, but setting requires_grad of a module freezes nothing: {} of \
+             activations and gradients are kept",
+            Bytes(kept)
+        ),
+        vec![Evidence::of(kept, "activations and gradients")],
+        Fix::advice(
+            "requires_grad_",
+            "call requires_grad_(False), which freezes the module's parameters",
+            kept / 10 * 8,
+            Basis::Estimated,
+            "as the script intends: the frozen part does not train",
+        )
+        .apply("module.requires_grad_(False)"),
+    ))
+}
+
 /// Nothing is checkpointed at the peak, although the script asks for it: the modules that hold the memory were
 /// checkpointed in earlier passes, or the model is in evaluation mode, in which most libraries' switch does
-/// nothing.
+/// nothing, or nothing heeds the switch.
 fn switched_off(facts: &Facts) -> Option<Cause> {
     let checkpointed = |stack: StackId| facts.stacks.get(stack).in_checkpoint();
     // A workspace or a random state that was first needed in there may stay.
@@ -115,7 +144,13 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
         return None;
     }
     let labels = facts.trace.labels.as_ref()?;
-    let idle = facts.options.seen.idle_checkpointing;
+    let seen = &facts.options.seen;
+    let never = || {
+        let mut all = facts.program.allocations.iter();
+        !all.any(|allocation| checkpointed(allocation.stack))
+    };
+    let ignored = seen.wants_checkpointing && never();
+    let idle = seen.idle_checkpointing || ignored;
     let module_of = |row: u32| {
         (row != NO_ROW)
             .then(|| labels.get(row as usize).module)
@@ -141,7 +176,9 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
     if facts.share(kept) < DECISIVE {
         return None;
     }
-    let why = if idle {
+    let why = if ignored && !seen.idle_checkpointing {
+        "its switch is on, but nothing is ever checkpointed"
+    } else if idle {
         "the model is in evaluation mode, in which its checkpointing is off"
     } else {
         "earlier passes checkpointed these modules and this one does not, as after model.eval() without \
@@ -158,15 +195,54 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
             Bytes(kept)
         ),
         evidence,
-        Fix::advice(
+        if ignored && !seen.idle_checkpointing {
+            Fix::advice(
+                "checkpoint_each_block",
+                "call torch.utils.checkpoint on each repeated block, or the library's function that switches it on \
+                 (gradient_checkpointing_enable())",
+                kept / 10 * 8,
+                Basis::Estimated,
+                "exact",
+            )
+        } else {
+            Fix::advice(
             "train_mode",
             "call model.train() before the training step: checkpointing in the model is off in evaluation mode",
             kept / 10 * 8,
             Basis::Estimated,
             "as the script intends: dropout and batch norm train again",
         )
-        .apply("model.train()"),
+        .apply("model.train()")
+        },
     ))
+}
+
+/// The script calls for fused attention, but what runs keeps its scores.
+pub(super) fn unfused_attention(
+    place: &str,
+    scores: u64,
+    confidence: f64,
+    evidence: Vec<Evidence>,
+) -> Cause {
+    Cause {
+        confidence,
+        ..cause(
+            format!(
+                "scaled_dot_product_attention{place} runs none of its fused kernels and keeps {} of scores, which grow with \
+                 the square of the length",
+                Bytes(scores)
+            ),
+            evidence,
+            Fix::advice(
+                "fused_attention",
+                "let a fused kernel run: do not choose the math kernel, give no mask that needs a gradient, use fp32 or 16 bits \
+                 and heads whose width is a multiple of 8",
+                scores / 10 * 9,
+                Basis::Estimated,
+                "exact to rounding",
+            ),
+        )
+    }
 }
 
 /// What checkpointed blocks made is alive many times over.

@@ -24,6 +24,8 @@ mod stale_model;
 mod tensors_kept;
 mod workspace;
 
+use std::collections::HashSet;
+
 use oomph_trace::{Category, StackId};
 use serde::Serialize;
 
@@ -291,21 +293,24 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
     );
     // Several passes and no backward: there are no gradients to accumulate, and no saved activations
     // to recompute.
+    let parts = enough_parts(facts, activations);
+    let saves = activations - activations / parts;
     if facts.infers() {
-        let smaller = Fix::advice(
-            "smaller_batch",
-            "run half as much at once",
-            activations / 2,
-            Basis::Estimated,
-            "exact",
-        );
+        let what = match parts {
+            2 => "run half as much at once".to_owned(),
+            _ => format!("run one part in {parts} at once"),
+        };
+        let smaller = Fix::advice("smaller_batch", what, saves, Basis::Estimated, "exact");
         return vec![smaller, autocast];
     }
     let mut fixes = vec![
         Fix::lever(
             lever::MICRO_BATCH,
-            "halve the batch and accumulate two of them",
-            activations / 2,
+            match parts {
+                2 => "halve the batch and accumulate two of them".to_owned(),
+                _ => format!("a batch of one part in {parts}, and accumulate {parts} of them"),
+            },
+            saves,
             Basis::Estimated,
             "exact, except with BatchNorm in training",
         ),
@@ -325,6 +330,20 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
         ));
     }
     fixes
+}
+
+/// Into how many parts something of `bytes` must be split so that one of them is not too much: a power of two.
+pub(crate) fn enough_parts(facts: &Facts, bytes: u64) -> u64 {
+    /// A batch rarely has more samples.
+    const MOST: u64 = 64;
+    let enough = |&parts: &u64| {
+        let short = facts.short.unwrap_or(0);
+        bytes - bytes / parts >= short
+    };
+    let mut powers = (1..)
+        .map(|power| 1 << power)
+        .take_while(|&parts| parts <= MOST);
+    powers.find(enough).unwrap_or(2)
 }
 
 /// What is said of a job that simply needs more.
@@ -383,6 +402,40 @@ pub(crate) fn fits_without(cut: &Facts, whole: &Facts, bytes: u64) -> Option<boo
     Some(whole.needed().saturating_sub(bytes) <= room.at_least)
 }
 
+/// Of what should not be there, something without which the job would have had enough is why it ran out before something
+/// without which it would not.
+fn enough_first(cut: &Facts, whole: &Facts, causes: &mut [Cause]) {
+    const SHOULD_NOT_BE_THERE: [&str; 6] = [
+        "graph_retained",
+        "missing_no_grad",
+        "tensors_kept",
+        "stale_model",
+        "checkpoint_on_gpu",
+        "fragmentation",
+    ];
+    let enough = |cause: &Cause| {
+        let most = cause.fixes.iter().map(|fix| fix.saves_bytes).max()?;
+        match whole.short {
+            Some(short) => Some(most >= short),
+            None => fits_without(cut, whole, most),
+        }
+    };
+    let best = causes
+        .iter()
+        .filter(|cause| cause.confidence >= fragmentation::FITS)
+        .filter(|cause| SHOULD_NOT_BE_THERE.contains(&cause.id) && enough(cause) == Some(true))
+        .map(|cause| cause.confidence)
+        .fold(0.0, f64::max);
+    if best == 0.0 {
+        return;
+    }
+    for cause in causes.iter_mut() {
+        if SHOULD_NOT_BE_THERE.contains(&cause.id) && enough(cause) == Some(false) {
+            cause.confidence = cause.confidence.min(best - 0.01);
+        }
+    }
+}
+
 /// Every cause that the facts support, the most likely first.
 pub fn assess(facts: &Facts) -> Vec<Cause> {
     assess_both(facts, facts)
@@ -390,6 +443,8 @@ pub fn assess(facts: &Facts) -> Vec<Cause> {
 
 /// The same of a job that failed as `cut` says, and needed without a limit what `whole` says.
 pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
+    let data = tensors_kept::data_on_gpu(cut, whole);
+    let beside_weights = data.is_some();
     let mut causes: Vec<Cause> = OF_THE_FAILURE
         .iter()
         .filter_map(|check| check(cut))
@@ -397,15 +452,21 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
         .chain(OF_WHAT_IS_ALIVE.iter().filter_map(|check| check(whole)))
         .chain(optimizer_state::beside_the_step(cut, whole))
         .chain(checkpoint_on_gpu::that_is_enough(cut, whole))
+        .chain(data)
         .collect();
     for cause in &mut causes {
         if cause.id == "workspace" && !workspace::is_the_difference(cut, whole) {
             cause.confidence = cause.confidence.min(workspace::BESIDE);
         }
     }
-    // Weights that are there twice are not a model that is too large.
-    let twice = ["stale_model", "checkpoint_on_gpu", "cast_on_gpu"];
-    let explained = causes.iter().any(|cause| twice.contains(&cause.id));
+    // Weights that are there twice, and what lies beside weights in buffers, are not a model that is too large.
+    let twice = [
+        "stale_model",
+        "checkpoint_on_gpu",
+        "cast_on_gpu",
+        "kv_cache",
+    ];
+    let explained = beside_weights || causes.iter().any(|cause| twice.contains(&cause.id));
     let state_alone = optimizer_state::beside_the_step(cut, whole).is_some();
     let alone = causes
         .iter()
@@ -421,8 +482,11 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
             _ => {}
         }
     }
+    enough_first(cut, whole, &mut causes);
     // Stable: among equals the order above decides.
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+    let mut named = HashSet::new();
+    causes.retain(|cause| named.insert(cause.id));
     for cause in &mut causes {
         cause.confidence = (cause.confidence * 100.0).round() / 100.0;
         cause.fixes.sort_by_key(|fix| {

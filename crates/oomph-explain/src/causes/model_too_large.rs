@@ -2,7 +2,7 @@
 
 use oomph_trace::{Bytes, Category, Phase};
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence};
+use super::{Basis, Cause, Evidence, Fix, enough_parts, stack_evidence};
 use crate::facts::Facts;
 use crate::lever;
 
@@ -21,6 +21,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         return None;
     }
     let parameters = facts.bytes_of(Category::Parameter);
+    let parts = enough_parts(facts, persistent);
     let mut evidence = vec![
         Evidence::of(
             persistent,
@@ -67,8 +68,11 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
             Fix::lever(
                 lever::SHARD,
-                "shard over two GPUs (fully_shard)",
-                persistent / 2,
+                match parts {
+                    2 => "shard over two GPUs (fully_shard)".to_owned(),
+                    _ => format!("shard over {parts} GPUs (fully_shard)"),
+                },
+                persistent - persistent / parts,
                 Basis::Estimated,
                 "exact to rounding",
             ),

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use oomph_allocator::program::NO_ROW;
 use oomph_trace::{Bytes, Category, Phase, StringId};
 
 use super::{Basis, Cause, Evidence, Fix, fits_without, stack_evidence, user_line};
@@ -67,7 +66,9 @@ pub(super) fn beside_the_step(cut: &Facts, whole: &Facts) -> Option<Cause> {
         |block: &Live| block.category == Category::OptimizerState || by_hand.contains(&block.id);
     let state = repeats::bytes(whole, is_state);
     let parameters = whole.bytes_of(Category::Parameter);
-    let activations = whole.bytes_of(Category::Activation);
+    let activations = repeats::bytes(whole, |block| {
+        block.category == Category::Activation && !is_state(block)
+    });
     if whole.share(state) < DECISIVE
         || activations > state
         || fits_without(cut, whole, state) != Some(true)
@@ -96,28 +97,27 @@ pub(super) fn beside_the_step(cut: &Facts, whole: &Facts) -> Option<Cause> {
     })
 }
 
-/// Blocks of a state that is written by hand: tensors of zeros that the script made like the parameters, for all of them.
+/// Blocks of a state that is written by hand: tensors that the script itself made in the sizes of the parameters, for all of
+/// them, and that do not become more from step to step.
 fn by_hand(facts: &Facts) -> HashSet<u32> {
-    let Some(labels) = &facts.trace.labels else {
-        return HashSet::new();
-    };
-    let has_owner = |block: &Live| match facts.row_of(block) {
-        NO_ROW => false,
-        row => labels.get(row as usize).module != StringId::EMPTY,
-    };
+    let has_module = |block: &Live| facts.module(block) != StringId::EMPTY;
     let mut sizes: HashMap<u64, usize> = HashMap::new();
     let mut parameters = 0_u64;
     for block in &facts.live {
-        if block.category == Category::Parameter && has_owner(block) {
+        if block.category == Category::Parameter && has_module(block) {
             *sizes.entry(block.bytes).or_default() += 1;
             parameters += block.bytes;
         }
     }
     let like = |block: &&Live| {
-        let operator = facts.operator(block);
-        (operator.ends_with("::zeros_like") || operator.ends_with("::full_like"))
+        let stack = facts.stacks.get(block.stack);
+        !matches!(block.category, Category::Parameter | Category::Gradient)
             && sizes.contains_key(&block.bytes)
-            && !has_owner(block)
+            && block.phase != Phase::Backward
+            && !has_module(block)
+            && !stack.loads_file()
+            && !stack.copies_parameter()
+            && !facts.growth.stacks.contains(&block.stack)
     };
     let found: Vec<&Live> = facts.live.iter().filter(like).collect();
     // All parameters have one, whatever the order.

@@ -1,16 +1,22 @@
 //! `tensors_kept`: outputs, features or metrics are collected on the GPU.
 
-use oomph_trace::{Bytes, Phase};
+use std::collections::{HashMap, HashSet};
 
-use std::collections::HashMap;
+use oomph_trace::{Bytes, Category, Phase, StringId};
 
 use super::graph_retained::{DECISIVE, confidence, growth_evidence, is_graph};
-use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence, top_stacks, user_line};
+use super::{
+    Basis, Cause, Evidence, Fix, fits_without, largest_line, stack_evidence, top_stacks, user_line,
+};
 use crate::facts::{Facts, Live};
 use crate::repeats::{self, Join};
 
 /// Results of a loop below this share of what was needed are not why memory ran out.
 const DOMINANT: f64 = 0.5;
+/// Data below this share of what was needed are not why memory ran out.
+const DATA: f64 = 0.3;
+/// What a step makes is at most one part in as many of data that it uses a part of.
+const SMALL_PART: u64 = 4;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     if super::kv_cache::check(facts).is_some() {
@@ -19,6 +25,74 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     collected(facts)
         .or_else(|| joined(facts))
         .or_else(|| computed(facts))
+}
+
+/// Data that the script put on the GPU before its first step and keeps there, although each step uses a small part of it.
+pub(super) fn data_on_gpu(cut: &Facts, whole: &Facts) -> Option<Cause> {
+    let owned = |block: &Live| whole.module(block) != StringId::EMPTY;
+    let (mut models, mut sizes) = (false, HashSet::new());
+    for block in &whole.live {
+        if block.category == Category::Parameter && owned(block) {
+            models = true;
+            sizes.insert(block.bytes);
+        }
+    }
+    let is_data = |block: &Live| {
+        let stack = whole.stacks.get(block.stack);
+        block.phase == Phase::Setup
+            && matches!(
+                block.category,
+                Category::Input | Category::Parameter | Category::Unknown
+            )
+            && !owned(block)
+            // A state that is written by hand.
+            && !sizes.contains(&block.bytes)
+            && !stack.loads_file()
+            && !stack.copies_parameter()
+            && !stack.casts_module()
+    };
+    let data = repeats::bytes(whole, is_data);
+    let largest_result = whole
+        .program
+        .allocations
+        .iter()
+        .filter(|allocation| {
+            matches!(
+                whole.holds(allocation, true).1,
+                Phase::Forward | Phase::Inference
+            )
+        })
+        .map(|allocation| allocation.requested)
+        .max()?;
+    let share = whole.share(data);
+    if !models
+        || share < DATA
+        || largest_result.saturating_mul(SMALL_PART) > data
+        || check(whole).is_some()
+        || fits_without(cut, whole, data) != Some(true)
+    {
+        return None;
+    }
+    let place = largest_line(whole, is_data).map_or_else(String::new, |line| format!(" at {line}"));
+    Some(Cause {
+        id: "tensors_kept",
+        confidence: 0.8 + share / 10.0,
+        verdict: format!(
+            "data of {} are put on the GPU{place} before the first step and stay there, where each step uses a small part",
+            Bytes(data)
+        ),
+        evidence: stack_evidence(whole, is_data),
+        fixes: vec![
+            Fix::advice(
+                "to_cpu",
+                "keep the data in host memory (pinned), and move each batch to the GPU",
+                data,
+                Basis::Counted,
+                "exact",
+            )
+            .apply("batch = batch.to(\"cuda\", non_blocking=True)"),
+        ],
+    })
 }
 
 /// Results that a loop without steps keeps: no module is called, or none that is known.
