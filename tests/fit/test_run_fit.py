@@ -302,4 +302,7 @@ def test_a_gpu_that_the_catalogue_lacks_is_rehearsed_by_its_like(run_fit, driver
     assert found.status == 1 and "exit status: 5" in found.err, found.err
     assert "note: the catalogue has no NVIDIA GeForce RTX 3065 Q" in found.err
     (conf,) = run_fit.place.glob("oomph-report/script-*/plain/virtual-gpu.conf")
-    assert "name=NVIDIA GeForce RTX 3060\n" in conf.read_text()
+    assert "name=NVIDIA GeForce RTX 3065 Q\n" in conf.read_text()
+    assert (
+        "rate.fp16=25475072000000\n" in conf.read_text()
+    )  # which only the catalogue knows, of the RTX 3060
