@@ -193,29 +193,34 @@ JOBS = {
 }
 
 
-def run(name, *more):
-    """What `oomph run` says about a job."""
+def run(name, runs=None):
+    """What `oomph run` says about a job, or `oomph explain` about a run of it that is kept in `runs`."""
     _, memory, _, *gpu = JOBS[name]
     with tempfile.TemporaryDirectory() as place:
-        command = [
-            os.path.join(os.path.dirname(sys.executable), "oomph"), "run",
-            "--gpu", gpu[0] if gpu else "rtx-3060", "--memory", memory, "--json", "out.json", "--out", "run",
-            *more, str(FOLDER / "jobs" / f"{name}.py"),
-        ]  # fmt: skip
+        place = runs / name if runs else Path(place)
+        place.mkdir(parents=True, exist_ok=True)
+        command = [os.path.join(os.path.dirname(sys.executable), "oomph")]
+        kept, explained = place / "run/summary.json", place / "run/explanation.json"
+        if kept.exists():
+            explained = place / "again.json"
+            command += ["explain", "--no-report", "--json", str(explained), str(place / "run")]
+        else:
+            command += [
+                "run", "--gpu", gpu[0] if gpu else "rtx-3060", "--memory", memory, "--out", "run",
+                str(FOLDER / "jobs" / f"{name}.py"),
+            ]  # fmt: skip
         began = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, cwd=place, timeout=LIMIT)
-        found = Path(place, "out.json")
-        said = json.loads(found.read_text()) if found.exists() else {}
-        explained = Path(place, "run", "explanation.json")
+        said = json.loads(kept.read_text()) if kept.exists() else {}
         why = json.loads(explained.read_text()) if explained.exists() else {}
         failed = "" if said else (done.stderr or done.stdout)[-400:]
     return said, why, failed, round(time.monotonic() - began, 1)
 
 
-def measure(name):
+def measure(name, runs):
     """One row of the results."""
     cause, memory, split, *gpu = JOBS[name]
-    said, why, failed, seconds = run(name)
+    said, why, failed, seconds = run(name, runs)
     causes = why.get("causes", [])
     oom = said.get("oom") or {}
     row = dict(
@@ -248,15 +253,16 @@ def main():
     parser.add_argument("--split", choices=SPLITS)
     parser.add_argument("--only", default="")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--runs", type=Path, help="keep the runs here, and explain those that are")
     args = parser.parse_args()
     if args.table:
         table(json.loads(args.out.read_text())["jobs"])
         return
     chosen = args.only.split(",") if args.only else list(JOBS)
-    jobs = {}
+    jobs, runs = {}, args.runs and args.runs.resolve()
     chosen = [name for name in chosen if args.split in (None, JOBS[name][2])]
     with ThreadPoolExecutor(2) as pool:
-        for name, row in zip(chosen, pool.map(measure, chosen)):
+        for name, row in zip(chosen, pool.map(lambda name: measure(name, runs), chosen)):
             jobs[name] = row
             print(name, "✓" if row["right"] else f"✗ {row['named']}", file=sys.stderr, flush=True)
     result = dict(

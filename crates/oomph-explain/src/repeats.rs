@@ -87,13 +87,20 @@ pub(crate) struct Pile {
 /// Layers of a model run the same lines in modules of their own. Without labels nobody knows the modules,
 /// and nothing is found.
 pub(crate) fn pile(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Option<Pile> {
-    pile_of(facts, ITERATIONS, wanted)
+    pile_of(facts, wanted, |blocks| {
+        Some(blocks.len()).filter(|&n| n >= ITERATIONS)
+    })
 }
 
 /// The blocks among some of iterations that each end in a number of their own, as with a loss: a step that sums them could go
 /// backward after each. Without such numbers, as in a recurrent network with one loss, all of it is one graph by design.
 pub(crate) fn pile_of_sums(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Option<Pile> {
-    let pile = pile_of(facts, PARTS, wanted)?;
+    // An operator may make several blocks in one call: its output, and what its backward needs beside it.
+    let pile = pile_of(facts, wanted, |blocks| {
+        let largest = blocks.iter().map(|block| block.bytes).max();
+        let calls = blocks.iter().filter(|block| Some(block.bytes) == largest);
+        Some(calls.count()).filter(|&calls| calls >= PARTS)
+    })?;
     let rows = |block: &&Live| pile.blocks.contains(&block.id);
     let mut rows: Vec<u32> = (facts.live.iter().filter(rows))
         .map(|block| facts.row_of(block))
@@ -118,7 +125,12 @@ pub(crate) fn pile_of_sums(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Opt
     numbers.values().any(sums).then_some(pile)
 }
 
-fn pile_of(facts: &Facts, iterations: usize, wanted: impl Fn(&Live) -> bool) -> Option<Pile> {
+/// The blocks of lines that ran often enough: `iterations` says how often a line ran by its blocks, if that is.
+fn pile_of(
+    facts: &Facts,
+    wanted: impl Fn(&Live) -> bool,
+    iterations: impl Fn(&[&Live]) -> Option<usize>,
+) -> Option<Pile> {
     let labels = facts.trace.labels.as_ref()?;
     let mut by_line: HashMap<(StackId, StringId, StringId), Vec<&Live>> = HashMap::new();
     for block in facts.live.iter().filter(|block| wanted(block)) {
@@ -134,11 +146,11 @@ fn pile_of(facts: &Facts, iterations: usize, wanted: impl Fn(&Live) -> bool) -> 
                 .push(block);
         }
     }
-    by_line.retain(|_, blocks| blocks.len() >= iterations);
+    by_line.retain(|_, blocks| iterations(blocks).is_some());
     let bytes_of = |blocks: &[&Live]| blocks.iter().map(|block| block.bytes).sum::<u64>();
     let largest = by_line.values().max_by_key(|blocks| bytes_of(blocks))?;
     Some(Pile {
-        iterations: largest.len(),
+        iterations: iterations(largest)?,
         bytes: by_line.values().map(|blocks| bytes_of(blocks)).sum(),
         blocks: by_line.values().flatten().map(|block| block.id).collect(),
     })
