@@ -98,11 +98,13 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         unused_graphs,
         replaced,
         caches,
+        held,
     } = needless(trace, record, device, ended);
     Seen {
         unused_graphs,
         replaced,
         caches,
+        held,
         idle_checkpointing: record.idle_checkpointing,
         wants_checkpointing: record.wants_checkpointing,
         wants_freezing: record.wants_freezing,

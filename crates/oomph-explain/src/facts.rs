@@ -53,6 +53,8 @@ pub struct Growth {
     pub with_backward: bool,
     /// Whether they were made inside modules.
     pub in_modules: bool,
+    /// The share of their bytes in tensors that Python held when memory ran out; the rest is a graph's. `None` if nobody looked.
+    pub held: Option<f64>,
 }
 
 /// The facts that the causes use.
@@ -112,11 +114,21 @@ impl<'a> Facts<'a> {
         cut: &Facts<'_>,
         short: Option<u64>,
     ) -> Self {
-        let device = cut.program.device;
+        let whole = Self::build(trace, options, cut.program.device, cut.version, Some(cut));
         Self {
-            short,
-            ..Self::build(trace, options, device, cut.version, Some(cut))
+            short: short.map(|short| short.min(whole.missing(cut).unwrap_or(short))),
+            ..whole
         }
+    }
+
+    /// How much less must be alive for the job that failed as `cut` says to have enough, if it is that: caches grow without a
+    /// limit, and give way with one.
+    fn missing(&self, cut: &Facts<'_>) -> Option<u64> {
+        let room = cut.room?.at_least;
+        let packed = room - room / CACHED;
+        self.needed()
+            .checked_sub(packed)
+            .filter(|&missing| missing > 0)
     }
 
     fn build(
@@ -165,6 +177,27 @@ impl<'a> Facts<'a> {
         growth.kept_of_saved = kept_of_saved(&growth, &program, &live, |allocation| {
             holds(trace, &stacks, &parameter_sizes, allocation, true).1 == Phase::Forward
         });
+        growth.held = match (cut, &options.seen.held) {
+            (Some(cut), _) => cut.growth.held,
+            (None, Some(held)) if growth.bytes > 0 => {
+                let row = |id: u32| program.allocations.get(id as usize).map(|a| a.alloc_row);
+                let of_old_steps = live.iter().filter(|block| {
+                    growth.stacks.binary_search(&block.stack).is_ok()
+                        && block
+                            .step
+                            .is_some_and(|step| growth.in_steps.contains(&step))
+                });
+                let (mut all, mut by_python) = (0, 0);
+                for block in of_old_steps {
+                    all += block.bytes;
+                    if row(block.id).is_some_and(|row| held.contains(&row)) {
+                        by_python += block.bytes;
+                    }
+                }
+                (all > 0).then(|| by_python as f64 / all as f64)
+            }
+            _ => None,
+        };
         if let Some(labels) = &trace.labels {
             // Labels know what stacks without C++ frames do not tell.
             growth.with_backward = program.allocations.iter().any(|allocation| {
@@ -669,6 +702,9 @@ fn kept_of_saved(
         kept as f64 / saved as f64
     }
 }
+
+/// One part in as many of what is reserved is lost to rounding and caching in jobs that just fit.
+const CACHED: u64 = 20;
 
 /// Bytes by which a device's memory is known to be larger than what the allocator could have:
 /// context and kernels of a single process, as measured (0.6 to 0.8 GiB), rounded up.

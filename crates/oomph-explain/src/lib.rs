@@ -62,8 +62,10 @@ pub struct Seen {
     pub unused_graphs: HashSet<u32>,
     /// Parameters, gradients and optimizer state of models that another one of the same kind replaced.
     pub replaced: HashSet<u32>,
-    /// Models' buffers for keys and values of earlier tokens.
+    /// Of keys and values of earlier tokens, allocated before the first one.
     pub caches: HashSet<u32>,
+    /// Of tensors that Python held when memory ran out; graphs hold others. `None` if nobody looked.
+    pub held: Option<HashSet<u32>>,
     /// Whether a model's checkpointing is switched on but off for now, since the model evaluates.
     pub idle_checkpointing: bool,
     /// Whether a model has a switch for checkpointing that is on.
@@ -370,7 +372,7 @@ pub fn explain_run(
         None => causes::assess(&facts),
         Some(whole) => causes::assess_both(&facts, whole),
     };
-    if let Some(short) = without_limit.and_then(|run| run.short_bytes) {
+    if let Some(short) = whole.as_ref().and_then(|whole| whole.short) {
         for fix in causes.iter_mut().flat_map(|cause| &mut cause.fixes) {
             let left = short.saturating_sub(fix.saves_bytes);
             fix.left_bytes = Some(left);

@@ -58,8 +58,13 @@ pub fn find(
     let rows = trace.rows_of(program.device);
     let end = until.min(rows.end);
     let mut marks = labelled(trace, rows.start, end);
-    // Labels count the optimizer's steps: a job without one has a single step by them.
-    if marks.len() < 2 {
+    // Labels count the optimizer's steps: a job without one has a single step by them, and so has a validation after the last.
+    if let Some(&last) = marks.last()
+        && marks.len() >= 2
+    {
+        let from = after_training(trace, last, end);
+        marks.extend(recurring_marks(program, stacks, from, end));
+    } else {
         marks = optimizer_marks(trace, program, stacks, rows.start, end);
         let after = marks.last().copied().unwrap_or(rows.start);
         // Another loop may follow the last optimizer step: evaluation, generation.
@@ -126,6 +131,18 @@ fn labelled(trace: &Trace, start: usize, end: usize) -> Vec<usize> {
         }
     }
     marks
+}
+
+/// The row after `from` from which on nothing trains any more.
+fn after_training(trace: &Trace, from: usize, end: usize) -> usize {
+    let Some(labels) = &trace.labels else {
+        return from;
+    };
+    let trains = |&row: &usize| {
+        let phase = labels.get(row).phase;
+        matches!(phase, Phase::Forward | Phase::Backward | Phase::Optimizer)
+    };
+    (from..end).rev().find(trains).map_or(from, |row| row + 1)
 }
 
 /// The ends of optimizer steps.

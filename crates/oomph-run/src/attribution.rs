@@ -20,6 +20,8 @@ struct Life {
 
 /// The kind of the recorder's marks of buffers that hold keys and values.
 const CACHE: &str = "cache";
+/// Keys and values of two layers at least.
+const LAYERS: usize = 4;
 
 /// Operators that allocate workspaces while they run.
 const SCRATCH: [&str; 12] = [
@@ -96,8 +98,11 @@ pub struct Needless {
     pub unused_graphs: HashSet<u32>,
     /// Of models that another one of the same kind replaced.
     pub replaced: HashSet<u32>,
-    /// Models' buffers for keys and values of earlier tokens.
+    /// Of keys and values of earlier tokens, allocated ahead: models' buffers, or what a model is given in each of several calls, two
+    /// of a size for each of several layers.
     pub caches: HashSet<u32>,
+    /// Of tensors that Python held when memory ran out; `None` if nobody looked.
+    pub held: Option<HashSet<u32>>,
 }
 
 /// Finds what an attributed `trace` holds without need. `ended` is whether the run came to its end: if
@@ -107,8 +112,20 @@ pub fn needless(trace: &Trace, record: &Record, device: u32, ended: bool) -> Nee
     Needless {
         unused_graphs: unused_graphs(trace, record, rows.clone(), ended),
         replaced: replaced(trace, record, rows.clone()),
-        caches: caches(trace, record, rows),
+        caches: caches(trace, record, rows.clone()),
+        held: held(trace, record, rows),
     }
+}
+
+fn held(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Option<HashSet<u32>> {
+    let time = record.oom.as_ref()?.time;
+    if record.held.is_empty() {
+        return None;
+    }
+    let by_address = by_address(trace, &lives(trace, rows));
+    let life = |address| life_at(trace, by_address.get(address)?, time);
+    let found = record.held.iter().filter_map(life);
+    Some(found.map(|life| life.alloc as u32).collect())
 }
 
 fn unused_graphs(
@@ -205,20 +222,39 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
 }
 
 fn caches(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashSet<u32> {
-    let mut marks = record
-        .marks
-        .iter()
-        .filter(|mark| mark.0 == CACHE)
-        .peekable();
-    if marks.peek().is_none() {
-        return HashSet::new();
-    }
     let by_address = by_address(trace, &lives(trace, rows));
-    marks
-        .filter_map(|(_, time, address, _)| {
-            life_at(trace, by_address.get(address)?, *time).map(|life| life.alloc as u32)
-        })
-        .collect()
+    let row_of = |time: i64, address: &u64| {
+        life_at(trace, by_address.get(address)?, time).map(|life| life.alloc)
+    };
+    let mut found = HashSet::new();
+    // How often each row was given to a model together with others of its size.
+    let mut given: HashMap<usize, usize> = HashMap::new();
+    // What is marked at one time was given in one call.
+    for marks in record.marks.chunk_by(|a, b| a.0 == b.0 && a.1 == b.1) {
+        let rows = marks
+            .iter()
+            .filter_map(|(_, time, address, _)| row_of(*time, address));
+        match marks.first().map(|mark| mark.0.as_str()) {
+            Some(CACHE) => found.extend(rows.map(|row| row as u32)),
+            Some("input") if marks.len() >= LAYERS => {
+                let mut by_size: HashMap<u64, HashSet<usize>> = HashMap::new();
+                for row in rows {
+                    by_size
+                        .entry(trace.events.size(row).0)
+                        .or_default()
+                        .insert(row);
+                }
+                let alike = by_size.into_values().filter(|rows| rows.len() >= LAYERS);
+                for row in alike.flatten() {
+                    *given.entry(row).or_default() += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    let again = given.into_iter().filter(|&(_, calls)| calls > 1);
+    found.extend(again.map(|(row, _)| row as u32));
+    found
 }
 
 /// What the recorder calls the frames that carry a scope, where allocations carry no metadata.

@@ -76,6 +76,9 @@ pub struct Record {
     pub oom: Option<Oom>,
     /// How many allocations failed.
     pub oom_count: u32,
+    /// Where the memory of all tensors began that Python held when the script failed for want of memory.
+    #[serde(default)]
+    pub held: Vec<u64>,
     /// What an allocation's metadata means: phase, module, operator, step.
     pub scopes: Vec<(String, String, String, u32)>,
     /// Which memory holds what: kind, time in µs, address, owner.
@@ -351,6 +354,9 @@ pub struct Oom {
     pub requested_bytes: u64,
     /// What the driver had.
     pub free_bytes: u64,
+    /// When, in µs.
+    #[serde(default)]
+    pub time: i64,
     /// Steps completed before.
     pub step: u32,
     /// The phase.

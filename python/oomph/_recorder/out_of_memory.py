@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import pickle
 import re
+import sys
 import threading
 import time
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 
 from oomph._protocol import File, RunDirectory
 from oomph._recorder import history
+from oomph._recorder.addresses import addresses
 from oomph._recorder.marks import Marks
 from oomph._recorder.progress import INFERENCE, Progress, now
 from oomph._recorder.scopes import Scopes
@@ -50,6 +53,8 @@ class OutOfMemory:
         self._progress, self._scopes, self._marks = progress, scopes, marks
         self.last: dict[str, Any] | None = None
         """The last time that the allocator gave up, as the record has it."""
+        self._held: list[int] = []
+        """Where the memory of all tensors began that Python held when that ended the script."""
         self._count = 0
         """How often the script has seen it give up."""
         self.when_recorded = True
@@ -146,6 +151,8 @@ class OutOfMemory:
             self.outside_allocator(error, _requested(str(error)))
         if is_full and self.last is not None:
             self.last["raised"] = True
+            # The error still refers to the frames that it went through, and they to what they hold.
+            self._held = held_by_python()
 
     def finish(self) -> None:
         """The script has ended. It may have caught the error, but did nothing after it."""
@@ -157,4 +164,23 @@ class OutOfMemory:
 
     def as_dict(self) -> dict[str, Any]:
         """The record's part of it."""
-        return dict(oom=self.last, oom_count=self._count)
+        return dict(oom=self.last, oom_count=self._count, held=self._held)
+
+
+def held_by_python() -> list[int]:
+    """Where the memory of the CUDA tensors begins that Python refers to; graphs hold others.
+
+    PyTorch keeps the objects of tensors that only a graph refers to, so that there is one is not enough.
+    """
+    tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+    own = {id(tensors), id(sys._getframe())}
+    found: set[int] = set()
+    for holder in gc.get_referrers(*tensors):
+        if id(holder) not in own:
+            found.update(
+                address
+                for one in gc.get_referents(holder)
+                if issubclass(type(one), torch.Tensor)
+                for address in addresses(one)
+            )
+    return sorted(found)

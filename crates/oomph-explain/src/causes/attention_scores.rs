@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use oomph_allocator::program::NO_ROW;
 use oomph_trace::{Bytes, Phase, StringId};
 
-use super::{Basis, Cause, Evidence, Fix, largest_line, mitigation_inert, stack_evidence};
+use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence};
 use crate::facts::{Facts, Live};
 use crate::lever;
 
@@ -86,9 +86,10 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .filter(|block| in_attention(block) && unfused.contains(&facts.module(block)))
         .map(|block| block.bytes)
         .sum();
-    if of_unfused * 2 > scores {
-        return Some(mitigation_inert::unfused_attention(
-            &place, scores, confidence, evidence,
+    let is_unfused = of_unfused * 2 > scores;
+    if is_unfused {
+        evidence.push(Evidence::new(
+            "scaled_dot_product_attention was called, and ran none of its fused kernels",
         ));
     }
     Some(Cause {
@@ -100,7 +101,11 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
         fixes: vec![
-            fix(scores),
+            if is_unfused {
+                fuse(scores)
+            } else {
+                fix(scores)
+            },
             Fix::advice(
                 "shorter_sequences",
                 "half the length needs a quarter of the scores",
@@ -173,6 +178,18 @@ pub(super) fn fix(scores: u64) -> Fix {
     )
 }
 
+/// The same where the script calls for it already.
+fn fuse(scores: u64) -> Fix {
+    Fix::advice(
+        "fused_attention",
+        "let scaled_dot_product_attention run a fused kernel: do not choose the math kernel, give no mask that needs a \
+         gradient, use fp32 or 16 bits and heads whose width is a multiple of 8",
+        scores / 10 * 9,
+        Basis::Estimated,
+        "exact to rounding",
+    )
+}
+
 /// Blocks of attention that is written out: what has the size of the scores, or of their mask, or in another precision.
 ///
 /// In a module, scores are what a batch of products and a softmax make in the same size; or what a softmax or a batch of
@@ -196,9 +213,9 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
                 .push((bare(strings.get(label.op)), allocation.requested));
         }
     }
-    let scores: HashMap<StringId, HashSet<u64>> = calls
+    let scores: HashMap<&str, HashSet<u64>> = calls
         .into_iter()
-        .map(|(module, calls)| (module, score_sizes(&calls)))
+        .map(|(module, calls)| (strings.get(module), score_sizes(&calls)))
         .filter(|(_, sizes)| !sizes.is_empty())
         .collect();
     facts
@@ -210,7 +227,14 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
                 return false;
             }
             let label = labels.get(row as usize);
-            let Some(sizes) = scores.get(&label.module) else {
+            // A module of attention may have one for its dropout or its softmax.
+            let module = strings.get(label.module);
+            let around = || {
+                module
+                    .rsplit_once('.')
+                    .and_then(|(around, _)| scores.get(around))
+            };
+            let Some(sizes) = scores.get(module).or_else(around) else {
                 return false;
             };
             is_on_scores(strings.get(label.op))

@@ -43,7 +43,7 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     let too_much = whole.needed() > memory;
     // Only a run to the script's end shows that ordinary holes are what is missing.
     let to_the_end = whole.room.is_none() && !whole.options.seen.stopped;
-    if few && (too_much || !to_the_end) {
+    if few && (too_much || !to_the_end && !is_bounded(facts)) {
         return None;
     }
     let device = Device {
@@ -53,7 +53,10 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
     // What the job goes on to request must be served, too: of a run without a limit, all of it.
     let trials = search::search(&whole.program, facts.version, device);
     let best = trials.iter().find(|trial| trial.predicted.fits());
-    if few && best.is_none() {
+    let bounded = is_bounded(facts);
+    // What never has more alive than fits with room to spare lacks nothing but a piece large enough.
+    let fits_packed = (to_the_end || bounded) && whole.needed() as f64 <= memory as f64 * TIGHT;
+    if few && best.is_none() && !fits_packed {
         return None;
     }
     let mut evidence = vec![
@@ -121,8 +124,12 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
         id: "fragmentation",
         confidence: match (best, grows || tight) {
             _ if too_much => 0.3,
+            // What is kept has long stopped growing: a cache with a bound.
+            _ if fits_packed && bounded => 0.98,
             // Ordinary holes, which yet are what is missing.
             _ if few => FITS,
+            // No setting packs what stays scattered; not to scatter it would do.
+            (None, false) if fits_packed => 0.9,
             (Some(_), false) => 0.95,
             // Holes smaller than ever smaller requests, between blocks that a leak leaves behind:
             // the leak would fill them, too.
@@ -139,6 +146,25 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
         evidence,
         fixes,
     })
+}
+
+/// Whether what steps leave behind has stopped becoming more: the last of many steps left far less than as many do on average.
+fn is_bounded(facts: &Facts) -> bool {
+    /// Fewer steps than these tell little.
+    const LAST: usize = 12;
+    const MANY: usize = 48;
+    let ends: Vec<u64> = facts.steps.iter().map(|step| step.live_at_end).collect();
+    // The step that failed has no end.
+    let (Some(&first), [.., before, _], many) = (ends.first(), ends.as_slice(), ends.len() >= MANY)
+    else {
+        return false;
+    };
+    let last = (ends.len() / 10).max(LAST);
+    let Some(&earlier) = ends.iter().rev().nth(1 + last) else {
+        return false;
+    };
+    let on_average = before.saturating_sub(first) / ends.len() as u64 * last as u64;
+    many && before.saturating_sub(earlier) < on_average / 4
 }
 
 /// Whether the line that failed had the same request served in earlier steps: then what has grown since took

@@ -17,11 +17,17 @@ const DOMINANT: f64 = 0.5;
 const GRAPH_LINES: usize = 6;
 /// A graph keeps at least this share of what was saved while it was built; hooks that collect outputs keep less.
 const GRAPH_OF_SAVED: f64 = 0.3;
+/// Python has tensors of less than this share of a graph: of its end, and of what the script gave names to.
+const HELD: f64 = 0.5;
 /// A graph has at least this many blocks.
 const GRAPH_BLOCKS: f64 = 3.0;
 
 /// Whether the blocks of old steps are whole graphs, not single results.
 pub(super) fn is_graph(growth: &Growth) -> bool {
+    // What a recorder saw decides.
+    if let Some(held) = growth.held {
+        return held < HELD;
+    }
     growth.in_modules
         && growth.blocks_per_step >= GRAPH_BLOCKS
         && growth.kept_of_saved >= GRAPH_OF_SAVED

@@ -11,8 +11,6 @@ use crate::repeats::{self, Join};
 
 /// A cache below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.3;
-/// Keys and values of two layers at least.
-const LAYERS: usize = 4;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let of_library = |block: &Live| facts.stacks.get(block.stack).in_kv_cache();
@@ -94,24 +92,17 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     })
 }
 
-/// Blocks of a cache that is allocated at its full length before the first token: buffers of modules that are named so, or
-/// what the script made in equal sizes, two for each of several layers, and gives to a model that only infers.
+/// Blocks of a cache that is allocated at its full length before the first token, as a recorder saw it.
 fn allocated_ahead(facts: &Facts) -> HashSet<u32> {
-    if facts.trains() {
+    let caches = &facts.options.seen.caches;
+    if caches.is_empty() || facts.trains() {
         return HashSet::new();
     }
-    let mut by_size: HashMap<u64, Vec<&Live>> = HashMap::new();
-    let mut blocks: HashSet<u32> = HashSet::new();
-    for block in &facts.live {
-        if facts.options.seen.caches.contains(&facts.row_of(block)) {
-            blocks.insert(block.id);
-        } else if block.category == Category::Input && block.phase == Phase::Setup {
-            by_size.entry(block.bytes).or_default().push(block);
-        }
-    }
-    let layers = by_size.into_values().filter(|alike| alike.len() >= LAYERS);
-    blocks.extend(layers.flatten().map(|block| block.id));
-    blocks
+    let in_cache = facts
+        .live
+        .iter()
+        .filter(|block| caches.contains(&facts.row_of(block)));
+    in_cache.map(|block| block.id).collect()
 }
 
 /// Blocks of a cache that is written by hand: in inference, modules join it again and again, each time into a

@@ -217,34 +217,6 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
     ))
 }
 
-/// The script calls for fused attention, but what runs keeps its scores.
-pub(super) fn unfused_attention(
-    place: &str,
-    scores: u64,
-    confidence: f64,
-    evidence: Vec<Evidence>,
-) -> Cause {
-    Cause {
-        confidence,
-        ..cause(
-            format!(
-                "scaled_dot_product_attention{place} runs none of its fused kernels and keeps {} of scores, which grow with \
-                 the square of the length",
-                Bytes(scores)
-            ),
-            evidence,
-            Fix::advice(
-                "fused_attention",
-                "let a fused kernel run: do not choose the math kernel, give no mask that needs a gradient, use fp32 or 16 bits \
-                 and heads whose width is a multiple of 8",
-                scores / 10 * 9,
-                Basis::Estimated,
-                "exact to rounding",
-            ),
-        )
-    }
-}
-
 /// What checkpointed blocks made is alive many times over.
 fn piled_up(facts: &Facts) -> Option<Cause> {
     let mut by_stack: HashMap<StackId, usize> = HashMap::new();

@@ -101,18 +101,40 @@ pub(super) fn beside_the_step(cut: &Facts, whole: &Facts) -> Option<Cause> {
 /// them, and that do not become more from step to step.
 fn by_hand(facts: &Facts) -> HashSet<u32> {
     let has_module = |block: &Live| facts.module(block) != StringId::EMPTY;
+    let is_zeros = |block: &Live| {
+        let operator = facts.operator(block);
+        operator.ends_with("::zeros_like") || operator.ends_with("::full_like")
+    };
+    let has_models = facts
+        .live
+        .iter()
+        .any(|block| block.category == Category::Parameter && has_module(block));
+    // Without modules, weights are what the state was made like.
+    let of_state: HashSet<u64> = match has_models {
+        true => HashSet::new(),
+        false => (facts.live.iter().filter(|block| is_zeros(block)))
+            .map(|block| block.bytes)
+            .collect(),
+    };
+    let is_weight = |block: &Live| match has_models {
+        true => block.category == Category::Parameter && has_module(block),
+        false => block.phase == Phase::Setup && of_state.contains(&block.bytes) && !is_zeros(block),
+    };
     let mut sizes: HashMap<u64, usize> = HashMap::new();
     let mut parameters = 0_u64;
     for block in &facts.live {
-        if block.category == Category::Parameter && has_module(block) {
+        if is_weight(block) {
             *sizes.entry(block.bytes).or_default() += 1;
             parameters += block.bytes;
         }
     }
     let like = |block: &&Live| {
         let stack = facts.stacks.get(block.stack);
-        !matches!(block.category, Category::Parameter | Category::Gradient)
-            && sizes.contains_key(&block.bytes)
+        (if has_models {
+            !matches!(block.category, Category::Parameter | Category::Gradient)
+        } else {
+            is_zeros(block)
+        }) && sizes.contains_key(&block.bytes)
             && block.phase != Phase::Backward
             && !has_module(block)
             && !stack.loads_file()

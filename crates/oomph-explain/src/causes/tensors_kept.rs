@@ -66,6 +66,7 @@ pub(super) fn data_on_gpu(cut: &Facts, whole: &Facts) -> Option<Cause> {
         .max()?;
     let share = whole.share(data);
     if !models
+        || !whole.trains()
         || share < DATA
         || largest_result.saturating_mul(SMALL_PART) > data
         || check(whole).is_some()
