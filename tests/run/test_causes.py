@@ -690,6 +690,57 @@ BOUNDED = """
 """
 
 
+GIVEN = """
+    import torch
+    from torch import nn
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(256, 768) for _ in range(4))
+
+        def forward(self, x, cache, at):
+            for layer, (keys, values) in zip(self.layers, cache):
+                q, k, v = layer(x).chunk(3, -1)
+                keys[:, at : at + 1], values[:, at : at + 1] = k, v
+                x = nn.functional.scaled_dot_product_attention(q, keys[:, : at + 1], values[:, : at + 1])
+            return x
+
+    model = Reader().cuda()
+    cache = [[torch.zeros(16, 8192, 256, device="cuda") for _ in range(2)] for _ in model.layers]
+    with torch.inference_mode():
+        for token in range(4):
+            model(torch.randn(16, 1, 256, device="cuda"), cache=cache, at=token)
+"""
+
+COMPARED = """
+    import torch
+    from torch import nn
+
+    class Wide(nn.Linear):
+        pass
+
+    class Deep(nn.Sequential):
+        pass
+
+    class Branched(nn.ModuleList):
+        def forward(self, x):
+            return sum(part(x) for part in self)
+
+    shelf = []
+    for kind in (
+        lambda: Wide(4096, 12000),
+        lambda: Deep(*[nn.Linear(4096, 4096) for _ in range(3)]),
+        lambda: Branched(nn.Linear(4096, 6000) for _ in range(2)),
+    ):
+        model = kind().cuda().eval()
+        with torch.no_grad():
+            for _ in range(3):
+                model(torch.randn(4, 4096, device="cuda"))
+        shelf.append(model)
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "memory", "cause"),
     [

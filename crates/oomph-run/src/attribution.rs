@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use oomph_trace::{Action, Category, Label, Labels, Phase, StackId, StringId, Trace};
 
-use crate::record::Record;
+use crate::record::{OutermostModel, Record};
 
 /// Clocks of the history and of the recorder mostly differ by less than the first of these, and always
 /// by less than the second, in µs. Steps of a millisecond use the same addresses again meanwhile.
@@ -186,6 +186,24 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
     let Some(labels) = &trace.labels else {
         return HashSet::new();
     };
+    let root = |row: usize| trace.strings.get(labels.get(row).module).split('.').next();
+    // When the first parameter of a class was made.
+    let mut built: HashMap<&str, i64> = HashMap::new();
+    for row in rows.clone() {
+        if labels.get(row).category == Category::Parameter
+            && trace.events.action(row) == Action::Alloc
+            && let Some(class) = root(row)
+        {
+            let time = trace.events.time(row).0;
+            let first = built.entry(class).or_insert(time);
+            *first = time.min(*first);
+        }
+    }
+    let built_after = |new: &OutermostModel, time: i64| {
+        built
+            .get(new.name.as_str())
+            .is_some_and(|&built| built > time)
+    };
     let mut found = HashSet::new();
     // A model may be gone and its memory kept, by its optimizer or a state dictionary: what is alive of it, the
     // history knows.
@@ -194,9 +212,10 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
             .outermost_models
             .iter()
             .filter(|new| {
-                // Of the same kind; or training went on with another one, and never came back.
+                // Of the same kind; or training went on with another one, and never came back; or it was only built then.
                 let alike = new.name == old.name && new.elements == old.elements;
-                (alike || (new.optimized && old.optimized)) && new.first_us > old.last_us
+                let instead = alike || new.optimized && old.optimized;
+                new.first_us > old.last_us && (instead || built_after(new, old.last_us))
             })
             .map(|new| new.first_us)
             .min();
@@ -209,10 +228,9 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
                 Category::Gradient | Category::OptimizerState => newer,
                 _ => continue,
             };
-            let owner = trace.strings.get(label.module);
             if trace.events.action(row) == Action::Alloc
                 && trace.events.time(row).0 < before
-                && owner.split('.').next() == Some(old.name.as_str())
+                && root(row) == Some(old.name.as_str())
             {
                 found.insert(row as u32);
             }
@@ -236,7 +254,7 @@ fn caches(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashS
             .filter_map(|(_, time, address, _)| row_of(*time, address));
         match marks.first().map(|mark| mark.0.as_str()) {
             Some(CACHE) => found.extend(rows.map(|row| row as u32)),
-            Some("input") if marks.len() >= LAYERS => {
+            Some("input" | "given") if marks.len() >= LAYERS => {
                 let mut by_size: HashMap<u64, HashSet<usize>> = HashMap::new();
                 for row in rows {
                     by_size

@@ -12,11 +12,12 @@ import torch
 from oomph._recorder.addresses import cuda_tensors, memory_of
 from oomph._recorder.progress import now
 
-_PARAMETER, _GRADIENT, _STATE, _INPUT, _CACHE = (
+_PARAMETER, _GRADIENT, _STATE, _INPUT, _GIVEN, _CACHE = (
     "parameter",
     "gradient",
     "optimizer_state",
     "input",
+    "given",
     "cache",
 )
 
@@ -49,6 +50,10 @@ class Marks:
     def inputs(self, args: Any) -> None:
         """Mark what a model was given."""
         self._mark(_INPUT, ((t, "") for t in cuda_tensors(args) if not t.requires_grad))
+
+    def given(self, kwargs: Any) -> None:
+        """Note what a model was given by name, which may be more than the batch."""
+        self._mark(_GIVEN, ((t, "") for t in cuda_tensors(kwargs) if not t.requires_grad))
 
     def models(self) -> None:
         """Mark all models again, which may have changed or moved their parameters."""

@@ -39,6 +39,7 @@ class Passes:
     def end(self, args: tuple, kwargs: dict, output: Any) -> None:
         """An outermost module returns; `output` is None where it raised."""
         self._facts.called(args, kwargs)
+        self._marks.given(kwargs)
         if output is None:
             return
         progress = self._progress
