@@ -87,6 +87,15 @@ def test_the_step_that_is_named_is_the_one_that_fails(oomph):
     assert abs(predicted - run.json["oom"]["step"]) <= 1
 
 
+def test_what_grows_needs_no_certain_amount(oomph):
+    run = oomph(LEAK.format(steps=60), "--memory", "600MiB")
+    growth, oom = run.json["growth"], run.json["oom"]
+    assert growth["bytes_per_step"] == MIB_16 and growth["full_at_step"] == oom["step"]
+    assert run.json["peak"]["lower_bound"] and oom["short_bytes"] is None
+    assert "16.0 MiB more with each step after it (script.py:9)" in text(run)
+    assert "peak needed" not in run.out and "enough alone" not in run.out
+
+
 def test_a_list_of_numbers_is_no_growth(oomph):
     run = oomph(TRAIN + "    while True: history.append(step(4096).sum().item())\n", "--steps", "8")
     assert run.status == 0 and run.json["growth"] is None

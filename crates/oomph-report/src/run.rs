@@ -122,16 +122,18 @@ fn counted(summary: &Summary, number: u32) -> String {
 }
 
 /// What each step leaves behind, in words.
-fn grows(growth: &Growth) -> String {
-    let place = growth
-        .place
-        .as_ref()
-        .map_or_else(String::new, |place| format!(" ({place})"));
+pub(crate) fn grows(growth: &Growth) -> String {
     format!(
-        "it grows by {} a step{place}: full near step {}",
+        "it grows by {} a step{}: full near step {}",
         format_bytes(growth.bytes_per_step),
+        place_of(growth),
         growth.full_at_step
     )
+}
+
+fn place_of(growth: &Growth) -> String {
+    let place = growth.place.as_ref();
+    place.map_or_else(String::new, |place| format!(" ({place})"))
 }
 
 fn verdict(out: &mut String, summary: &Summary, columns: usize) {
@@ -260,6 +262,13 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 Some(_) => format!(
                     "without a limit the peak is {needed} of {}: the memory would be enough, but was fragmented at the time of the request",
                     format_bytes(capacity)
+                ),
+                None if let Some(growth) = &summary.growth => format!(
+                    "{needed} of {} needed by step {}, and {} more with each step after it{}",
+                    format_bytes(capacity),
+                    growth.full_at_step,
+                    format_bytes(growth.bytes_per_step),
+                    place_of(growth)
                 ),
                 None if summary.peak.lower_bound && summary.peak.used_bytes > capacity => {
                     let why = oom.and_then(|oom| oom.unlimited_failure.as_deref());
@@ -422,13 +431,14 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
         .iter()
         .filter(|share| !share.name.is_empty() && share.bytes > 0)
         .collect();
+    let first = TITLE.max(title.len());
     for (index, share) in named.iter().take(limit).enumerate() {
         let title = if index == 0 { title } else { "" };
-        let room = columns.saturating_sub(INDENT + TITLE + AMOUNT + 3);
+        let room = columns.saturating_sub(INDENT + first + AMOUNT + 3);
         let _ = writeln!(
             out,
             "  {} {}  {}",
-            paint(DIM, pad(title, TITLE)),
+            paint(DIM, pad(title, first)),
             pad_left(&format_bytes(share.bytes), AMOUNT),
             shorten(&share.name, room)
         );

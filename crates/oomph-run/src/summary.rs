@@ -544,7 +544,7 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
 impl Summary {
     /// Takes over what a run of the same job without a limit needed, as a whole and by `ranks`. The
     /// verdict and where memory ran out stay.
-    pub fn measured_without_limit(&mut self, needed: Self, ranks: &[RankSummary]) {
+    pub fn measured_without_limit(&mut self, mut needed: Self, ranks: &[RankSummary]) {
         for rank in &mut self.ranks {
             if let Some(measured) = ranks.iter().find(|measured| measured.rank == rank.rank) {
                 rank.peak = measured.peak;
@@ -563,6 +563,16 @@ impl Summary {
             }
         }
         if let Some(oom) = &mut self.oom {
+            // Steps after those that were measured need more.
+            if needed.basis != Basis::WholeScript
+                && let Some(growth) = needed.growth.take()
+            {
+                needed.peak.lower_bound = true;
+                self.growth = Some(Growth {
+                    full_at_step: u64::from(oom.step),
+                    ..growth
+                });
+            }
             oom.short_bytes = (!needed.peak.lower_bound)
                 .then(|| needed.peak.used_bytes.saturating_sub(self.gpu.memory_bytes));
             oom.unlimited_failure.clone_from(&needed.failure);
