@@ -268,7 +268,7 @@ fn fixes(out: &mut String, fixes: &[Fix], width: usize) {
             Basis::Estimated => "~",
             Basis::Counted | Basis::Replayed => "",
         };
-        let saves = format!("−{sign}{}", format_bytes(fix.saves_bytes));
+        let saves = format!("{sign}−{}", format_bytes(fix.saves_bytes));
         let indent = 5 + AMOUNT + 3;
         let text = format!("{}{} · {}", fix.what, suffices(fix), fix.same_result);
         let _ = writeln!(
