@@ -312,7 +312,8 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
 /// holds much of the peak, and the bytes that `scaled_dot_product_attention` in its place would save (estimated).
 pub fn attention_of_own_code(trace: &Trace) -> Option<(String, u64)> {
     let device = trace.busiest_device()?;
-    let facts = Facts::new(trace, &Options::default(), device, TorchVersion::ASSUMED);
+    let options = Options::default();
+    let facts = Facts::new(trace, &options, device, TorchVersion::ASSUMED);
     causes::attention_scores::of_own_code(&facts)
 }
 
@@ -334,7 +335,9 @@ pub fn explain_run(
         }
     }
     let devices = trace.used_devices();
-    let device = options.device.unwrap_or_else(|| trace.busiest_device().unwrap_or(0));
+    let device = options
+        .device
+        .unwrap_or_else(|| trace.busiest_device().unwrap_or(0));
     let known_version = options.torch_version.or_else(|| {
         trace
             .context

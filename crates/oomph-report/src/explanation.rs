@@ -115,7 +115,9 @@ fn summary(out: &mut String, found: &Explanation, width: usize) {
     if peak.needed_bytes > 0 {
         let mut parts = Vec::new();
         if peak.request_bytes > 0 {
-            parts.push(format!("{} in use", format_bytes(peak.live_bytes)));
+            if peak.live_bytes > 0 {
+                parts.push(format!("{} in use", format_bytes(peak.live_bytes)));
+            }
             parts.push(format!("{} asked for", format_bytes(peak.request_bytes)));
         } else {
             parts.push(format!(
