@@ -32,6 +32,14 @@ def test_the_whole_script(oomph):
     assert run.json["growth"] is None
 
 
+def test_steps_are_no_passes_though_their_optimizer_needs_no_memory(oomph):
+    plain = TRAIN.replace("Adam(model.parameters())", "SGD(model.parameters(), 0.1)")
+    run = oomph(plain + "    for _ in range(3): step()\n")
+    assert run.json["trains"] and " · 3 steps in " in text(run), run.out
+    passes = oomph(TRAIN + "    for _ in range(3): model(torch.randn(64, 1024, device='cuda'))\n")
+    assert not passes.json["trains"] and " · 3 passes in " in text(passes), passes.out
+
+
 def test_steps_that_became_alike(oomph):
     run = oomph(TRAIN + "    while True: step()\n", "--steps", "4")
     assert run.status == 0 and "if later steps are like the last of the 4 steps" in run.out

@@ -109,11 +109,7 @@ pub fn run_report(
 
 /// So many steps of a job that trains, or passes of one that infers.
 fn counted(summary: &Summary, number: u32) -> String {
-    let trains = summary
-        .phases
-        .iter()
-        .any(|phase| phase.name == "optimizer step");
-    let (one, many) = if trains {
+    let (one, many) = if summary.trains {
         ("step", "steps")
     } else {
         ("pass", "passes")
@@ -723,4 +719,38 @@ fn line(title: &str, text: &str, columns: usize) -> String {
         paint(DIM, pad(title, TITLE)),
         wrap(text, columns.saturating_sub(indent), indent)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_of_a_stack_are_one_row() {
+        let share = |name: &str, bytes| Share {
+            name: name.to_owned(),
+            bytes,
+        };
+        let mut shares: Vec<Share> = (0..12)
+            .map(|layer| share(&format!("Vit.encoder.encoder_layer_{layer}"), 10))
+            .collect();
+        shares.extend([
+            share("Gpt.h.0.mlp", 7),
+            share("Gpt.h.1.mlp", 7),
+            share("Vit.ln_1", 2),
+            share("Vit.ln_2", 1),
+        ]);
+        let rows: Vec<(String, u64)> = by_prefix(&shares, false)
+            .into_iter()
+            .map(|share| (share.name, share.bytes))
+            .collect();
+        let expected = [
+            ("Vit.encoder.encoder_layer_*", 120),
+            ("Gpt.h.*.mlp", 14),
+            ("Vit.ln_1", 2),
+            ("Vit.ln_2", 1),
+        ];
+        assert_eq!(rows, expected.map(|(name, bytes)| (name.to_owned(), bytes)));
+        assert_eq!(by_prefix(&shares, true).len(), shares.len());
+    }
 }

@@ -174,6 +174,8 @@ pub struct Summary {
     pub peak_step: u32,
     /// Steps that the optimizer made, or forward passes without one.
     pub step_count: u32,
+    /// Whether an optimizer makes them.
+    pub trains: bool,
     /// Where memory ran out, if it did.
     pub oom: Option<Oom>,
     /// How many out-of-memory errors the script survived.
@@ -238,6 +240,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         steps: Vec::new(),
         peak_phase: String::new(),
         peak_step: 0,
+        trains: record.steps > 0,
         step_count: if record.steps > 0 {
             record.steps
         } else {
@@ -578,6 +581,7 @@ impl Summary {
             oom.unlimited_failure.clone_from(&needed.failure);
             oom.module = oom.module.take().filter(|module| !module.is_empty());
         }
+        self.trains |= needed.trains;
         self.peak = needed.peak;
         self.by_category = needed.by_category;
         self.modules = needed.modules;
