@@ -215,7 +215,10 @@ fn a_job_that_fits_at_first_is_watched_for_more_steps() {
     assert_eq!(open.fit.outcome, Outcome::AlreadyFits);
     assert_eq!(open.fit.growth.unwrap().full_at_step, 70);
     let longer = made.last().unwrap();
-    assert_eq!((longer.steps, longer.limit), (LONGER, Some(PLAIN.used_bytes())));
+    assert_eq!(
+        (longer.steps, longer.limit),
+        (LONGER, Some(PLAIN.used_bytes()))
+    );
     // The script's own loop is long enough to fill the GPU.
     let (known, _) = found(wanted.clone(), grows(Verdict::OutOfMemory));
     assert_eq!(known.fit.outcome, Outcome::NothingFits);

@@ -146,7 +146,10 @@ impl Fitter<'_> {
             measured.notes.push(format!(
                 "it grows by {} a step{}, which no lever changes: full near step {}",
                 format_bytes(growth.bytes_per_step),
-                growth.place.as_ref().map_or_else(String::new, |place| format!(" ({place})")),
+                growth
+                    .place
+                    .as_ref()
+                    .map_or_else(String::new, |place| format!(" ({place})")),
                 growth.full_at_step
             ));
         }
