@@ -2,7 +2,7 @@
 
 use std::io;
 
-use clap::Command;
+use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 
 /// Each page's file name and text.
