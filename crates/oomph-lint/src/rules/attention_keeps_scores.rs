@@ -188,12 +188,11 @@ fn root(name: &str) -> &str {
 /// `q @ k.transpose(-2, -1)` anywhere in the expression.
 fn is_scores(model: &Model<'_>, expr: &Expr) -> bool {
     let transposed = |expr: &Expr| {
-        let text = model.text(expr);
-        let text = text.trim();
-        text.ends_with(".transpose(-2, -1)")
-            || text.ends_with(".transpose(-1, -2)")
-            || text.ends_with(".transpose(2, 3)")
-            || text.ends_with(".transpose(3, 2)")
+        let text: String = model.text(expr).split_whitespace().collect();
+        text.ends_with(".transpose(-2,-1)")
+            || text.ends_with(".transpose(-1,-2)")
+            || text.ends_with(".transpose(2,3)")
+            || text.ends_with(".transpose(3,2)")
             || text.ends_with(".mT")
     };
     products(expr).iter().any(|(_, right)| transposed(right))
