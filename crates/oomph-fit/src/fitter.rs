@@ -11,7 +11,6 @@ use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
 use oomph_plan::search::{self, Base, HostTime, Options};
 use oomph_plan::{Dtype, Floor, Lever, Stopped, sharding};
-use oomph_run::Verdict;
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::found::{self, Found};
@@ -339,20 +338,20 @@ impl<'a> Fitter<'a> {
             ..self.request("plain-longer", purpose, &[])
         })?;
         match ended {
-            Ended::Through(run) => {
-                if run.summary.verdict == Verdict::OutOfMemory {
-                    fit.outcome = Outcome::NothingFits;
-                }
+            Ended::Through(run) => fit.growth = run.summary.growth,
+            // None ran out yet: one that the script will come to does.
+            Ended::OutOfMemory(run) if run.summary.growth.is_some() => {
+                fit.outcome = Outcome::NothingFits;
                 fit.growth = run.summary.growth;
-                Ok(())
             }
             Ended::OutOfMemory(run) => bail!(
                 "the job fits for {first} steps and runs out of memory in a later one; give --steps {} or more",
                 passes(&run) + 1
             ),
             // It took too long, or the script has no more steps.
-            Ended::Refused { .. } | Ended::Failed { .. } => Ok(()),
+            Ended::Refused { .. } | Ended::Failed { .. } => {}
         }
+        Ok(())
     }
 
     /// The result of a search that was stopped: the best that a run confirmed until then.

@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 use oomph_allocator::Config;
 use oomph_job::{RunDirectory, RunFile};
 use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
-use oomph_run::Verdict;
 use oomph_run::record::LeverReport;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::summarize;
@@ -194,24 +193,24 @@ fn a_job_that_fits_at_first_is_watched_for_more_steps() {
         watch: true,
         ..wanted()
     };
-    let grows = |verdict: Verdict| {
+    let grows = |ended: fn(Box<Measurement>) -> Ended| {
         move |made: &Made| {
             let Ended::Through(mut run) = through(made, None) else {
                 return None;
             };
             run.record.stopped = true;
-            if made.name == "plain-longer" {
-                run.summary.verdict = verdict;
-                run.summary.growth = Some(Growth {
-                    bytes_per_step: 1 << 20,
-                    place: None,
-                    full_at_step: 70,
-                });
+            if made.name != "plain-longer" {
+                return Some(Ended::Through(run));
             }
-            Some(Ended::Through(run))
+            run.summary.growth = Some(Growth {
+                bytes_per_step: 1 << 20,
+                place: None,
+                full_at_step: 70,
+            });
+            Some(ended(run))
         }
     };
-    let (open, made) = found(wanted.clone(), grows(Verdict::Fits));
+    let (open, made) = found(wanted.clone(), grows(Ended::Through));
     assert_eq!(open.fit.outcome, Outcome::AlreadyFits);
     assert_eq!(open.fit.growth.unwrap().full_at_step, 70);
     let longer = made.last().unwrap();
@@ -220,7 +219,7 @@ fn a_job_that_fits_at_first_is_watched_for_more_steps() {
         (LONGER, Some(PLAIN.used_bytes()))
     );
     // The script's own loop is long enough to fill the GPU.
-    let (known, _) = found(wanted.clone(), grows(Verdict::OutOfMemory));
+    let (known, _) = found(wanted.clone(), grows(Ended::OutOfMemory));
     assert_eq!(known.fit.outcome, Outcome::NothingFits);
     // A larger batch may come later.
     let mut played = Played {
