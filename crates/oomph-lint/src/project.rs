@@ -32,6 +32,10 @@ pub(crate) const DECIDES: &[&str] = &[
 
 /// What one file says about those that it is connected with.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub struct FileFacts {
     /// Imported modules: how many folders up they begin, and their parts.
     imports: Vec<(u32, Vec<String>)>,
