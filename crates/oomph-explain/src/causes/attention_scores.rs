@@ -147,7 +147,7 @@ pub(super) fn fix(scores: u64) -> Fix {
     Fix::lever(
         lever::ATTENTION,
         "scaled_dot_product_attention (attn_implementation=\"sdpa\"), which keeps no scores",
-        scores / 10 * 9,
+        scores,
         Basis::Estimated,
         "exact to rounding",
     )
