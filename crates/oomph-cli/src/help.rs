@@ -56,7 +56,9 @@ mod tests {
     fn help_fits_the_terminal_and_no_sentence_is_torn() {
         use clap::CommandFactory as _;
         for width in [60, 100, 200] {
-            for command in laid_out(crate::Cli::command(), width).get_subcommands_mut() {
+            let mut all = laid_out(crate::Cli::command(), width);
+            all.build();
+            for command in all.get_subcommands_mut() {
                 let text = command.render_help().to_string();
                 let most = text.lines().map(|line| line.chars().count()).max();
                 assert!(
