@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use oomph_allocator::program::NO_ROW;
 use oomph_trace::{Bytes, Phase, StringId};
 
-use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence};
+use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence, top_stacks, user_line};
 use crate::facts::{Facts, Live};
 use crate::lever;
 
@@ -117,6 +117,25 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     })
 }
 
+/// The line of the user's own attention that keeps its scores, whether or not memory ran out, and what a fused
+/// kernel in its place would save.
+pub(crate) fn of_own_code(facts: &Facts) -> Option<(String, u64)> {
+    let (written_out, unfused) = (written_out(facts), unfused_modules(facts));
+    let stacks = top_stacks(facts, |block| {
+        written_out.contains(&block.id) && !unfused.contains(&facts.module(block))
+    });
+    let scores: u64 = stacks.iter().map(|&(_, bytes, _)| bytes).sum();
+    if facts.share(scores) < DECISIVE {
+        return None;
+    }
+    let is_own = |stack| {
+        let found = facts.stacks.get(stack);
+        found.python == found.user
+    };
+    let &(stack, ..) = stacks.iter().find(|&&(stack, ..)| is_own(stack))?;
+    Some((user_line(facts, stack)?, fix(scores).saves_bytes))
+}
+
 /// The modules in which scaled_dot_product_attention ran and PyTorch chose none of its fused kernels: only their substitute takes this
 /// softmax.
 fn unfused_modules(facts: &Facts) -> HashSet<StringId> {
@@ -172,7 +191,7 @@ pub(super) fn fix(scores: u64) -> Fix {
     Fix::lever(
         lever::ATTENTION,
         "scaled_dot_product_attention (attn_implementation=\"sdpa\"), which keeps no scores",
-        scores / 10 * 9,
+        scores,
         Basis::Estimated,
         "exact to rounding",
     )
@@ -184,7 +203,7 @@ fn fuse(scores: u64) -> Fix {
         "fused_attention",
         "let scaled_dot_product_attention run a fused kernel: do not choose the math kernel, give no mask that needs a \
          gradient, use fp32 or 16 bits and heads whose width is a multiple of 8",
-        scores / 10 * 9,
+        scores,
         Basis::Estimated,
         "exact to rounding",
     )
