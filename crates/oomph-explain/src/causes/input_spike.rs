@@ -1,6 +1,9 @@
 //! `input_spike`: one batch is much larger than the rest.
 
-use oomph_trace::{Bytes, Category, StackId};
+use std::collections::HashMap;
+
+use oomph_allocator::program::{Allocation, NO_ROW};
+use oomph_trace::{Bytes, Category, StackId, StringId};
 
 use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::Facts;
@@ -87,12 +90,30 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     })
 }
 
+/// What requests memory in every step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Line(StackId),
+    /// A module's operator.
+    Module(StringId, StringId),
+}
+
 /// How much more the failing step's lines request than their earlier maximum: the median over
 /// the stacks that matter.
 fn size_ratio(facts: &Facts, current: usize) -> Option<f64> {
     const MIN_SIZE: u64 = 64 << 10;
-    let mut largest: std::collections::HashMap<StackId, (u64, u64)> =
-        std::collections::HashMap::new();
+    // An evaluation runs the same modules from another line.
+    let place = |allocation: &Allocation| match &facts.trace.labels {
+        Some(labels) if allocation.alloc_row != NO_ROW => {
+            let label = labels.get(allocation.alloc_row as usize);
+            match label.module {
+                StringId::EMPTY => Place::Line(allocation.stack),
+                module => Place::Module(module, label.op),
+            }
+        }
+        _ => Place::Line(allocation.stack),
+    };
+    let mut largest: HashMap<Place, (u64, u64)> = HashMap::new();
     for allocation in &facts.program.allocations {
         let Some(step) = step_of(&facts.steps, allocation.alloc_row) else {
             continue;
@@ -100,7 +121,7 @@ fn size_ratio(facts: &Facts, current: usize) -> Option<f64> {
         if allocation.stack == StackId::NONE {
             continue;
         }
-        let entry = largest.entry(allocation.stack).or_default();
+        let entry = largest.entry(place(allocation)).or_default();
         if step == current {
             entry.1 = entry.1.max(allocation.requested);
         } else if step < current {
