@@ -70,6 +70,8 @@ pub struct Seen {
     pub idle_checkpointing: bool,
     /// Whether a model has a switch for checkpointing that is on.
     pub wants_checkpointing: bool,
+    /// Whether fused kernels for attention were allowed when memory ran out.
+    pub fused_attention: bool,
     /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
     pub wants_freezing: bool,
     /// When the script offloaded what autograd saves: from and to, in microseconds, as the history's times.
@@ -365,7 +367,10 @@ pub fn explain_run(
     );
     let beyond = without_limit.filter(|_| facts.failed()).map(|run| {
         let options = Options {
-            seen: run.seen.clone(),
+            seen: Seen {
+                fused_attention: options.seen.fused_attention,
+                ..run.seen.clone()
+            },
             ..options.clone()
         };
         (run, options)

@@ -59,9 +59,8 @@ pub fn find(
     let end = until.min(rows.end);
     let mut marks = labelled(trace, rows.start, end);
     // Labels count the optimizer's steps: a job without one has a single step by them, and so has a validation after the last.
-    if let Some(&last) = marks.last()
-        && marks.len() >= 2
-    {
+    if labelled(trace, rows.start, rows.end).len() >= 2 {
+        let last = marks.last().copied().unwrap_or(rows.start);
         let from = after_training(trace, last, end);
         marks.extend(recurring_marks(program, stacks, from, end));
     } else {

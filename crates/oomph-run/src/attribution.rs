@@ -59,7 +59,7 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
         })
         .collect();
     let ids = ScopeIds::new(trace, record);
-    let handles_have = handle_workspaces(trace, &ids, &scopes, &lives);
+    let handles_have = handle_workspaces(trace, &ids, &scopes, &lives, record.cublas_workspace);
     let scope_of = |trace: &Trace, row: usize| {
         let id = ids.get(trace, row);
         id.and_then(|id| scopes.get(id))
@@ -480,6 +480,7 @@ fn handle_workspaces(
     ids: &ScopeIds,
     scopes: &[Label],
     lives: &[Life],
+    configured: u64,
 ) -> HashSet<usize> {
     const OF_A_STREAM: usize = 2;
     let mut by_stream: HashMap<(u64, u64), Vec<usize>> = HashMap::new();
@@ -491,7 +492,7 @@ fn handle_workspaces(
             .copied()
             .unwrap_or_default();
         if life.free >= trace.events.len()
-            && CUBLAS_WORKSPACES.contains(&size)
+            && (CUBLAS_WORKSPACES.contains(&size) || size == configured)
             && is_scratch(trace, scope)
         {
             let stream = trace.events.stream(life.alloc).0;

@@ -76,6 +76,9 @@ pub struct Record {
     pub oom: Option<Oom>,
     /// How many allocations failed.
     pub oom_count: u32,
+    /// The bytes of cuBLAS's workspace, if the environment says so.
+    #[serde(default)]
+    pub cublas_workspace: u64,
     /// Where the memory of all tensors began that Python held when the script failed for want of memory.
     #[serde(default)]
     pub held: Vec<u64>,
@@ -357,6 +360,9 @@ pub struct Oom {
     /// When, in µs.
     #[serde(default)]
     pub time: i64,
+    /// Whether fused kernels for attention were allowed.
+    #[serde(default)]
+    pub fused_attention: bool,
     /// Steps completed before.
     pub step: u32,
     /// The phase.

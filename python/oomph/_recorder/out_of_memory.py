@@ -125,7 +125,9 @@ class OutOfMemory:
         self._count += 1
         self.when_recorded = self._progress.is_recorded
         progress = self._progress
-        self.last = dict(what, step=progress.step, time=now(), forwards=progress.forwards)
+        self.last = dict(
+            what, step=progress.step, time=now(), forwards=progress.forwards, fused_attention=allows_fused_attention()
+        )  # fmt: skip
 
     def _capture(self) -> None:
         """Save the history now: a real job may not survive to write its record.
@@ -165,6 +167,12 @@ class OutOfMemory:
     def as_dict(self) -> dict[str, Any]:
         """The record's part of it."""
         return dict(oom=self.last, oom_count=self._count, held=self._held)
+
+
+def allows_fused_attention() -> bool:
+    """Whether the script lets `scaled_dot_product_attention` take a kernel that keeps no scores."""
+    cuda = torch.backends.cuda
+    return cuda.flash_sdp_enabled() or cuda.mem_efficient_sdp_enabled()
 
 
 def held_by_python() -> list[int]:

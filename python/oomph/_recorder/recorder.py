@@ -303,6 +303,7 @@ class Recorder:
             facts=self._facts.as_dict(),
             **self._modules.models.as_dict(),
             marks=self._marks.marks,
+            cublas_workspace=cublas_workspace(),
             max_events=MAX_EVENTS,
             windows=self._progress.window.recorded if self._progress.window else [],
             assumptions=self.assumptions.as_list(),
@@ -318,6 +319,15 @@ class Recorder:
     def _usage(self, index: int) -> library.Usage | None:
         """All memory in use on a virtual GPU."""
         return library.usage(index) if self.virtual else None
+
+
+def cublas_workspace() -> int:
+    """The bytes of cuBLAS's workspace as `CUBLAS_WORKSPACE_CONFIG` has them (`:KiB:count`, repeated); 0 if it is not set."""
+    numbers = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "").split(":")[1:]
+    if len(numbers) % 2 or not all(number.isdigit() for number in numbers):
+        return 0
+    sizes = [int(number) for number in numbers]
+    return sum(size * count for size, count in zip(sizes[::2], sizes[1::2], strict=True)) << 10
 
 
 def _rank_of_environment() -> dict[str, int] | None:

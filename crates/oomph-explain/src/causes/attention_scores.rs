@@ -92,8 +92,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             "scaled_dot_product_attention was called, and ran none of its fused kernels",
         ));
     }
+    // The script lets a fused kernel run, and gives it what none takes.
+    let in_vain = is_unfused && facts.options.seen.fused_attention;
     Some(Cause {
-        id: "attention_scores",
+        id: if in_vain {
+            "mitigation_inert"
+        } else {
+            "attention_scores"
+        },
         confidence,
         verdict: format!(
             "attention{place} keeps {} of scores, which grow with the square of the length",

@@ -1,6 +1,6 @@
 //! `checkpoint_on_gpu`: `torch.load` put a checkpoint on the GPU, and the dictionary is kept.
 
-use oomph_trace::{Bytes, Category};
+use oomph_trace::{Bytes, Category, StringId};
 
 use super::{Basis, Cause, Evidence, Fix, fits_without, stack_evidence};
 use crate::facts::{Facts, Live};
@@ -35,7 +35,14 @@ pub(super) fn that_is_enough(cut: &Facts, whole: &Facts) -> Option<Cause> {
 }
 
 fn found(facts: &Facts, decisive: f64) -> Option<Cause> {
-    let loads = |block: &Live| facts.stacks.get(block.stack).loads_file();
+    // A recorder knows what models have; the rest of a file is used by none on the GPU.
+    let owned = |block: &Live| facts.module(block) != StringId::EMPTY;
+    let models = facts
+        .live
+        .iter()
+        .any(|block| block.category == Category::Parameter && owned(block));
+    let loads =
+        |block: &Live| facts.stacks.get(block.stack).loads_file() && !(models && owned(block));
     let sizes = repeats::sizes(facts, loads);
     let loaded: u64 = sizes.iter().sum();
     let share = facts.share(loaded);
@@ -47,7 +54,7 @@ fn found(facts: &Facts, decisive: f64) -> Option<Cause> {
     let others = repeats::bytes(facts, |block| {
         block.category == Category::Parameter && !loads(block)
     });
-    if others.saturating_mul(4) < loaded && repeats::shortest_period(&sizes).is_none() {
+    if !models && others.saturating_mul(4) < loaded && repeats::shortest_period(&sizes).is_none() {
         return None;
     }
     let mut evidence = vec![Evidence::of(

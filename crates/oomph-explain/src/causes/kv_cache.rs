@@ -53,7 +53,16 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             ),
         );
     } else {
-        fixes.push(if !ahead.is_empty() {
+        fixes.push(if ahead.is_empty() {
+            Fix::advice(
+                "allocate_once",
+                "allocate the cache once at its full length and write into it: joining needs the old \
+                 and the new one at a time",
+                cached / 4,
+                Basis::Estimated,
+                "exact",
+            )
+        } else {
             Fix::advice(
                 "shorter_cache",
                 "allocate the cache for as many tokens as the longest text has",
@@ -61,15 +70,6 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 Basis::Estimated,
                 "exact",
             )
-        } else {
-            Fix::advice(
-            "allocate_once",
-            "allocate the cache once at its full length and write into it: joining needs the old \
-             and the new one at a time",
-            cached / 4,
-            Basis::Estimated,
-            "exact",
-        )
         });
     }
     Some(Cause {

@@ -10,6 +10,8 @@ use crate::lever;
 
 /// The copies below this share of what was needed are not why memory ran out.
 const DECISIVE: f64 = 0.35;
+/// Operators that take what one layer gave: probabilities, and the loss over labels of which several are right.
+const LOSSES: [&str; 2] = ["softmax", "binary_cross_entropy_with_logits"];
 /// A single copy must be this large to be worth a fused loss.
 const MIN_COPY: u64 = 128 << 20;
 
@@ -26,7 +28,9 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 || facts.operator_of(allocation).ends_with("log_softmax")
                 || facts.operator_of(allocation).ends_with("logsumexp")
                 // Probabilities of what one layer gave: attention's come of products of batches.
-                || facts.operator_of(allocation).ends_with("softmax")
+                || LOSSES
+                    .iter()
+                    .any(|loss| facts.operator_of(allocation).ends_with(loss))
                     && products.contains(&allocation.requested)
         })
         .map(|allocation| facts.config.round_size(allocation.requested))

@@ -78,7 +78,9 @@ pub(super) fn fix(saved: u64, basis: Basis) -> Fix {
 fn growing(facts: &Facts) -> Option<Cause> {
     let growth = &facts.growth;
     let confidence = confidence(facts)?;
-    if !is_graph(growth) || growth.with_backward {
+    // A recorder knows which graphs no backward pass uses.
+    let recorded = facts.trace.labels.is_some() && facts.trains();
+    if !is_graph(growth) || growth.with_backward || recorded {
         return None;
     }
     let place = growth

@@ -230,7 +230,8 @@ fn piled_up(facts: &Facts) -> Option<Cause> {
     let mut recomputed = 0_u64;
     let mut count = 0_usize;
     for block in facts.live.iter().filter(|block| piles(block.stack)) {
-        if block.phase == Phase::Forward {
+        // Functions of the user's own run without a graph of PyTorch's.
+        if matches!(block.phase, Phase::Forward | Phase::Inference) {
             kept += block.bytes;
         } else if facts.stacks.get(block.stack).recomputes() {
             recomputed += block.bytes;

@@ -11,6 +11,8 @@ use crate::repeats;
 
 /// State below this share of what was needed is not why memory ran out elsewhere.
 const DECISIVE: f64 = 0.3;
+/// Optimizers keep at most as many tensors for each parameter; more are kept from step to step.
+const MOST: u64 = 4;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
@@ -110,15 +112,17 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
         .iter()
         .any(|block| block.category == Category::Parameter && has_module(block));
     // Without modules, weights are what the state was made like.
-    let of_state: HashSet<u64> = match has_models {
-        true => HashSet::new(),
-        false => (facts.live.iter().filter(|block| is_zeros(block)))
-            .map(|block| block.bytes)
-            .collect(),
-    };
-    let is_weight = |block: &Live| match has_models {
-        true => block.category == Category::Parameter && has_module(block),
-        false => block.phase == Phase::Setup && of_state.contains(&block.bytes) && !is_zeros(block),
+    let zeros = facts
+        .live
+        .iter()
+        .filter(|block| !has_models && is_zeros(block));
+    let of_state: HashSet<u64> = zeros.map(|block| block.bytes).collect();
+    let is_weight = |block: &Live| {
+        if has_models {
+            block.category == Category::Parameter && has_module(block)
+        } else {
+            block.phase == Phase::Setup && of_state.contains(&block.bytes) && !is_zeros(block)
+        }
     };
     let mut sizes: HashMap<u64, usize> = HashMap::new();
     let mut parameters = 0_u64;
@@ -139,9 +143,9 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
             && !has_module(block)
             && !stack.loads_file()
             && !stack.copies_parameter()
-            && !facts.growth.stacks.contains(&block.stack)
     };
     let found: Vec<&Live> = facts.live.iter().filter(like).collect();
+    let held: u64 = found.iter().map(|block| block.bytes).sum();
     // All parameters have one, whatever the order.
     let mut counts: HashMap<u64, usize> = HashMap::new();
     for block in &found {
@@ -152,7 +156,7 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
         .filter(|&(size, &count)| counts.get(size).is_some_and(|&found| found >= count))
         .map(|(&size, &count)| size * count as u64)
         .sum();
-    if covered == 0 || covered * 10 < parameters * 9 {
+    if covered == 0 || covered * 10 < parameters * 9 || held > parameters * MOST {
         return HashSet::new();
     }
     found.iter().map(|block| block.id).collect()

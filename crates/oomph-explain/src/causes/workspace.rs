@@ -16,6 +16,9 @@ const USUAL: u64 = 512 << 20;
 /// Workspaces of more than this share of what was needed are why memory ran out, whatever else there is.
 const DOMINANT: f64 = 0.5;
 
+/// What the names of operators that factor a matrix contain.
+const FACTORIZATIONS: [&str; 3] = ["linalg", "svd", "cholesky"];
+
 /// The confidence of a workspace that is there, but is not why memory ran out.
 pub(super) const BESIDE: f64 = 0.42;
 /// A workspace that was served in as many earlier steps is not what changed.
@@ -86,6 +89,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let of_transform = facts.live.iter().any(|block| {
         block.category == Category::Workspace && facts.operator(block).contains("fft")
     });
+    let failed = facts.operator_of(&failure);
+    let of_factorization = facts
+        .live
+        .iter()
+        .filter(|block| block.category == Category::Workspace)
+        .map(|block| facts.operator(block))
+        .chain([failed])
+        .any(|operator| FACTORIZATIONS.iter().any(|part| operator.contains(part)));
     let place = largest_line(facts, |block| block.category == Category::Workspace)
         .map_or_else(String::new, |line| format!(" at {line}"));
     let whose = if of_convolution {
@@ -113,7 +124,16 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Evidence::of(asked, "requested as workspace".to_owned()).at(facts, failure.stack),
             Evidence::of(held, "held as workspace".to_owned()),
         ],
-        fixes: vec![if of_transform {
+        fixes: vec![if of_factorization {
+            Fix::advice(
+                "smaller_factorization",
+                "factor a smaller matrix (the products of the fewer rows or columns, full_matrices=False, torch.pca_lowrank for a few \
+                 components), or do it on the CPU: cuSOLVER's workspace grows with the matrix",
+                held + asked,
+                Basis::Estimated,
+                "exact to rounding, except with fewer components",
+            )
+        } else if of_transform {
             Fix::advice(
                 "smaller_transforms",
                 "transform fewer at once: cuFFT takes as much workspace as the transform's result",
