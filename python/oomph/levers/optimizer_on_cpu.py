@@ -25,7 +25,7 @@ AT_ONCE = 64 << 20
 """The most bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
 of the parts before and after them on its way."""
 
-SHARE, FEWEST = 8, 4 << 20
+SHARE, FEWEST = 16, 4 << 20
 """A small optimizer steps in so many parts, unless they are smaller than so many bytes: with all of its state on
 the GPU at once, nothing would be saved."""
 
