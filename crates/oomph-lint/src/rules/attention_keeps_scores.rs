@@ -129,6 +129,8 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         || text.contains("save_att")
         || text.contains("get_attn")
         || text.contains("window")
+        // A memory of a few slots.
+        || text.contains("slots")
         || text.contains("normalize(")
         || returns_any(def, &weights)
         || assigns.iter().any(|assign| {
