@@ -81,9 +81,7 @@ def test_threads_and_streams_outside_of_the_allocator(oomph, tmp_path):
         before, now = plain.json["by_category"], found.json["by_category"]
         return {name: before[name] - now[name] for name in ("cuda_context", "workspace")}
 
-    assert less(("single_threaded_backward", {})) == dict(
-        cuda_context=64 * mib, workspace=32 * mib
-    )
+    assert less(("single_threaded_backward", {})) == dict(cuda_context=64 * mib, workspace=32 * mib)
     copies = less(("save_on_cpu", {}), ("optimizer_on_cpu", {}))
     assert -4 * mib < copies["cuda_context"] < 0
     # What is computed again in the backward pass is part of its model still, in the same thread as well.

@@ -317,7 +317,9 @@ class _Rows:
             grad = p.grad.coalesce()
             # Nobody computes the rows on a virtual GPU: there they may be any.
             rows, values = grad.indices()[0].clamp(0, len(p) - 1), grad.values()
-            rows_on_host = rows.cpu()  # waits for the GPU, and so for what is on its way to the host
+            rows_on_host = (
+                rows.cpu()
+            )  # waits for the GPU, and so for what is on its way to the host
             some = p.index_select(0, rows).requires_grad_(p.requires_grad)
             every = torch.arange(len(values), device=values.device)[None]
             some.grad = p.grad.new(every, values, some.shape)._coalesced_(True)
