@@ -1,6 +1,6 @@
 """Planted failures: is the right cause named first?
 
-    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh|unseen|unseen_again|second_reader|third_reader] [--only JOB,…]
+    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh|unseen|unseen_again|second_reader|third_reader|fourth_reader] [--only JOB,…]
 
 Each job runs out of memory on the virtual GPU with the memory given here. What counts is the first cause of
 `oomph run --json`. `--table` prints a results file.
@@ -21,8 +21,9 @@ LIMIT = 900
 """Seconds that one command may take."""
 
 TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
-UNSEEN_AGAIN, SECOND_READER, THIRD_READER = "unseen_again", "second_reader", "third_reader"
-SPLITS = (TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER)
+UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
+THIRD_READER, FOURTH_READER = "third_reader", "fourth_reader"
+SPLITS = (TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER)
 JOBS = {
     # job: (cause, memory, split[, gpu])
     "efficientnet_batch": ("batch_too_large", "10GiB", TUNED),
@@ -190,6 +191,31 @@ JOBS = {
     "best_of_many": ("kv_cache", "1.6GiB", THIRD_READER),
     "own_loop_over_blocks": ("mitigation_inert", "2GiB", THIRD_READER),
     "policy_saves_all": ("mitigation_inert", "2GiB", THIRD_READER),
+    "neighbours_sampled": ("batch_too_large", "1.5GiB", FOURTH_READER),
+    "mixer_accelerated": ("model_too_large", "1.3GiB", FOURTH_READER),
+    "adapters_on_single": ("model_too_large", "1.6GiB", FOURTH_READER),
+    "adan_by_name": ("optimizer_state", "0.9GiB", FOURTH_READER),
+    "topics_of_everything": ("logits", "1.8GiB", FOURTH_READER),
+    "triangles_attend": ("attention_scores", "1.5GiB", FOURTH_READER),
+    "one_panorama": ("input_spike", "1GiB", FOURTH_READER),
+    "one_whole_body": ("input_spike", "3GiB", FOURTH_READER),
+    "trainer_isotropy": ("graph_retained", "0.8GiB", FOURTH_READER),
+    "one_backward_for_all": ("graph_retained", "1.5GiB", FOURTH_READER),
+    "gradients_by_step": ("tensors_kept", "0.9GiB", FOURTH_READER),
+    "depths_by_dropout": ("tensors_kept", "0.7GiB", FOURTH_READER),
+    "vocoder_streamed": ("missing_no_grad", "0.6GiB", FOURTH_READER),
+    "critic_sees_more": ("missing_no_grad", "1.5GiB", FOURTH_READER),
+    "cached_method": ("stale_model", "0.7GiB", FOURTH_READER),
+    "server_rolls_back": ("stale_model", "0.5GiB", FOURTH_READER),
+    "moments_in_the_file": ("checkpoint_on_gpu", "0.55GiB", FOURTH_READER),
+    "agent_resumed": ("checkpoint_on_gpu", "0.7GiB", FOURTH_READER),
+    "widening_weights": ("fragmentation", "0.95GiB", FOURTH_READER),
+    "cudnn_left_out": ("workspace", "2GiB", FOURTH_READER),
+    "workspace_by_bytes": ("workspace", "1.5GiB", FOURTH_READER),
+    "pages_not_returned": ("kv_cache", "0.5GiB", FOURTH_READER),
+    "video_watched": ("kv_cache", "1GiB", FOURTH_READER),
+    "flash_in_single": ("mitigation_inert", "3GiB", FOURTH_READER),
+    "activation_by_hand": ("mitigation_inert", "1.5GiB", FOURTH_READER),
 }
 
 

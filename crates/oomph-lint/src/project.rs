@@ -32,6 +32,10 @@ pub(crate) const DECIDES: &[&str] = &[
 
 /// What one file says about those that it is connected with.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub struct FileFacts {
     /// Imported modules: how many folders up they begin, and their parts.
     imports: Vec<(u32, Vec<String>)>,
@@ -401,24 +405,34 @@ fn star_names(
     names
 }
 
-/// Whether a class of the file is made from one of another file that works on a device: it moves the model.
+/// Whether a class of the file is made, through others or not, from one of another file that works on a device: that
+/// moves the model.
 fn inherits_a_device(
     files: &[(PathBuf, FileFacts)],
     by_path: &FxHashMap<PathBuf, usize>,
     index: usize,
 ) -> bool {
-    let (path, facts) = &files[index];
-    let folder = path.parent().unwrap_or(Path::new(""));
-    facts
-        .imports
-        .iter()
-        .zip(&facts.bound)
-        .filter(|(_, bound)| facts.bases.contains(bound))
-        .filter_map(|((level, parts), _)| resolve(by_path, folder, *level, parts))
-        .any(|base| {
-            let facts = &files[base].1;
-            facts.on_gpu || facts.device && !facts.chooses_cpu
-        })
+    let mut seen: FxHashSet<usize> = FxHashSet::default();
+    let mut next = vec![index];
+    while let Some(file) = next.pop() {
+        if !seen.insert(file) {
+            continue;
+        }
+        let (path, facts) = &files[file];
+        if file != index && (facts.on_gpu || facts.device && !facts.chooses_cpu) {
+            return true;
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let bases = facts
+            .imports
+            .iter()
+            .zip(&facts.bound)
+            .filter(|(_, bound)| facts.bases.contains(bound));
+        next.extend(
+            bases.filter_map(|((level, parts), _)| resolve(by_path, folder, *level, parts)),
+        );
+    }
+    false
 }
 
 fn is_used_on_gpu(files: &[(PathBuf, FileFacts)], importers: &[Vec<usize>], index: usize) -> bool {
@@ -611,8 +625,13 @@ mod tests {
                 "import torch\nfrom base import Base\nclass Test(Base): pass\n",
             ),
             ("other.py", "import torch\nfrom base import Base\nBase()\n"),
+            (
+                "more.py",
+                "import torch\nfrom tests import Test\nclass More(Test): pass\n",
+            ),
         ]);
         assert!(project.around(1).used_on_gpu);
+        assert!(project.around(3).used_on_gpu);
         assert!(!project.around(2).used_on_gpu);
     }
 

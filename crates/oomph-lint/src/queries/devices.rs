@@ -243,11 +243,7 @@ impl<'a> Visitor<'a> for Words<'_> {
                         && is_cpu(&item.value)
                 });
             }
-            Expr::Call(call) => {
-                if !self.call(call) {
-                    return;
-                }
-            }
+            Expr::Call(call) if !self.call(call) => return,
             _ => {}
         }
         walk_expr(self, expr);
