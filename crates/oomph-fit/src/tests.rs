@@ -232,6 +232,7 @@ fn a_job_that_fits_at_first_is_watched_for_more_steps() {
     // A larger batch may come later.
     let mut played = Played {
         made: Vec::new(),
+        capacity: PLAIN.used_bytes(),
         ending: |made: &Made| {
             if made.name == "plain-longer" {
                 return Some(out_of_memory());
