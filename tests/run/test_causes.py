@@ -502,10 +502,10 @@ DENSE_GRAPH = """
     class Layer(nn.Module):
         def __init__(self):
             super().__init__()
-            self.to, self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 1), nn.Linear(64, 1)
+            self.project, self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 1), nn.Linear(64, 1)
 
         def forward(self, x):
-            x = self.to(x)
+            x = self.project(x)
             scores = nn.functional.leaky_relu(self.a(x) + self.b(x).T)
             return scores.softmax(-1) @ x
 

@@ -134,11 +134,10 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
     }
     let like = |block: &&Live| {
         let stack = facts.stacks.get(block.stack);
-        (if has_models {
-            !matches!(block.category, Category::Parameter | Category::Gradient)
-        } else {
-            is_zeros(block)
-        }) && sizes.contains_key(&block.bytes)
+        // What a script makes before anything runs counts as parameters, unless more is known.
+        let is_other = !matches!(block.category, Category::Parameter | Category::Gradient);
+        (is_zeros(block) || has_models && is_other)
+            && sizes.contains_key(&block.bytes)
             && block.phase != Phase::Backward
             && !has_module(block)
             && !stack.loads_file()
