@@ -172,6 +172,8 @@ impl Job {
         }
         if self.net {
             preload_first(&mut command, &self.host.net()?);
+            // A process that forks scripts has not preloaded it.
+            command.env(variables::FORKS, "");
             if std::env::var_os(variables::NET).is_none() {
                 command.env(variables::NET, "on");
             }

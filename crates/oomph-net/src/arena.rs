@@ -243,13 +243,11 @@ impl<G: Gpu> Arena<G> {
                 break;
             };
             let begun = self.gpu.copy(host.window, at, size, Way::Out);
-            match begun.and_then(|()| self.gpu.mark(Way::Out)) {
-                Ok(mark) => leaving.push_back((at, size, host, mark)),
-                Err(Refused) => {
-                    self.put_away(size, Behind::Host(host));
-                    break;
-                }
-            }
+            let Ok(mark) = begun.and_then(|()| self.gpu.mark(Way::Out)) else {
+                // A copy may have begun: this memory is not used again.
+                break;
+            };
+            leaving.push_back((at, size, host, mark));
         }
         let mut waiting = back.iter().copied().peekable();
         let mut arriving = Vec::new();
@@ -273,7 +271,7 @@ impl<G: Gpu> Arena<G> {
                 }
                 if self.gpu.copy(at, host.window, size, Way::In).is_err() {
                     // The bytes are in host memory still.
-                    self.must(self.replace(at, size, handle, host.handle));
+                    Self::must(self.replace(at, size, handle, host.handle));
                     self.put_away(size, Behind::Device(handle));
                     continue;
                 }
@@ -307,7 +305,7 @@ impl<G: Gpu> Arena<G> {
         if !arriving.is_empty() {
             // Host memory may be used again only when it has been read.
             let done = self.gpu.mark(Way::In).and_then(|mark| self.gpu.wait(mark));
-            self.must(done);
+            Self::must(done);
             for (size, host) in arriving {
                 self.on_host -= size;
                 self.put_away(size, Behind::Host(host));
@@ -323,11 +321,11 @@ impl<G: Gpu> Arena<G> {
         self.gpu.unmap(at, size)?;
         self.gpu
             .map(at, size, new)
-            .inspect_err(|_| self.must(self.gpu.map(at, size, old)))
+            .inspect_err(|_| Self::must(self.gpu.map(at, size, old)))
     }
 
     /// Without this step the program's memory would be lost, and it must not go on without it.
-    fn must(&self, step: Result<(), Refused>) {
+    fn must(step: Result<(), Refused>) {
         if step.is_err() {
             crate::say(
                 "the driver refused to give memory back its address, and the job cannot go on",
@@ -415,7 +413,7 @@ impl<G: Gpu> Arena<G> {
     }
 
     fn release_host(&mut self, size: u64, host: HostMemory) {
-        self.must(self.gpu.unmap(host.window, size));
+        Self::must(self.gpu.unmap(host.window, size));
         self.gpu.unreserve(host.window, size);
         self.gpu.release(host.handle);
         self.host_made -= size;
@@ -451,7 +449,7 @@ impl<G: Gpu> Arena<G> {
         let inside: Vec<u64> = self.units.range(from..to).map(|(&at, _)| at).collect();
         for at in inside {
             if let Some(Unit { size, behind }) = self.units.remove(&at) {
-                self.must(self.gpu.unmap(at, size));
+                Self::must(self.gpu.unmap(at, size));
                 if matches!(behind, Behind::Host(_)) {
                     self.on_host -= size;
                 }
@@ -462,7 +460,6 @@ impl<G: Gpu> Arena<G> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 mod tests {
     use std::cell::RefCell;
 

@@ -185,6 +185,9 @@ impl Known {
     }
 }
 
+/// Where each unit lies in each window.
+type Places = HashMap<u64, Vec<bool>>;
+
 /// The placement that is followed.
 #[derive(Debug)]
 struct Course {
@@ -192,8 +195,7 @@ struct Course {
     follower: Follower,
     /// Where windows begin.
     begins: Vec<usize>,
-    /// Where each unit lies in each window.
-    places: HashMap<u64, Vec<bool>>,
+    places: Places,
     /// Where the job is: the window, if units are where they belong in it, and the launch.
     window: Option<usize>,
     launch: usize,
@@ -208,7 +210,7 @@ struct Trial {
     which: usize,
     phase: Phase,
     began: Instant,
-    fastest: Option<(Duration, Vec<usize>, HashMap<u64, Vec<bool>>)>,
+    fastest: Option<(Duration, Vec<usize>, Places)>,
 }
 
 /// The steps of one try.
@@ -350,7 +352,9 @@ impl Watch {
     /// A copy or the like, which is no part of the rhythm.
     pub fn touched(&mut self, addresses: &[u64]) {
         if let Some(log) = &mut self.log {
-            addresses.iter().for_each(|&at| log.address(at));
+            for &at in addresses {
+                log.address(at);
+            }
         }
     }
 
@@ -367,10 +371,9 @@ impl Watch {
         if let Some(log) = &mut self.log {
             log.launch(signature, rereads);
             let graph: &[u64] = if is_graph { &self.captured } else { &[] };
-            addresses
-                .iter()
-                .chain(graph)
-                .for_each(|&at| log.address(at));
+            for &at in addresses.iter().chain(graph) {
+                log.address(at);
+            }
             if log.len() >= self.look {
                 self.look = log.len() + (log.len() / 6).max(64);
                 if let Some(orders) = self.learn(arena, now) {
@@ -489,7 +492,6 @@ fn covers<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>) -> bool {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use std::cell::Cell;
 

@@ -67,6 +67,7 @@ pub struct Net {
     arena: Arena<Driver>,
     watch: Watch,
     mode: Mode,
+    is_virtual: bool,
     /// The size of the request that failed last: PyTorch empties its cache and asks again.
     failed: Option<u64>,
     /// How many requests have failed.
@@ -148,13 +149,21 @@ fn open() -> Result<Net, String> {
         spare: SPARE,
     };
     crate::log!("open on device {}, {limits:?}", gpu.device);
-    if settings.mode == Mode::Stress {
+    // A virtual GPU has no bytes to move.
+    let is_virtual = loader::of_driver(c"oomph_vgpu_interface") != 0;
+    let mode = if is_virtual {
+        Mode::Blind
+    } else {
+        settings.mode
+    };
+    if mode == Mode::Stress {
         WATCHING.store(true, Ordering::Relaxed);
     }
     Ok(Net {
         arena: Arena::new(gpu, limits),
         watch: Watch::default(),
-        mode: settings.mode,
+        mode,
+        is_virtual,
         failed: None,
         failures: 0,
         freed: Vec::new(),
@@ -292,7 +301,7 @@ impl Net {
 
     /// Makes room on the GPU for a request that the net does not serve itself; false if there is none.
     pub fn make_room(&mut self) -> bool {
-        if is_capturing() || !hooks::sees_all() {
+        if is_capturing() || self.is_virtual || !hooks::sees_all() {
             return false;
         }
         let mut sum = 0;
@@ -351,7 +360,7 @@ impl Net {
                 moved.out >> 20,
                 moved.back >> 20,
                 quiet.as_secs_f64() * 1e3,
-                (took - quiet).as_secs_f64() * 1e3
+                took.saturating_sub(quiet).as_secs_f64() * 1e3
             );
         }
     }
@@ -535,10 +544,11 @@ impl Function {
             // SAFETY: the driver's function of this name; it refuses handles of another kind.
             let info = unsafe { std::mem::transmute::<usize, ParamInfo>(found) };
             let (mut offset, mut size) = (0, 0);
-            // SAFETY: the driver writes into both.
-            while arguments.len() < 1024
-                && unsafe { info(function, arguments.len(), &raw mut offset, &raw mut size) } == 0
-            {
+            while arguments.len() < 1024 {
+                // SAFETY: the driver writes into both.
+                if unsafe { info(function, arguments.len(), &raw mut offset, &raw mut size) } != 0 {
+                    break;
+                }
                 arguments.push(size);
             }
             if !arguments.is_empty() {

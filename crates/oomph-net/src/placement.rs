@@ -142,12 +142,12 @@ impl Step {
             let mut from = vec![[false; 2]; self.windows];
             let mut least = [f64::INFINITY; 2];
             least[usize::from(first)] = cost(0, first);
-            for window in 1..self.windows {
+            for (window, from) in from.iter_mut().enumerate().skip(1) {
                 let mut next = [0.0; 2];
                 for device in [false, true] {
                     let here = usize::from(device);
                     let (stays, moves) = (least[here], least[1 - here] + change);
-                    from[window][here] = if stays <= moves { device } else { !device };
+                    from[here] = if stays <= moves { device } else { !device };
                     next[here] = stays.min(moves) + cost(window, device);
                 }
                 least = next;
@@ -242,7 +242,6 @@ impl Step {
 }
 
 #[cfg(test)]
-#[expect(clippy::expect_used, reason = "a test")]
 mod tests {
     use proptest::prelude::*;
 
@@ -351,7 +350,7 @@ mod tests {
         #[test]
         fn where_all_fits_nothing_moves_and_nothing_is_on_the_host(mut step in step(12, 1..8)) {
             step.capacity = step.units.iter().map(|unit| unit.size).sum();
-            prop_assert_eq!(step.cost(&step.place()), 0.0);
+            prop_assert!(step.cost(&step.place()) < f64::EPSILON);
         }
     }
 

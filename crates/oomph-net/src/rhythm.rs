@@ -183,7 +183,7 @@ pub fn windows(touched: &[u64], count: usize) -> Vec<usize> {
     let mut begins = vec![0];
     let mut sum = 0;
     for (launch, &bytes) in touched.iter().enumerate() {
-        let due = total as u128 * begins.len() as u128 / count.max(1) as u128;
+        let due = u128::from(total) * begins.len() as u128 / count.max(1) as u128;
         if begins.len() < count && u128::from(sum) >= due && launch > *begins.last().unwrap_or(&0) {
             begins.push(launch);
         }
@@ -219,7 +219,6 @@ impl Pointers {
 }
 
 #[cfg(test)]
-#[expect(clippy::panic, reason = "a test")]
 mod tests {
     use proptest::prelude::*;
 

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::gpu::Refused;
 use crate::{loader, net, settings};
 
 type Status = c_int;
@@ -66,8 +67,8 @@ fn forget_error() {
     }
 }
 
-/// The net's answer to a request: `None` if it is not the net's to answer.
-fn allocate(size: u64) -> Option<Option<u64>> {
+/// The net's answer to a request: an address or that there is no memory, `None` if it is not the net's to answer.
+fn allocate(size: u64) -> Option<Result<u64, Refused>> {
     if size < net::GRANULE || settings::get().is_none() {
         return None;
     }
@@ -81,7 +82,7 @@ fn allocate(size: u64) -> Option<Option<u64>> {
     if !net.serves(device) {
         return None;
     }
-    Some(net.allocate(size))
+    Some(net.allocate(size).ok_or(Refused))
 }
 
 #[unsafe(no_mangle)]
@@ -95,12 +96,12 @@ unsafe extern "C" fn cudaMalloc(out: *mut *mut c_void, size: usize) -> Status {
     })
     .unwrap_or(None);
     match answer {
-        Some(Some(at)) => {
+        Some(Ok(at)) => {
             // SAFETY: not null, so a place for an address.
             unsafe { *out = at as *mut c_void };
             SUCCESS
         }
-        Some(None) => MEMORY_ALLOCATION,
+        Some(Err(Refused)) => MEMORY_ALLOCATION,
         None => {
             // SAFETY: the caller's arguments.
             let status = unsafe { real_malloc(out, size) };

@@ -102,7 +102,6 @@ fn usual_host() -> u64 {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
 
