@@ -54,10 +54,12 @@ demo: build
 
 check: check-rust check-python check-docs
 
+# Empty where clippy compiles the tests anyway, as in CI.
+CLIPPY := $(CARGO) clippy -q --workspace --all-targets -- -D warnings
 check-rust:
 	$(CARGO) fmt --check
 	$(PYTHON) web/build.py --check
-	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
+	$(CLIPPY)
 
 # What documents say of levers, and where those stand. `make test` runs it with all the rest.
 check-docs:
@@ -75,10 +77,9 @@ test-all: SUITE := --start-each
 test-all: test
 
 # Always the whole workspace: what its crates ask of dependencies is then compiled once, for clippy, for the tests,
-# for those in documents and for the wheel. Of the examples, which clippy checks, one is the command for tests.
+# for those in documents and for the wheel. One of the examples is the command for tests.
 test-rust:
-	$(CARGO) build -q --workspace --example oomph
-	$(CARGO) test -q --workspace --lib --bins --tests
+	$(CARGO) test -q --workspace --lib --bins --tests --examples
 	$(CARGO) test -q --workspace --doc
 
 # After all the rest, which takes the cores that these tests want.

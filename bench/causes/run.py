@@ -1,6 +1,6 @@
 """Planted failures: is the right cause named first?
 
-    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh|unseen|unseen_again|second_reader] [--only JOB,…]
+    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh|unseen|unseen_again|second_reader|third_reader|fourth_reader] [--only JOB,…]
 
 Each job runs out of memory on the virtual GPU with the memory given here. What counts is the first cause of
 `oomph run --json`. `--table` prints a results file.
@@ -22,6 +22,8 @@ LIMIT = 900
 
 TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
 UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
+THIRD_READER, FOURTH_READER = "third_reader", "fourth_reader"
+SPLITS = (TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER)
 JOBS = {
     # job: (cause, memory, split[, gpu])
     "efficientnet_batch": ("batch_too_large", "10GiB", TUNED),
@@ -164,6 +166,56 @@ JOBS = {
     "chat_sessions": ("kv_cache", "1.3GiB", SECOND_READER),
     "lightning_in_eval": ("mitigation_inert", "3GiB", SECOND_READER),
     "checkpointed_norms": ("mitigation_inert", "3GiB", SECOND_READER),
+    "birdsong_tagger": ("batch_too_large", "3GiB", THIRD_READER),
+    "ppo_in_one_piece": ("batch_too_large", "0.8GiB", THIRD_READER),
+    "whisper_in_full": ("model_too_large", "2GiB", THIRD_READER),
+    "shampoo_factors": ("optimizer_state", "0.8GiB", THIRD_READER),
+    "pure_functions": ("optimizer_state", "0.8GiB", THIRD_READER),
+    "policy_ratios": ("logits", "2GiB", THIRD_READER),
+    "student_words": ("logits", "1.5GiB", THIRD_READER),
+    "load_curves": ("attention_scores", "2GiB", THIRD_READER),
+    "jets_reproducible": ("attention_scores", "3GiB", THIRD_READER),
+    "one_power_user": ("input_spike", "1.5GiB", THIRD_READER),
+    "one_endless_game": ("input_spike", "3GiB", THIRD_READER),
+    "dice_by_batch": ("graph_retained", "1.1GiB", THIRD_READER),
+    "curious_rollouts": ("graph_retained", "1.5GiB", THIRD_READER),
+    "spectrograms_to_show": ("tensors_kept", "0.6GiB", THIRD_READER),
+    "words_remembered": ("tensors_kept", "1GiB", THIRD_READER),
+    "passages_reranked": ("missing_no_grad", "2GiB", THIRD_READER),
+    "surface_from_field": ("missing_no_grad", "2GiB", THIRD_READER),
+    "trials_without_collector": ("stale_model", "0.8GiB", THIRD_READER),
+    "saved_where_it_was": ("checkpoint_on_gpu", "0.85GiB", THIRD_READER),
+    "duplicates_dropped": ("fragmentation", "2.6GiB", THIRD_READER),
+    "features_by_bytes": ("fragmentation", "0.75GiB", THIRD_READER),
+    "eigenfaces": ("workspace", "1.4GiB", THIRD_READER),
+    "best_of_many": ("kv_cache", "1.6GiB", THIRD_READER),
+    "own_loop_over_blocks": ("mitigation_inert", "2GiB", THIRD_READER),
+    "policy_saves_all": ("mitigation_inert", "2GiB", THIRD_READER),
+    "neighbours_sampled": ("batch_too_large", "1.5GiB", FOURTH_READER),
+    "mixer_accelerated": ("model_too_large", "1.3GiB", FOURTH_READER),
+    "adapters_on_single": ("model_too_large", "1.6GiB", FOURTH_READER),
+    "adan_by_name": ("optimizer_state", "0.9GiB", FOURTH_READER),
+    "topics_of_everything": ("logits", "1.8GiB", FOURTH_READER),
+    "triangles_attend": ("attention_scores", "1.5GiB", FOURTH_READER),
+    "one_panorama": ("input_spike", "1GiB", FOURTH_READER),
+    "one_whole_body": ("input_spike", "3GiB", FOURTH_READER),
+    "trainer_isotropy": ("graph_retained", "0.8GiB", FOURTH_READER),
+    "one_backward_for_all": ("graph_retained", "1.5GiB", FOURTH_READER),
+    "gradients_by_step": ("tensors_kept", "0.9GiB", FOURTH_READER),
+    "depths_by_dropout": ("tensors_kept", "0.7GiB", FOURTH_READER),
+    "vocoder_streamed": ("missing_no_grad", "0.6GiB", FOURTH_READER),
+    "critic_sees_more": ("missing_no_grad", "1.5GiB", FOURTH_READER),
+    "cached_method": ("stale_model", "0.7GiB", FOURTH_READER),
+    "server_rolls_back": ("stale_model", "0.5GiB", FOURTH_READER),
+    "moments_in_the_file": ("checkpoint_on_gpu", "0.55GiB", FOURTH_READER),
+    "agent_resumed": ("checkpoint_on_gpu", "0.7GiB", FOURTH_READER),
+    "widening_weights": ("fragmentation", "0.95GiB", FOURTH_READER),
+    "cudnn_left_out": ("workspace", "2GiB", FOURTH_READER),
+    "workspace_by_bytes": ("workspace", "1.5GiB", FOURTH_READER),
+    "pages_not_returned": ("kv_cache", "0.5GiB", FOURTH_READER),
+    "video_watched": ("kv_cache", "1GiB", FOURTH_READER),
+    "flash_in_single": ("mitigation_inert", "3GiB", FOURTH_READER),
+    "activation_by_hand": ("mitigation_inert", "1.5GiB", FOURTH_READER),
 }
 
 
@@ -209,7 +261,7 @@ def table(jobs):
     for name, row in jobs.items():
         mark = "✓" if row["right"] else "✗"
         print(f"{mark} {name:24} {row['planted']:18} {row['named']!s:20} {row['says'][:110]}")
-    for split in (TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER):
+    for split in SPLITS:
         rows = [row for row in jobs.values() if row["split"] == split]
         if rows:
             print(f"{split}: {sum(row['right'] for row in rows)} of {len(rows)}")
@@ -219,9 +271,7 @@ def main():
     """Runs what is asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument(
-        "--split", choices=(TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER)
-    )
+    parser.add_argument("--split", choices=SPLITS)
     parser.add_argument("--only", default="")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()

@@ -92,6 +92,60 @@ def test_a_job_that_fits_is_left_alone(tmp_path):
     assert not (tmp_path / "oomph-plan.toml").exists() and "fits as it is" in found.out
 
 
+LEAK = """
+    import torch
+    model = torch.nn.Linear(1024, 1024).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    history = []
+    for _ in range(500):
+        optimizer.zero_grad()
+        out = model(torch.randn(4096, 1024, device="cuda"))
+        out.sum().backward()
+        optimizer.step()
+        history.append(out)
+"""
+
+
+def test_a_job_that_grows_is_none_that_fits(tmp_path):
+    found = fit(tmp_path, LEAK, "--memory", "2GiB")
+    assert found.status == 3 and "fits as it is" not in found.out, found.err
+    growth = found.json["growth"]
+    assert growth["bytes_per_step"] == 16 << 20 and growth["place"].endswith("script.py:8")
+    # 128 steps leave 2 GiB behind; a step itself needs some.
+    assert 100 < growth["full_at_step"] < 128
+    assert f"runs out of memory near step {growth['full_at_step']}" in found.out
+
+
+WRITTEN_ATTENTION = """
+    import torch
+    from torch import nn
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(64, 192)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            weights = (q @ k.transpose(-2, -1) / 8).softmax(-1)
+            return weights @ v
+
+    model = nn.Sequential(*[Attention() for _ in range(4)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(32, 1024, 64, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_attention_of_the_script_itself_is_named(tmp_path):
+    found = fit(tmp_path, WRITTEN_ATTENTION, "--memory", "600MiB", "--allow", "set_to_none")
+    first = found.json["rejected"][0]
+    assert first["lever"] == "attention", found.json["rejected"]
+    assert "script.py:12" in first["why"] and "scaled_dot_product_attention" in first["why"]
+
+
 def test_nothing_fits_says_what_would(tmp_path, plain):
     found = fit(tmp_path, TRAIN, "--memory", "600MiB", "--allow", "checkpoint")
     assert found.status == 3

@@ -279,7 +279,8 @@ def driver(tmp_path):
 
 
 def test_the_driver_says_which_gpu_it_is_and_what_is_free(run_fit, driver, started):
-    found = run_fit("--steps", 3, gpu=None, env=driver("rtx-3060"))
+    machine = driver("rtx-3060")
+    found = run_fit("--steps", 3, gpu=None, env=machine)
     assert found.status == 0, found.err
     assert found.line.startswith("oomph: fits as it is: ") and "of 11.6 GiB free" in found.line
     assert found.json["gpu"]["name"] == "NVIDIA GeForce RTX 3060"
@@ -287,7 +288,7 @@ def test_the_driver_says_which_gpu_it_is_and_what_is_free(run_fit, driver, start
     (run,) = json.loads(plans(run_fit.place).read_text())["runs"]
     assert run["machine"].startswith("GPU-") and run["step_seconds"] > 0
     assert run["used_bytes"] == found.json["peak"]["used_bytes"]
-    again = run_fit("--steps", 3, gpu=None, env=driver("rtx-3060"))
+    again = run_fit("--steps", 3, gpu=None, env=machine)
     assert "known from an earlier search; last real run used" in again.line
 
 
@@ -295,7 +296,13 @@ def test_a_gpu_that_the_catalogue_lacks_is_rehearsed_by_its_like(run_fit, driver
     def rename(text):
         return text.replace("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3065 Q")
 
-    found = run_fit("--steps", 3, gpu=None, env=driver("rtx-3060", rename))
-    assert found.status == 0, found.err
+    # The script ends before it imports torch: what matters is where it is rehearsed.
+    (run_fit.place / "script.py").write_text("raise SystemExit(5)\n")
+    found = run_fit(gpu=None, env=driver("rtx-3060", rename))
+    assert found.status == 1 and "exit status: 5" in found.err, found.err
     assert "note: the catalogue has no NVIDIA GeForce RTX 3065 Q" in found.err
-    assert "fits as it is: " in found.err
+    (conf,) = run_fit.place.glob("oomph-report/script-*/plain/virtual-gpu.conf")
+    assert "name=NVIDIA GeForce RTX 3065 Q\n" in conf.read_text()
+    assert (
+        "rate.fp16=25475072000000\n" in conf.read_text()
+    )  # which only the catalogue knows, of the RTX 3060

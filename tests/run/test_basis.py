@@ -32,6 +32,14 @@ def test_the_whole_script(oomph):
     assert run.json["growth"] is None
 
 
+def test_steps_are_no_passes_though_their_optimizer_needs_no_memory(oomph):
+    plain = TRAIN.replace("Adam(model.parameters())", "SGD(model.parameters(), 0.1)")
+    run = oomph(plain + "    for _ in range(3): step()\n")
+    assert run.json["trains"] and " · 3 steps in " in text(run), run.out
+    passes = oomph(TRAIN + "    for _ in range(3): model(torch.randn(64, 1024, device='cuda'))\n")
+    assert not passes.json["trains"] and " · 3 passes in " in text(passes), passes.out
+
+
 def test_steps_that_became_alike(oomph):
     run = oomph(TRAIN + "    while True: step()\n", "--steps", "4")
     assert run.status == 0 and "if later steps are like the last of the 4 steps" in run.out
@@ -85,6 +93,15 @@ def test_the_step_that_is_named_is_the_one_that_fails(oomph):
         LEAK.format(steps=60), "--memory", "600MiB", "--no-measure", "--steps", "8"
     ).json["growth"]["full_at_step"]
     assert abs(predicted - run.json["oom"]["step"]) <= 1
+
+
+def test_what_grows_needs_no_certain_amount(oomph):
+    run = oomph(LEAK.format(steps=60), "--memory", "600MiB")
+    growth, oom = run.json["growth"], run.json["oom"]
+    assert growth["bytes_per_step"] == MIB_16 and growth["full_at_step"] == oom["step"]
+    assert run.json["peak"]["lower_bound"] and oom["short_bytes"] is None
+    assert "16.0 MiB more with each step after it (script.py:9)" in text(run)
+    assert "peak needed" not in run.out and "enough alone" not in run.out
 
 
 def test_a_list_of_numbers_is_no_growth(oomph):

@@ -29,6 +29,32 @@ ATTENTION = """
         optimizer.step()
 """
 
+# Half of what its attention keeps is made by a module within it, and most of the rest by its other layers.
+WITH_DROPOUT = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
+            self.up, self.down = nn.Linear(64, 1024), nn.Linear(1024, 64)
+            self.dropout = nn.Dropout(0.1)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            scores = q @ k.transpose(-2, -1) / 8
+            x = x + self.out(self.dropout(scores.softmax(-1)) @ v)
+            return x + self.dropout(self.down(nn.functional.gelu(self.up(x))))
+
+    model = nn.Sequential(*[Block() for _ in range(6)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(64, 512, 64, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
 INFERENCE = """
     import torch
     from torch import nn
@@ -54,14 +80,17 @@ TEACHER = """
         def forward(self, x):
             return self.net(x)
 
-    teacher, student = Teacher().cuda().eval(), nn.Linear(512, 512).cuda()
-    optimizer = torch.optim.SGD(student.parameters(), 0.1)
-    for _ in range(3):
-        x = torch.randn(65536, 512, device="cuda")
-        loss = (student(x) - teacher(x)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    def main():
+        teacher, student = Teacher().cuda().eval(), nn.Linear(512, 512).cuda()
+        optimizer = torch.optim.SGD(student.parameters(), 0.1)
+        for _ in range(3):
+            x = torch.randn(65536, 512, device="cuda")
+            loss = (student(x) - teacher(x)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    main()
 """
 
 KEPT = """
@@ -109,6 +138,14 @@ def test_attention_that_is_written_out_is_the_first_fix(oomph):
     assert "nothing that should not be there" not in run.out
 
 
+def test_the_dropout_of_scores_is_part_of_them(oomph):
+    run = oomph(WITH_DROPOUT, "--memory", "1.5GiB")
+    assert run.json["cause"]["id"] == "attention_scores", run.json["cause"]
+    # Six layers keep the softmax (64 MiB), its dropout (64 MiB) and the dropout's mask (16 MiB).
+    (fix, *_) = run.json["fixes"]
+    assert fix["lever"] == "attention" and fix["saves_bytes"] > 6 * (120 << 20)
+
+
 def test_bytes_come_from_the_run_without_a_limit(oomph):
     limited = oomph(ATTENTION, "--memory", "2GiB", "--no-measure").json
     whole = oomph(ATTENTION, "--memory", "2GiB").json
@@ -134,10 +171,14 @@ def test_inference_with_a_graph_is_the_cause(oomph):
     assert not levers & {"micro_batch", "checkpoint"}, levers
 
 
-def test_a_teacher_with_a_graph_is_the_cause(oomph):
+def test_a_teacher_with_a_graph_is_the_cause(oomph, tmp_path):
     run = oomph(TEACHER, "--memory", "2GiB")
     assert run.json["cause"]["id"] == "missing_no_grad", run.json["cause"]
-    assert "teacher" in run.json["cause"]["verdict"]
+    lines = (tmp_path / "script.py").read_text().splitlines()
+    (called,) = (number for number, line in enumerate(lines, 1) if "teacher(x)" in line)
+    # Neither the line of the model's own `forward`, nor that of `main()`.
+    assert "a teacher" in run.json["cause"]["verdict"]
+    assert f"script.py:{called} in main that no backward pass uses" in run.json["cause"]["verdict"]
 
 
 def test_outputs_of_a_workspaces_size_are_no_workspace(oomph):

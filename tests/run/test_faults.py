@@ -61,6 +61,21 @@ def test_few_descriptors_and_no_home_are_enough(run):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.usefixtures("started")
+def test_little_shared_memory_is_enough(tmp_path):
+    """Containers have 64 MiB of it, or less."""
+    space = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "-r", "--mount"]
+    mount = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
+    if subprocess.run([*space, "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("mounts are not permitted here")
+    (tmp_path / "job.py").write_text(JOB.replace("STEPS", "2"))
+    done = subprocess.run(
+        [*space, "sh", "-c", f"{mount} && exec {OOMPH} run --gpu t4 job.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0 and "✓ fits" in done.stdout, done.stderr
+
+
 def test_a_directory_that_cannot_be_written_is_said(run, tmp_path):
     (tmp_path / "file").write_text("")
     done = run("print('ran')", out="file/out")

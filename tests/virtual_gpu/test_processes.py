@@ -191,6 +191,16 @@ def test_a_child_without_a_recorder_decides_too(oomph, tmp_path):
             assert "not recorded" in done.out
 
 
+def test_a_script_that_becomes_another_program_has_no_verdict(tmp_path):
+    """Its memory is known, its history is gone."""
+    (tmp_path / "script.py").write_text(
+        "import os, torch\nx = torch.zeros(1 << 28, device='cuda')\nos.execvp('true', ['true'])\n"
+    )
+    done = command(tmp_path, "run", "--gpu", "rtx-3060", "script.py")
+    assert done.returncode == 4 and "✓" not in done.stdout, done.stdout
+    assert "ran without oomph's recorder and used 1.1 GiB of GPU memory" in done.stderr
+
+
 def test_two_ranks_on_one_gpu(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

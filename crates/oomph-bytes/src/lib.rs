@@ -136,7 +136,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     let too_large = || error("it is larger than 2^64 - 1 bytes");
     if let Ok(whole) = number.parse::<u64>() {
         if bare && (1..LEAST_BARE).contains(&whole) {
-            return Err(error("without a unit it is so many bytes"));
+            return Err(error("without a unit it would be that many bytes"));
         }
         return whole.checked_mul(scale).ok_or_else(too_large);
     }
@@ -217,7 +217,7 @@ pub fn printed_bytes(text: &str) -> Option<u64> {
 /// A text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not a size: {reason}; expected a number and a unit, such as 10GiB (10G is the same), 10240MiB or 10GB (10^9 bytes each)"
+    "`{text}` is not a size: {reason}; expected a number and a unit, such as 10GiB or 10G (10 × 2^30 bytes), 10240MiB, or 10GB (10 × 10^9 bytes)"
 )]
 #[non_exhaustive]
 pub struct ParseBytesError {
@@ -262,8 +262,8 @@ mod tests {
             ("1.2.3GiB", "not a decimal"),
             (".", "not a decimal"),
             ("1.5", "fraction"),
-            ("10", "so many bytes"),
-            ("1048575", "so many bytes"),
+            ("10", "that many bytes"),
+            ("1048575", "that many bytes"),
             ("18446744073709551616", "larger than"),
             ("99999999TiB", "larger than"),
             ("99999999.5TiB", "larger than"),

@@ -10,6 +10,7 @@ macro_rules! eprintln {
 pub mod commands;
 mod explained;
 mod findings;
+mod help;
 mod json;
 mod lint_files;
 mod lint_settings;
@@ -27,9 +28,9 @@ use std::ffi::OsString;
 use std::io::Write as _;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory as _, Parser, ValueEnum as _};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum as _};
 pub use oomph_job::host;
-use oomph_report::terminal::{ascii, harmless, knows_unicode};
+use oomph_report::terminal::{ascii, harmless, knows_unicode, width};
 use strsim::osa_distance;
 
 /// How the command ends; the number is the exit status of its process.
@@ -65,7 +66,7 @@ impl From<ExitStatus> for i32 {
     about = "Fits a PyTorch job into the GPU you have"
 )]
 struct Cli {
-    /// When to use colours; NO_COLOR and CLICOLOR_FORCE in the environment say the same
+    /// When to use color; NO_COLOR and CLICOLOR_FORCE in the environment do the same
     #[arg(long, value_name = "WHEN", value_enum, global = true, default_value_t = clap::ColorChoice::Auto)]
     color: clap::ColorChoice,
 
@@ -80,7 +81,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
         .collect();
     // Known before the words are understood: what is wrong with them is said in colours, too.
     colorize(color_of(&words));
-    let cli = match Cli::try_parse_from(words) {
+    let parsed = command()
+        .try_get_matches_from(words)
+        .and_then(|found| Cli::from_arg_matches(&found).map_err(|e| e.format(&mut command())));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(mut error) => {
             suggest_command(&mut error);
@@ -106,9 +110,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
     }
 }
 
-/// The definition of the command line.
+/// The definition of the command line, its help as wide as the terminal.
 pub fn command() -> clap::Command {
-    Cli::command()
+    help::laid_out(Cli::command(), width())
 }
 
 /// clap compares letters in their places, which is too strict for words as short as `run`.

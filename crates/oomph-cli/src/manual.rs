@@ -2,13 +2,13 @@
 
 use std::io;
 
-use clap::Command;
+use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 
 /// Each page's file name and text.
 pub fn pages() -> io::Result<Vec<(String, String)>> {
     // Pages do not say which terminal they were made on, nor which patch release.
-    let mut oomph = crate::command().term_width(100);
+    let mut oomph = crate::help::laid_out(crate::Cli::command(), 100);
     oomph.build();
     let commands = oomph
         .get_subcommands()

@@ -20,11 +20,11 @@ pub(crate) struct Search {
     #[arg(long)]
     keep_results: bool,
 
-    /// Which plan to choose: the fastest with the same results (or to the bit), the fastest at all, …
+    /// Which plan to choose: the fastest with the same results (or to the bit), the fastest overall, …
     #[arg(long, value_name = "PLAN", value_enum, default_value_t = Choice::SameResults)]
     choose: Choice,
 
-    /// Use no other levers than these; repeat or separate with commas
+    /// Use only these levers; repeat or separate with commas
     #[arg(long, value_name = "LEVER", value_delimiter = ',')]
     allow: Vec<String>,
 
@@ -36,7 +36,7 @@ pub(crate) struct Search {
     #[arg(long, value_name = "DURATION", value_parser = crate::values::duration)]
     pub(crate) max_time: Option<Duration>,
 
-    /// Take the script for one that only infers, although it makes an optimizer
+    /// Treat the script as inference only, although it makes an optimizer
     #[arg(long)]
     pub(crate) inference: bool,
 }
@@ -115,6 +115,7 @@ impl Search {
             compile: false,
             sizes: Vec::new(),
             variants: false,
+            watch: false,
             allocator: allocator_config(),
             stop,
         })

@@ -93,6 +93,14 @@ fn exit_status_says_clean_findings_or_error() {
     assert_eq!(status(&["--exit-zero"], bad.path()), 0);
     assert_eq!(status(&["--ignore", "OOM203"], bad.path()), 0);
     assert_eq!(status(&["--select", "OOM1"], bad.path()), 0);
+    assert_eq!(
+        status(&["--select", "no-grad-without-effect"], bad.path()),
+        3
+    );
+    assert_eq!(
+        status(&["--ignore", "no-grad-without-effect"], bad.path()),
+        0
+    );
     assert_eq!(status(&[], broken.path()), 2);
     assert_eq!(status(&["--select", "E501"], clean.path()), 2);
     assert_eq!(status(&[], &clean.path().join("missing.py")), 2);
@@ -145,6 +153,25 @@ fn fixes_are_written_and_only_the_safe_ones_unless_asked() {
     assert!(read("b.py").contains("torch.amp.GradScaler(\"cuda\")"));
     let names: Vec<_> = fs::read_dir(project.path()).unwrap().collect();
     assert_eq!(names.len(), 2, "no temporary file is left");
+}
+
+#[test]
+fn a_diff_shows_what_would_change_here_and_changes_nothing() {
+    let project = folder(&[("a.py", FIXABLE), ("b.py", BAD)]);
+    // Without a path: everything below this directory.
+    let output = run(&["lint", "--diff"], project.path(), None);
+    assert_eq!(output.status.code(), Some(3));
+    let diff = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        diff.contains("\n-with torch.cuda.amp.autocast():\n+with torch.amp.autocast(\"cuda\"):\n"),
+        "{diff}"
+    );
+    assert!(!diff.contains("b.py"), "it has no fix: {diff}");
+    let kept = fs::read_to_string(project.path().join("a.py")).unwrap();
+    assert_eq!(kept, FIXABLE);
+    fs::remove_file(project.path().join("a.py")).unwrap();
+    let output = run(&["lint", "--diff"], project.path(), None);
+    assert!(output.stdout.is_empty());
 }
 
 #[test]

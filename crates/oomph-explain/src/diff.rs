@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use oomph_trace::Trace;
+use oomph_trace::{Bytes, Trace};
 use serde::Serialize;
 
 use crate::facts::Facts;
@@ -136,27 +136,7 @@ pub fn diff(a: &Trace, b: &Trace, options: &Options) -> Diff {
         }
     }
     let places = changes(places);
-    let [before, after] = live_bytes;
-    let verdict = match places.first() {
-        None => format!(
-            "nothing changed: {} at the peak of both",
-            oomph_trace::Bytes(before)
-        ),
-        Some(largest) => {
-            let direction = match after.cmp(&before) {
-                std::cmp::Ordering::Greater => "more",
-                std::cmp::Ordering::Less => "less",
-                std::cmp::Ordering::Equal => "changed",
-            };
-            format!(
-                "{} {direction} at the peak ({} → {}), most of it at {}",
-                oomph_trace::Bytes(before.abs_diff(after)),
-                oomph_trace::Bytes(before),
-                oomph_trace::Bytes(after),
-                largest.name
-            )
-        }
-    };
+    let verdict = verdict(live_bytes, &places);
     Diff {
         format: FORMAT,
         verdict,
@@ -166,5 +146,55 @@ pub fn diff(a: &Trace, b: &Trace, options: &Options) -> Diff {
         categories: changes(categories),
         places,
         modules: changes(modules),
+    }
+}
+
+/// What changed in all, and the line that did most of it: lines may also hold less where there is more.
+fn verdict([before, after]: [u64; 2], places: &[Change]) -> String {
+    if places.is_empty() {
+        return format!("nothing changed: {} at the peak of both", Bytes(before));
+    }
+    let gained = i128::from(after) - i128::from(before);
+    let same_way = |change: &&Change| change.delta().signum() == gained.signum();
+    let Some(largest) = places.iter().find(same_way) else {
+        return format!(
+            "{} at the peak of both, but held by other lines",
+            Bytes(before)
+        );
+    };
+    format!(
+        "{} {} at the peak ({} → {}), most of it at {}",
+        Bytes(before.abs_diff(after)),
+        if gained > 0 { "more" } else { "less" },
+        Bytes(before),
+        Bytes(after),
+        largest.name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_that_is_named_changed_the_same_way() {
+        let change = |name: &str, before, after| Change {
+            name: name.to_owned(),
+            what: "grew",
+            bytes: [before, after],
+            blocks: [1, 1],
+        };
+        let places = [
+            change("new.py:1", 0, 9 << 30),
+            change("old.py:2", 8 << 30, 0),
+        ];
+        let less = verdict([20 << 30, 14 << 30], &places);
+        assert_eq!(
+            less,
+            "6.0 GiB less at the peak (20.0 GiB → 14.0 GiB), most of it at old.py:2"
+        );
+        assert!(verdict([14 << 30, 20 << 30], &places).ends_with("at new.py:1"));
+        let same = verdict([1 << 30, 1 << 30], &places);
+        assert_eq!(same, "1.0 GiB at the peak of both, but held by other lines");
     }
 }

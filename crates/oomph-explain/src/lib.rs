@@ -308,6 +308,15 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
     explain_run(trace, None, options)
 }
 
+/// Of a history that need not have failed: the line where the user's own code writes attention out, if that
+/// holds much of the peak, and the bytes that `scaled_dot_product_attention` in its place would save (estimated).
+pub fn attention_of_own_code(trace: &Trace) -> Option<(String, u64)> {
+    let device = trace.busiest_device()?;
+    let options = Options::default();
+    let facts = Facts::new(trace, &options, device, TorchVersion::ASSUMED);
+    causes::attention_scores::of_own_code(&facts)
+}
+
 /// Explains the history of a job that failed: where and when, from its own history; what for, and what
 /// would help, from a run `without_limit`.
 pub fn explain_run(
@@ -326,13 +335,9 @@ pub fn explain_run(
         }
     }
     let devices = trace.used_devices();
-    let device = options.device.unwrap_or_else(|| {
-        devices
-            .iter()
-            .copied()
-            .max_by_key(|&device| trace.rows_of(device).len())
-            .unwrap_or(0)
-    });
+    let device = options
+        .device
+        .unwrap_or_else(|| trace.busiest_device().unwrap_or(0));
     let known_version = options.torch_version.or_else(|| {
         trace
             .context

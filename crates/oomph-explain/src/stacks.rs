@@ -36,6 +36,8 @@ pub struct StackFacts {
     pub phase: Phase,
     /// The innermost frame of the user's own code.
     pub user: Option<Frame>,
+    /// The frame of the user's own code that called the outermost module; without a module, the innermost.
+    pub caller: Option<Frame>,
     /// The innermost Python frame that does more than pass a call on.
     pub python: Option<Frame>,
     /// Whether the memory is a library's workspace.
@@ -154,8 +156,13 @@ impl Stacks {
                     {
                         facts.python = Some(trace.stacks.frame(member));
                     }
-                    if flags & flag::USER != 0 && facts.user.is_none() {
-                        facts.user = Some(trace.stacks.frame(member));
+                    if flags & flag::USER != 0 {
+                        let frame = Some(trace.stacks.frame(member));
+                        facts.user = facts.user.or(frame);
+                        facts.caller = facts.caller.or(frame);
+                    }
+                    if flags & flag::MODULE_CALL != 0 {
+                        facts.caller = None;
                     }
                     // A convolution's output is allocated by `empty`, its workspace directly.
                     if after_allocate && flags & flag::CONVOLUTION_PLAN != 0 {
@@ -164,6 +171,7 @@ impl Stacks {
                     after_allocate = flags & flag::ALLOCATE != 0;
                     facts.flags |= flags;
                 }
+                facts.caller = facts.caller.or(facts.user);
                 facts.is_workspace |= facts.has(flag::LIBRARY_WORKSPACE);
                 facts.phase = phase(facts, members.is_empty(), has_python);
                 facts

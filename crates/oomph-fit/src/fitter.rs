@@ -14,6 +14,7 @@ use oomph_plan::{Dtype, Floor, Lever, Stopped, sharding};
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::found::{self, Found};
+use crate::select::LONGER;
 use crate::wanted::Wanted;
 use crate::{largest, sharded, smaller};
 use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected};
@@ -244,6 +245,9 @@ impl<'a> Fitter<'a> {
         let fits = plain.used_bytes() <= self.options.budget;
         let several = self.shares && plain.record.steps > 0;
         let (sizes, compile) = (self.wanted.sizes.clone(), self.wanted.compile);
+        if fits && self.wanted.watch {
+            self.watch(plain, fit)?;
+        }
         if fits && sizes.is_empty() && !compile && !several {
             return Ok(());
         }
@@ -317,6 +321,37 @@ impl<'a> Fitter<'a> {
             fit.outcome = Outcome::NothingFits;
             smaller::advise(self, &bases, fit)
         }
+    }
+
+    /// Runs a job that fits for more steps at the capacity, unless it ended by itself: what each step leaves
+    /// behind shows only then, and a later step may need more.
+    fn watch(&mut self, plain: &Measurement, fit: &mut Fit) -> anyhow::Result<()> {
+        let passes = |run: &Measurement| run.record.steps.max(run.record.inferences);
+        let first = passes(plain);
+        if first < self.wanted.steps || !plain.record.stopped {
+            return Ok(());
+        }
+        let purpose = "it fits: running it for more steps, as its memory may grow";
+        let ended = self.run(&Request {
+            limit: Some(self.wanted.total_bytes),
+            steps: LONGER.max(self.wanted.steps),
+            ..self.request("plain-longer", purpose, &[])
+        })?;
+        match ended {
+            Ended::Through(run) => fit.growth = run.summary.growth,
+            // None ran out yet: one that the script will come to does.
+            Ended::OutOfMemory(run) if run.summary.growth.is_some() => {
+                fit.outcome = Outcome::NothingFits;
+                fit.growth = run.summary.growth;
+            }
+            Ended::OutOfMemory(run) => bail!(
+                "the job fits for {first} steps and runs out of memory in a later one; give --steps {} or more",
+                passes(&run) + 1
+            ),
+            // It took too long, or the script has no more steps.
+            Ended::Refused { .. } | Ended::Failed { .. } => {}
+        }
+        Ok(())
     }
 
     /// The result of a search that was stopped: the best that a run confirmed until then.

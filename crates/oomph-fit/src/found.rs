@@ -105,6 +105,7 @@ pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
         gpus: Vec::new(),
         smallest: None,
         kinds: Vec::new(),
+        growth: None,
         variants: Vec::new(),
         largest: Vec::new(),
         rejected: Vec::new(),

@@ -8,6 +8,7 @@ use oomph_allocator::Config;
 use oomph_job::{RunDirectory, RunFile};
 use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
 use oomph_run::record::LeverReport;
+use oomph_run::rhythm::Growth;
 use oomph_run::summary::summarize;
 
 use crate::cache::{Answer, Kept};
@@ -136,6 +137,7 @@ fn wanted() -> Wanted {
         compile: false,
         sizes: Vec::new(),
         variants: true,
+        watch: false,
         allocator: Config::default(),
         stop: Stop::default(),
     }
@@ -181,6 +183,60 @@ fn a_job_that_fits_is_run_once() {
     assert_eq!(made.len(), 1);
     assert_eq!(found.fit.runs, 1);
     assert!(found.plan_file(oomph_plan::PlanJob::default()).is_none());
+}
+
+/// What the first three steps leave behind is not known to be growth.
+#[test]
+fn a_job_that_fits_at_first_is_watched_for_more_steps() {
+    let wanted = Wanted {
+        total_bytes: PLAIN.used_bytes(),
+        watch: true,
+        ..wanted()
+    };
+    let grows = |ended: fn(Box<Measurement>) -> Ended| {
+        move |made: &Made| {
+            let Ended::Through(mut run) = through(made, None) else {
+                return None;
+            };
+            run.record.stopped = true;
+            if made.name != "plain-longer" {
+                return Some(Ended::Through(run));
+            }
+            run.summary.growth = Some(Growth {
+                bytes_per_step: 1 << 20,
+                place: None,
+                full_at_step: 70,
+            });
+            Some(ended(run))
+        }
+    };
+    let (open, made) = found(wanted.clone(), grows(Ended::Through));
+    assert_eq!(open.fit.outcome, Outcome::AlreadyFits);
+    assert_eq!(open.fit.growth.unwrap().full_at_step, 70);
+    let longer = made.last().unwrap();
+    assert_eq!(
+        (longer.steps, longer.limit),
+        (LONGER, Some(PLAIN.used_bytes()))
+    );
+    // The script's own loop is long enough to fill the GPU.
+    let (known, _) = found(wanted.clone(), grows(Ended::OutOfMemory));
+    assert_eq!(known.fit.outcome, Outcome::NothingFits);
+    // A larger batch may come later.
+    let mut played = Played {
+        made: Vec::new(),
+        ending: |made: &Made| {
+            if made.name == "plain-longer" {
+                return Some(out_of_memory());
+            }
+            let Ended::Through(mut run) = through(made, None) else {
+                return None;
+            };
+            run.record.stopped = true;
+            Some(Ended::Through(run))
+        },
+    };
+    let error = fit(&mut played, wanted).unwrap_err().to_string();
+    assert!(error.contains("give --steps"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A run of a plan at the capacity less the margin, and what it teaches.
 
-use oomph_bytes::format_gib;
+use oomph_bytes::{format_bytes, format_gib};
 use oomph_plan::model::Model;
 use oomph_plan::{Floor, search};
 use oomph_run::summary::Peak;
@@ -141,6 +141,17 @@ impl Fitter<'_> {
             measured.notes.push(
                 "it fits so tightly that the allocator empties its cache in most steps, which takes time; a smaller batch or a larger --margin avoids this".to_owned(),
             );
+        }
+        if let Some(growth) = &run.summary.growth {
+            measured.notes.push(format!(
+                "it grows by {} a step{}, which no lever changes: full near step {}",
+                format_bytes(growth.bytes_per_step),
+                growth
+                    .place
+                    .as_ref()
+                    .map_or_else(String::new, |place| format!(" ({place})")),
+                growth.full_at_step
+            ));
         }
         measured.notes.extend(ranks_note(run));
         measured

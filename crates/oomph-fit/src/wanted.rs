@@ -39,6 +39,8 @@ pub struct Wanted {
     pub sizes: Vec<Size>,
     /// Whether to measure smaller jobs where nothing fits.
     pub variants: bool,
+    /// Whether to run a job that fits for more steps, as its memory may grow.
+    pub watch: bool,
     /// The allocator as the job has it.
     pub allocator: Config,
     /// When to give up.

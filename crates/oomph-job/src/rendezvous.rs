@@ -159,3 +159,28 @@ impl Drop for Rendezvous {
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another container sees the directory, but not the process that it is named after.
+    #[test]
+    fn what_a_live_run_holds_stays_and_what_a_killed_one_left_goes() {
+        let parent = tempfile::tempdir().unwrap();
+        let (live, lock) = make_directory(parent.path()).unwrap();
+        let (killed, of_killed) = make_directory(parent.path()).unwrap();
+        // A directory of another kind that begins alike, and one that is just being made.
+        let others = ["oomph-notes", "oomph-1-0"].map(|name| parent.path().join(name));
+        for other in &others {
+            fs::create_dir(other).unwrap();
+        }
+        drop(of_killed);
+        sweep(parent.path());
+        assert!(live.join(OWNER).is_file() && !killed.exists());
+        assert!(others.iter().all(|other| other.is_dir()));
+        drop(lock);
+        sweep(parent.path());
+        assert!(!live.exists());
+    }
+}

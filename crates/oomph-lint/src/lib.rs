@@ -130,7 +130,9 @@ fn findings(
         (rule.check)(&model, &mut reports);
         for report in reports.drain(..) {
             let range = report.range;
-            if noqa.silences(rule.code, range, module) {
+            if noqa.silences(rule.code, range, module)
+                || rule.is_about_gpu_memory() && queries::devices::never_on_gpu(&model, range)
+            {
                 continue;
             }
             let scopes = scopes.get_or_insert_with(|| scope::Scopes::new(module));

@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
-use oomph_python_source::ast::{Expr, Stmt, StmtFunctionDef};
-use oomph_python_source::{Module, Ranged, Source, imports_of, last_name, with_stack};
+use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtFunctionDef};
+use oomph_python_source::{Module, Ranged, Source, dotted_name, imports_of, last_name, with_stack};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::queries::devices::Words;
@@ -32,10 +32,24 @@ pub(crate) const DECIDES: &[&str] = &[
 
 /// What one file says about those that it is connected with.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub struct FileFacts {
     /// Imported modules: how many folders up they begin, and their parts.
     imports: Vec<(u32, Vec<String>)>,
+    /// What the imports bind, in the same order.
+    bound: Vec<String>,
+    /// Names of classes that the file's classes are made from.
+    bases: Vec<String>,
     on_gpu: bool,
+    device: bool,
+    chooses_cpu: bool,
+    batches_on_cpu: bool,
+    moves_in_loops: bool,
+    /// `p.grad.detach_()`
+    detaches_gradients: bool,
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
@@ -78,7 +92,12 @@ impl FileFacts {
             collect.visit_stmt(stmt);
         }
         let mut facts = collect.facts;
-        facts.on_gpu = Words::of(module).accelerator;
+        let words = Words::of(module);
+        facts.on_gpu = words.accelerator;
+        facts.device = words.device;
+        facts.chooses_cpu = words.chooses_cpu;
+        facts.batches_on_cpu = words.batches_on_cpu;
+        facts.moves_in_loops = words.moves_in_loops;
         let text = module.text();
         facts.saves = text.contains("torch.save(");
         facts.saves_from_cpu = facts.saves
@@ -113,11 +132,13 @@ impl Collect<'_> {
 
 impl<'a> Visitor<'a> for Collect<'_> {
     fn visit_expr(&mut self, expr: &'a Expr) {
-        if self.quiet
-            && let Expr::Call(call) = expr
-            && let Some(name) = last_name(&call.func)
-        {
-            self.facts.quiet_calls.push(name.to_owned());
+        if let Expr::Call(call) = expr {
+            self.facts.detaches_gradients |= detaches_gradient(call);
+            if self.quiet
+                && let Some(name) = last_name(&call.func)
+            {
+                self.facts.quiet_calls.push(name.to_owned());
+            }
         }
         walk_expr(self, expr);
     }
@@ -140,9 +161,16 @@ impl<'a> Visitor<'a> for Collect<'_> {
                         .filter(|part| part != "*")
                         .collect();
                     self.facts.imports.push((import.level, parts));
+                    self.facts.bound.push(import.bound.to_owned());
                 }
             }
-            Stmt::ClassDef(_) => {
+            Stmt::ClassDef(class) => {
+                let bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
+                self.facts
+                    .bases
+                    .extend(bases.filter_map(|base| {
+                        dotted_name(base)?.split('.').next().map(str::to_owned)
+                    }));
                 let outer = std::mem::replace(&mut self.in_class, true);
                 walk_stmt(self, stmt);
                 self.in_class = outer;
@@ -181,6 +209,12 @@ impl<'a> Visitor<'a> for Collect<'_> {
     }
 }
 
+/// `p.grad.detach_()`: views of buckets do not allow it.
+fn detaches_gradient(call: &ExprCall) -> bool {
+    matches!(&*call.func, Expr::Attribute(method)
+        if method.attr.as_str() == "detach_" && last_name(&method.value) == Some("grad"))
+}
+
 /// Whether a method's decorators or body turn gradients off or on, or cut the graph.
 fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
     let text = module.slice(def.range());
@@ -202,8 +236,18 @@ struct OfFile {
 
 /// What the files that imports connect say together.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 struct Part {
     saves: bool,
+    on_gpu: bool,
+    device: bool,
+    chooses_cpu: bool,
+    batches_on_cpu: bool,
+    moves_in_loops: bool,
+    detaches_gradients: bool,
     methods: FxHashMap<String, Method>,
     quiet_calls: FxHashSet<String>,
 }
@@ -235,6 +279,12 @@ impl Project {
             let root = root(&mut parents, index);
             let part = by_root.entry(root).or_default();
             part.saves |= facts.saves;
+            part.device |= facts.device;
+            part.on_gpu |= facts.on_gpu;
+            part.chooses_cpu |= facts.chooses_cpu;
+            part.batches_on_cpu |= facts.batches_on_cpu;
+            part.moves_in_loops |= facts.moves_in_loops;
+            part.detaches_gradients |= facts.detaches_gradients;
             if facts.saves_from_cpu {
                 from_cpu.insert(root);
             }
@@ -246,13 +296,15 @@ impl Project {
         let by_root: FxHashMap<usize, Arc<Part>> = by_root
             .into_iter()
             .map(|(root, mut part)| {
-                part.saves &= !from_cpu.contains(&root);
+                // Weights that are trained on the CPU are saved from there.
+                part.saves &= !from_cpu.contains(&root) && (part.on_gpu || part.device);
                 (root, Arc::new(part))
             })
             .collect();
         let of_files = (0..files.len())
             .map(|index| OfFile {
-                used_on_gpu: is_used_on_gpu(files, &importers, index),
+                used_on_gpu: is_used_on_gpu(files, &importers, index)
+                    || inherits_a_device(files, &by_path, index),
                 torch_names: star_names(files, &by_path, index),
                 part: by_root
                     .get(&root(&mut parents, index))
@@ -293,6 +345,27 @@ impl Around {
         self.part.as_ref().is_some_and(|file| file.part.saves)
     }
 
+    /// Whether a file of the project names the CPU as its device, and none names a GPU.
+    pub(crate) fn chooses_cpu(&self) -> bool {
+        self.part
+            .as_ref()
+            .is_some_and(|file| file.part.chooses_cpu && !file.part.on_gpu)
+    }
+
+    /// Whether an iterator of the project makes batches on the CPU, and no loop moves them. Nothing is known
+    /// without a project.
+    pub(crate) fn batches_on_cpu(&self) -> Option<bool> {
+        let part = &self.part.as_ref()?.part;
+        Some(part.batches_on_cpu && !part.moves_in_loops)
+    }
+
+    /// Whether a file of the project calls `detach_()` on gradients.
+    pub(crate) fn detaches_gradients(&self) -> bool {
+        self.part
+            .as_ref()
+            .is_some_and(|file| file.part.detaches_gradients)
+    }
+
     /// Whether a file of the project calls what has this name while gradients are off.
     pub(crate) fn calls_quietly(&self, name: &str) -> bool {
         self.part
@@ -330,6 +403,36 @@ fn star_names(
         }));
     }
     names
+}
+
+/// Whether a class of the file is made, through others or not, from one of another file that works on a device: that
+/// moves the model.
+fn inherits_a_device(
+    files: &[(PathBuf, FileFacts)],
+    by_path: &FxHashMap<PathBuf, usize>,
+    index: usize,
+) -> bool {
+    let mut seen: FxHashSet<usize> = FxHashSet::default();
+    let mut next = vec![index];
+    while let Some(file) = next.pop() {
+        if !seen.insert(file) {
+            continue;
+        }
+        let (path, facts) = &files[file];
+        if file != index && (facts.on_gpu || facts.device && !facts.chooses_cpu) {
+            return true;
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let bases = facts
+            .imports
+            .iter()
+            .zip(&facts.bound)
+            .filter(|(_, bound)| facts.bases.contains(bound));
+        next.extend(
+            bases.filter_map(|((level, parts), _)| resolve(by_path, folder, *level, parts)),
+        );
+    }
+    false
 }
 
 fn is_used_on_gpu(files: &[(PathBuf, FileFacts)], importers: &[Vec<usize>], index: usize) -> bool {
@@ -440,7 +543,7 @@ mod tests {
             ("a/nets/net.py", "import torch\n"),
             (
                 "a/train.py",
-                "import torch\nfrom nets.net import Net\ntorch.save(Net().state_dict(), 'w')\n",
+                "import torch\nfrom nets.net import Net\ntorch.save(Net().cuda().state_dict(), 'w')\n",
             ),
             ("a/tools/test.py", "import torch\nfrom nets import net\n"),
             ("b/test.py", "import torch\nfrom nets import net\n"),
@@ -473,5 +576,88 @@ mod tests {
             Some(Method { decides: true })
         );
         assert_eq!(project.around(1).method("other"), None);
+    }
+
+    #[test]
+    fn the_device_of_a_configuration_holds_in_the_files_that_import_it() {
+        let project = project(&[
+            ("a/settings.py", "import torch\nTRAIN = {'device': 'cpu'}\n"),
+            ("a/train.py", "import torch\nimport settings\n"),
+            ("b/settings.py", "import torch\nTRAIN = {'device': 'cpu'}\n"),
+            (
+                "b/train.py",
+                "import torch\nimport settings\nx = torch.ones(1).cuda()\n",
+            ),
+        ]);
+        assert!(project.around(1).chooses_cpu());
+        assert!(!project.around(3).chooses_cpu());
+    }
+
+    #[test]
+    fn batches_of_an_iterator_stay_on_the_cpu_until_a_loop_moves_them() {
+        let main =
+            "import torch\nimport train\nbatches = Iterator(data, device=-1)\nnet = Net().cuda()\n";
+        let project = project(&[
+            ("a/main.py", main),
+            (
+                "a/train.py",
+                "import torch\nfor batch in batches:\n    net(batch.text)\n",
+            ),
+            ("b/main.py", main),
+            (
+                "b/train.py",
+                "import torch\nfor batch in batches:\n    net(batch.text.cuda())\n",
+            ),
+        ]);
+        assert_eq!(project.around(1).batches_on_cpu(), Some(true));
+        assert_eq!(project.around(3).batches_on_cpu(), Some(false));
+    }
+
+    #[test]
+    fn a_class_works_where_the_class_that_it_is_made_from_does() {
+        let project = project(&[
+            (
+                "base.py",
+                "import torch\nclass Base:\n    def make(self): return net.to(self.opts.device)\n",
+            ),
+            (
+                "tests.py",
+                "import torch\nfrom base import Base\nclass Test(Base): pass\n",
+            ),
+            ("other.py", "import torch\nfrom base import Base\nBase()\n"),
+            (
+                "more.py",
+                "import torch\nfrom tests import Test\nclass More(Test): pass\n",
+            ),
+        ]);
+        assert!(project.around(1).used_on_gpu);
+        assert!(project.around(3).used_on_gpu);
+        assert!(!project.around(2).used_on_gpu);
+    }
+
+    #[test]
+    fn who_detaches_gradients_is_found_through_imports() {
+        let project = project(&[
+            ("loop.py", "import torch\nimport half\n"),
+            (
+                "half.py",
+                "import torch\ndef clear(ps):\n    for p in ps:\n        p.grad.detach_()\n",
+            ),
+            ("other.py", "import torch\nx.detach_()\n"),
+        ]);
+        assert!(project.around(0).detaches_gradients());
+        assert!(!project.around(2).detaches_gradients());
+    }
+
+    #[test]
+    fn weights_that_were_trained_on_the_cpu_do_not_count_as_saved() {
+        let project = project(&[
+            (
+                "train.py",
+                "import torch\ntorch.save(net.state_dict(), 'w')\n",
+            ),
+            ("test.py", "import torch\nimport train\n"),
+        ]);
+        assert!(!project.around(1).saves());
     }
 }

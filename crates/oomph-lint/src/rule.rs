@@ -54,6 +54,13 @@ impl Rule {
         }
     }
 
+    /// Whether findings are about memory of the GPU. Data loading and caches may be host memory, and settings,
+    /// precision and recovery are judged by what the code says.
+    pub(crate) fn is_about_gpu_memory(&self) -> bool {
+        matches!(self.code.as_bytes().get(3), Some(b'1'..=b'5'))
+            || matches!(self.code, "OOM701" | "OOM703")
+    }
+
     /// Where the page is published.
     pub fn url(&self) -> String {
         format!(

@@ -6,6 +6,7 @@ use crate::floor::Floor;
 use crate::lever::Results;
 use crate::levers::Lever;
 use crate::stop::Stopped;
+use oomph_run::rhythm::Growth;
 use oomph_run::summary::Peak;
 use serde::Serialize;
 
@@ -176,6 +177,8 @@ pub struct Fit {
     pub smallest: Option<Smallest>,
     /// Where several GPUs were asked for: how many of which kind would do, the cheapest first.
     pub kinds: Vec<Alternative>,
+    /// What each step of a job that fits at first leaves behind.
+    pub growth: Option<Growth>,
     /// Smaller jobs.
     pub variants: Vec<SmallerJob>,
     /// The largest sizes, where they were asked for.

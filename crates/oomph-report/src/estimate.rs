@@ -9,7 +9,7 @@ use oomph_estimate::{AskedGpu, Basis, Candidate, DType, Model, Needs, Workload, 
 use serde::Serialize;
 
 use crate::table::{Align, Table};
-use crate::terminal::{BAD, BOLD, DIM, GOOD, WARN};
+use crate::terminal::{BAD, BOLD, DIM, GOOD, WARN, heading, shorten, wrap};
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 const FORMAT: &str = "oomph.estimate/1";
@@ -34,28 +34,32 @@ pub struct Estimate<'a> {
 impl Estimate<'_> {
     /// The text, `width` columns wide; with `all`, every GPU that would hold the model.
     pub fn text(&self, width: usize, all: bool) -> String {
+        /// Where notes begin.
+        const NOTE: usize = 9;
         let mut text = String::new();
-        self.header(&mut text);
-        self.needs_text(&mut text);
+        self.header(width, &mut text);
+        self.needs_text(width, &mut text);
         match &self.asked {
             // What needs nothing fits anywhere: that would be no answer.
             _ if self.needs.total_bytes == 0 => {
                 let _ = writeln!(text, "{WARN}nothing is known of its size{WARN:#}\n");
             }
-            Some(asked) => self.asked_text(asked, &mut text),
+            Some(asked) => self.asked_text(asked, width, &mut text),
             None => self.gpus_text(width, all, &mut text),
         }
         let notes = self.model.config.iter().flat_map(|config| &config.notes);
         for note in self.model.assumptions.iter().chain(notes) {
+            let note = wrap(note, width.saturating_sub(NOTE), NOTE);
             let _ = writeln!(text, "{DIM}assumes  {note}{DIM:#}");
         }
         for problem in &self.model.problems {
+            let problem = wrap(problem, width.saturating_sub(NOTE), NOTE);
             let _ = writeln!(text, "{WARN}problem{WARN:#}  {problem}");
         }
         text
     }
 
-    fn header(&self, text: &mut String) {
+    fn header(&self, width: usize, text: &mut String) {
         let model = self.model;
         let kind = model
             .config
@@ -68,17 +72,21 @@ impl Estimate<'_> {
             .file_name()
             .unwrap_or(self.path.as_os_str())
             .to_string_lossy();
-        let _ = writeln!(
-            text,
-            "{BOLD}{name}{BOLD:#} · {}{kind} · {} parameters\n",
+        let head = format!(
+            "{BOLD}{}{BOLD:#} · {}{kind} · {} parameters",
+            shorten(&name, width),
             model.format.as_str(),
             count(model.elements())
         );
+        let _ = writeln!(text, "{}\n", heading(&head, width));
     }
 
-    fn needs_text(&self, text: &mut String) {
+    fn needs_text(&self, width: usize, text: &mut String) {
+        /// Where the notes begin.
+        const NOTE: usize = 30;
         let needs = self.needs;
         let mut row = |label: &str, bytes: u64, note: &str| {
+            let note = wrap(note, width.saturating_sub(NOTE), NOTE);
             let _ = writeln!(
                 text,
                 "  {label:<14}{:>11}   {DIM}{note}{DIM:#}",
@@ -193,7 +201,7 @@ impl Estimate<'_> {
         }
     }
 
-    fn asked_text(&self, asked: &AskedGpu, text: &mut String) {
+    fn asked_text(&self, asked: &AskedGpu, width: usize, text: &mut String) {
         let gpu = asked.spec.found.gpu;
         if let Some(note) = asked.spec.note() {
             let _ = writeln!(text, "  {note}");
@@ -215,23 +223,23 @@ impl Estimate<'_> {
             } else {
                 ""
             };
-            let _ = writeln!(
-                text,
+            let verdict = format!(
                 "{GOOD}✓ fits{GOOD:#} {each}{}{divided}: {} of {} usable, {} to spare{tight}",
                 gpu.name,
                 format_bytes(asked.share_bytes),
                 format_bytes(asked.usable_bytes),
                 format_bytes(spare)
             );
+            let _ = writeln!(text, "{}", wrap(&verdict, width.saturating_sub(2), 2));
         } else {
-            let _ = writeln!(
-                text,
+            let verdict = format!(
                 "{BAD}✗ does not fit{BAD:#} {each}{}{divided}: {} of {} usable, {} too much",
                 gpu.name,
                 format_bytes(asked.share_bytes),
                 format_bytes(asked.usable_bytes),
                 format_bytes(asked.share_bytes - asked.usable_bytes)
             );
+            let _ = writeln!(text, "{}", wrap(&verdict, width.saturating_sub(2), 2));
             if let Some((name, total)) = asked.cast_that_fits(self.model, self.needs) {
                 let _ = writeln!(
                     text,
@@ -256,11 +264,11 @@ impl Estimate<'_> {
                 .max_by_key(|candidate| candidate.usable_bytes)
             {
                 let several = self.needs.total_bytes.div_ceil(largest.usable_bytes.max(1));
-                let _ = writeln!(
-                    text,
-                    "  divided evenly, {several} × {} would (not counting what each GPU holds besides)",
+                let several = format!(
+                    "divided evenly, {several} × {} would (not counting what each GPU holds besides)",
                     largest.gpu.id
                 );
+                let _ = writeln!(text, "  {}", wrap(&several, width.saturating_sub(2), 2));
             }
             text.push('\n');
             return;
@@ -531,6 +539,7 @@ mod tests {
     use oomph_gpus::parse_spec;
 
     use super::*;
+    use crate::terminal::columns;
 
     const LLAMA: &str = r#"{"model_type":"llama","hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":8,"vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":8192}"#;
 
@@ -553,6 +562,21 @@ mod tests {
         insta::assert_snapshot!("llama_8b", estimate(None, 80));
         insta::assert_snapshot!("llama_8b_4090", estimate(Some("4090"), 80));
         insta::assert_snapshot!("llama_8b_3060", estimate(Some("rtx-3060"), 80));
+    }
+
+    #[test]
+    fn lines_fit_the_terminal() {
+        for gpu in [None, Some("4090"), Some("rtx-3060")] {
+            for width in [60, 80, 100, 200] {
+                for line in estimate(gpu, width).lines() {
+                    assert!(
+                        columns(line) <= width,
+                        "{} of {width}: {line}",
+                        columns(line)
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -115,7 +115,9 @@ fn summary(out: &mut String, found: &Explanation, width: usize) {
     if peak.needed_bytes > 0 {
         let mut parts = Vec::new();
         if peak.request_bytes > 0 {
-            parts.push(format!("{} in use", format_bytes(peak.live_bytes)));
+            if peak.live_bytes > 0 {
+                parts.push(format!("{} in use", format_bytes(peak.live_bytes)));
+            }
             parts.push(format!("{} asked for", format_bytes(peak.request_bytes)));
         } else {
             parts.push(format!(
@@ -268,7 +270,7 @@ fn fixes(out: &mut String, fixes: &[Fix], width: usize) {
             Basis::Estimated => "~",
             Basis::Counted | Basis::Replayed => "",
         };
-        let saves = format!("−{sign}{}", format_bytes(fix.saves_bytes));
+        let saves = format!("{sign}−{}", format_bytes(fix.saves_bytes));
         let indent = 5 + AMOUNT + 3;
         let text = format!("{}{} · {}", fix.what, suffices(fix), fix.same_result);
         let _ = writeln!(

@@ -7,6 +7,7 @@ use oomph_plan::result::{Fit, Largest, Outcome, PlanResult};
 use oomph_plan::{Floor, Results};
 
 use crate::html::PlanRow;
+use crate::run::grows;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, columns, heading, pad, pad_left, paint, wrap,
 };
@@ -92,6 +93,25 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
 fn verdict(out: &mut String, fit: &Fit, width: usize) {
     let peak = format_bytes(fit.plain.used_bytes);
     let capacity = format_bytes(fit.gpu.memory_bytes);
+    if let Some(growth) = &fit.growth {
+        let (mark, text) = if fit.outcome == Outcome::NothingFits {
+            let text = format!("runs out of memory near step {}", growth.full_at_step);
+            (paint(BAD, "✗"), text)
+        } else {
+            (paint(WARN, "!"), "fits at first".to_owned())
+        };
+        let _ = writeln!(out, "{mark} {}", paint(BOLD, text));
+        let text = format!(
+            "peak {peak} of {capacity} in the first steps; {}. No lever changes that",
+            grows(growth)
+        );
+        let _ = writeln!(
+            out,
+            "  {}\n",
+            wrap(&text, width.saturating_sub(INDENT), INDENT)
+        );
+        return;
+    }
     match fit.outcome {
         Outcome::AlreadyFits => {
             let spare = fit.gpu.memory_bytes.saturating_sub(fit.plain.used_bytes);
@@ -486,6 +506,7 @@ mod tests {
             gpus: Vec::new(),
             smallest: None,
             kinds: Vec::new(),
+            growth: None,
             variants: Vec::new(),
             largest: Vec::new(),
             rejected: Vec::new(),

@@ -109,11 +109,7 @@ pub fn run_report(
 
 /// So many steps of a job that trains, or passes of one that infers.
 fn counted(summary: &Summary, number: u32) -> String {
-    let trains = summary
-        .phases
-        .iter()
-        .any(|phase| phase.name == "optimizer step");
-    let (one, many) = if trains {
+    let (one, many) = if summary.trains {
         ("step", "steps")
     } else {
         ("pass", "passes")
@@ -122,16 +118,18 @@ fn counted(summary: &Summary, number: u32) -> String {
 }
 
 /// What each step leaves behind, in words.
-fn grows(growth: &Growth) -> String {
-    let place = growth
-        .place
-        .as_ref()
-        .map_or_else(String::new, |place| format!(" ({place})"));
+pub(crate) fn grows(growth: &Growth) -> String {
     format!(
-        "it grows by {} a step{place}: full near step {}",
+        "it grows by {} a step{}: full near step {}",
         format_bytes(growth.bytes_per_step),
+        place_of(growth),
         growth.full_at_step
     )
+}
+
+fn place_of(growth: &Growth) -> String {
+    let place = growth.place.as_ref();
+    place.map_or_else(String::new, |place| format!(" ({place})"))
 }
 
 fn verdict(out: &mut String, summary: &Summary, columns: usize) {
@@ -260,6 +258,13 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 Some(_) => format!(
                     "without a limit the peak is {needed} of {}: the memory would be enough, but was fragmented at the time of the request",
                     format_bytes(capacity)
+                ),
+                None if let Some(growth) = &summary.growth => format!(
+                    "{needed} of {} needed by step {}, and {} more with each step after it{}",
+                    format_bytes(capacity),
+                    growth.full_at_step,
+                    format_bytes(growth.bytes_per_step),
+                    place_of(growth)
                 ),
                 None if summary.peak.lower_bound && summary.peak.used_bytes > capacity => {
                     let why = oom.and_then(|oom| oom.unlimited_failure.as_deref());
@@ -422,13 +427,14 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
         .iter()
         .filter(|share| !share.name.is_empty() && share.bytes > 0)
         .collect();
+    let first = TITLE.max(title.len());
     for (index, share) in named.iter().take(limit).enumerate() {
         let title = if index == 0 { title } else { "" };
-        let room = columns.saturating_sub(INDENT + TITLE + AMOUNT + 3);
+        let room = columns.saturating_sub(INDENT + first + AMOUNT + 3);
         let _ = writeln!(
             out,
             "  {} {}  {}",
-            paint(DIM, pad(title, TITLE)),
+            paint(DIM, pad(title, first)),
             pad_left(&format_bytes(share.bytes), AMOUNT),
             shorten(&share.name, room)
         );
@@ -713,4 +719,38 @@ fn line(title: &str, text: &str, columns: usize) -> String {
         paint(DIM, pad(title, TITLE)),
         wrap(text, columns.saturating_sub(indent), indent)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_of_a_stack_are_one_row() {
+        let share = |name: &str, bytes| Share {
+            name: name.to_owned(),
+            bytes,
+        };
+        let mut shares: Vec<Share> = (0..12)
+            .map(|layer| share(&format!("Vit.encoder.encoder_layer_{layer}"), 10))
+            .collect();
+        shares.extend([
+            share("Gpt.h.0.mlp", 7),
+            share("Gpt.h.1.mlp", 7),
+            share("Vit.ln_1", 2),
+            share("Vit.ln_2", 1),
+        ]);
+        let rows: Vec<(String, u64)> = by_prefix(&shares, false)
+            .into_iter()
+            .map(|share| (share.name, share.bytes))
+            .collect();
+        let expected = [
+            ("Vit.encoder.encoder_layer_*", 120),
+            ("Gpt.h.*.mlp", 14),
+            ("Vit.ln_1", 2),
+            ("Vit.ln_2", 1),
+        ];
+        assert_eq!(rows, expected.map(|(name, bytes)| (name.to_owned(), bytes)));
+        assert_eq!(by_prefix(&shares, true).len(), shares.len());
+    }
 }

@@ -202,7 +202,8 @@ pub fn shorten(text: &str, width: usize) -> String {
     short
 }
 
-/// A heading of parts, dots between them, broken between parts where they do not fit into `width`.
+/// A heading of parts, dots between them, broken between parts where they do not fit into `width`. A part
+/// with a style must fit.
 pub fn heading(text: &str, width: usize) -> String {
     const DOT: &str = " · ";
     let mut out = String::new();
@@ -216,7 +217,11 @@ pub fn heading(text: &str, width: usize) -> String {
             out.push_str(DOT);
             column += columns(DOT);
         }
-        out.push_str(&shorten(part, width));
+        if length > width {
+            out.push_str(&shorten(part, width));
+        } else {
+            out.push_str(part);
+        }
         column += length;
     }
     out

@@ -66,6 +66,19 @@ fn a_message_alone() {
 }
 
 #[test]
+fn what_a_message_does_not_say_is_no_figure() {
+    let cut = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n";
+    let (messages, _) = text::read_from(&cut[..]).unwrap();
+    let found = explain_messages(&messages).unwrap();
+    let text = plain(&explanation(&found, 100));
+    assert!(
+        !text.contains("0 B") && !text.contains("full of tensors"),
+        "{text}"
+    );
+    assert!(text.contains("2.0 GiB asked for"), "{text}");
+}
+
+#[test]
 fn a_job_that_did_not_fail() {
     let found = explain(&trace("snapshots/gpt2_b8.pickle.xz"), &Options::default());
     insta::assert_snapshot!("healthy", plain(&explanation(&found, 80)));

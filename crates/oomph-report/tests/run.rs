@@ -70,6 +70,7 @@ fn summary(verdict: Verdict) -> Summary {
         peak_phase: "backward".to_owned(),
         peak_step: 2,
         step_count: 1,
+        trains: true,
         processes: Vec::new(),
         ranks: Vec::new(),
         outlier: None,

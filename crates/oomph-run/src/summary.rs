@@ -174,6 +174,8 @@ pub struct Summary {
     pub peak_step: u32,
     /// Steps that the optimizer made, or forward passes without one.
     pub step_count: u32,
+    /// Whether an optimizer makes them.
+    pub trains: bool,
     /// Where memory ran out, if it did.
     pub oom: Option<Oom>,
     /// How many out-of-memory errors the script survived.
@@ -238,6 +240,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         steps: Vec::new(),
         peak_phase: String::new(),
         peak_step: 0,
+        trains: record.steps > 0,
         step_count: if record.steps > 0 {
             record.steps
         } else {
@@ -544,7 +547,7 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
 impl Summary {
     /// Takes over what a run of the same job without a limit needed, as a whole and by `ranks`. The
     /// verdict and where memory ran out stay.
-    pub fn measured_without_limit(&mut self, needed: Self, ranks: &[RankSummary]) {
+    pub fn measured_without_limit(&mut self, mut needed: Self, ranks: &[RankSummary]) {
         for rank in &mut self.ranks {
             if let Some(measured) = ranks.iter().find(|measured| measured.rank == rank.rank) {
                 rank.peak = measured.peak;
@@ -563,11 +566,22 @@ impl Summary {
             }
         }
         if let Some(oom) = &mut self.oom {
+            // Steps after those that were measured need more.
+            if needed.basis != Basis::WholeScript
+                && let Some(growth) = needed.growth.take()
+            {
+                needed.peak.lower_bound = true;
+                self.growth = Some(Growth {
+                    full_at_step: u64::from(oom.step),
+                    ..growth
+                });
+            }
             oom.short_bytes = (!needed.peak.lower_bound)
                 .then(|| needed.peak.used_bytes.saturating_sub(self.gpu.memory_bytes));
             oom.unlimited_failure.clone_from(&needed.failure);
             oom.module = oom.module.take().filter(|module| !module.is_empty());
         }
+        self.trains |= needed.trains;
         self.peak = needed.peak;
         self.by_category = needed.by_category;
         self.modules = needed.modules;

@@ -44,7 +44,7 @@ MAX_EVENTS = 4_000_000
 """The history's length: beyond it PyTorch forgets the oldest events, and the record says so."""
 
 _POOLS = (
-    "backend:cudaMallocAsync: the driver's placement is modelled, and reserved memory can be some percent "
+    "backend:cudaMallocAsync: what the driver can reuse depends on how far the GPU is, and reserved memory can be some percent "
     "off; there is no history of stacks, and memory is not attributed to lines"
 )
 _COMPILED = "torch.compile is used: memory is not attributed to modules"

@@ -7,7 +7,7 @@ use crate::{ExitStatus, stdout_as_is};
 /// Arguments of `oomph completions`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The wheel installs completions for bash, zsh and fish where these look for them. For an environment\nthat your shell does not look into:\n\n  bash  eval \"$(oomph completions bash)\"          in ~/.bashrc\n  zsh   eval \"$(oomph completions zsh)\"           in ~/.zshrc, after compinit\n  fish  oomph completions fish | source           in ~/.config/fish/config.fish"
+    after_help = "The wheel installs completions for bash, zsh and fish where these look for them. For an environment that your shell does not look into:\n\n  bash  eval \"$(oomph completions bash)\"          in ~/.bashrc\n  zsh   eval \"$(oomph completions zsh)\"           in ~/.zshrc, after compinit\n  fish  oomph completions fish | source           in ~/.config/fish/config.fish"
 )]
 pub struct Args {
     /// The shell

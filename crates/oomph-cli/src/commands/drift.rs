@@ -17,7 +17,7 @@ use oomph_job::{Job, Program, RunDirectory, RunFile, host};
 /// Arguments of `oomph drift`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph drift --plan oomph-plan.toml infer.py                 the first four calls of its models\n  oomph drift --plan oomph-plan.toml --max-drift 0.02 infer.py  refuse a plan above 2 %\n  oomph drift --plan oomph-plan.toml --cpu infer.py           if the plain job does not fit the GPU\n\nBoth runs draw the same random numbers. Without a GPU, a script that says \"cuda\" computes on the\nCPU. A virtual GPU computes nothing, so drift is not measured there.\n\nExit status: 0 measured, within --max-drift; 1 the script failed; 2 wrong usage, or the plan's levers\nhad no effect; 3 more than --max-drift."
+    after_help = "Examples:\n  oomph drift --plan oomph-plan.toml infer.py                   the first four calls of its models\n  oomph drift --plan oomph-plan.toml --max-drift 0.02 infer.py  refuse a plan above 2 %\n  oomph drift --plan oomph-plan.toml --cpu infer.py             if the plain job does not fit the GPU\n\nBoth runs draw the same random numbers. Without a GPU, a script that says \"cuda\" computes on the CPU. A virtual GPU computes nothing, so drift is not measured there.\n\nExit status: 0 measured, within --max-drift; 1 the script failed; 2 wrong usage, or the plan's levers had no effect; 3 more than --max-drift."
 )]
 pub struct Args {
     /// The plan whose drift to measure

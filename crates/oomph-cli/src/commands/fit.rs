@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::bail;
-use oomph_bytes::parse_capacity;
+use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_fit::{Ending, Found, ScriptAttempts, Size, Wanted};
 use oomph_job::{Program, RunDirectory, RunFile, files};
 use oomph_plan::Stopped;
 use oomph_plan::by_hand;
-use oomph_plan::result::{Fit, Outcome};
+use oomph_plan::result::{Fit, Outcome, Rejected};
 use oomph_report::fit::{fit_report, plan_rows};
 use oomph_report::terminal::width;
 use oomph_run::Verdict;
@@ -25,7 +25,7 @@ use crate::{ExitStatus, json, page, stdout};
 /// Arguments of `oomph fit`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n  oomph fit --gpu a100-80gb:8 train.py                   shared among up to eight GPUs, by torchrun\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run\n--plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits;\n4 --max-time ended the search before a plan was verified; 130 Ctrl-C did (the best plan so far is\nprinted and written, if there is one)."
+    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n  oomph fit --gpu a100-80gb:8 train.py                   shared among up to eight GPUs, by torchrun\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run --plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits; 4 --max-time ended the search before a plan was verified; 130 Ctrl-C did (the best plan so far is printed and written, if there is one)."
 )]
 #[expect(
     clippy::struct_excessive_bools,
@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
 
-    /// Another capacity than the GPU's, such as 10GiB
+    /// Use this much memory instead of the GPU's, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
     memory: Option<u64>,
 
@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(long)]
     compile: bool,
 
-    /// Optimizer steps of each run (passes, if it infers); two show the optimizer's state, three a rhythm
+    /// Optimizer steps of each run (passes, if it infers); two show the optimizer's state, three whether steps repeat
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
     steps: u32,
 
@@ -71,7 +71,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = "oomph-plan.patch")]
     patch: PathBuf,
 
-    /// What comparisons of values that nobody computed give: half, all or none of them true
+    /// How many comparisons of values that are not computed count as true: half, all or none
     #[arg(long, value_name = "RULE", default_value = oomph_job::settings::UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
 
@@ -87,11 +87,11 @@ pub struct Args {
     #[arg(short, long)]
     quiet: bool,
 
-    /// Print all that was left out and assumed
+    /// Also print everything that was left out or assumed
     #[arg(short, long)]
     verbose: bool,
 
-    /// Run with a version of torch that the virtual GPU is not known to play for
+    /// Run with a version of torch that is not known to work on the virtual GPU
     #[arg(long)]
     unsupported: bool,
 
@@ -145,6 +145,7 @@ impl Args {
                 return Ok(ExitStatus::ScriptFailed);
             }
         };
+        note_own_attention(&mut found);
         self.write_plan(&attempts.attempts.script, &mut found)?;
         write_page(&mut found)?;
         self.print(&found.fit)?;
@@ -171,6 +172,7 @@ impl Args {
                 .filter_map(|(asked, size)| asked.then_some(size))
                 .collect(),
             variants: true,
+            watch: true,
             ..wanted
         })
     }
@@ -256,11 +258,30 @@ fn status_of(stopped: Option<Stopped>, outcome: Outcome) -> ExitStatus {
     }
 }
 
+/// Says where a change of the script's own code would do more than levers, which leave it as it is.
+fn note_own_attention(found: &mut Found) {
+    if found.fit.outcome == Outcome::AlreadyFits {
+        return;
+    }
+    let trace = found.plain.trace.as_ref();
+    if let Some((line, saves)) = trace.and_then(oomph_explain::attention_of_own_code) {
+        let why = format!(
+            "the script writes it out at {line}, and levers do not change that; \
+             torch.nn.functional.scaled_dot_product_attention there would save about {}",
+            format_bytes(saves)
+        );
+        let lever = "attention".to_owned();
+        found.fit.rejected.insert(0, Rejected { lever, why });
+    }
+}
+
 /// Writes the page: the job as it is, which was measured without a limit, and the plans beside it.
 fn write_page(found: &mut Found) -> anyhow::Result<()> {
     let (plain, fit) = (&found.plain, &mut found.fit);
     let mut summary = plain.summary.clone();
-    if summary.peak.used_bytes > fit.gpu.memory_bytes {
+    summary.growth.clone_from(&fit.growth);
+    let grows_too_far = fit.growth.is_some() && fit.outcome == Outcome::NothingFits;
+    if summary.peak.used_bytes > fit.gpu.memory_bytes || grows_too_far {
         summary.verdict = Verdict::OutOfMemory;
     }
     plain.directory.write_json(RunFile::Summary, &summary)?;

@@ -16,7 +16,7 @@ use crate::{ExitStatus, json, stdout};
 /// Arguments of `oomph replay`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph replay snapshot.pickle                                      is the replay exact, and how much memory is enough?\n  oomph replay snapshot.pickle --alloc-conf expandable_segments:True  would that have helped?\n  oomph replay snapshot.pickle --search                             the best setting\n  oomph replay snapshot.pickle --memory 10GiB --search              would it fit there?"
+    after_help = "Examples:\n  oomph replay snapshot.pickle                                        is the replay exact, and how much memory is enough?\n  oomph replay snapshot.pickle --alloc-conf expandable_segments:True  would that have helped?\n  oomph replay snapshot.pickle --search                               the best setting\n  oomph replay snapshot.pickle --memory 10GiB --search                would it fit there?"
 )]
 pub struct Args {
     /// A memory snapshot (.pickle, also .gz, .xz, .zst), an oomph trace, or the directory of a run

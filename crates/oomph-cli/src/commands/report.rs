@@ -17,7 +17,7 @@ use crate::{stdout, stdout_exact};
 /// Arguments of `oomph report`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph report oomph-report/train-1 --open          the page of a run, in the browser\n  oomph report snapshot.pickle                      the page of a snapshot\n  oomph report oomph-report/train-1 --redact --out for-the-ticket.html\n  oomph report oomph-report/train-1 --export perfetto\n\nFormats: perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), svg, png (timeline and peak),\ncsv (blocks at the peak by line, module and category), json (all figures of the page)."
+    after_help = "Examples:\n  oomph report oomph-report/train-1 --open          the page of a run, in the browser\n  oomph report snapshot.pickle                      the page of a snapshot\n  oomph report oomph-report/train-1 --redact --out for-the-ticket.html\n  oomph report oomph-report/train-1 --export perfetto\n\nFormats: perfetto (ui.perfetto.dev), firefox (profiler.firefox.com), svg, png (timeline and peak), csv (blocks at the peak by line, module and category), json (all figures of the page)."
 )]
 pub struct Args {
     /// The directory of a run, or a snapshot or trace

@@ -40,14 +40,14 @@ use oomph_job::{
 )]
 #[command(
     mut_args(of_fit),
-    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1    does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --fit train.py                         the same, with a plan if it needs one\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script. A notebook (.ipynb) is run\ncell by cell, in one process.\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nExit status: 0 it fits; 1 the script failed; 2 wrong usage, or a plan that cannot be applied; 3 out of\nmemory, or --fit found nothing that fits; 4 the script ended too early for a verdict, or --max-time the\nsearch of --fit; 5 the peak is above --max-peak; 130 Ctrl-C ended the search of --fit."
+    after_help = "Examples:\n  oomph run --gpu rtx-4090 train.py --epochs 1     does it fit, and where does the memory go?\n  oomph run --gpu t4 --steps 3 -m mypackage.train  a module, three optimizer steps\n  oomph run --gpu h200 --memory 24GiB train.py     another capacity\n  oomph run train.py                               on the real GPU of this machine\n  oomph run --fit train.py                         the same, with a plan if it needs one\n  oomph run --gpu h100-80gb:8 -- torchrun --nproc-per-node 8 train.py\n                                                   eight ranks, each recorded\n  oomph run --gpu h100-80gb --world-size 1024 --ranks 0,511 train.py\n                                                   two ranks of a large job, without the others\n\noomph's options come before the script; what follows it belongs to the script. A notebook (.ipynb) is run cell by cell, in one process.\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nExit status: 0 it fits; 1 the script failed; 2 wrong usage, or a plan that cannot be applied; 3 out of memory, or --fit found nothing that fits; 4 the script ended too early for a verdict, or --max-time ended the search of --fit; 5 the peak is above --max-peak; 130 Ctrl-C ended the search of --fit."
 )]
 pub struct Args {
     /// The virtual GPU, such as rtx-4090 or a100-80gb:2; without it, this machine's GPU
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
 
-    /// Another capacity than the GPU's, such as 10GiB
+    /// Use this much memory instead of the GPU's, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
     memory: Option<u64>,
 
@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
 
-    /// How comparisons of uncomputed values resolve: half, all or none of them true
+    /// How many comparisons of values that are not computed count as true: half, all or none
     #[arg(long, value_name = "RULE", default_value = UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
 
@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long)]
     unsupported: bool,
 
-    /// Apply a plan of oomph fit to the script
+    /// Apply a plan from oomph fit to the script
     #[arg(long, value_name = "FILE", env = oomph_job::settings::variables::PLAN, hide_env_values = true)]
     plan: Option<PathBuf>,
 
@@ -121,7 +121,7 @@ pub struct Args {
     #[arg(long)]
     no_fork: bool,
 
-    /// Rehearse on a virtual twin of the GPU with what is free there now, and run with a plan if one is needed
+    /// Rehearse on a virtual copy of this machine's GPU with the memory that is free now, then run, with a plan if one is needed
     #[arg(long, conflicts_with_all = ["plan", "world_size"])]
     fit: bool,
 

@@ -4,7 +4,7 @@ use oomph_trace::Bytes;
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence};
+use super::{Basis, Cause, Evidence, Fix, largest_line, stack_evidence, top_stacks, user_line};
 use crate::facts::{Facts, Live};
 use crate::lever;
 
@@ -90,6 +90,23 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     })
 }
 
+/// The line of the user's own attention that keeps its scores, whether or not memory ran out, and what a fused
+/// kernel in its place would save.
+pub(crate) fn of_own_code(facts: &Facts) -> Option<(String, u64)> {
+    let written_out = written_out(facts);
+    let stacks = top_stacks(facts, |block| written_out.contains(&block.id));
+    let scores: u64 = stacks.iter().map(|&(_, bytes, _)| bytes).sum();
+    if facts.share(scores) < DECISIVE {
+        return None;
+    }
+    let is_own = |stack| {
+        let found = facts.stacks.get(stack);
+        found.python == found.user
+    };
+    let &(stack, ..) = stacks.iter().find(|&&(stack, ..)| is_own(stack))?;
+    Some((user_line(facts, stack)?, fix(scores).saves_bytes))
+}
+
 /// Whether an operator makes scores, or the next copy of them.
 fn is_on_scores(operator: &str) -> bool {
     let name = bare(operator);
@@ -130,14 +147,14 @@ pub(super) fn fix(scores: u64) -> Fix {
     Fix::lever(
         lever::ATTENTION,
         "scaled_dot_product_attention (attn_implementation=\"sdpa\"), which keeps no scores",
-        scores / 10 * 9,
+        scores,
         Basis::Estimated,
         "exact to rounding",
     )
 }
 
 /// Blocks of attention that is written out: in a module that multiplies batches of matrices and takes a
-/// softmax, what has the size of the softmax (or of its mask, or in another precision).
+/// softmax, and in its own dropout, what has the size of the softmax (or of its mask, or in another precision).
 ///
 /// Labels name operators and modules; without them nothing is found.
 fn written_out(facts: &Facts) -> HashSet<u32> {
@@ -146,16 +163,17 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
     };
     let strings = &facts.trace.strings;
     let operator = |row: u32| bare(strings.get(labels.get(row as usize).op));
+    let module = |row: u32| strings.get(labels.get(row as usize).module);
     // By module: the sizes of products and of softmaxes.
-    let mut products: HashSet<(oomph_trace::StringId, u64)> = HashSet::new();
-    let mut softmaxes: HashMap<oomph_trace::StringId, HashSet<u64>> = HashMap::new();
+    let mut products: HashSet<(&str, u64)> = HashSet::new();
+    let mut softmaxes: HashMap<&str, HashSet<u64>> = HashMap::new();
     for allocation in &facts.program.allocations {
         if allocation.alloc_row == oomph_allocator::program::NO_ROW
             || allocation.requested < MIN_SCORES
         {
             continue;
         }
-        let module = labels.get(allocation.alloc_row as usize).module;
+        let module = module(allocation.alloc_row);
         match operator(allocation.alloc_row) {
             "bmm" | "baddbmm" => {
                 products.insert((module, allocation.requested));
@@ -185,7 +203,11 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
             if row == oomph_allocator::program::NO_ROW {
                 return false;
             }
-            let Some(sizes) = softmaxes.get(&labels.get(row as usize).module) else {
+            let name = module(row);
+            let around = name.rsplit_once('.').map(|(around, _)| around);
+            let of_dropout = around.filter(|_| operator(row).contains("dropout"));
+            let own = softmaxes.get(name);
+            let Some(sizes) = own.or_else(|| softmaxes.get(of_dropout?)) else {
                 return false;
             };
             is_on_scores(operator(row))

@@ -3,7 +3,7 @@
 use oomph_trace::{Bytes, Category};
 
 use super::graph_retained::{confidence, growth_evidence, is_graph};
-use super::{Basis, Cause, Evidence, Fix, outermost_line, stack_evidence, top_stacks, user_line};
+use super::{Basis, Cause, Evidence, Fix, calling_line, stack_evidence, top_stacks, user_line};
 use crate::facts::{Facts, Live};
 
 /// Activations below this share of what was needed are not why memory ran out.
@@ -39,7 +39,7 @@ fn unused(facts: &Facts) -> Option<Cause> {
     let saved = kept.saturating_sub(sizes.iter().rev().take(2).sum());
     let place = top_stacks(facts, is_unused)
         .first()
-        .and_then(|&(stack, ..)| outermost_line(facts, stack))
+        .and_then(|&(stack, ..)| calling_line(facts, stack))
         .map_or_else(String::new, |line| format!(" at {line}"));
     let what = if facts.trains() {
         "an evaluation or a teacher"

@@ -4,7 +4,7 @@
 //! Confidence ranks causes against each other: above 0.8 the evidence is decisive; around 0.5 nothing
 //! else explains the failure; below 0.3 the cause only contributes.
 
-mod attention_scores;
+pub(crate) mod attention_scores;
 mod batch_too_large;
 mod cast_on_gpu;
 mod checkpoint_on_gpu;
@@ -223,15 +223,13 @@ pub(crate) fn user_line(facts: &Facts, stack: StackId) -> Option<String> {
         .map(|frame| frame_text(facts.trace, frame))
 }
 
-/// The user's own outermost line of a stack that is inside a call: where the script called the model.
-pub(crate) fn outermost_line(facts: &Facts, stack: StackId) -> Option<String> {
-    let strings = &facts.trace.strings;
-    let mut own = facts.trace.stacks.frames(stack).filter(|frame| {
-        frame.is_python(strings) && oomph_trace::is_users_own(strings.get(frame.file))
-    });
-    let innermost = own.next()?;
-    let outer = own.next_back().unwrap_or(innermost);
-    Some(frame_text(facts.trace, outer))
+/// The line of a stack where the user's own code called the model.
+pub(crate) fn calling_line(facts: &Facts, stack: StackId) -> Option<String> {
+    facts
+        .stacks
+        .get(stack)
+        .caller
+        .map(|frame| frame_text(facts.trace, frame))
 }
 
 /// The stacks of the largest blocks among some, with their bytes and counts, largest first.

@@ -477,7 +477,11 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     Cause {
         id: "not_enough_evidence",
         confidence: 1.0,
-        verdict: "memory was full of tensors in use; the message does not say why".to_owned(),
+        verdict: match message.allocated {
+            Some(_) => "memory was full of tensors in use; the message does not say why",
+            None => "memory ran out; the message does not say what was in use, or why",
+        }
+        .to_owned(),
         evidence,
         fixes: Vec::new(),
     }

@@ -1,11 +1,13 @@
 //! Which device a file, a loop or a call works on.
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
-use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Module, Ranged, dotted_name, imports_of, last_name, last_part};
+use oomph_python_source::ast::{Expr, ExprAttribute, ExprCall, Stmt, StmtIf, UnaryOp};
+use oomph_python_source::{
+    Module, Ranged, TextRange, dotted_name, imports_of, last_name, last_part,
+};
 
 use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Call, Loop, Model};
+use crate::semantic::{Bind, Call, FuncId, Loop, Model};
 
 /// Whether the file mentions a GPU.
 pub(crate) fn mentions_gpu(model: &Model<'_>) -> bool {
@@ -13,28 +15,60 @@ pub(crate) fn mentions_gpu(model: &Model<'_>) -> bool {
 }
 
 /// Whether the file computes on the CPU: nothing in its code points to a GPU, or it names the CPU as its
-/// device, and no file that imports it works on a GPU. Models and batches that nothing moves are on the
-/// CPU. Comments and docstrings do not count.
+/// device, and no file that imports it works on a GPU; or its batches are made on the CPU and no loop of the
+/// project moves them. Models and batches that nothing moves are on the CPU. Comments, docstrings and
+/// questions such as `torch.cuda.is_available()` do not count.
 pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
     *model.cpu_only.get_or_init(|| {
         let words = Words::of(model.module);
         let says_so = || {
-            model.assigns.iter().any(|assign| {
-                assign.value.kind == Kind::Device && assign.value.device == Device::Cpu
-            })
+            words.chooses_cpu
+                || model.around.chooses_cpu()
+                || model.assigns.iter().any(|assign| {
+                    assign.value.device == Device::Cpu
+                        && (assign.value.kind == Kind::Device
+                            || is_only_device(model, &assign.place))
+                })
         };
-        !words.accelerator && (!words.device || says_so()) && !model.around.used_on_gpu
+        let nothing_moves =
+            !words.accelerator && (!words.device || says_so()) && !model.around.used_on_gpu;
+        let batches_stay = model
+            .around
+            .batches_on_cpu()
+            .unwrap_or(words.batches_on_cpu && !words.moves_in_loops);
+        nothing_moves || batches_stay
     })
 }
 
-/// What the names and strings of a file say about where it computes.
+/// Whether a place is called a device, and is the CPU wherever it is bound: `self.device = "cpu"`.
+fn is_only_device(model: &Model<'_>, place: &str) -> bool {
+    last_part(place).to_ascii_lowercase().ends_with("device")
+        && model
+            .assigns
+            .iter()
+            .filter(|assign| assign.place == place)
+            .all(|assign| assign.value.device == Device::Cpu)
+}
+
+/// What the names, strings and calls of a file say about where it computes.
 #[derive(Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub(crate) struct Words<'m> {
     text: &'m str,
     /// An accelerator by its name, or a library that moves models and batches by itself.
     pub(crate) accelerator: bool,
     /// Some device, whichever it is.
-    device: bool,
+    pub(crate) device: bool,
+    /// The CPU is the device of a configuration, or an option's default: `{"device": "cpu"}`.
+    pub(crate) chooses_cpu: bool,
+    /// An iterator makes batches on the CPU: `BucketIterator(…, device=-1)` of torchtext.
+    pub(crate) batches_on_cpu: bool,
+    /// A loop moves something: `x.cuda()`, `x.to(device)`.
+    pub(crate) moves_in_loops: bool,
+    in_loop: bool,
 }
 
 impl<'m> Words<'m> {
@@ -53,9 +87,8 @@ impl<'m> Words<'m> {
         const ACCELERATORS: &[&str] = &[
             "cuda",
             "xpu",
-            "accelerat",
+            "accelerator",
             "fabric",
-            "trainer",
             "lightning",
             "deepspeed",
             "apex",
@@ -68,6 +101,82 @@ impl<'m> Words<'m> {
                 .any(|each| word.starts_with(each));
         self.device |= DEVICES.iter().any(|each| word.contains(each));
     }
+
+    /// Libraries whose trainers move models and batches: what is imported from them says so.
+    fn import(&mut self, full: &str) {
+        const MOVES: &[&str] = &[
+            "accelerate",
+            "fastai",
+            "catalyst",
+            "skorch",
+            "mmengine",
+            "mmcv",
+            "detectron2",
+            "composer",
+        ];
+        let root = full.split('.').next().unwrap_or(full);
+        let trainer =
+            last_part(full).ends_with("Trainer") && !matches!(root, "" | "trainer" | "utils");
+        self.accelerator |= MOVES.contains(&root) || trainer;
+        self.word(full);
+    }
+
+    /// The parts of a call that say where it computes; `false` if all were looked at.
+    fn call(&mut self, call: &ExprCall) -> bool {
+        let name = last_name(&call.func).unwrap_or_default();
+        self.moves_in_loops |= self.in_loop && matches!(name, "cuda" | "to");
+        // `torch.device("cpu")` says nothing about what else the file uses.
+        if name == "device" && call.arguments.find_positional(0).is_some_and(is_cpu) {
+            return false;
+        }
+        // An option is what its name and its default say; its help names all that could be chosen.
+        if name == "add_argument" {
+            let default = call
+                .arguments
+                .find_keyword("default")
+                .map(|keyword| &keyword.value);
+            for arg in &call.arguments.args {
+                if let Expr::StringLiteral(text) = arg {
+                    let option = text.value.to_str();
+                    self.chooses_cpu |= option.contains("device") && default.is_some_and(is_cpu);
+                    self.word(option);
+                }
+            }
+            if let Some(default) = default
+                && !is_cpu(default)
+            {
+                self.visit_expr(default);
+            }
+            return false;
+        }
+        for keyword in &call.arguments.keywords {
+            let Some(key) = &keyword.arg else { continue };
+            if key.as_str() == "device" && is_cpu(&keyword.value) {
+                self.batches_on_cpu |=
+                    !keyword.value.is_string_literal_expr() && !name.contains("pipeline");
+            } else {
+                self.word(key.as_str());
+            }
+        }
+        true
+    }
+}
+
+/// `"cpu"`, and `-1` where a device is expected.
+fn is_cpu(expr: &Expr) -> bool {
+    match expr {
+        Expr::StringLiteral(text) => text.value.to_str() == "cpu",
+        Expr::UnaryOp(node) => node.op == UnaryOp::USub && node.operand.is_number_literal_expr(),
+        _ => false,
+    }
+}
+
+/// What asks about a GPU and moves nothing there: `torch.cuda.is_available()`.
+fn only_asks(attribute: &ExprAttribute) -> bool {
+    let of_cuda = last_name(&attribute.value) == Some("cuda");
+    of_cuda
+        && (attribute.attr.as_str().starts_with("manual_seed")
+            || matches!(attribute.attr.as_str(), "is_available" | "device_count"))
 }
 
 /// Whether a statement names a device that nothing else in the file uses.
@@ -96,13 +205,23 @@ impl<'a> Visitor<'a> for Words<'_> {
             _ if is_unused_device(stmt, self.text) => return,
             Stmt::Import(_) | Stmt::ImportFrom(_) => {
                 for import in imports_of(stmt) {
-                    self.word(&import.full);
+                    self.import(&import.full);
                 }
             }
             Stmt::FunctionDef(def) => {
                 for parameter in &*def.parameters {
                     self.word(parameter.name().as_str());
                 }
+                let outer = std::mem::replace(&mut self.in_loop, false);
+                walk_stmt(self, stmt);
+                self.in_loop = outer;
+                return;
+            }
+            Stmt::For(_) | Stmt::While(_) => {
+                let outer = std::mem::replace(&mut self.in_loop, true);
+                walk_stmt(self, stmt);
+                self.in_loop = outer;
+                return;
             }
             _ => {}
         }
@@ -111,21 +230,23 @@ impl<'a> Visitor<'a> for Words<'_> {
 
     fn visit_expr(&mut self, expr: &'a Expr) {
         match expr {
-            Expr::Name(name) => self.word(name.id.as_str()),
-            Expr::Attribute(attribute) => self.word(attribute.attr.as_str()),
-            Expr::StringLiteral(text) => self.word(text.value.to_str()),
-            Expr::Call(call) => {
-                for keyword in &call.arguments.keywords {
-                    if let Some(name) = &keyword.arg {
-                        self.word(name.as_str());
-                    }
-                }
+            // A name that is only bound moves nothing.
+            Expr::Name(name) if name.ctx.is_load() => self.word(name.id.as_str()),
+            Expr::Attribute(attribute) if only_asks(attribute) => return,
+            Expr::Attribute(attribute) if attribute.ctx.is_load() => {
+                self.word(attribute.attr.as_str());
             }
+            Expr::StringLiteral(text) => self.word(text.value.to_str()),
+            Expr::Dict(dict) => {
+                self.chooses_cpu |= dict.items.iter().any(|item| {
+                    matches!(&item.key, Some(Expr::StringLiteral(key)) if key.value.to_str().ends_with("device"))
+                        && is_cpu(&item.value)
+                });
+            }
+            Expr::Call(call) if !self.call(call) => return,
             _ => {}
         }
-        if !(self.accelerator && self.device) {
-            walk_expr(self, expr);
-        }
+        walk_expr(self, expr);
     }
 }
 
@@ -173,19 +294,49 @@ pub(crate) fn moves_to_gpu(call: &Call<'_>) -> bool {
     }
 }
 
-/// Whether a node is in the branch that runs without a GPU: `else` of `if use_cuda:`, or `if not cuda:`.
-pub(crate) fn in_cpu_branch(model: &Model<'_>, node: impl Ranged) -> bool {
-    let range = node.range();
-    model.stmts.iter().any(|info| {
+/// Whether a range is in code that never runs on a GPU: in the branch that runs without one, or in one that
+/// never runs, because its test is a name that is only ever `False`.
+pub(crate) fn never_on_gpu(model: &Model<'_>, range: TextRange) -> bool {
+    in_cpu_branch(model, range)
+        || branches_around(model, range).any(|(branch, place, func)| match place {
+            Place::Body => is_always(model, func, &branch.test, false),
+            Place::Else => is_always(model, func, &branch.test, true),
+            Place::Elsewhere => false,
+        })
+}
+
+/// Whether a test is a flag that is bound once, to this value.
+fn is_always(model: &Model<'_>, func: Option<FuncId>, test: &Expr, value: bool) -> bool {
+    let is_value = |expr: &Expr| matches!(expr, Expr::BooleanLiteral(flag) if flag.value == value);
+    match test {
+        Expr::BooleanLiteral(_) => is_value(test),
+        Expr::Name(name) => {
+            let bound: Vec<_> = model.assigns_to(func, name.id.as_str()).collect();
+            matches!(&*bound, [only] if only.bind == Bind::Set && only.expr.is_some_and(is_value))
+        }
+        _ => false,
+    }
+}
+
+/// Where in an `if` a range is.
+enum Place {
+    Body,
+    Else,
+    Elsewhere,
+}
+
+/// The `if` statements around a range, with the place of the range in them, and their functions.
+fn branches_around<'m, 'a>(
+    model: &'m Model<'a>,
+    range: TextRange,
+) -> impl Iterator<Item = (&'a StmtIf, Place, Option<FuncId>)> + 'm {
+    model.stmts.iter().filter_map(move |info| {
         let Stmt::If(branch) = info.node else {
-            return false;
+            return None;
         };
         if !branch.range.contains_range(range) {
-            return false;
+            return None;
         }
-        let test = model.text(&*branch.test);
-        let asks = ["cuda", "use_gpu"].iter().any(|word| test.contains(word))
-            || dotted_name(&branch.test).is_some_and(|name| last_part(&name) == "gpu");
         let in_body = branch
             .body
             .iter()
@@ -194,7 +345,27 @@ pub(crate) fn in_cpu_branch(model: &Model<'_>, node: impl Ranged) -> bool {
             .elif_else_clauses
             .last()
             .is_some_and(|last| last.test.is_none() && last.range.contains_range(range));
+        let place = match (in_body, in_else) {
+            (true, _) => Place::Body,
+            (_, true) => Place::Else,
+            _ => Place::Elsewhere,
+        };
+        Some((branch, place, model.func_of(info.ctx)))
+    })
+}
+
+/// Whether a node is in the branch that runs without a GPU: `else` of `if use_cuda:`, or `if not cuda:`.
+pub(crate) fn in_cpu_branch(model: &Model<'_>, node: impl Ranged) -> bool {
+    branches_around(model, node.range()).any(|(branch, place, _)| {
+        let test = model.text(&*branch.test);
+        let asks = ["cuda", "use_gpu"].iter().any(|word| test.contains(word))
+            || dotted_name(&branch.test).is_some_and(|name| last_part(&name) == "gpu");
         let denied = test.starts_with("not ");
-        asks && !test.contains("device_count") && if denied { in_body } else { in_else }
+        // Without `a and b`, there may still be `a`; a choice among GPUs is none between GPU and CPU.
+        let chooses = !branch.test.is_bool_op_expr()
+            && !["device_count", " > ", " == ", " != ", " >= ", " in "]
+                .iter()
+                .any(|word| test.contains(word));
+        asks && chooses && matches!((denied, place), (true, Place::Body) | (false, Place::Else))
     })
 }

@@ -1,9 +1,10 @@
 //! Calls of models, and of what belongs to them.
 
+use oomph_python_source::ast::Stmt;
 use oomph_python_source::dotted_name;
 
-use crate::semantic::value::Kind;
-use crate::semantic::{Call, torch};
+use crate::semantic::value::{Kind, Value};
+use crate::semantic::{Call, Model, torch};
 
 /// A call of a model.
 pub(crate) fn is_model_call(call: &Call<'_>) -> bool {
@@ -12,6 +13,8 @@ pub(crate) fn is_model_call(call: &Call<'_>) -> bool {
             call.callee.kind,
             Kind::Model(crate::semantic::value::ModelKind::Softmax)
         )
+        // A function by its name, which is given the model: `run_model(model, batch, eval=True)`.
+        && !(call.callee.weak && call.args.iter().any(Value::is_model))
 }
 
 /// The place of the model in a call of it.
@@ -37,4 +40,19 @@ pub(crate) fn is_cross_entropy(call: &Call<'_>) -> bool {
 /// `DataParallel` in any spelling.
 pub(crate) fn is_data_parallel(call: &Call<'_>) -> bool {
     call.qual.as_deref().is_some_and(torch::is_data_parallel)
+}
+
+/// Whether the next statement takes the wrapped model out of its wrapper again: `net = DDP(net)`,
+/// `net = net.module`.
+pub(crate) fn is_dropped(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
+    let info = model.stmt(wrapper.stmt);
+    let (Stmt::Assign(wraps), Some(Stmt::Assign(next))) =
+        (info.node, info.block.get(info.index + 1))
+    else {
+        return false;
+    };
+    let place = wraps.targets.first().and_then(dotted_name);
+    place.is_some()
+        && next.targets.first().and_then(dotted_name) == place
+        && dotted_name(&next.value) == place.map(|place| format!("{place}.module"))
 }

@@ -18,6 +18,36 @@ pub(crate) fn is_on_gpu(model: &Model<'_>, call: &Call<'_>) -> Tri {
     at(model, model.func_of(call.ctx), place, call.node.start(), 0)
 }
 
+/// Whether a pass runs a layer that an object of its own made from `torch.nn` and nothing moves: a transform of
+/// data sets.
+pub(crate) fn stays_on_cpu(model: &Model<'_>, pass: &Call<'_>) -> bool {
+    let func = model.func_of(pass.ctx);
+    let class = model.ctx(pass.ctx).class;
+    let Some(place) = dotted_name(&pass.node.func) else {
+        return false;
+    };
+    let mut made = model
+        .assigns
+        .iter()
+        .filter(|assign| assign.place == place && model.ctx(assign.ctx).class == class)
+        .peekable();
+    class.is_some()
+        && place.starts_with("self.")
+        && made.peek().is_some()
+        && made.all(|assign| {
+            model.calls.iter().any(|call| {
+                assign
+                    .expr
+                    .is_some_and(|expr| expr.range() == call.node.range())
+                    && call
+                        .qual
+                        .as_deref()
+                        .is_some_and(|qual| qual.starts_with("torch.nn."))
+            })
+        })
+        && of_attribute(model, func, &place, 0) == Tri::No
+}
+
 fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, depth: usize) -> Tri {
     if depth > MAX_DEPTH {
         return Tri::Unknown;

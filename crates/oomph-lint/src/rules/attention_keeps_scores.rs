@@ -2,7 +2,7 @@ use oomph_python_source::ast::{self, Expr, Operator};
 use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Bind, FuncId, Model};
+use crate::semantic::{Bind, Func, FuncId, Model};
 
 declare_rule! {
     /// Attention keeps its scores.
@@ -129,6 +129,8 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         || text.contains("save_att")
         || text.contains("get_attn")
         || text.contains("window")
+        // A memory of a few slots.
+        || text.contains("slots")
         || text.contains("normalize(")
         || returns_any(def, &weights)
         || assigns.iter().any(|assign| {
@@ -139,12 +141,9 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         });
     // Queries and keys of one input: the scores are as long as it is, squared. Another attention looks at
     // a few tokens as often as at many.
-    let inputs: Vec<&str> = def
-        .parameters
-        .iter_non_variadic_params()
-        .map(|each| each.parameter.name.as_str())
+    let inputs: Vec<&str> = arguments(model, func)
         .filter(|name| {
-            !matches!(*name, "self" | "H" | "W" | "h" | "w")
+            !matches!(*name, "H" | "W" | "h" | "w")
                 && !["mask", "bias", "pos", "cis", "len", "cache", "flag", "return", "rotary", "freqs"]
                     .iter()
                     .any(|word| name.contains(word))
@@ -191,28 +190,33 @@ fn root(name: &str) -> &str {
 /// `q @ k.transpose(-2, -1)` anywhere in the expression.
 fn is_scores(model: &Model<'_>, expr: &Expr) -> bool {
     let transposed = |expr: &Expr| {
-        let text = model.text(expr);
-        let text = text.trim();
-        text.ends_with(".transpose(-2, -1)")
-            || text.ends_with(".transpose(-1, -2)")
-            || text.ends_with(".transpose(2, 3)")
-            || text.ends_with(".transpose(3, 2)")
+        let text: String = model.text(expr).split_whitespace().collect();
+        text.ends_with(".transpose(-2,-1)")
+            || text.ends_with(".transpose(-1,-2)")
+            || text.ends_with(".transpose(2,3)")
+            || text.ends_with(".transpose(3,2)")
             || text.ends_with(".mT")
     };
     products(expr).iter().any(|(_, right)| transposed(right))
 }
 
+/// The names of what callers pass: without the object of a method, whatever the method calls it.
+fn arguments<'m>(model: &'m Model<'_>, func: FuncId) -> impl Iterator<Item = &'m str> {
+    let Func { node, class, .. } = model.func(func);
+    let is_static = node
+        .decorator_list
+        .iter()
+        .any(|decorator| last_name(&decorator.expression) == Some("staticmethod"));
+    node.parameters
+        .iter_non_variadic_params()
+        .map(|each| each.parameter.name.as_str())
+        .skip(usize::from(class.is_some() && !is_static))
+}
+
 /// The names that hold layers of the function's input, one value for each position of it: `q` of
 /// `q = self.query(x).view(…)`.
 fn projected(model: &Model<'_>, func: FuncId) -> Vec<String> {
-    let inputs: Vec<&str> = model
-        .func(func)
-        .node
-        .parameters
-        .iter_non_variadic_params()
-        .map(|each| each.parameter.name.as_str())
-        .filter(|name| *name != "self")
-        .collect();
+    let inputs: Vec<&str> = arguments(model, func).collect();
     let mut names: Vec<String> = Vec::new();
     for assign in &model.assigns {
         if model.func_of(assign.ctx) != Some(func) {

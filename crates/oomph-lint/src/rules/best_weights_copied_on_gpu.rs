@@ -1,8 +1,10 @@
 use oomph_python_source::ast::Expr;
+use oomph_python_source::{Ranged, dotted_name};
 
-use crate::queries::devices::mentions_gpu;
+use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::value::Kind;
+use crate::semantic::{Call, Model};
 
 declare_rule! {
     /// The best weights are copied on the GPU.
@@ -69,11 +71,33 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         };
         // An optimizer's state is copied the same way; a learning-rate schedule holds numbers.
         let of = model.text(&*attribute.value);
-        if attribute.attr.as_str() == "state_dict" && !of.contains("sched") {
+        if attribute.attr.as_str() == "state_dict"
+            && !of.contains("sched")
+            && !on_cpu_only(model)
+            && !has_no_state_yet(model, call, &attribute.value)
+        {
             out.push(
                 Report::new(call.node, format!("a copy of `{of}` is kept on the GPU"))
                     .help("copy to the CPU: `{k: v.cpu().clone() for k, v in model.state_dict().items()}`"),
             );
         }
     }
+}
+
+/// Whether it is an optimizer's state in a function that makes the optimizer and takes no step before: there is
+/// none yet.
+fn has_no_state_yet(model: &Model<'_>, call: &Call<'_>, owner: &Expr) -> bool {
+    let func = model.func_of(call.ctx);
+    let Some(place) = dotted_name(owner) else {
+        return false;
+    };
+    let makes_it = model
+        .assigns_to(func, &place)
+        .any(|assign| assign.value.kind == Kind::Optimizer && assign.target.start() < call.node.start());
+    let before = |other: &&Call<'_>| other.node.start() < call.node.start();
+    makes_it
+        && !model.calls_in_function(func).filter(before).any(|other| {
+            other.is_step() || other.is_method("load_state_dict") && other.recv_place().as_deref() == Some(place.as_str())
+        })
+        && !model.loops_around(call.ctx).any(|each| each.contains_backward)
 }

@@ -1,7 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
-use crate::queries::model_calls::is_data_parallel;
+use crate::queries::model_calls::{is_data_parallel, is_dropped};
 use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxId, CtxKind, Grad, Model};
@@ -64,6 +64,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !on_one_gpu
             && !in_unit_test(model, call.ctx)
             && !only_evaluates(model, call)
+            && !is_dropped(model, call)
+            && !is_frozen(model, call)
+            // Gathered elsewhere, by a number that is worked out.
+            && call.arg("output_device", 2).is_none_or(|device| dotted_name(device).is_some())
             && !stands_in(model, call)
             && is_trained(model, call)
             && !sees_one_gpu(model)
@@ -355,4 +359,43 @@ fn has_ddp(model: &Model<'_>, within: impl Fn(&Call<'_>) -> bool) -> bool {
             Some("DistributedDataParallel" | "DDP" | "MMDistributedDataParallel")
         ) && within(call)
     })
+}
+
+/// Whether all parameters of the wrapped model are frozen afterwards: it only runs forward.
+fn is_frozen(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Stmt::Assign(assign) = model.stmt(call.stmt).node else {
+        return false;
+    };
+    let func = model.func_of(call.ctx);
+    let Some(place) = assign.targets.first().and_then(dotted_name) else {
+        return false;
+    };
+    let is_off = |expr: &Expr| matches!(expr, Expr::BooleanLiteral(flag) if !flag.value);
+    // `for p in model.parameters(): p.requires_grad = False`
+    let by_loop = model.assigns.iter().any(|set| {
+        set.place.ends_with(".requires_grad")
+            && model.func_of(set.ctx) == func
+            && set.target.start() > call.node.start()
+            && set.expr.is_some_and(is_off)
+            && model.within_function(set.ctx).any(|id| {
+                model.calls.iter().any(|other| {
+                    other.is_method("parameters")
+                        && other.recv_place().as_deref() == Some(place.as_str())
+                        && model.ctx(id).range.contains_range(other.node.range())
+                        && !model.ctx(id).range.contains_range(call.node.range())
+                })
+            })
+    });
+    let by_call = model.calls_in_function(func).any(|other| {
+        other.is_method("requires_grad_")
+            && other.recv_place().as_deref() == Some(place.as_str())
+            && other.node.start() > call.node.start()
+            && other.node.arguments.find_positional(0).is_some_and(is_off)
+    });
+    let thawed = model.assigns.iter().any(|set| {
+        set.place.ends_with(".requires_grad")
+            && model.func_of(set.ctx) == func
+            && !set.expr.is_some_and(is_off)
+    });
+    (by_loop || by_call) && !thawed
 }

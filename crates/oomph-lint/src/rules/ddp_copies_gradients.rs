@@ -1,6 +1,7 @@
 use oomph_python_source::{dotted_name, names_in};
 
 use crate::fix::Fix;
+use crate::queries::model_calls::is_dropped;
 use crate::queries::purpose::trains;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
@@ -54,7 +55,7 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     let wraps = |call: &Call<'_>| call.qual.as_deref().is_some_and(torch::is_ddp);
-    if !model.calls.iter().any(wraps) || !trains(model) {
+    if !model.calls.iter().any(wraps) || !trains(model) || model.around.detaches_gradients() {
         return;
     }
     for call in model.calls.iter().filter(|call| wraps(call)) {
@@ -64,6 +65,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !call.node.arguments.is_empty()
             && !is_for_cpu(model, call)
             && !is_untrained(model, call)
+            && !is_dropped(model, call)
             // Sparse gradients are communicated as they are.
             && !model.module.text().contains("sparse=True")
         {

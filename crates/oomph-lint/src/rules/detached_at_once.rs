@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
+use crate::queries::whereabouts::stays_on_cpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
 use crate::semantic::{Call, Grad, Model};
@@ -100,6 +101,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || evaluates
             || quiet_caller
             || runs_on_cpu(call)
+            || stays_on_cpu(model, call)
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)
             || may_be_frozen(model, call, &place)

@@ -6,7 +6,7 @@ use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
-use super::inference_builds_graph::is_pass_by_method;
+use super::inference_builds_graph::{is_one_of_both_modes, is_pass_by_method};
 use crate::semantic::value::Kind;
 use crate::semantic::{Call, CtxId, CtxKind, Grad, Loop, Model};
 
@@ -268,6 +268,8 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
             || runs_on_cpu(first)
             || leaves_batches_on_cpu(model, looped)
             || on_cpu_only(model)
+            // It fails since PyTorch 0.5, and before, `volatile=True` inputs turned gradients off.
+            || model.text(looped.range).contains("loss.data[0]")
         {
             continue;
         }
@@ -317,7 +319,7 @@ pub(super) fn is_in_eval_mode(model: &Model<'_>, call: &Call<'_>) -> bool {
             continue;
         }
         match other.method {
-            Some("eval") => in_eval = true,
+            Some("eval") => in_eval = !is_one_of_both_modes(model, call, other),
             Some("train") => {
                 in_eval = matches!(
                     other.node.arguments.find_positional(0),

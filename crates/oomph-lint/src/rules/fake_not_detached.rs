@@ -2,6 +2,7 @@ use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, TextSize, dotted_name, names_in};
 
 use crate::fix::{Applicability, Fix};
+use crate::queries::devices::on_cpu_only;
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Tri;
@@ -27,11 +28,12 @@ declare_rule! {
     /// import torch
     ///
     /// def step(netG, netD, optimizer_d, criterion, real, noise, ones, zeros):
-    ///     fake = netG(noise)
-    ///     loss = criterion(netD(real), ones) + criterion(netD(fake), zeros)
     ///     optimizer_d.zero_grad()
+    ///     fake = netG(noise.cuda())
+    ///     loss = criterion(netD(real), ones) + criterion(netD(fake), zeros)
     ///     loss.backward()
     ///     optimizer_d.step()
+    ///     return fake
     /// ```
     ///
     /// ## Use instead
@@ -40,16 +42,18 @@ declare_rule! {
     /// import torch
     ///
     /// def step(netG, netD, optimizer_d, criterion, real, noise, ones, zeros):
-    ///     fake = netG(noise)
-    ///     loss = criterion(netD(real), ones) + criterion(netD(fake.detach()), zeros)
     ///     optimizer_d.zero_grad()
+    ///     fake = netG(noise.cuda())
+    ///     loss = criterion(netD(real), ones) + criterion(netD(fake.detach()), zeros)
     ///     loss.backward()
     ///     optimizer_d.step()
+    ///     return fake
     /// ```
     ///
     /// ## When it is wrong
     ///
-    /// When the generator trains on this loss too, through an optimizer whose name does not say so.
+    /// When the generator trains on this loss too, through an optimizer whose name does not say so. What a second
+    /// loss is taken of as well is left out.
     ///
     /// ## Fix safety
     ///
@@ -65,6 +69,9 @@ pub(super) enum Role {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if model.backwards.is_empty() || on_cpu_only(model) {
+        return;
+    }
     for backward in &model.backwards {
         let Some(optimizer) = only_step(model, backward) else {
             continue;
@@ -78,6 +85,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     continue;
                 };
                 if judged.grad != Grad::On
+                    || is_judged_for_another(model, backward, judged)
                     || !trains_only(model, &optimizer, &discriminator, &generator)
                     || is_frozen(model, &generator)
                     || in_unit_test(model, judged.ctx)
@@ -96,6 +104,20 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             }
         }
     }
+}
+
+/// Whether the loss of another `backward()` is taken of the same judgement: the generator trains on it.
+fn is_judged_for_another(model: &Model<'_>, backward: &Backward<'_>, judged: &Call<'_>) -> bool {
+    let func = model.func_of(backward.ctx);
+    model
+        .backwards
+        .iter()
+        .filter(|other| other.call != backward.call && model.func_of(other.ctx) == func)
+        .any(|other| {
+            judged_in_loss(model, other)
+                .iter()
+                .any(|call| std::ptr::eq(call.node, judged.node))
+        })
 }
 
 /// The generator whose output an argument is, with its graph: `D(fake)`, `D(G(noise))`.

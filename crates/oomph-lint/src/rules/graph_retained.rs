@@ -49,7 +49,8 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When part of the graph is built once, before the loop, and used in every iteration.
+    /// When part of the graph is built once, before the loop, and used in every iteration. An inner loop whose
+    /// outer loop runs `backward()` afterwards is left out.
     ///
     /// ## Fix safety
     ///
@@ -80,6 +81,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && other.node.start() > call.node.start()
                 && model.is_inside(other.ctx, looped.ctx)
         });
+        // Steps of a loop inside another one that runs backward afterwards: critics, and then the generator through
+        // the fake that they were shown.
+        let around_it = model
+            .loops_around(call.ctx)
+            .skip_while(|each| each.ctx != looped.ctx)
+            .nth(1);
+        let outer_step = around_it.is_some_and(|around_it| {
+            model.backwards.iter().any(|other| {
+                model.calls[other.call].node.start() > looped.range.end()
+                    && model.is_inside(other.ctx, around_it.ctx)
+            })
+        });
         // A loop over several outputs of one graph runs backward from each.
         let from_each = model
             .assigns
@@ -92,7 +105,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     && dotted_name(backward.target).as_deref() == Some(assign.place.as_str())
             });
         // An inner loop of backwards over one graph: this is also the next one.
-        if another || from_each || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
+        if another || outer_step || from_each || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
             continue;
         }
         let fix = model.module.remove_keyword(call.node, "retain_graph")

@@ -7,7 +7,7 @@ use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::project::DECIDES;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::{Kind, Value};
+use crate::semantic::value::{Kind, Tri, Value};
 use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model, torch};
 
 declare_rule! {
@@ -100,7 +100,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             }
             if other.recv_place().as_deref() == Some(place.as_str()) {
                 match other.method {
-                    Some("eval") => in_eval = true,
+                    Some("eval") => in_eval = !is_one_of_both_modes(model, call, other),
                     Some("train") => in_eval = false,
                     _ => {}
                 }
@@ -117,6 +117,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 || is_closure(model, func)
                 || is_of_published_inception(model, call)
                 || callers_decide(model, call)
+                || is_taken_for_a_loss(model, call)
                 || is_sample(model, call)
         };
         let only_infers = !in_eval && only_infers(model, call);
@@ -140,6 +141,53 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a call of `eval()` is in one branch and one of `train()` in the other: `if training: net.train()`,
+/// `else: net.eval()`. A pass after both runs in either mode.
+pub(super) fn is_one_of_both_modes(model: &Model<'_>, pass: &Call<'_>, eval: &Call<'_>) -> bool {
+    let place = eval.recv_place();
+    !model.is_inside(pass.ctx, eval.ctx)
+        && model.stmts.iter().any(|info| {
+            let Stmt::If(branch) = info.node else {
+                return false;
+            };
+            branch.range.contains_range(eval.node.range())
+                && !branch.range.contains_range(pass.node.range())
+                && model.calls.iter().any(|other| {
+                    other.is_method("train")
+                        && other.recv_place() == place
+                        && branch.range.contains_range(other.node.range())
+                })
+        })
+}
+
+/// Whether a function that nothing in the file calls returns a loss of what the model returned: whoever calls it
+/// runs backward. A perceptual loss puts its network in evaluation mode and needs the gradients.
+fn is_taken_for_a_loss(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(func) = model.func_of(call.ctx) else {
+        return false;
+    };
+    let is_loss = |expr: &Expr| {
+        dotted_name(expr).is_some_and(|name| {
+            last_part(&name).to_ascii_lowercase().contains("loss")
+                && model
+                    .assigns_to(Some(func), &name)
+                    .last()
+                    .is_some_and(|assign| assign.value.graph != Tri::No)
+        })
+    };
+    !model.func(func).called
+        && model.stmts.iter().any(|stmt| {
+            let Stmt::Return(node) = stmt.node else {
+                return false;
+            };
+            model.func_of(stmt.ctx) == Some(func)
+                && node.value.as_deref().is_some_and(|value| match value {
+                    Expr::Tuple(tuple) => tuple.elts.iter().any(is_loss),
+                    other => is_loss(other),
+                })
+        })
 }
 
 /// Whether the function, or the file at its top, trains.
@@ -255,6 +303,13 @@ fn ends_before_backward(model: &Model<'_>, call: &Call<'_>, name: &str) -> bool 
     };
     let bound: Vec<_> = model
         .assigns_to(func, name)
+        // `output = output.transpose(0, 1)` is the same result still.
+        .filter(|each| {
+            each.stmt == call.stmt
+                || !each.expr.is_some_and(|expr| {
+                    names_in(expr).iter().any(|read| read.split('.').next() == Some(name))
+                })
+        })
         .map(|each| each.target.start())
         .filter(|start| looped.range.contains(*start))
         .collect();

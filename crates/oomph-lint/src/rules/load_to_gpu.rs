@@ -4,7 +4,7 @@ use oomph_python_source::{Edit, Ranged, dotted_name, last_name, last_part};
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Call, Model};
+use crate::semantic::{Call, FuncId, Model};
 use crate::semantic::value::Device;
 use super::load_to_saved_device::goes_into_state_dict;
 
@@ -107,7 +107,7 @@ fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
         let text = model.text(expr).to_ascii_lowercase();
         text.contains("cpu") && !text.contains("cuda") && !text.contains("args")
     };
-    let by_default = func.is_some_and(|func| {
+    let is_default = |func: FuncId, place: &str| {
         model
             .func(func)
             .node
@@ -117,6 +117,21 @@ fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
                 each.parameter.name.as_str() == place
                     && each.default.as_deref().is_some_and(|default| {
                         default.is_none_literal_expr() || says_cpu(default)
+                    })
+            })
+    };
+    // Its own default, or that of a caller who hands it on.
+    let by_default = func.is_some_and(|func| {
+        is_default(func, &place)
+            || model.calls.iter().any(|call| {
+                let Some(caller) = model.func_of(call.ctx) else {
+                    return false;
+                };
+                call.target == Some(func)
+                    && call.node.arguments.iter_source_order().any(|argument| {
+                        dotted_name(argument.value()).is_some_and(|name| {
+                            last_part(&name) == last_part(&place) && is_default(caller, &name)
+                        })
                     })
             })
     });

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, last_name, names_in};
+use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
@@ -162,9 +162,21 @@ fn loads_of<'m, 'a>(model: &'m Model<'a>, load: &Call<'a>) -> Vec<(&'m Call<'a>,
             names.push(crate::queries::loop_carried::base(&assign.place).to_string());
         }
     }
+    // `model = checkpoint["model"]`: the model itself came out of the file, and is where that puts it.
+    let is_unpickled = |call: &Call<'_>| {
+        call.recv_place().is_some_and(|place| {
+            model.assigns_to(func, &place).any(|assign| match assign.expr {
+                Some(Expr::Subscript(item)) => {
+                    item.value.range().contains_range(load.node.range())
+                        || dotted_name(&item.value).is_some_and(|name| carries(&name, &names))
+                }
+                _ => false,
+            })
+        })
+    };
     model
         .calls_in_function(func)
-        .filter(|call| call.is_method("load_state_dict"))
+        .filter(|call| call.is_method("load_state_dict") && !is_unpickled(call))
         .filter_map(|call| {
             let args = &call.node.arguments.args;
             let inside = args

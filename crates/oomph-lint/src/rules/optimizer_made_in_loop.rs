@@ -55,7 +55,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: training changes.
-    OOM415 "optimizer-made-in-loop" { fix: None, default: true }
+    OOM415 "optimizer-made-in-loop" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -1,11 +1,12 @@
-use oomph_python_source::dotted_name;
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{dotted_name, last_name};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::queries::loop_carried::{is_cleared_in, starts_in};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Device;
-use crate::semantic::{Grad, Model};
+use crate::semantic::{Call, Grad, Model};
 
 declare_rule! {
     /// Outputs of the model are collected on the GPU.
@@ -72,7 +73,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         else {
             continue;
         };
-        if !value.model_output || !value.is_tensor() || value.device == Device::Cpu {
+        if !value.model_output
+            || !value.is_tensor()
+            || value.device == Device::Cpu
+            || is_decoded(model, call)
+        {
             continue;
         }
         let Some(list) = call.recv_expr().and_then(dotted_name) else {
@@ -99,4 +104,42 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .fix(fix),
         );
     }
+}
+
+/// Whether the model is a conditional random field, which decodes to lists of numbers when it is not given the
+/// labels: it says so in the file, or by the name of what makes it.
+fn is_decoded(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(arg) = call.node.arguments.find_positional(0).and_then(dotted_name) else {
+        return false;
+    };
+    let func = model.func_of(call.ctx);
+    let Some(Expr::Call(pass)) = model
+        .assigns_to(func, &arg)
+        .last()
+        .and_then(|assign| assign.expr)
+    else {
+        return false;
+    };
+    let is_crf = |name: &str| name.to_ascii_lowercase().contains("crf");
+    let Some(place) = dotted_name(&pass.func) else {
+        return false;
+    };
+    let made_as_one = model
+        .assigns_to(func, &place)
+        .chain(model.assigns_to(None, &place))
+        .any(|assign| match assign.expr {
+            Some(Expr::Call(made)) => last_name(&made.func).is_some_and(is_crf),
+            _ => false,
+        });
+    let decodes = model
+        .calls
+        .iter()
+        .find(|call| std::ptr::eq(call.node, pass))
+        .and_then(|call| call.target)
+        .is_some_and(|target| {
+            model.calls_in_function(Some(target)).any(|inner| {
+                inner.is_method("decode") && inner.recv_place().is_some_and(|place| is_crf(&place))
+            })
+        });
+    is_crf(&place) || made_as_one || decodes
 }

@@ -59,7 +59,7 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if model.backwards.is_empty() || has_managed_loop(model) {
+    if model.backwards.is_empty() || has_managed_loop(model) || is_older_python(model) {
         return;
     }
     for zero in &model.calls {
@@ -167,6 +167,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("call `zero_grad()` before the forward pass, or after `step()`"),
         );
     }
+}
+
+/// Whether no Python that runs PyTorch 2.0 reads the file: it has an argument called `async`.
+fn is_older_python(model: &Model<'_>) -> bool {
+    model.calls.iter().any(|call| {
+        call.node.arguments.keywords.iter().any(|keyword| {
+            keyword
+                .arg
+                .as_ref()
+                .is_some_and(|name| model.text(name.range) == "async")
+        })
+    })
 }
 
 /// Whether a forward pass is one that trains: a target network or a teacher runs beside it, and its

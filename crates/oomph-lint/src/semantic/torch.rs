@@ -83,7 +83,9 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
     ) || name.ends_with("_model")
         || name.ends_with("_net")
         || name.ends_with("_network")
-        || (name.starts_with("model_") && name.len() <= 8)
+        || (name.starts_with("model_")
+            && name.len() <= 8
+            && !matches!(name, "model_fn" | "model_cls"))
         || name.ends_with("_teacher")
         || name.ends_with("_student")
     {

@@ -56,8 +56,8 @@ impl<'a> Walker<'a, '_> {
                     .clone()
                     .unwrap_or_default();
                 value.def = DefId::default();
-                if !recording && value.graph == Tri::Yes {
-                    value.graph = Tri::No;
+                if !recording {
+                    cut_graphs(&mut value);
                 }
                 return value;
             }
@@ -108,6 +108,14 @@ impl<'a> Walker<'a, '_> {
             Some(name) => self.result_of_method(name, call, recv, args, any_graph),
             None => match &*call.func {
                 Expr::Name(name) => result_of_builtin(name.id.as_str(), args),
+                // `transforms.ToTensor()(image)`
+                Expr::Call(made)
+                    if self
+                        .qual_of(&made.func)
+                        .is_some_and(|qual| is_to_tensor(&qual)) =>
+                {
+                    Value::tensor(Tri::No, Device::Cpu)
+                }
                 _ => Value::unknown(),
             },
         }
@@ -159,6 +167,9 @@ impl<'a> Walker<'a, '_> {
                 .find(|(name, _)| *name == Some("device"))
                 .map_or(Device::Cpu, |(_, value)| value.device);
             return Value::tensor(Tri::No, device);
+        }
+        if is_to_tensor(qual) && last == "to_tensor" {
+            return Value::tensor(Tri::No, Device::Cpu);
         }
         if torch::is_tensor_function(qual) {
             let device = args
@@ -299,6 +310,24 @@ impl<'a> Walker<'a, '_> {
             }
             _ => Value::unknown(),
         }
+    }
+}
+
+/// What makes a tensor of an image, in main memory.
+fn is_to_tensor(qual: &str) -> bool {
+    qual.starts_with("torchvision.transforms.")
+        && matches!(last_part(qual), "ToTensor" | "to_tensor")
+}
+
+/// What a value is where gradients are off: neither it nor a part of it holds a graph that it held for sure.
+fn cut_graphs(value: &mut Value) {
+    if value.graph == Tri::Yes {
+        value.graph = Tri::No;
+    }
+    if let Kind::Tuple(parts) = &value.kind {
+        let mut parts = parts.to_vec();
+        parts.iter_mut().for_each(cut_graphs);
+        value.kind = Kind::Tuple(Rc::from(parts));
     }
 }
 
