@@ -1,6 +1,6 @@
 //! The driver's functions that the net itself uses.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::gpu::{Gpu, Place, Refused, Way};
@@ -102,8 +102,9 @@ pub struct Driver {
     /// Which GPU.
     pub device: c_int,
     node: c_int,
-    out: u64,
-    back: u64,
+    /// Made when first used.
+    out: Cell<u64>,
+    back: Cell<u64>,
     events: RefCell<Vec<u64>>,
 }
 
@@ -164,13 +165,13 @@ impl Driver {
         if attribute(HAS_HOST_MEMORY) == 0 {
             return Err("this GPU or driver cannot put host memory behind device addresses".into());
         }
-        let mut driver = Self {
+        let driver = Self {
             call,
             context,
             device,
             node: attribute(HOST_NUMA_ID).max(0),
-            out: 0,
-            back: 0,
+            out: Cell::new(0),
+            back: Cell::new(0),
             events: RefCell::default(),
         };
         for place in [Place::Device, Place::Host] {
@@ -183,12 +184,6 @@ impl Driver {
                     "the driver maps {place:?} memory in units of {size} bytes (status {status})"
                 ));
             }
-        }
-        const NON_BLOCKING: c_uint = 1;
-        for stream in [&mut driver.out, &mut driver.back] {
-            // SAFETY: the driver writes into it.
-            check(unsafe { (call.stream)(stream, NON_BLOCKING) })
-                .map_err(|Refused| "the driver gave no stream".to_string())?;
         }
         Ok(driver)
     }
@@ -227,11 +222,19 @@ impl Driver {
         check(unsafe { (self.call.synchronize)() })
     }
 
-    fn stream(&self, way: Way) -> u64 {
-        match way {
-            Way::Out => self.out,
-            Way::In => self.back,
+    fn stream(&self, way: Way) -> Result<u64, Refused> {
+        const NON_BLOCKING: c_uint = 1;
+        let kept = match way {
+            Way::Out => &self.out,
+            Way::In => &self.back,
+        };
+        let mut stream = kept.get();
+        if stream == 0 {
+            // SAFETY: the driver writes into it.
+            check(unsafe { (self.call.stream)(&raw mut stream, NON_BLOCKING) })?;
+            kept.set(stream);
         }
+        Ok(stream)
     }
 }
 
@@ -286,19 +289,21 @@ impl Gpu for Driver {
     }
 
     fn copy(&self, to: u64, from: u64, size: u64, way: Way) -> Result<(), Refused> {
+        let stream = self.stream(way)?;
         // SAFETY: both ranges are mapped, and stay so until the caller has waited.
-        check(unsafe { (self.call.copy)(to, from, size as usize, self.stream(way)) })
+        check(unsafe { (self.call.copy)(to, from, size as usize, stream) })
     }
 
     fn mark(&self, way: Way) -> Result<u64, Refused> {
         const WITHOUT_TIME: c_uint = 2;
+        let stream = self.stream(way)?;
         let mut event = self.events.borrow_mut().pop().unwrap_or(0);
         // SAFETY: an event of this context, or the place for one.
         unsafe {
             if event == 0 {
                 check((self.call.event)(&raw mut event, WITHOUT_TIME))?;
             }
-            check((self.call.record)(event, self.stream(way)))?;
+            check((self.call.record)(event, stream))?;
         }
         Ok(event)
     }

@@ -192,6 +192,9 @@ pub fn stand_in(name: &[u8], real: usize) -> usize {
     if real == 0 || is_ours(real) {
         return real;
     }
+    if matches!(kind, Kind::Find | Kind::FindWithStatus) {
+        net::look_for_other_ways();
+    }
     match kind {
         Kind::Find => {
             REAL_FIND.store(real, Ordering::Relaxed);

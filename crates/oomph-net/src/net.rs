@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::arena::{Arena, Full, Limits};
@@ -127,19 +127,6 @@ pub fn opened() -> Option<MutexGuard<'static, Net>> {
 
 fn open() -> Result<Net, String> {
     let settings = settings::get().ok_or("it is not asked for")?;
-    for name in ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"] {
-        let value = std::env::var(name)
-            .unwrap_or_default()
-            .replace(' ', "")
-            .to_lowercase();
-        for other in ["expandable_segments:true", "backend:cudamallocasync"] {
-            if value.contains(other) {
-                return Err(format!(
-                    "{name} has {other}, and so PyTorch gets memory in another way"
-                ));
-            }
-        }
-    }
     let gpu = Driver::open(GRANULE)?;
     let limits = Limits {
         granule: GRANULE,
@@ -174,6 +161,29 @@ fn open() -> Result<Net, String> {
         told: false,
         costs: Costs::default(),
     })
+}
+
+/// The process begins to use CUDA: says so if its memory will not come from `cudaMalloc`.
+pub fn look_for_other_ways() {
+    static LOOKED: Once = Once::new();
+    LOOKED.call_once(|| {
+        for name in ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"] {
+            let value = std::env::var(name).unwrap_or_default();
+            if let Some(way) = other_way(&value) {
+                say(&format!(
+                    "it steps aside: {name} has {way}, and so PyTorch gets memory in another way"
+                ));
+            }
+        }
+    });
+}
+
+/// What in PyTorch's settings makes it get memory in another way than by `cudaMalloc`.
+fn other_way(settings: &str) -> Option<&'static str> {
+    let settings = settings.replace(' ', "").to_lowercase();
+    ["expandable_segments:True", "backend:cudaMallocAsync"]
+        .into_iter()
+        .find(|way| settings.contains(&way.to_lowercase()))
 }
 
 /// The least and the end of addresses that a launch may be given.
@@ -626,5 +636,24 @@ fn guarded(step: impl FnOnce(&mut Net)) {
     if done.is_err() {
         WATCHING.store(false, Ordering::Relaxed);
         say("an error of its own; nothing moves any more");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pytorchs_settings_say_where_its_memory_comes_from() {
+        assert_eq!(
+            other_way("max_split_size_mb:64, Expandable_Segments: true"),
+            Some("expandable_segments:True")
+        );
+        assert_eq!(
+            other_way("backend:cudaMallocAsync"),
+            Some("backend:cudaMallocAsync")
+        );
+        assert_eq!(other_way("expandable_segments:False"), None);
+        assert_eq!(other_way(""), None);
     }
 }
