@@ -189,7 +189,11 @@ pub fn device_of(addr: u64) -> Option<u32> {
             .filter(|&(&at, &(len, _))| addr < at + len)
             .map(|(_, &(_, h))| h);
         let physical = handle.and_then(|handle| virtual_memory.physical.get(&handle));
-        return Some(physical.and_then(|physical| physical.device).unwrap_or_else(device::current));
+        return Some(
+            physical
+                .and_then(|physical| physical.device)
+                .unwrap_or_else(device::current),
+        );
     }
     runtime::is_opened(addr).then(device::current)
 }
@@ -223,18 +227,16 @@ export! {
     fn cuMemCreate(out: Out<u64>, size: usize, prop: In<AllocationProp>, _flags: c_ulonglong) -> Status, or UNKNOWN; {
         let (Some(_), Some(prop)) = (active(), prop.get()) else { return INVALID_VALUE };
         let size = round_up(size as u64, GRANULE);
-        let device = match prop.location_kind {
-            LOCATION_HOST..=LOCATION_HOST_NUMA_CURRENT => None,
-            _ => {
-                let index = prop.location_id;
-                let Some(device) = machine().devices.get(index as usize) else { return INVALID_DEVICE };
-                let mut memory = device.memory.lock();
-                if !memory.ask() || !memory.take_physical(size) {
-                    return MEMORY_ALLOCATION;
-                }
-                Some(index as u32)
+        let of_host = (LOCATION_HOST..=LOCATION_HOST_NUMA_CURRENT).contains(&prop.location_kind);
+        let index = prop.location_id;
+        if !of_host {
+            let Some(device) = machine().devices.get(index as usize) else { return INVALID_DEVICE };
+            let mut memory = device.memory.lock();
+            if !memory.ask() || !memory.take_physical(size) {
+                return MEMORY_ALLOCATION;
             }
-        };
+        }
+        let device = (!of_host).then_some(index as u32);
         let handle = opaque_handle();
         VIRTUAL.lock().physical.insert(handle, Physical { device, size, references: 1 });
         out.put(handle);
