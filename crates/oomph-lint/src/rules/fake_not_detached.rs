@@ -134,6 +134,17 @@ fn generator_behind(model: &Model<'_>, arg: &Expr, judged: &Call<'_>) -> Option<
     if made.grad != Grad::On || made.value.graph == Tri::No {
         return None;
     }
+    // `real, fake = self.generate(batch)`, `D(real, fake.detach())`: the other one is detached, so this is no fake.
+    let beside = model.assigns.iter().any(|other| {
+        other.stmt == made.stmt
+            && other.place != fake
+            && judged.node.arguments.args.iter().any(|arg| {
+                model.text(arg) == format!("{}.detach()", other.place)
+            })
+    });
+    if beside {
+        return None;
+    }
     generator_of(model, made)
 }
 
@@ -163,7 +174,7 @@ fn only_step(model: &Model<'_>, backward: &Backward<'_>) -> Option<String> {
 }
 
 /// The calls whose results flow into the loss of a `backward()`.
-fn judged_in_loss<'m, 'a>(model: &'m Model<'a>, backward: &Backward<'a>) -> Vec<&'m Call<'a>> {
+pub(super) fn judged_in_loss<'m, 'a>(model: &'m Model<'a>, backward: &Backward<'a>) -> Vec<&'m Call<'a>> {
     let func = model.func_of(backward.ctx);
     let mut exprs: Vec<(&'a Expr, TextSize)> =
         vec![(backward.target, model.calls[backward.call].node.start())];
