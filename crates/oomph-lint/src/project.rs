@@ -146,7 +146,9 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if self.quiet {
                     self.facts.quiet_calls.push(name.to_owned());
                 } else {
-                    self.facts.loud_calls.push((self.caller.clone(), name.to_owned()));
+                    self.facts
+                        .loud_calls
+                        .push((self.caller.clone(), name.to_owned()));
                 }
             }
         }

@@ -86,7 +86,8 @@ pub(crate) fn is_frozen(
             _ => break,
         }
     }
-    let is_off = |expr: Option<&Expr>| matches!(expr, Some(Expr::BooleanLiteral(flag)) if !flag.value);
+    let is_off =
+        |expr: Option<&Expr>| matches!(expr, Some(Expr::BooleanLiteral(flag)) if !flag.value);
     let of_all = |range: TextRange| {
         model.calls.iter().any(|call| {
             range.contains_range(call.node.range())

@@ -66,7 +66,8 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
     if moved.iter().any(|start| (since..before).contains(start)) {
         return Tri::Yes;
     }
-    let moved_later = moved.iter().any(|start| *start > before) || is_moved_by_callers(model, func, place);
+    let moved_later =
+        moved.iter().any(|start| *start > before) || is_moved_by_callers(model, func, place);
     if let Some(made) = made {
         return match made_on_gpu(model, func, made, depth) {
             Tri::Unknown if moved_later => Tri::No,

@@ -268,6 +268,8 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
             || runs_on_cpu(model, first)
             || leaves_batches_on_cpu(model, looped)
             || on_cpu_only(model)
+            // It fails since PyTorch 0.5, and before, `volatile=True` inputs turned gradients off.
+            || model.text(looped.range).contains("loss.data[0]")
         {
             continue;
         }

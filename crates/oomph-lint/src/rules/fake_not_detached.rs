@@ -174,7 +174,7 @@ fn only_step(model: &Model<'_>, backward: &Backward<'_>) -> Option<String> {
 }
 
 /// The calls whose results flow into the loss of a `backward()`.
-pub(super) fn judged_in_loss<'m, 'a>(model: &'m Model<'a>, backward: &Backward<'a>) -> Vec<&'m Call<'a>> {
+fn judged_in_loss<'m, 'a>(model: &'m Model<'a>, backward: &Backward<'a>) -> Vec<&'m Call<'a>> {
     let func = model.func_of(backward.ctx);
     let mut exprs: Vec<(&'a Expr, TextSize)> =
         vec![(backward.target, model.calls[backward.call].node.start())];

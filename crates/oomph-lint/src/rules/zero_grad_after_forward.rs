@@ -2,7 +2,6 @@ use crate::queries::accumulation::stepped_optimizer;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test};
-use super::fake_not_detached::judged_in_loss;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Grad, Model};
 use oomph_python_source::{Ranged, TextRange, last_part};
@@ -121,31 +120,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && call.node.start() > at
                 && next_backward.is_some_and(|next| call.node.start() < next)
         });
-        // The loss of another network may come through this one, and fills its gradients: they can be cleared only after
-        // that `backward()`.
-        let refilled = place.as_deref().and_then(|place| {
-            let network = place.rsplit_once('.').map(|(network, _)| network)?;
-            model
-                .backwards
-                .iter()
-                .filter(|backward| {
-                    let call = &model.calls[backward.call];
-                    here(call)
-                        && call.node.start() < at
-                        && judged_in_loss(model, backward)
-                            .iter()
-                            .filter_map(|judged| model_place(judged))
-                            .any(|judged| judged.strip_suffix(".forward").unwrap_or(&judged) == network)
-                })
-                .map(|backward| model.calls[backward.call].node.start())
-                .max()
-        });
         let only_pass = calls().filter(|call| is_model_call(call)).count() == 1;
         let forward = calls().find(|call| {
             is_model_call(call)
                 && call.grad == Grad::On
                 && call.node.end() < at
-                && refilled.is_none_or(|refilled| call.node.start() > refilled)
                 && !runs_on_cpu(model, call)
                 && (only_pass || trains_with(model, call))
                 && model.loops_around(call.ctx).next().map(|each| each.ctx)
