@@ -27,7 +27,7 @@ $(VENV)/.packages: requirements.txt
 		$(BIN)/pip install -q --disable-pip-version-check -r requirements.txt
 	touch $@
 
-# Both builds leave the virtual GPU in the package and the wheel in .venv: one stamp replaces the other.
+# Both builds leave the virtual GPU and the net in the package and the wheel in .venv: one stamp replaces the other.
 $(VENV)/.release: WHEELS := dist
 $(VENV)/.dev: WHEELS := target/wheels
 $(VENV)/.release: FOLDER := release
@@ -38,6 +38,9 @@ $(VENV)/.release $(VENV)/.dev: $(VENV)/.%: $(VENV)/.packages $(RUST) $(PACKAGE)
 	mkdir -p python/oomph/_vgpu
 	cp target/$(FOLDER)/liboomph_vgpu.so python/oomph/_vgpu/libcuda.so.1
 	echo 'INPUT(libcuda.so.1)' > python/oomph/_vgpu/libcuda.so  # Triton before 3.5 links -lcuda
+	$(CARGO) build --profile $* -q -p oomph-net
+	mkdir -p python/oomph/_net
+	cp target/$(FOLDER)/liboomph_net.so python/oomph/_net/
 	rm -rf $(WHEELS)
 	$(BIN)/maturin build --profile $* $(FEATURES) -q --out $(WHEELS) --interpreter $(BIN)/python
 	$(BIN)/pip install -q --disable-pip-version-check --force-reinstall --no-deps $(WHEELS)/*.whl
@@ -112,4 +115,4 @@ test-matrix: build
 	$(BIN)/python bench/matrix/run.py --torch $(TORCHES) --pythons $(PYTHONS)
 
 clean:
-	rm -rf target dist .matrix $(VENV) python/oomph/_vgpu oomph-report
+	rm -rf target dist .matrix $(VENV) python/oomph/_vgpu python/oomph/_net oomph-report

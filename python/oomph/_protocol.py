@@ -46,6 +46,9 @@ FORKS_LOG = "OOMPH_FORKS_LOG"
 PLAN = "OOMPH_PLAN"
 """The path of a plan that a Python process applies when it imports torch. Set by the user."""
 
+NET = "OOMPH_NET"
+"""The net is wanted. Only its library reads it (`crates/oomph-net`)."""
+
 PREFIX = "OOMPH_"
 """Begins all of them, and those that only the virtual GPU reads."""
 

@@ -17,6 +17,7 @@ EXACT = {
     "tf32": {"enabled": False},
     "activation_memory_budget": {"percent": 50},
     "set_to_none": {},
+    "single_threaded_backward": {},
     "no_grad_eval": {},
     "inplace_activations": {"modules": [f"{block}.mlp.1" for block in BLOCKS]},
     "checkpoint": {"modules": BLOCKS[:2]},

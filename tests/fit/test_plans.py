@@ -156,9 +156,10 @@ def test_nothing_fits_says_what_would(tmp_path, plain):
     assert prices and prices == sorted(prices)
     # A plan is named on GPUs that the job does not fit as it is.
     assert len({gpu["id"] for gpu in found.json["gpus"]}) == len(found.json["gpus"])
-    # The plan of least memory ran out of memory and was measured: it needs no other run.
-    made = sorted(run.name for run in tmp_path.glob("oomph-report/script-1/plan-*"))
-    assert made == ["plan-1", "plan-1-unlimited"]
+    # A plan of least memory is measured by one run; another one that promises less may follow.
+    made = list(tmp_path.glob("oomph-report/script-1/plan-*/settings.json"))
+    tried = [json.dumps(json.loads(run.read_text())["levers"]) for run in made]
+    assert 1 <= len(tried) == len(set(tried)) <= 3
     least = found.json["least"]["peak"]["used_bytes"]
     assert f"{(least - found_budget(found)) / 2**30:.1f} GiB too much" in " ".join(
         found.out.split()

@@ -69,6 +69,26 @@ def test_the_optimizer_step_and_the_allocator(oomph, plain, tmp_path):
     assert in_step(plain) - in_step(run) > 0.5 * plain.json["by_category"]["parameters"]
 
 
+def test_threads_and_streams_outside_of_the_allocator(oomph, tmp_path):
+    """A thread that multiplies matrices costs a handle and a workspace, PyTorch's pools of streams 70 MiB."""
+    mib = 1 << 20
+    plain = oomph(TRAIN, gpu="h200")
+
+    def less(*levers):
+        found = oomph(TRAIN, "--plan", plan(tmp_path, *levers), gpu="h200")
+        assert found.status == 0, found.err
+        assert all(lever["applied"] for lever in found.json["levers"])
+        before, now = plain.json["by_category"], found.json["by_category"]
+        return {name: before[name] - now[name] for name in ("cuda_context", "workspace")}
+
+    assert less(("single_threaded_backward", {})) == dict(cuda_context=64 * mib, workspace=32 * mib)
+    copies = less(("save_on_cpu", {"in_flight": 16 * mib}), ("optimizer_on_cpu", {}))
+    assert -4 * mib < copies["cuda_context"] < 0
+    # What is computed again in the backward pass is part of its model still, in the same thread as well.
+    both = ("checkpoint", {"modules": ["Sequential.0"]}), ("single_threaded_backward", {})
+    assert less(*both)["cuda_context"] == 64 * mib
+
+
 def test_attention_and_evaluation(oomph, tmp_path):
     code = """
         import torch

@@ -140,7 +140,8 @@ def main() -> None:
 
     work = [(name, int(share)) for share in args.shares.split(",") for name in names]
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool, args.out.open("a") as file:
-        for row in pool.map(one, work):
+        for done in concurrent.futures.as_completed([pool.submit(one, each) for each in work]):
+            row = done.result()
             if row is not None:
                 file.write(json.dumps(row | about) + "\n")
                 file.flush()

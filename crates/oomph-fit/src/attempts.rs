@@ -105,6 +105,12 @@ impl Measurement {
         self.summary.peak.used_bytes
     }
 
+    /// Bytes that the process needs if the allocator caches nothing at the peak.
+    pub fn least_bytes(&self) -> u64 {
+        let peak = &self.summary.peak;
+        peak.allocated_bytes + peak.used_bytes.saturating_sub(peak.reserved_bytes)
+    }
+
     /// How often a step has to empty the cache to continue.
     pub fn retries_a_step(&self) -> f64 {
         let retries: u64 = self

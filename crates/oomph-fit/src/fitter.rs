@@ -100,6 +100,10 @@ pub(crate) struct Fitter<'a> {
     /// Whether to share a single-GPU job among several GPUs.
     pub(crate) shares: bool,
     pub(crate) rejected: Vec<Rejected>,
+    /// Whether the job trains.
+    pub(crate) trains: bool,
+    /// Whether no plan that keeps results was found, so that others are looked for.
+    pub(crate) same_results_fail: bool,
     /// Nanoseconds of the plain job's step.
     pub(crate) plain_time: f64,
     /// Nanoseconds that the plain job takes to load a batch.
@@ -153,6 +157,8 @@ impl<'a> Fitter<'a> {
             attempts,
             wanted,
             rejected: Vec::new(),
+            trains: false,
+            same_results_fail: false,
             plain_time: 0.0,
             loading_ns: None,
             runs: 0,
@@ -265,6 +271,7 @@ impl<'a> Fitter<'a> {
         self.plain_time = plain_time.unwrap_or_default();
         self.loading_ns = Some(base.model.facts.loading_ns);
         self.say_what_is_left_out(&base.model);
+        self.trains = base.model.trains;
         fit.inference = !base.model.trains;
         let mut bases = vec![base];
         if fit.inference && (!sizes.is_empty() || !fits) {
@@ -298,9 +305,6 @@ impl<'a> Fitter<'a> {
         if !fit.inference {
             let settings = self.probe_settings(&bases[0])?;
             bases.extend(settings);
-        }
-        if let Some(probed) = self.probe_precision(&bases)? {
-            bases.push(probed);
         }
         (fit.plans, fit.chosen) = self.plans(&mut bases)?;
         if compiles {

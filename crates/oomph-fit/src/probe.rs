@@ -33,10 +33,12 @@ impl Fitter<'_> {
                 let Some(base) = self.probe_or_reject(&levers)? else {
                     break;
                 };
-                let predicted = search::predict(&base, plain, &[], &self.options);
                 bases.push(base);
                 // What follows takes more time for less memory.
-                let enough = predicted.used <= self.options.budget;
+                let all: Vec<Base> = std::iter::once(plain).chain(&bases).cloned().collect();
+                let results = self.wanted.goal.results();
+                let mut plans = self.search(&all)?.plans.into_iter();
+                let enough = plans.any(|plan| plan.results <= results);
                 if enough && self.wanted.goal != Goal::LeastMemory {
                     break;
                 }

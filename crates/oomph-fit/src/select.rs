@@ -1,6 +1,6 @@
 //! Which plans are worth a run, which of them is chosen, and how long it is run.
 
-use oomph_plan::search::{Base, Found};
+use oomph_plan::search::{self, Base, Found};
 use oomph_plan::{Lever, Results, sharding};
 
 use crate::attempts::{Ended, Request};
@@ -13,6 +13,8 @@ use oomph_plan::result::PlanResult;
 const MOST_VERIFICATIONS: u32 = 12;
 /// After this many plans that ran out of memory, try the one of least memory to see whether any can fit.
 pub(crate) const MOST_MISSES: u32 = 4;
+/// So many plans of least memory are tried one after the other, as long as each promises less than all before.
+const MOST_LEAST: u32 = 3;
 /// Steps for which the chosen plan runs. In the first ones the allocator may reserve a few percent less than
 /// later, when it has split its segments differently. After this many it hardly changes.
 pub(crate) const LONGER: u32 = 16;
@@ -20,37 +22,65 @@ pub(crate) const LONGER: u32 = 16;
 const MOST_LONGER: usize = 4;
 
 impl Fitter<'_> {
-    /// The plans to show, and which of them is chosen. `bases` gets one more run if no plan that keeps results is
-    /// found from those that it has.
+    /// The plans to show, and which of them is chosen. `bases` gets more runs if no plan is found from those that it has.
     pub(crate) fn plans(
         &mut self,
         bases: &mut Vec<Base>,
     ) -> anyhow::Result<(Vec<PlanResult>, Option<usize>)> {
-        let mut found = self.plans_from(bases)?;
-        let keeps = |plan: &PlanResult| plan.same_results <= Results::Rounding;
-        if !self.verified.iter().any(keeps)
-            && let Some(base) = self.probe_last_resort(bases)?
-        {
-            bases.push(base);
+        let mut found = Found::default();
+        let keeps = self.wanted.goal.results() <= Results::Rounding;
+        if keeps {
+            // Plans that change numerics would cost runs, and are not wanted where there are others.
+            let asked = std::mem::replace(&mut self.options.keep_results, true);
+            let kept = self.plans_that_keep(bases);
+            self.options.keep_results = asked;
+            found = kept?;
+        }
+        if keeps && self.options.keep_results {
+            // There are no others.
+        } else if self.verified.is_empty() {
+            self.same_results_fail = keeps;
+            bases.extend(self.probe_precision(bases)?);
             found = self.plans_from(bases)?;
+            if !keeps && self.verified.is_empty() {
+                found = self.last_resort(bases)?.unwrap_or(found);
+            }
+        } else {
+            found = self.search(bases)?; // with those that change numerics, to show
         }
         Ok(self.choose(&found))
+    }
+
+    /// The same of plans that keep results only.
+    fn plans_that_keep(&mut self, bases: &mut Vec<Base>) -> anyhow::Result<Found> {
+        let found = self.plans_from(bases)?;
+        if !self.verified.is_empty() {
+            return Ok(found);
+        }
+        Ok(self.last_resort(bases)?.unwrap_or(found))
+    }
+
+    /// Plans on top of what may help any job; `None` if it is none for this one.
+    fn last_resort(&mut self, bases: &mut Vec<Base>) -> anyhow::Result<Option<Found>> {
+        let Some(base) = self.probe_last_resort(bases)? else {
+            return Ok(None);
+        };
+        bases.push(base);
+        self.plans_from(bases).map(Some)
     }
 
     /// Verifies plans until the best is known, and runs that for longer.
     pub(crate) fn plans_from(&mut self, bases: &[Base]) -> anyhow::Result<Found> {
         self.most_verifications = self.verifications + MOST_VERIFICATIONS;
         let mut found = self.search(bases)?;
-        let trains = bases.first().is_some_and(|base| base.model.trains);
         let mut longer: Vec<Vec<Lever>> = Vec::new();
         loop {
             found = self.verify_best(bases, found)?;
             let choice = self.wanted.goal.choose(&self.verified).cloned();
-            // Scripts that ended earlier have no more steps, and several ranks take too long.
+            // Several ranks take too long.
             let Some(plan) = choice.as_ref().filter(|plan| {
-                trains
+                self.trains
                     && plan.steps < LONGER
-                    && plan.steps >= self.wanted.steps
                     && sharding::gpus(&plan.levers).is_none()
                     && !longer.contains(&plan.levers)
                     && longer.len() < MOST_LONGER
@@ -78,6 +108,7 @@ impl Fitter<'_> {
 
     /// Verifies the best plans found, for each goal.
     fn verify_best(&mut self, bases: &[Base], mut found: Found) -> anyhow::Result<Found> {
+        let mut tries = MOST_LEAST;
         loop {
             found = self.verify_for_goals(bases, found)?;
             if !self.verified.is_empty() {
@@ -88,8 +119,15 @@ impl Fitter<'_> {
             let left_out = self.rejected.len();
             self.attempt_least(&found)?;
             found = self.search(bases)?;
-            // What it taught may let better ones fit; and where a lever was left out, another plan is the least.
-            if self.verified.is_empty() && self.rejected.len() == left_out {
+            // What it taught may let better ones fit, or others need less; and where a lever was left out, another plan
+            // is the least.
+            tries = tries.saturating_sub(1);
+            let promises = |least: &search::Plan| {
+                let known = self.missed.as_ref().map(|known| &known.plan.peak);
+                known.is_none_or(|known| least.used < known.used_bytes)
+            };
+            let more = tries > 0 && found.least.as_ref().is_some_and(promises);
+            if self.verified.is_empty() && self.rejected.len() == left_out && !more {
                 return Ok(found);
             }
         }
@@ -98,8 +136,12 @@ impl Fitter<'_> {
     /// Verifies plans that should fit, until none is better than those that do.
     fn verify_for_goals(&mut self, bases: &[Base], mut found: Found) -> anyhow::Result<Found> {
         // Plans that keep results first: their measurements improve the other predictions.
-        let mut goals = vec![Goal::SameResults, Goal::Fastest];
-        if !goals.contains(&self.wanted.goal) {
+        let mut goals = match (self.same_results_fail, self.options.keep_results) {
+            (true, _) => vec![Goal::Fastest],
+            (false, true) => vec![Goal::SameResults],
+            (false, false) => vec![Goal::SameResults, Goal::Fastest],
+        };
+        if !self.same_results_fail && !goals.contains(&self.wanted.goal) {
             goals.push(self.wanted.goal);
         }
         let mut misses = 0;

@@ -19,6 +19,7 @@ const GPUS: usize = 2;
 pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyhow::Result<()> {
     /// The most plans of least memory to try before showing the prediction instead.
     const TRIES: u32 = 3;
+    let mut tries = TRIES;
     let mut margin = 0.0;
     if fit.gpu.memory_bytes > 0 {
         margin = fit.gpu.margin_bytes as f64 / fit.gpu.memory_bytes as f64;
@@ -34,8 +35,10 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
         fit.held_by = missed.held;
         fit.floor = missed.floor;
         fit.least = Some(least);
+        // The search tried them.
+        tries = 1;
     }
-    for _ in 0..TRIES {
+    for _ in 0..tries {
         let Some(least) = fitter.search(bases)?.least.filter(|plan| plan.used < known) else {
             break;
         };

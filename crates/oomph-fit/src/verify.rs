@@ -2,7 +2,7 @@
 
 use oomph_bytes::{format_bytes, format_gib};
 use oomph_plan::model::Model;
-use oomph_plan::{Floor, search};
+use oomph_plan::{Floor, search, sharding};
 use oomph_run::summary::Peak;
 
 use crate::attempts::{Ended, Measurement, Request};
@@ -32,76 +32,134 @@ impl Fitter<'_> {
         self.verifications += 1;
         let name = format!("plan-{}", self.verifications);
         let purpose = format!("verifying: {}", listed(&plan.levers, ", "));
-        let ended = self.run(&Request {
+        // What needs no more than the capacity does not meet a limit, and what needs more is measured at once. The one
+        // that is chosen runs once more, for longer and with the limit, unless the job infers or has several ranks.
+        let mut spare = None;
+        if limited && self.trains && sharding::gpus(&plan.levers).is_none() {
+            let request = self.request(name.clone(), purpose.clone(), &plan.levers);
+            let Some(run) = self.completed(plan, &request)? else {
+                return Ok(None);
+            };
+            if run.used_bytes() <= self.options.budget {
+                return Ok(Some(self.holds(plan, &run, true)));
+            }
+            if run.least_bytes() > self.options.budget {
+                self.missed(plan, &run);
+                return Ok(None);
+            }
+            // It may fit once the allocator has given back what it caches.
+            spare = Some(run);
+        }
+        let name = if spare.is_some() {
+            format!("{name}-limited")
+        } else {
+            name
+        };
+        let request = Request {
             limit: limited.then_some(self.options.budget),
             ..self.request(name.clone(), purpose, &plan.levers)
-        })?;
-        let run = match ended {
-            Ended::Through(run) => run,
+        };
+        match self.run(&request)? {
             Ended::OutOfMemory(_) => {
-                self.measure_miss(plan, &name)?;
-                return Ok(None);
+                match spare {
+                    Some(run) => self.missed(plan, &run),
+                    None => self.measure_miss(plan, &name)?,
+                }
+                Ok(None)
+            }
+            ended => {
+                let Some(run) = self.went_through(plan, ended) else {
+                    return Ok(None);
+                };
+                if run.used_bytes() > self.options.budget && limited {
+                    let time_ratio = self.time_ratio(&run, plan);
+                    self.options.learn(plan, run.used_bytes(), time_ratio);
+                    return Ok(None);
+                }
+                Ok(Some(self.holds(plan, &run, limited)))
+            }
+        }
+    }
+
+    /// A run of a plan without a limit; `None` if it did not complete, or a lever had no effect.
+    fn completed(
+        &mut self,
+        plan: &search::Plan,
+        request: &Request,
+    ) -> anyhow::Result<Option<Measurement>> {
+        let ended = self.run(request)?;
+        Ok(self.went_through(plan, ended))
+    }
+
+    /// The measurements of a run of a plan that ended so; if there are none, what is to blame is left out.
+    fn went_through(&mut self, plan: &search::Plan, ended: Ended) -> Option<Measurement> {
+        let run = match ended {
+            Ended::Through(run) => *run,
+            Ended::OutOfMemory(_) => {
+                self.note(
+                    &listed(&plan.levers, " + "),
+                    "the script itself raised an out-of-memory error, although memory was unlimited",
+                );
+                return None;
             }
             Ended::Refused {
                 lever: Some(lever),
                 why,
             } => {
                 self.reject(&lever, &why);
-                return Ok(None);
+                return None;
             }
             Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
                 self.reject_failed(plan, lever, &why);
-                return Ok(None);
+                return None;
             }
         };
         if let Some((lever, why)) = run.idle_lever() {
             self.reject(&lever, &why);
-            return Ok(None);
+            return None;
         }
-        let time_ratio = self.time_ratio(&run, plan);
+        Some(run)
+    }
+
+    /// A plan whose run went through, and what that teaches.
+    fn holds(&mut self, plan: &search::Plan, run: &Measurement, limited: bool) -> PlanResult {
+        let time_ratio = self.time_ratio(run, plan);
         self.options.learn(plan, run.used_bytes(), time_ratio);
-        if run.used_bytes() > self.options.budget && limited {
-            return Ok(None);
-        }
         self.tried.push(plan.clone());
         if !limited {
-            self.floor = floor(&run);
+            self.floor = floor(run);
         }
-        Ok(Some(self.measured(plan, &run, limited)))
+        self.measured(plan, run, limited)
     }
 
     /// Runs a plan that ran out of memory without a limit, and learns what it needs.
     fn measure_miss(&mut self, plan: &search::Plan, name: &str) -> anyhow::Result<()> {
-        let ended = self.run(&self.request(
+        let request = self.request(
             format!("{name}-unlimited"),
             "it ran out of memory: measuring what it needs",
             &plan.levers,
-        ))?;
-        match ended {
-            // A plan may fail for lack of one large piece even if its peak would fit.
-            Ended::Through(run) => {
-                let used = run.used_bytes().max(self.options.budget + 1);
-                let time = self.time_ratio(&run, plan);
-                self.options.learn(plan, used, time);
-                if used == run.used_bytes() {
-                    let plan = self.measured(plan, &run, true);
-                    let held = std::mem::take(&mut self.held);
-                    let least = self.missed.as_ref().map(|least| least.plan.peak.used_bytes);
-                    if least.is_none_or(|least| used < least) {
-                        let floor = floor(&run);
-                        self.missed = Some(Missed { plan, held, floor });
-                    }
-                }
-            }
-            Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
-                self.reject_failed(plan, lever, &why);
-            }
-            Ended::OutOfMemory(_) => self.note(
-                &listed(&plan.levers, " + "),
-                "the script itself raised an out-of-memory error, although memory was unlimited",
-            ),
+        );
+        if let Some(run) = self.completed(plan, &request)? {
+            self.missed(plan, &run);
         }
         Ok(())
+    }
+
+    /// Learns what a plan needs that does not fit.
+    fn missed(&mut self, plan: &search::Plan, run: &Measurement) {
+        // A plan may fail for lack of one large piece even if its peak would fit.
+        let used = run.used_bytes().max(self.options.budget + 1);
+        let time = self.time_ratio(run, plan);
+        self.options.learn(plan, used, time);
+        if used == run.used_bytes() {
+            let plan = self.measured(plan, run, true);
+            let held = std::mem::take(&mut self.held);
+            let least = self.missed.as_ref().map(|least| least.plan.peak.used_bytes);
+            if least.is_none_or(|least| used < least) {
+                let floor = floor(run);
+                self.missed = Some(Missed { plan, held, floor });
+            }
+        }
     }
 
     /// The time of a run's step relative to the plain job's.

@@ -46,6 +46,18 @@ impl Host {
         Ok(library)
     }
 
+    /// The library that lets a job go on in host memory.
+    pub fn net(&self) -> anyhow::Result<PathBuf> {
+        let library = self.package.join("_net/liboomph_net.so");
+        if !library.is_file() {
+            bail!(
+                "the net is missing: expected {}. Reinstall oomph",
+                library.display()
+            );
+        }
+        Ok(library)
+    }
+
     /// The directory of the virtual GPU, for programs that look for a driver by directory.
     pub fn virtual_gpu_directory(library: &Path) -> &Path {
         library.parent().unwrap_or(library)

@@ -28,7 +28,7 @@ use crate::run_directory::{RunDirectory, RunFile};
 use crate::settings::{FORMAT, Recording, Settings, variables};
 use crate::signals;
 use crate::status_line;
-use crate::virtual_gpu::VirtualGpu;
+use crate::virtual_gpu::{VirtualGpu, preload_first};
 
 /// What is run, on which GPU, how it is recorded and how it is watched.
 #[derive(Debug, Clone)]
@@ -41,6 +41,8 @@ pub struct Job {
     pub rehearsed: Option<Rehearsed>,
     /// The virtual GPU; `None` runs on the real one.
     pub gpu: Option<VirtualGpu>,
+    /// Whether the job goes on in host memory when the GPU's is used up.
+    pub net: bool,
     /// What is recorded, and what is changed in the script.
     pub recording: Recording,
     /// Who sees the script's output, and how long it may take.
@@ -111,6 +113,7 @@ impl Job {
             program,
             rehearsed: None,
             gpu: None,
+            net: false,
             recording: Recording::default(),
             watch: Watch::default(),
             forks: None,
@@ -166,6 +169,14 @@ impl Job {
                 rendezvous,
                 several,
             )?;
+        }
+        if self.net {
+            preload_first(&mut command, &self.host.net()?);
+            // A process that forks scripts has not preloaded it.
+            command.env(variables::FORKS, "");
+            if std::env::var_os(variables::NET).is_none() {
+                command.env(variables::NET, "on");
+            }
         }
         if let Some(forks) = &self.forks
             && !several

@@ -25,6 +25,8 @@ pub mod variables {
     pub const PLAN: &str = "OOMPH_PLAN";
     /// The path of `virtual-gpu.conf`, which the preloaded library reads.
     pub const VIRTUAL_GPU: &str = "OOMPH_VGPU";
+    /// The net is wanted: `on`, or settings for measurements (`crates/oomph-net/src/settings.rs`).
+    pub const NET: &str = "OOMPH_NET";
     /// Begins all of them.
     pub const PREFIX: &str = "OOMPH_";
 }

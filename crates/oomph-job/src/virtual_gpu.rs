@@ -72,13 +72,8 @@ impl VirtualGpu {
             RunFile::VirtualGpu,
             self.config(limit, rendezvous, several).as_bytes(),
         )?;
-        let mut preload = library.clone().into_os_string();
-        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-            preload.push(":");
-            preload.push(others);
-        }
+        preload_first(command, &library);
         command
-            .env("LD_PRELOAD", preload)
             .env(variables::VIRTUAL_GPU, directory.file(RunFile::VirtualGpu))
             .env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
         if let Some(path) = with_nvidia_smi(&library) {
@@ -98,6 +93,22 @@ impl VirtualGpu {
         }
         Ok(())
     }
+}
+
+/// Lets `command` load `library`, before what is preloaded anyway.
+pub(crate) fn preload_first(command: &mut Command, library: &Path) {
+    const VARIABLE: &str = "LD_PRELOAD";
+    let set = command.get_envs().find(|(name, _)| *name == VARIABLE);
+    let others = match set {
+        Some((_, value)) => value.map(OsString::from),
+        None => std::env::var_os(VARIABLE),
+    };
+    let mut preload = library.as_os_str().to_owned();
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env(VARIABLE, preload);
 }
 
 /// `PATH` with the virtual GPU's `nvidia-smi` first.

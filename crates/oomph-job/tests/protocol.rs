@@ -52,6 +52,7 @@ fn the_protocol_is_as_it_is_written_down() {
             "LAUNCHER": variables::LAUNCHER,
             "FORKS": variables::FORKS,
             "FORKS_LOG": variables::FORKS_LOG,
+            "NET": variables::NET,
             "PLAN": variables::PLAN,
             "VIRTUAL_GPU": variables::VIRTUAL_GPU,
         },

@@ -5,7 +5,7 @@ use oomph_trace::{Category, Phase};
 use crate::levers::Lever;
 use crate::model::{Event, Inside, Model, Template};
 
-/// What the planner knows of the GPU's and its host's pace.
+/// What the planner knows of the GPU's and its host's pace, and what threads take there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     /// Bytes a second over the link to the host, each way.
@@ -18,6 +18,8 @@ pub struct Pace {
     pub host_ns_per_call: f64,
     /// Nanoseconds from one launch to the next on the GPU.
     pub launch_ns: f64,
+    /// Bytes outside the allocator for each thread that multiplies matrices: a handle of cuBLAS.
+    pub thread_bytes: u64,
 }
 
 impl Pace {
@@ -29,6 +31,7 @@ impl Pace {
         Self {
             link_bytes_per_s: (gpu.link.host_bytes_per_s * Self::REACHED).max(1e9),
             memory_bytes_per_s: (gpu.bandwidth_bytes_per_s * Self::REACHED).max(1e9),
+            thread_bytes: gpu.context.cublas_handle_bytes,
             ..Self::default()
         }
     }
@@ -44,6 +47,7 @@ impl Default for Pace {
             host_ns_per_launch: 19_000.0,
             host_ns_per_call: 40_000.0,
             launch_ns: 2_200.0,
+            thread_bytes: 0,
         }
     }
 }

@@ -87,12 +87,13 @@ pub enum Group {
     Recomputation,
     Gradients,
     Attention,
+    Backward,
     Allocator,
 }
 
 impl Group {
     /// All of them, in order.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Optimizer,
         Self::Batch,
         Self::Precision,
@@ -101,6 +102,7 @@ impl Group {
         Self::Recomputation,
         Self::Gradients,
         Self::Attention,
+        Self::Backward,
         Self::Allocator,
     ];
 }

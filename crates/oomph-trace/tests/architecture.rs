@@ -5,12 +5,13 @@
 use std::path::{Path, PathBuf};
 
 /// The crates that open files, start processes, print, or speak C or Python.
-const OUTER: [&str; 5] = [
+const OUTER: [&str; 6] = [
     "oomph-cli",
     "oomph-fit",
     "oomph-job",
     "oomph-py",
     "oomph-vgpu",
+    "oomph-net",
 ];
 
 /// What only those may use. `oomph-report` asks for the terminal's width and variables.

@@ -137,7 +137,8 @@ pub fn attribute(attribute: c_int) -> c_int {
 /// Physical memory made by `cuMemCreate`: charged while a handle or a mapping holds it.
 #[derive(Debug, Clone, Copy)]
 struct Physical {
-    device: u32,
+    /// The GPU whose memory it is; `None` for memory of the host, which is not charged.
+    device: Option<u32>,
     size: u64,
     references: u32,
 }
@@ -163,7 +164,7 @@ impl Virtual {
         if physical.references == 0 {
             let Physical { device, size, .. } = *physical;
             self.physical.remove(&handle);
-            if let Some(device) = machine().devices.get(device as usize) {
+            if let Some(device) = device.and_then(|device| machine().devices.get(device as usize)) {
                 device.memory.lock().give_physical(size);
             }
         }
@@ -188,10 +189,20 @@ pub fn device_of(addr: u64) -> Option<u32> {
             .filter(|&(&at, &(len, _))| addr < at + len)
             .map(|(_, &(_, h))| h);
         let physical = handle.and_then(|handle| virtual_memory.physical.get(&handle));
-        return Some(physical.map_or_else(device::current, |physical| physical.device));
+        return Some(
+            physical
+                .and_then(|physical| physical.device)
+                .unwrap_or_else(device::current),
+        );
     }
     runtime::is_opened(addr).then(device::current)
 }
+
+// `CUmemLocationType`.
+const LOCATION_DEVICE: c_int = 1;
+const LOCATION_HOST: c_int = 2;
+const LOCATION_HOST_NUMA: c_int = 3;
+const LOCATION_HOST_NUMA_CURRENT: c_int = 4;
 
 /// The start of `CUmemAllocationProp`.
 #[repr(C)]
@@ -215,17 +226,19 @@ export! {
     }
     fn cuMemCreate(out: Out<u64>, size: usize, prop: In<AllocationProp>, _flags: c_ulonglong) -> Status, or UNKNOWN; {
         let (Some(_), Some(prop)) = (active(), prop.get()) else { return INVALID_VALUE };
-        let index = prop.location_id;
-        let Some(device) = machine().devices.get(index as usize) else { return INVALID_DEVICE };
         let size = round_up(size as u64, GRANULE);
-        {
+        let of_host = (LOCATION_HOST..=LOCATION_HOST_NUMA_CURRENT).contains(&prop.location_kind);
+        let index = prop.location_id;
+        if !of_host {
+            let Some(device) = machine().devices.get(index as usize) else { return INVALID_DEVICE };
             let mut memory = device.memory.lock();
             if !memory.ask() || !memory.take_physical(size) {
                 return MEMORY_ALLOCATION;
             }
         }
+        let device = (!of_host).then_some(index as u32);
         let handle = opaque_handle();
-        VIRTUAL.lock().physical.insert(handle, Physical { device: index as u32, size, references: 1 });
+        VIRTUAL.lock().physical.insert(handle, Physical { device, size, references: 1 });
         out.put(handle);
         SUCCESS
     }
@@ -272,7 +285,9 @@ export! {
     fn cuMemGetAllocationPropertiesFromHandle(out: Out<AllocationProp>, handle: u64) -> Status, or UNKNOWN; {
         let virtual_memory = VIRTUAL.lock();
         let Some(physical) = virtual_memory.physical.get(&handle) else { return INVALID_VALUE };
-        out.put(AllocationProp { kind: 1, handle_types: 1, location_kind: 1, location_id: physical.device as c_int });
+        let (location_kind, location_id) =
+            physical.device.map_or((LOCATION_HOST_NUMA, 0), |device| (LOCATION_DEVICE, device as c_int));
+        out.put(AllocationProp { kind: 1, handle_types: 1, location_kind, location_id });
         SUCCESS
     }
     fn cuMemExportToShareableHandle(_out: *mut c_void, _handle: u64, _kind: c_int, _flags: c_ulonglong) -> Status, or UNKNOWN; {

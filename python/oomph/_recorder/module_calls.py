@@ -19,6 +19,8 @@ from oomph._recorder.outermost_models import OutermostModels, builds_graph_in_ev
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import MARKED_STEPS, Progress
 
+_in_backward = torch._C._current_graph_task_id
+
 MOST_CALLS = 100_000
 """Calls of evaluations in later steps are kept up to this number."""
 
@@ -69,8 +71,8 @@ class ModuleCalls:
         progress = self._progress
         running = progress.running
         progress.module_calls += 1
-        if not running and threading.get_ident() != self._thread:
-            return
+        if not running and (threading.get_ident() != self._thread or _in_backward() != -1):
+            return  # a part of a model, which the backward pass calls again
         name = self._names.get(id(module))
         if name is None:
             name = f"{running[-1][0]}.{type(module).__name__}" if running else self._learn(module)

@@ -19,12 +19,13 @@ from oomph.levers._shared.parameter_steps import (
     step_only,
     steps_by_rows,
 )
+from oomph.levers._shared.streams import copy_stream
 
 AT_ONCE = 64 << 20
 """The most bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
 of the parts before and after them on its way."""
 
-SHARE, FEWEST = 8, 4 << 20
+SHARE, FEWEST = 16, 4 << 20
 """A small optimizer steps in so many parts, unless they are smaller than so many bytes: with all of its state on
 the GPU at once, nothing would be saved."""
 
@@ -168,7 +169,7 @@ class OptimizerOnCpu(Lever):
     def streams(self, device: torch.device) -> tuple[Any, Any]:
         """To the GPU and back."""
         if device not in self._streams:
-            self._streams[device] = (torch.cuda.Stream(device), torch.cuda.Stream(device))
+            self._streams[device] = (copy_stream(device), copy_stream(device))
         return self._streams[device]
 
     def finish(self) -> None:
@@ -314,10 +315,11 @@ class _Rows:
         assert p.grad is not None
         with torch.no_grad():
             grad = p.grad.coalesce()
-            rows, values = grad.indices()[0], grad.values()
-            # Waits for the GPU, and so for what is on its way to the host. Nobody computes the rows on a virtual
-            # GPU: there they may be any.
-            rows_on_host = rows.cpu().clamp_(0, len(p) - 1)
+            # Nobody computes the rows on a virtual GPU: there they may be any.
+            rows, values = grad.indices()[0].clamp(0, len(p) - 1), grad.values()
+            rows_on_host = (
+                rows.cpu()
+            )  # waits for the GPU, and so for what is on its way to the host
             some = p.index_select(0, rows).requires_grad_(p.requires_grad)
             every = torch.arange(len(values), device=values.device)[None]
             some.grad = p.grad.new(every, values, some.shape)._coalesced_(True)

@@ -14,6 +14,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Backward, Job, names
 from oomph.levers._shared.quantized_linear import QuantizedLinear
+from oomph.levers._shared.streams import copy_stream
 
 ALIGNMENT = 512
 """Alignment of tensors in a module's buffer, as in PyTorch's allocator."""
@@ -266,7 +267,7 @@ class Stage:
                 torch.empty(largest // 4, dtype=torch.float32, device=device) for _ in range(SLOTS)
             ]
         cuda = device.type == "cuda"
-        self.stream = torch.cuda.Stream(device) if cuda else None
+        self.stream = copy_stream(device) if cuda else None
         self.holds: list[Block | None] = [None] * SLOTS
         self.versions: list[Any] = [None] * SLOTS
         self.came: list[Any] = [None] * SLOTS

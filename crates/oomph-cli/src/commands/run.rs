@@ -87,6 +87,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", env = oomph_job::settings::variables::PLAN, hide_env_values = true)]
     plan: Option<PathBuf>,
 
+    /// When GPU memory runs out, let the job go on in host memory, more slowly
+    #[arg(long)]
+    net: bool,
+
     /// After running out of memory, do not run again to measure how much would be enough
     #[arg(long)]
     no_measure: bool,
@@ -346,6 +350,7 @@ impl Args {
         });
         Ok(Job {
             gpu,
+            net: self.net,
             recording: Recording {
                 steps: self.steps,
                 levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),

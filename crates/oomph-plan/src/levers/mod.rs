@@ -28,6 +28,7 @@ mod recompute;
 mod save_on_cpu;
 mod set_to_none;
 mod shard;
+mod single_threaded_backward;
 mod split_batch;
 mod split_forward;
 mod step_in_backward;
@@ -158,6 +159,7 @@ levers! {
     set_to_none::SetToNone,
     optimizer_step::OptimizerStep,
     no_grad_eval::NoGradEval,
+    single_threaded_backward::SingleThreadedBackward,
     inference_mode::InferenceMode,
     inplace_activations::InplaceActivations,
     fused_modules::FusedModules,

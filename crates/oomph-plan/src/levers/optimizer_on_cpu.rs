@@ -24,7 +24,7 @@ const OVER_THE_LINK: f64 = 1.3;
 /// The most parameters that step together, in bytes (`python/oomph/levers/optimizer_on_cpu.py`).
 const AT_ONCE: u64 = 64 << 20;
 /// A small optimizer steps in so many parts, unless they are smaller than so many bytes.
-const SHARE: u64 = 8;
+const SHARE: u64 = 16;
 const FEWEST: u64 = 4 << 20;
 
 /// The optimizer's state in host memory.

@@ -10,6 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph.levers._shared.base import failure
+from oomph.levers._shared.streams import copy_stream
 
 SMALLEST = 256 << 10
 """Bytes below which a copy costs more than it saves."""
@@ -112,8 +113,8 @@ class Transfers:
         """`device` is that of the activations; on a CPU, copies are made at once."""
         self.in_flight = in_flight
         cuda = device.type == "cuda"
-        self.out = torch.cuda.Stream(device) if cuda else None
-        self.back = torch.cuda.Stream(device) if cuda else None
+        self.out = copy_stream(device) if cuda else None
+        self.back = copy_stream(device) if cuda else None
         self.leaving: deque[Entry] = deque()
         self.leaving_bytes = 0
         self.order: list[weakref.ref[Entry]] = []

@@ -1,0 +1,687 @@
+//! From launches to orders: which units leave the device and which come back, and when.
+//!
+//! While something lies on the host, launches are logged until a step is known. The step is then followed,
+//! and at the border of two windows units change places as [`crate::placement`] says. What a byte costs
+//! where it lies (kernels read some more than once) is not known, so a few placements are tried, and the
+//! fastest step decides. A job without rhythm gets the one placement that would have been best so far.
+//! All of this decides about speed only.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use crate::arena::Arena;
+use crate::gpu::{Gpu, Place};
+use crate::placement::{Placement, Step, Unit};
+use crate::rhythm::{self, Follower, Log, Pointers};
+
+/// A pointer stands for at least so much of its segment, in bytes.
+const NEAR: u64 = 1 << 20;
+/// The step that a log shows touches so much of all segments, in percent: less is a part of a step.
+const WHOLE: u64 = 60;
+/// After so many launches without a rhythm there is none.
+const NO_RHYTHM: usize = 100_000;
+/// How often products and convolutions read their input, as long as it is not measured.
+const REREADS: f64 = 16.0;
+/// Bytes a second over the link: kernels of an H200 read 51 GB/s.
+const LINK: f64 = 51e9;
+/// What it costs to move a byte, in bytes read where they lie: 24 GB/s each way, both ways at a time.
+const MOVE_COST: f64 = 1.1;
+/// What is tried after units as they lie: by windows of a step, each time with what was measured before. With
+/// one window all rests.
+const TRIED: [usize; 4] = [1, 1, 1, 24];
+/// The shortest step to believe in, in launches.
+const LEAST: usize = 8;
+/// A step that was lost sooner, in steps, was a part of one.
+const PROVEN: u64 = 64;
+
+/// Units to move, by where they begin.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    pub out: Vec<u64>,
+    pub back: Vec<u64>,
+}
+
+/// What a step touches.
+#[derive(Debug)]
+struct Known {
+    /// Where units begin, and their sizes.
+    units: Vec<(u64, u64)>,
+    launches: Vec<Launch>,
+    /// Of each kernel: bytes that went over the link, and bytes of units on the host that it was given.
+    kernels: HashMap<u64, (f64, f64)>,
+    capacity: u64,
+}
+
+/// A launch of a step.
+#[derive(Debug)]
+struct Launch {
+    signature: u64,
+    /// Units (by number) and bytes of them.
+    touched: Vec<(usize, u64)>,
+    /// Whether it is thought to read them more than once.
+    rereads: bool,
+    /// How often it did, as measured.
+    measured: Option<f64>,
+    /// Seconds it took with nothing on the host.
+    alone: f64,
+}
+
+impl Known {
+    /// What the launches of `log` from `first` on touch of `arena`.
+    fn of<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>, capacity: u64) -> Self {
+        let segments: BTreeMap<u64, u64> = arena.segments().collect();
+        let inside = |at: u64| {
+            let (&base, &size) = segments.range(..=at).next_back()?;
+            (at < base + size).then_some(base + size)
+        };
+        let mut pointers = Pointers::default();
+        for launch in first..log.len() {
+            for &at in log.addresses(launch) {
+                pointers.note(at, launch);
+            }
+        }
+        let units: Vec<(u64, u64)> = arena.units().map(|(at, size, _)| (at, size)).collect();
+        let launches = (first..log.len())
+            .map(|launch| {
+                let mut touched: BTreeMap<usize, u64> = BTreeMap::new();
+                for at in log.addresses(launch) {
+                    let Some(end) = inside(*at) else { continue };
+                    let end = pointers.end(*at, launch, NEAR, end);
+                    let mut index = units
+                        .partition_point(|&(base, _)| base <= *at)
+                        .saturating_sub(1);
+                    while let Some(&(base, size)) =
+                        units.get(index).filter(|&&(base, _)| base < end)
+                    {
+                        let bytes = (base + size).min(end).saturating_sub(base.max(*at));
+                        let sum = touched.entry(index).or_default();
+                        *sum = (*sum + bytes).min(size);
+                        index += 1;
+                    }
+                }
+                Launch {
+                    signature: log.signatures[launch],
+                    touched: touched.into_iter().collect(),
+                    rereads: log.rereads[launch],
+                    measured: None,
+                    alone: 0.0,
+                }
+            })
+            .collect();
+        Self {
+            units,
+            launches,
+            kernels: HashMap::new(),
+            capacity,
+        }
+    }
+
+    /// Where windows begin, and where units lie in them.
+    fn place(&self, windows: usize) -> (Vec<usize>, Placement) {
+        let sum = |launch: &Launch| launch.touched.iter().map(|&(_, bytes)| bytes).sum();
+        let bytes: Vec<u64> = self.launches.iter().map(sum).collect();
+        let begins = rhythm::windows(&bytes, windows);
+        let mut units: Vec<Unit> = self
+            .units
+            .iter()
+            .map(|&(_, size)| Unit {
+                size,
+                traffic: vec![0; begins.len()],
+            })
+            .collect();
+        for (index, launch) in self.launches.iter().enumerate() {
+            let window = begins.partition_point(|&begin| begin <= index) - 1;
+            let times = self.times(launch);
+            for &(unit, bytes) in &launch.touched {
+                units[unit].traffic[window] += (bytes as f64 * times) as u64;
+            }
+        }
+        let step = Step {
+            units,
+            windows: begins.len(),
+            capacity: self.capacity,
+            move_cost: MOVE_COST,
+        };
+        let placement = step.place();
+        (begins, placement)
+    }
+
+    /// How often a launch reads or writes what it is given.
+    fn times(&self, launch: &Launch) -> f64 {
+        let of_kernel = || {
+            self.kernels
+                .get(&launch.signature)
+                .map(|&(crossed, given)| crossed / given)
+        };
+        let unknown = if launch.rereads { REREADS } else { 1.0 };
+        launch
+            .measured
+            .or_else(of_kernel)
+            .unwrap_or(unknown)
+            .clamp(0.2, 500.0)
+    }
+
+    /// A launch took so many seconds, with some units on the host.
+    fn took(&mut self, index: usize, seconds: f64, is_on_host: impl Fn(u64) -> bool) {
+        const LITTLE: u64 = 64 << 10;
+        let Some(launch) = self.launches.get_mut(index) else {
+            return;
+        };
+        let on_host = |&&(unit, _): &&(usize, u64)| is_on_host(self.units[unit].0);
+        let given: u64 = launch
+            .touched
+            .iter()
+            .filter(on_host)
+            .map(|&(_, bytes)| bytes)
+            .sum();
+        if given == 0 {
+            launch.alone = seconds;
+        } else if given >= LITTLE {
+            let crossed = (seconds - launch.alone).max(0.0) * LINK;
+            launch.measured = Some(crossed / given as f64);
+            let kernel = self.kernels.entry(launch.signature).or_default();
+            *kernel = (kernel.0 + crossed, kernel.1 + given as f64);
+        }
+    }
+}
+
+/// Where each unit lies in each window.
+type Places = HashMap<u64, Vec<bool>>;
+
+/// The placement that is followed.
+#[derive(Debug)]
+struct Course {
+    known: Known,
+    follower: Follower,
+    /// Where windows begin.
+    begins: Vec<usize>,
+    places: Places,
+    /// Where the job is: the window, if units are where they belong in it, and the launch.
+    window: Option<usize>,
+    launch: usize,
+    /// Steps that were followed.
+    steps: u64,
+    trial: Option<Trial>,
+}
+
+/// Placements being tried.
+#[derive(Debug)]
+struct Trial {
+    which: usize,
+    phase: Phase,
+    began: Instant,
+    fastest: Option<(Duration, Vec<usize>, Places)>,
+}
+
+/// The steps of one try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Units go to their places.
+    Settling,
+    /// The step is timed.
+    Timing,
+    /// Each launch is timed, and so the step is slow.
+    Probing,
+}
+
+impl Course {
+    fn new(known: Known, step: Vec<u64>, now: Instant) -> Self {
+        Self {
+            known,
+            follower: Follower::new(step),
+            begins: vec![0],
+            places: HashMap::new(),
+            window: None,
+            launch: 0,
+            steps: 0,
+            trial: Some(Trial {
+                which: 0,
+                phase: Phase::Settling,
+                began: now,
+                fastest: None,
+            }),
+        }
+    }
+
+    fn set(&mut self, windows: usize) {
+        let (begins, placement) = self.known.place(windows);
+        self.begins = begins;
+        self.window = None;
+        self.places = self
+            .known
+            .units
+            .iter()
+            .map(|&(at, _)| at)
+            .zip(placement)
+            .collect();
+    }
+
+    /// A step begins: on with the trial.
+    fn step(&mut self, now: Instant) {
+        self.steps += 1;
+        let Some(trial) = &mut self.trial else { return };
+        match trial.phase {
+            Phase::Settling => (trial.phase, trial.began) = (Phase::Timing, now),
+            Phase::Timing => {
+                let took = now - trial.began;
+                crate::log!("try {}: {:.1} ms", trial.which, took.as_secs_f64() * 1e3);
+                if trial
+                    .fastest
+                    .as_ref()
+                    .is_none_or(|(least, ..)| took < *least)
+                {
+                    trial.fastest = Some((took, self.begins.clone(), self.places.clone()));
+                }
+                trial.phase = Phase::Probing;
+                if trial.which == TRIED.len()
+                    && let Some(Trial {
+                        fastest: Some((_, begins, places)),
+                        ..
+                    }) = self.trial.take()
+                {
+                    (self.begins, self.places, self.window) = (begins, places, None);
+                }
+            }
+            Phase::Probing => {
+                let windows = TRIED[trial.which];
+                trial.which += 1;
+                trial.phase = Phase::Settling;
+                self.set(windows);
+            }
+        }
+    }
+
+    /// The units that lie elsewhere than in this window.
+    fn orders<G: Gpu>(&self, arena: &Arena<G>, window: usize) -> Orders {
+        let mut orders = Orders::default();
+        for (at, _, place) in arena.units() {
+            match (self.places.get(&at).map(|place| place[window]), place) {
+                (Some(true), Place::Host) => orders.back.push(at),
+                (Some(false), Place::Device) => orders.out.push(at),
+                _ => {}
+            }
+        }
+        orders
+    }
+}
+
+/// Watches launches, from the first time that something lies on the host.
+#[derive(Debug)]
+pub struct Watch {
+    log: Option<Log>,
+    /// How long the log is when it is looked at next.
+    look: usize,
+    /// The shortest step to believe in.
+    least: usize,
+    course: Option<Course>,
+    /// Addresses that captured launches were given: a graph may touch all of them.
+    captured: Vec<u64>,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            log: Some(Log::default()),
+            look: 128,
+            least: LEAST,
+            course: None,
+            captured: Vec::new(),
+        }
+    }
+}
+
+impl Watch {
+    /// Whether the addresses of launches are wanted.
+    pub fn is_learning(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Segments came or went: what is known of the step is not all of it.
+    pub fn learn_again(&mut self) {
+        self.log = Some(Log::default());
+        self.look = 128;
+    }
+
+    /// Keeps addresses that are given to a graph.
+    pub fn captured(&mut self, addresses: &[u64]) {
+        self.captured.extend(addresses);
+        self.captured.sort_unstable();
+        self.captured.dedup();
+    }
+
+    /// A copy or the like, which is no part of the rhythm.
+    pub fn touched(&mut self, addresses: &[u64]) {
+        if let Some(log) = &mut self.log {
+            for &at in addresses {
+                log.address(at);
+            }
+        }
+    }
+
+    /// A launch that is about to begin; what to move before it.
+    pub fn launched<G: Gpu>(
+        &mut self,
+        arena: &Arena<G>,
+        signature: u64,
+        addresses: &[u64],
+        rereads: bool,
+        is_graph: bool,
+        now: Instant,
+    ) -> Option<Orders> {
+        if let Some(log) = &mut self.log {
+            log.launch(signature, rereads);
+            let graph: &[u64] = if is_graph { &self.captured } else { &[] };
+            for &at in addresses.iter().chain(graph) {
+                log.address(at);
+            }
+            if log.len() >= self.look {
+                self.look = log.len() + (log.len() / 6).max(64);
+                if let Some(orders) = self.learn(arena, now) {
+                    return Some(orders);
+                }
+            }
+        }
+        let course = self.course.as_mut()?;
+        match course.follower.launch(signature) {
+            rhythm::Place::At(launch) => {
+                if launch <= course.launch {
+                    course.step(now);
+                }
+                course.launch = launch;
+                let window = course.begins.partition_point(|&begin| begin <= launch) - 1;
+                if course.window == Some(window) {
+                    return None;
+                }
+                course.window = Some(window);
+                Some(course.orders(arena, window))
+            }
+            rhythm::Place::Elsewhere => None,
+            rhythm::Place::Lost => {
+                // What was taken for a step was a part of one.
+                self.least = if course.steps < PROVEN {
+                    course.follower.len() + 1
+                } else {
+                    LEAST
+                };
+                crate::log!("lost the rhythm of {} launches", course.follower.len());
+                self.course = None;
+                self.learn_again();
+                None
+            }
+        }
+    }
+
+    /// The launch that is about to begin, if it is to be timed.
+    pub fn probed(&self) -> Option<usize> {
+        let course = self.course.as_ref()?;
+        (course.trial.as_ref()?.phase == Phase::Probing).then_some(course.launch)
+    }
+
+    /// How long a launch took.
+    pub fn took<G: Gpu>(&mut self, launch: usize, took: Duration, arena: &Arena<G>) {
+        if let Some(course) = &mut self.course {
+            course
+                .known
+                .took(launch, took.as_secs_f64(), |at| arena.is_on_host(at));
+        }
+    }
+
+    /// Looks for a step in the log.
+    fn learn<G: Gpu>(&mut self, arena: &Arena<G>, now: Instant) -> Option<Orders> {
+        let log = self.log.as_ref()?;
+        let capacity = arena.device_capacity();
+        let count = log.len();
+        let found = rhythm::periods(&log.signatures, self.least)
+            .into_iter()
+            .find(|&length| covers(log, count - length, arena));
+        if let Some(length) = found {
+            let first = count - length;
+            crate::log!(
+                "a step of {length} launches, of {count} seen; {} MiB in segments, room for {} MiB",
+                arena.size() >> 20,
+                capacity >> 20
+            );
+            let known = Known::of(log, first, arena, capacity);
+            self.course = Some(Course::new(known, log.signatures[first..].to_vec(), now));
+            self.log = None;
+            return None;
+        }
+        if count < NO_RHYTHM || log.addresses_since(0).is_empty() {
+            return None;
+        }
+        // No rhythm: what was touched most lies on the device from now on.
+        let known = Known::of(log, 0, arena, capacity);
+        let (_, placement) = known.place(1);
+        let places: HashMap<u64, bool> = known
+            .units
+            .iter()
+            .map(|&(at, _)| at)
+            .zip(placement.iter().map(|place| place[0]))
+            .collect();
+        if let Some(log) = &mut self.log {
+            log.forget(count / 2);
+            self.look = NO_RHYTHM;
+        }
+        let mut orders = Orders::default();
+        for (at, _, place) in arena.units() {
+            match (places.get(&at), place) {
+                (Some(true), Place::Host) => orders.back.push(at),
+                (Some(false), Place::Device) => orders.out.push(at),
+                _ => {}
+            }
+        }
+        Some(orders)
+    }
+}
+
+/// Whether the launches from `first` on touch most of `arena`.
+fn covers<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>) -> bool {
+    let segments: BTreeMap<u64, u64> = arena.segments().collect();
+    let touched: BTreeMap<u64, u64> = log
+        .addresses_since(first)
+        .iter()
+        .filter_map(|at| {
+            segments
+                .range(..=at)
+                .next_back()
+                .filter(|&(base, size)| *at < base + size)
+        })
+        .map(|(&base, &size)| (base, size))
+        .collect();
+    touched.values().sum::<u64>() * 100 >= arena.size() * WHOLE
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::arena::Limits;
+    use crate::gpu::{Refused, Way};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A GPU that says yes.
+    #[derive(Debug, Default)]
+    struct Willing(Cell<u64>);
+
+    impl Willing {
+        fn number(&self) -> u64 {
+            self.0.set(self.0.get() + 1);
+            self.0.get()
+        }
+    }
+
+    impl Gpu for Willing {
+        fn create(&self, _: Place, _: u64) -> Result<u64, Refused> {
+            Ok(self.number())
+        }
+        fn release(&self, _: u64) {}
+        fn reserve(&self, _: u64) -> Result<u64, Refused> {
+            Ok(self.number() << 40)
+        }
+        fn unreserve(&self, _: u64, _: u64) {}
+        fn map(&self, _: u64, _: u64, _: u64) -> Result<(), Refused> {
+            Ok(())
+        }
+        fn unmap(&self, _: u64, _: u64) -> Result<(), Refused> {
+            Ok(())
+        }
+        fn copy(&self, _: u64, _: u64, _: u64, _: Way) -> Result<(), Refused> {
+            Ok(())
+        }
+        fn mark(&self, _: Way) -> Result<u64, Refused> {
+            Ok(self.number())
+        }
+        fn wait(&self, _: u64) -> Result<(), Refused> {
+            Ok(())
+        }
+        fn free(&self) -> u64 {
+            u64::MAX / 2
+        }
+    }
+
+    /// A job: launches of a kernel with segments, each of which it reads so many times.
+    struct Job {
+        arena: Arena<Willing>,
+        segments: Vec<u64>,
+        watch: Watch,
+        now: Instant,
+        moved: u64,
+    }
+
+    impl Job {
+        fn new(sizes: &[u64], device: u64) -> Self {
+            let limits = Limits {
+                granule: MIB,
+                unit: 4 * MIB,
+                device: device * MIB,
+                host: 1 << 40,
+                spare: 0,
+            };
+            let mut arena = Arena::new(Willing::default(), limits);
+            let segments = sizes
+                .iter()
+                .map(|size| arena.allocate(size * MIB, true).unwrap())
+                .collect();
+            Self {
+                arena,
+                segments,
+                watch: Watch::default(),
+                now: Instant::now(),
+                moved: 0,
+            }
+        }
+
+        /// Launches a kernel that takes 20 µs, and longer for what it reads of the host.
+        fn launch(&mut self, signature: u64, segment: usize, times: u64) {
+            let at = self.segments[segment];
+            let orders = self
+                .watch
+                .launched(&self.arena, signature, &[at], false, false, self.now);
+            if let Some(orders) = orders {
+                let moved = self.arena.exchange(&orders.out, &orders.back);
+                self.moved += moved.out + moved.back;
+                self.now += Duration::from_secs_f64((moved.out + moved.back) as f64 / 24e9);
+            }
+            let end = self
+                .arena
+                .segments()
+                .find(|&(base, _)| base == at)
+                .map(|(base, size)| base + size)
+                .unwrap();
+            let on_host: u64 = self
+                .arena
+                .units()
+                .filter(|&(unit, _, place)| unit >= at && unit < end && place == Place::Host)
+                .map(|(_, size, _)| size)
+                .sum();
+            let took = Duration::from_secs_f64(20e-6 + (on_host * times) as f64 / LINK);
+            self.now += took;
+            if let Some(launch) = self.watch.probed() {
+                self.watch.took(launch, took, &self.arena);
+            }
+        }
+
+        /// Seconds of a step in which kernel `k` reads segment `s` so many times, for `(k, s, times)`.
+        fn step(&mut self, launches: &[(u64, usize, u64)]) -> f64 {
+            let began = self.now;
+            for &(kernel, segment, times) in launches {
+                self.launch(kernel, segment, times);
+            }
+            (self.now - began).as_secs_f64()
+        }
+    }
+
+    /// Kernels look alike, but some read all of it again and again. What came last, and so to the host first, is
+    /// what they read.
+    #[test]
+    fn what_is_read_least_comes_to_rest_on_the_host() {
+        let mut job = Job::new(&[4; 12], 32);
+        let launches: Vec<(u64, usize, u64)> = (0..96)
+            .map(|index| {
+                (
+                    index,
+                    index as usize % 12,
+                    if index % 12 < 4 { 1 } else { 30 },
+                )
+            })
+            .collect();
+        let blind = job.step(&launches);
+        let mut last = 0.0;
+        for _ in 0..24 {
+            last = job.step(&launches);
+        }
+        let on_host: Vec<usize> = (0..12)
+            .filter(|&segment| job.arena.is_on_host(job.segments[segment]))
+            .collect();
+        assert_eq!(on_host, [0, 1, 2, 3]);
+        assert!(last < blind / 5.0, "{last} of {blind}");
+        let moved = job.moved;
+        job.step(&launches);
+        assert_eq!(job.moved, moved, "what rests stays");
+    }
+
+    /// Two halves of a step that each need all of the device.
+    #[test]
+    fn what_is_read_often_but_at_different_times_takes_turns() {
+        let mut job = Job::new(&[4; 8], 16);
+        let half = |first: u64| {
+            (0..60).map(move |index| (first + index, (first / 60 * 4 + index % 4) as usize, 20))
+        };
+        let launches: Vec<(u64, usize, u64)> = half(0).chain(half(60)).collect();
+        let blind = job.step(&launches);
+        let mut last = 0.0;
+        for _ in 0..24 {
+            last = job.step(&launches);
+        }
+        assert!(last < blind / 5.0, "{last} of {blind}");
+    }
+
+    /// Another rhythm later: it is learned too.
+    #[test]
+    fn a_job_may_change() {
+        let mut job = Job::new(&[4; 12], 32);
+        let of = |cold: u64| -> Vec<(u64, usize, u64)> {
+            let times = |index: u64| {
+                if (cold..cold + 4).contains(&(index % 12)) {
+                    1
+                } else {
+                    30
+                }
+            };
+            let launch = |index| (100 * cold + times(index), index as usize % 12, times(index));
+            (0..96).map(launch).collect()
+        };
+        for cold in [0, 6] {
+            let launches = of(cold);
+            for _ in 0..30 {
+                job.step(&launches);
+            }
+            let on_host: Vec<u64> = (0..12)
+                .filter(|&segment| job.arena.is_on_host(job.segments[segment as usize]))
+                .collect();
+            assert_eq!(on_host, (cold..cold + 4).collect::<Vec<_>>());
+        }
+    }
+}
