@@ -120,11 +120,12 @@ fn findings(
         return Vec::new();
     }
     let noqa = noqa::Noqa::read(module);
+    let is_for_old_torch = queries::purpose::is_for_old_torch(&model);
     let mut findings = Vec::new();
     let mut reports = Vec::new();
     let mut scopes: Option<scope::Scopes> = None;
     for rule in ALL {
-        if !selection.contains(rule) {
+        if !selection.contains(rule) || is_for_old_torch && rule.is_about_newer_torch() {
             continue;
         }
         (rule.check)(&model, &mut reports);

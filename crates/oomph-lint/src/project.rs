@@ -18,6 +18,9 @@ use crate::semantic::may_use_torch;
 /// Packages are not nested deeper than this below the folder that imports begin in.
 const MAX_FOLDERS: usize = 6;
 
+/// Who calls whom with gradients off is followed this far.
+const MAX_QUIET_CALLERS: usize = 4;
+
 /// Words of methods that turn gradients off or on, cut the graph, or hand results out one by one.
 pub(crate) const DECIDES: &[&str] = &[
     "no_grad",
@@ -55,6 +58,8 @@ pub struct FileFacts {
     methods: Vec<(String, Method)>,
     /// Names of what is called while gradients are off.
     quiet_calls: Vec<String>,
+    /// Other calls: in which function, and of what.
+    loud_calls: Vec<(String, String)>,
     /// Whether `import *` may bring names in, by the index of the import.
     stars: Vec<usize>,
     /// What PyTorch's names are called here: `("F", "torch.nn.functional")`.
@@ -87,6 +92,7 @@ impl FileFacts {
             facts: Self::default(),
             in_class: false,
             quiet: false,
+            caller: String::new(),
         };
         for stmt in module.body() {
             collect.visit_stmt(stmt);
@@ -119,6 +125,8 @@ struct Collect<'m> {
     in_class: bool,
     /// Inside a function or a block that turns gradients off.
     quiet: bool,
+    /// The function around it; empty at the top of the file.
+    caller: String,
 }
 
 impl Collect<'_> {
@@ -134,10 +142,14 @@ impl<'a> Visitor<'a> for Collect<'_> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         if let Expr::Call(call) = expr {
             self.facts.detaches_gradients |= detaches_gradient(call);
-            if self.quiet
-                && let Some(name) = last_name(&call.func)
-            {
-                self.facts.quiet_calls.push(name.to_owned());
+            if let Some(name) = last_name(&call.func) {
+                if self.quiet {
+                    self.facts.quiet_calls.push(name.to_owned());
+                } else {
+                    self.facts
+                        .loud_calls
+                        .push((self.caller.clone(), name.to_owned()));
+                }
             }
         }
         walk_expr(self, expr);
@@ -184,6 +196,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                     self.facts.methods.push((def.name.to_string(), facts));
                 }
                 let outer = (self.in_class, self.quiet);
+                let caller = std::mem::replace(&mut self.caller, def.name.to_string());
                 self.in_class = false;
                 self.quiet |= def
                     .decorator_list
@@ -191,7 +204,19 @@ impl<'a> Visitor<'a> for Collect<'_> {
                     .any(|each| self.is_quiet(&each.expression));
                 walk_stmt(self, stmt);
                 (self.in_class, self.quiet) = outer;
+                self.caller = caller;
                 return;
+            }
+            // `torch.set_grad_enabled(False)` holds until the function ends, or it is called again.
+            Stmt::Expr(only) => {
+                if let Expr::Call(call) = &*only.value
+                    && last_name(&call.func) == Some("set_grad_enabled")
+                {
+                    self.quiet = matches!(
+                        call.arguments.find_positional(0),
+                        Some(Expr::BooleanLiteral(flag)) if !flag.value
+                    );
+                }
             }
             Stmt::With(node) => {
                 let outer = self.quiet;
@@ -250,6 +275,35 @@ struct Part {
     detaches_gradients: bool,
     methods: FxHashMap<String, Method>,
     quiet_calls: FxHashSet<String>,
+    loud_calls: FxHashMap<String, FxHashSet<String>>,
+}
+
+impl Part {
+    /// What is only called by functions that are only called with gradients off is called with gradients off as well.
+    fn spread_quiet(&mut self) {
+        for _ in 0..MAX_QUIET_CALLERS {
+            let spread: Vec<String> = self
+                .loud_calls
+                .iter()
+                .filter(|(name, callers)| {
+                    !self.quiet_calls.contains(*name)
+                        && callers.iter().all(|caller| {
+                            self.quiet_calls.contains(caller)
+                                && !self.loud_calls.contains_key(caller)
+                        })
+                })
+                .map(|(name, _)| name.clone())
+                .collect();
+            if spread.is_empty() {
+                break;
+            }
+            for name in spread {
+                self.loud_calls.remove(&name);
+                self.quiet_calls.insert(name);
+            }
+        }
+        self.loud_calls = FxHashMap::default();
+    }
 }
 
 impl Project {
@@ -289,6 +343,12 @@ impl Project {
                 from_cpu.insert(root);
             }
             part.quiet_calls.extend(facts.quiet_calls.iter().cloned());
+            for (caller, name) in &facts.loud_calls {
+                part.loud_calls
+                    .entry(name.clone())
+                    .or_default()
+                    .insert(caller.clone());
+            }
             for (name, method) in &facts.methods {
                 part.methods.entry(name.clone()).or_default().decides |= method.decides;
             }
@@ -297,6 +357,7 @@ impl Project {
             .into_iter()
             .map(|(root, mut part)| {
                 // Weights that are trained on the CPU are saved from there.
+                part.spread_quiet();
                 part.saves &= !from_cpu.contains(&root) && (part.on_gpu || part.device);
                 (root, Arc::new(part))
             })
@@ -647,6 +708,24 @@ mod tests {
         ]);
         assert!(project.around(0).detaches_gradients());
         assert!(!project.around(2).detaches_gradients());
+    }
+
+    #[test]
+    fn gradients_are_off_where_every_caller_turned_them_off() {
+        let project = project(&[
+            (
+                "main.py",
+                "import torch\nimport steps\ndef work():\n    torch.set_grad_enabled(False)\n    steps.score()\n\ndef other():\n    steps.both()\nsteps.loud()\n",
+            ),
+            (
+                "steps.py",
+                "import torch\nimport nets\ndef score():\n    nets.encode()\n    nets.both()\n\ndef loud():\n    nets.both()\n",
+            ),
+            ("nets.py", "import torch\ndef encode(): pass\n"),
+        ]);
+        let nets = project.around(2);
+        assert!(nets.calls_quietly("score") && nets.calls_quietly("encode"));
+        assert!(!nets.calls_quietly("both") && !nets.calls_quietly("loud"));
     }
 
     #[test]

@@ -61,6 +61,12 @@ impl Rule {
             || matches!(self.code, "OOM701" | "OOM703")
     }
 
+    /// Whether the rule says nothing of code for a PyTorch before 0.5: there, `volatile=True` inputs turned gradients
+    /// off, and `zero_grad()` freed none.
+    pub(crate) fn is_about_newer_torch(&self) -> bool {
+        matches!(self.code, "OOM201" | "OOM205" | "OOM207" | "OOM416")
+    }
+
     /// Where the page is published.
     pub fn url(&self) -> String {
         format!(

@@ -3,7 +3,7 @@
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, ExprAttribute, ExprCall, Stmt, StmtIf, UnaryOp};
 use oomph_python_source::{
-    Module, Ranged, TextRange, dotted_name, imports_of, last_name, last_part,
+    Module, Ranged, TextRange, dotted_name, imports_of, last_name, last_part, names_in,
 };
 
 use crate::semantic::value::{Device, Kind};
@@ -69,18 +69,25 @@ pub(crate) struct Words<'m> {
     /// A loop moves something: `x.cuda()`, `x.to(device)`.
     pub(crate) moves_in_loops: bool,
     in_loop: bool,
+    /// Flags about a GPU that are only ever `False`.
+    off: Vec<String>,
 }
 
 impl<'m> Words<'m> {
     pub(crate) fn of(module: &Module<'m>) -> Self {
         let mut words = Self {
             text: module.text(),
+            off: flags_that_are_off(module),
             ..Self::default()
         };
         for stmt in module.body() {
             words.visit_stmt(stmt);
         }
         words
+    }
+
+    fn is_off(&self, expr: &Expr) -> bool {
+        matches!(expr, Expr::Name(name) if self.off.iter().any(|each| each == name.id.as_str()))
     }
 
     fn word(&mut self, word: &str) {
@@ -179,6 +186,111 @@ fn only_asks(attribute: &ExprAttribute) -> bool {
             || matches!(attribute.attr.as_str(), "is_available" | "device_count"))
 }
 
+/// The flags about a GPU that a file binds to `False`, and nothing binds to another value: no assignment, no default
+/// and no argument.
+fn flags_that_are_off(module: &Module<'_>) -> Vec<String> {
+    #[derive(Default)]
+    struct Flags {
+        off: Vec<String>,
+        on: Vec<String>,
+        /// Functions that take a flag, and those that are called with a positional `True`.
+        taken_by: Vec<(String, String)>,
+        called_with_true: Vec<String>,
+    }
+    impl Flags {
+        fn bind(&mut self, name: &str, value: Option<&Expr>) {
+            let lower = name.to_ascii_lowercase();
+            if !lower.contains("cuda") && !lower.contains("gpu") {
+                return;
+            }
+            match value {
+                Some(Expr::BooleanLiteral(flag)) if !flag.value => self.off.push(name.to_owned()),
+                // Handed on.
+                Some(Expr::Name(same)) if same.id.as_str() == name => {}
+                _ => self.on.push(name.to_owned()),
+            }
+        }
+    }
+    impl<'a> Visitor<'a> for Flags {
+        fn visit_stmt(&mut self, stmt: &'a Stmt) {
+            match stmt {
+                Stmt::Assign(assign) => {
+                    for target in &assign.targets {
+                        match target {
+                            Expr::Name(name) => self.bind(name.id.as_str(), Some(&assign.value)),
+                            // Unpacked, or an attribute of the same name: anything.
+                            other => {
+                                for name in names_in(other) {
+                                    self.bind(last_part(&name), None);
+                                }
+                            }
+                        }
+                    }
+                }
+                Stmt::FunctionDef(def) => {
+                    for each in def.parameters.iter_non_variadic_params() {
+                        let name = each.parameter.name.as_str();
+                        if let Some(default) = each.default.as_deref()
+                            && !matches!(default, Expr::BooleanLiteral(flag) if !flag.value)
+                        {
+                            self.bind(name, None);
+                        }
+                        self.taken_by.push((def.name.to_string(), name.to_owned()));
+                    }
+                }
+                Stmt::Import(_) | Stmt::ImportFrom(_) => {
+                    for import in imports_of(stmt) {
+                        self.bind(import.bound, None);
+                    }
+                }
+                Stmt::For(node) => {
+                    for name in names_in(&node.target) {
+                        self.bind(&name, None);
+                    }
+                }
+                _ => {}
+            }
+            walk_stmt(self, stmt);
+        }
+
+        fn visit_expr(&mut self, expr: &'a Expr) {
+            if let Expr::Call(call) = expr {
+                for keyword in &call.arguments.keywords {
+                    if let Some(name) = &keyword.arg {
+                        self.bind(name.as_str(), Some(&keyword.value));
+                    }
+                }
+                let is_true = |arg: &Expr| matches!(arg, Expr::BooleanLiteral(flag) if flag.value);
+                if call.arguments.args.iter().any(is_true)
+                    && let Some(name) = last_name(&call.func)
+                {
+                    self.called_with_true.push(name.to_owned());
+                }
+            }
+            walk_expr(self, expr);
+        }
+    }
+    if !module.text().contains("= False") {
+        return Vec::new();
+    }
+    let mut flags = Flags::default();
+    for stmt in module.body() {
+        flags.visit_stmt(stmt);
+    }
+    let turned_on: Vec<&str> = flags
+        .taken_by
+        .iter()
+        .filter(|(function, _)| flags.called_with_true.contains(function))
+        .map(|(_, name)| name.as_str())
+        .collect();
+    flags
+        .off
+        .iter()
+        .filter(|name| !flags.on.contains(name) && !turned_on.contains(&name.as_str()))
+        .cloned()
+        .collect()
+}
+
 /// Whether a statement names a device that nothing else in the file uses.
 fn is_unused_device(stmt: &Stmt, text: &str) -> bool {
     let Stmt::Assign(assign) = stmt else {
@@ -203,15 +315,19 @@ impl<'a> Visitor<'a> for Words<'_> {
         match stmt {
             Stmt::Expr(only) if only.value.is_string_literal_expr() => return,
             _ if is_unused_device(stmt, self.text) => return,
+            // `if use_cuda:` where it is only ever `False`: what is in it never runs.
+            Stmt::If(branch) if self.is_off(&branch.test) => {
+                for clause in &branch.elif_else_clauses {
+                    self.visit_elif_else_clause(clause);
+                }
+                return;
+            }
             Stmt::Import(_) | Stmt::ImportFrom(_) => {
                 for import in imports_of(stmt) {
                     self.import(&import.full);
                 }
             }
-            Stmt::FunctionDef(def) => {
-                for parameter in &*def.parameters {
-                    self.word(parameter.name().as_str());
-                }
+            Stmt::FunctionDef(_) => {
                 let outer = std::mem::replace(&mut self.in_loop, false);
                 walk_stmt(self, stmt);
                 self.in_loop = outer;
@@ -231,7 +347,9 @@ impl<'a> Visitor<'a> for Words<'_> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         match expr {
             // A name that is only bound moves nothing.
-            Expr::Name(name) if name.ctx.is_load() => self.word(name.id.as_str()),
+            Expr::Name(name) if name.ctx.is_load() && !self.is_off(expr) => {
+                self.word(name.id.as_str());
+            }
             Expr::Attribute(attribute) if only_asks(attribute) => return,
             Expr::Attribute(attribute) if attribute.ctx.is_load() => {
                 self.word(attribute.attr.as_str());
@@ -266,7 +384,10 @@ pub(crate) fn leaves_batches_on_cpu(model: &Model<'_>, looped: &Loop<'_>) -> boo
 }
 
 /// Whether a call runs a model that is known to be on the CPU.
-pub(crate) fn runs_on_cpu(call: &Call<'_>) -> bool {
+pub(crate) fn runs_on_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
+    if stays_where_it_is_made(model, call) {
+        return true;
+    }
     let device = if call.callee.is_model() {
         call.callee.device
     } else {
@@ -278,6 +399,42 @@ pub(crate) fn runs_on_cpu(call: &Call<'_>) -> bool {
                 .args
                 .first()
                 .is_some_and(|arg| arg.is_tensor() && arg.device == Device::Cpu))
+}
+
+/// Whether a call runs a layer of `torch.nn` that its own function made and nothing moves or hands on: a probe of
+/// features that were brought to the CPU.
+fn stays_where_it_is_made(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let (Some(func), Expr::Name(name)) = (model.func_of(call.ctx), &*call.node.func) else {
+        return false;
+    };
+    let name = name.id.as_str();
+    let bound: Vec<_> = model.assigns_to(Some(func), name).collect();
+    let [made] = &*bound else { return false };
+    let Some(Expr::Call(node)) = made.expr else {
+        return false;
+    };
+    let of_torch = model.calls.iter().any(|other| {
+        std::ptr::eq(other.node, node)
+            && other
+                .qual
+                .as_deref()
+                .is_some_and(|qual| qual.starts_with("torch.nn."))
+            && !model.text(node).contains("device")
+            && !model.text(node).contains("DataParallel")
+    });
+    of_torch
+        && !model.module.text().contains("set_default_")
+        && !model.calls_in_function(Some(func)).any(|other| {
+            let moved = matches!(other.method, Some("to" | "cuda"))
+                && other.recv_place().as_deref() == Some(name);
+            moved
+                || other
+                    .node
+                    .arguments
+                    .args
+                    .iter()
+                    .any(|arg| matches!(arg, Expr::Name(each) if each.id.as_str() == name))
+        })
 }
 
 /// A call that puts something on a GPU: `.cuda()`, `.to("cuda")`.

@@ -1,10 +1,12 @@
 //! Calls of models, and of what belongs to them.
 
-use oomph_python_source::ast::Stmt;
-use oomph_python_source::dotted_name;
+use oomph_python_source::ast::visitor::{Visitor, walk_expr};
+use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, last_name};
 
+use crate::queries::purpose::is_eval_name;
 use crate::semantic::value::{Kind, Value};
-use crate::semantic::{Call, Model, torch};
+use crate::semantic::{Bind, Call, CtxKind, FuncId, Model, torch};
 
 /// A call of a model.
 pub(crate) fn is_model_call(call: &Call<'_>) -> bool {
@@ -55,4 +57,161 @@ pub(crate) fn is_dropped(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
     place.is_some()
         && next.targets.first().and_then(dotted_name) == place
         && dotted_name(&next.value) == place.map(|place| format!("{place}.module"))
+}
+
+/// Whether all parameters of the model at a place were frozen before an offset of its function, or of the notebook,
+/// under this name or one that it had before, and none was thawed or replaced: it records no graph.
+pub(crate) fn is_frozen(
+    model: &Model<'_>,
+    func: Option<FuncId>,
+    place: &str,
+    before: TextSize,
+) -> bool {
+    /// Names of one model are followed this far: `wrapped = DataParallel(net)`.
+    const MAX_NAMES: usize = 4;
+    let mut names = vec![place.to_owned()];
+    for _ in 0..MAX_NAMES {
+        let made = names.last().and_then(|name| {
+            let made = model
+                .assigns_to(func, name)
+                .filter(|each| each.target.start() < before && each.bind == Bind::Set)
+                .last()?;
+            match made.expr? {
+                Expr::Call(call) => call.arguments.find_positional(0).and_then(dotted_name),
+                other => dotted_name(other),
+            }
+        });
+        match made {
+            Some(name) if !names.contains(&name) => names.push(name),
+            _ => break,
+        }
+    }
+    let is_off =
+        |expr: Option<&Expr>| matches!(expr, Some(Expr::BooleanLiteral(flag)) if !flag.value);
+    let of_all = |range: TextRange| {
+        model.calls.iter().any(|call| {
+            range.contains_range(call.node.range())
+                && matches!(call.method, Some("parameters" | "named_parameters"))
+                && call.recv_place().is_some_and(|recv| names.contains(&recv))
+        })
+    };
+    let mut frozen_at: Option<TextSize> = None;
+    let mut thawed = false;
+    let mut set = |off: bool, all: bool, at: TextSize| {
+        if off && all && at < before {
+            frozen_at = frozen_at.max(Some(at));
+        } else if !off {
+            thawed = true;
+        }
+    };
+    for each in &model.assigns {
+        if !each.place.ends_with(".requires_grad") {
+            continue;
+        }
+        // `for p in model.parameters(): p.requires_grad = False`, and no test around it in the loop.
+        let looped = model
+            .within_function(each.ctx)
+            .next()
+            .filter(|id| matches!(model.ctx(*id).kind, CtxKind::For));
+        let header = looped.and_then(|id| {
+            model.stmts.iter().find_map(|info| match info.node {
+                Stmt::For(node) if node.range == model.ctx(id).range => Some(node.iter.range()),
+                _ => None,
+            })
+        });
+        let all = model.func_of(each.ctx) == func && header.is_some_and(of_all);
+        set(is_off(each.expr), all, each.target.start());
+    }
+    for call in &model.calls {
+        if call.is_method("requires_grad_") {
+            let all = model.func_of(call.ctx) == func
+                && call.recv_place().is_some_and(|recv| names.contains(&recv));
+            let off = is_off(call.node.arguments.find_positional(0));
+            set(off, all, call.node.start());
+        }
+    }
+    // A new head, or a new model under the name, requires gradients.
+    frozen_at.is_some_and(|at| {
+        !thawed
+            && !model.assigns.iter().any(|each| {
+                let replaces = names.iter().any(|name| {
+                    each.place == *name
+                        && each.bind == Bind::Set
+                        && !each.expr.is_some_and(|expr| {
+                            let text = model.text(expr);
+                            names.iter().any(|name| text.contains(name.as_str()))
+                        })
+                        || each.place.starts_with(&format!("{name}."))
+                });
+                replaces && each.target.start() > at && each.target.start() < before
+            })
+    })
+}
+
+/// How often a range reads a name.
+struct Uses<'m> {
+    name: &'m str,
+    range: TextRange,
+    count: usize,
+}
+
+impl<'a> Visitor<'a> for Uses<'_> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        if let Expr::Name(name) = expr
+            && name.ctx.is_load()
+            && name.id.as_str() == self.name
+            && self.range.contains_range(name.range)
+        {
+            self.count += 1;
+        }
+        walk_expr(self, expr);
+    }
+}
+
+/// Whether all that a function does with what a call wraps is to evaluate it: it hands it to functions that evaluate,
+/// by their names, puts it in evaluation mode, or unwraps it.
+pub(crate) fn is_only_evaluated(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
+    let Stmt::Assign(assign) = model.stmt(wrapper.stmt).node else {
+        return false;
+    };
+    let [Expr::Name(target)] = &*assign.targets else {
+        return false;
+    };
+    let name = target.id.as_str();
+    let func = model.func_of(wrapper.ctx);
+    let looped = model.loops_around(wrapper.ctx).next().is_some();
+    let end = match func {
+        Some(id) => model.func(id).node.end(),
+        None => TextSize::of(model.module.text()),
+    };
+    // Until the name is bound anew.
+    let until = model
+        .assigns_to(func, name)
+        .map(|each| each.target.start())
+        .filter(|at| *at > assign.end())
+        .min()
+        .unwrap_or(end);
+    let range = TextRange::new(assign.end(), until);
+    let evaluates = |call: &&Call<'_>| {
+        range.contains_range(call.node.range())
+            && (call.is_method("eval") && call.recv_place().as_deref() == Some(name)
+                || last_name(&call.node.func).is_some_and(is_eval_name)
+                    && call
+                        .node
+                        .arguments
+                        .args
+                        .iter()
+                        .any(|arg| matches!(arg, Expr::Name(each) if each.id.as_str() == name)))
+    };
+    let count = model.calls_in_function(func).filter(evaluates).count();
+    let mut uses = Uses {
+        name,
+        range,
+        count: 0,
+    };
+    for stmt in model.module.body() {
+        uses.visit_stmt(stmt);
+    }
+    let uses = uses.count;
+    !looped && count > 0 && count == uses
 }

@@ -1,6 +1,8 @@
 //! What a file or a function is for: training, evaluation, a unit test.
 
-use oomph_python_source::{dotted_name, last_name};
+use oomph_python_source::ast::visitor::{Visitor, walk_expr};
+use oomph_python_source::ast::{Expr, Number};
+use oomph_python_source::{dotted_name, last_name, last_part};
 
 use crate::semantic::value::Kind;
 use crate::semantic::{CtxId, Model};
@@ -20,6 +22,48 @@ pub(crate) fn in_unit_test(model: &Model<'_>, ctx: CtxId) -> bool {
             let node = model.func(func).node;
             is_test(node.name.as_str()) && model.text(node).contains("assert")
         })
+}
+
+/// Whether only a PyTorch before 0.5 runs the file: it reads a loss, or what `backward()` is called on, by
+/// `loss.data[0]`. What is true of memory today says little about it.
+pub(crate) fn is_for_old_torch(model: &Model<'_>) -> bool {
+    struct Find<'m>(&'m [String], bool);
+    impl<'a> Visitor<'a> for Find<'_> {
+        fn visit_expr(&mut self, expr: &'a Expr) {
+            if let Expr::Subscript(item) = expr
+                && let Expr::Attribute(data) = &*item.value
+                && data.attr.as_str() == "data"
+                && matches!(&*item.slice, Expr::NumberLiteral(number)
+                    if matches!(&number.value, Number::Int(index) if *index == 0))
+            {
+                let place = match &*data.value {
+                    Expr::Call(call) => last_name(&call.func).map(str::to_owned),
+                    other => dotted_name(other),
+                };
+                self.1 |= place.is_some_and(|place| {
+                    let name = last_part(&place).to_ascii_lowercase();
+                    name.contains("loss")
+                        || name.starts_with("crit")
+                        || name.starts_with("err")
+                        || self.0.contains(&place)
+                });
+            }
+            walk_expr(self, expr);
+        }
+    }
+    if !model.module.text().contains(".data[0]") {
+        return false;
+    }
+    let targets: Vec<String> = model
+        .backwards
+        .iter()
+        .filter_map(|backward| dotted_name(backward.target))
+        .collect();
+    let mut find = Find(&targets, false);
+    for stmt in model.module.body() {
+        find.visit_stmt(stmt);
+    }
+    find.1
 }
 
 /// Whether a name says that its function evaluates.

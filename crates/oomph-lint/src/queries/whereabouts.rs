@@ -57,14 +57,17 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
         .filter(|call| moves(call) && call.recv_place().as_deref() == Some(place))
         .map(|call| call.node.start())
         .collect();
-    if moved.iter().any(|start| *start < before) {
-        return Tri::Yes;
-    }
-    let moved_later = !moved.is_empty();
     let made = model
         .assigns_to(func, place)
         .filter(|assign| assign.target.start() < before && assign.bind == Bind::Set)
         .last();
+    // What was moved before the name was bound anew is another model.
+    let since = made.map_or(TextSize::new(0), |made| made.target.start());
+    if moved.iter().any(|start| (since..before).contains(start)) {
+        return Tri::Yes;
+    }
+    let moved_later =
+        moved.iter().any(|start| *start > before) || is_moved_by_callers(model, func, place);
     if let Some(made) = made {
         return match made_on_gpu(model, func, made, depth) {
             Tri::Unknown if moved_later => Tri::No,
@@ -89,6 +92,34 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
         ),
         None => Tri::Unknown,
     }
+}
+
+/// Whether the functions of the file that call a method on `self` move an attribute, and only after that.
+fn is_moved_by_callers(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
+    let (Some(id), true) = (func, place.starts_with("self.")) else {
+        return false;
+    };
+    let (name, class) = (model.func(id).node.name.as_str(), model.func(id).class);
+    let mut callers = model
+        .calls
+        .iter()
+        .filter(|call| {
+            call.method == Some(name)
+                && call.recv_place().as_deref() == Some("self")
+                && model.ctx(call.ctx).class == class
+        })
+        .peekable();
+    callers.peek().is_some()
+        && callers.all(|caller| {
+            let moved = || {
+                model
+                    .calls_in_function(model.func_of(caller.ctx))
+                    .filter(|call| moves(call) && call.recv_place().as_deref() == Some(place))
+                    .map(|call| call.node.start())
+            };
+            let after = |at: TextSize| at > caller.node.start();
+            moved().any(after) && moved().all(after)
+        })
 }
 
 /// A call that moves what it is called on off the CPU.

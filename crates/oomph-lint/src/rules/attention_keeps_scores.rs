@@ -380,10 +380,10 @@ fn returns_any(def: &ast::StmtFunctionDef, names: &[&str]) -> bool {
                     Some(expr) => vec![expr],
                     None => Vec::new(),
                 };
+                // `weights`, `weights.view(…)`, but not the output: `weights @ v`.
                 self.1 |= parts
                     .iter()
-                    .filter_map(|part| dotted_name(part))
-                    .any(|place| self.0.contains(&place.as_str()));
+                    .any(|part| !is_product(part) && is_of(part, self.0));
             }
             ast::visitor::walk_stmt(self, stmt);
         }

@@ -1,7 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
-use crate::queries::model_calls::{is_data_parallel, is_dropped};
+use crate::queries::model_calls::{is_data_parallel, is_dropped, is_only_evaluated};
 use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxId, CtxKind, Grad, Model};
@@ -64,6 +64,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !on_one_gpu
             && !in_unit_test(model, call.ctx)
             && !only_evaluates(model, call)
+            && !is_only_evaluated(model, call)
             && !is_dropped(model, call)
             && !is_frozen(model, call)
             // Gathered elsewhere, by a number that is worked out.
@@ -149,9 +150,25 @@ fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
         recv.is_some_and(|recv| recv == place || inner.as_deref() == Some(recv.as_str()))
     };
     let in_scope = |ctx: CtxId| place.contains('.') || model.func_of(ctx) == func;
+    // What the name held before it was bound to a new model is another one.
+    let made = inner
+        .iter()
+        .flat_map(|inner| model.assigns_to(func, inner))
+        .filter(|each| {
+            each.target.start() < call.node.start()
+                && each.expr.is_some_and(|expr| {
+                    !names_in(expr).iter().any(|name| is_it(Some(name.clone())))
+                })
+        })
+        .map(|each| each.target.start())
+        .max()
+        .filter(|_| model.loops_around(call.ctx).next().is_none());
     let mut evaluated = false;
     for other in &model.calls {
-        if !in_scope(other.ctx) || !is_it(other.recv_place()) {
+        if !in_scope(other.ctx)
+            || !is_it(other.recv_place())
+            || made.is_some_and(|made| other.node.start() < made)
+        {
             continue;
         }
         match other.method {

@@ -1,7 +1,7 @@
 use oomph_python_source::{dotted_name, names_in};
 
 use crate::fix::Fix;
-use crate::queries::model_calls::is_dropped;
+use crate::queries::model_calls::{is_dropped, is_only_evaluated};
 use crate::queries::purpose::trains;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
@@ -66,6 +66,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !is_for_cpu(model, call)
             && !is_untrained(model, call)
             && !is_dropped(model, call)
+            && !is_only_evaluated(model, call)
             // Sparse gradients are communicated as they are.
             && !model.module.text().contains("sparse=True")
         {

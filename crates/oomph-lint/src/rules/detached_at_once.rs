@@ -100,7 +100,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || on_cpu
             || evaluates
             || quiet_caller
-            || runs_on_cpu(call)
+            || runs_on_cpu(model, call)
             || stays_on_cpu(model, call)
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)

@@ -3,7 +3,7 @@ use oomph_python_source::{Edit, Ranged, ast, dotted_name};
 
 use crate::fix::Fix;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
-use crate::queries::model_calls::{is_model_call, model_place};
+use crate::queries::model_calls::{is_frozen, is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
 use super::inference_builds_graph::{is_one_of_both_modes, is_pass_by_method};
@@ -130,7 +130,7 @@ fn shared_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'a str, &'m Call<'a>)> {
                 && !model.is_conditional_in(call.ctx, looped.ctx)
         });
         if let Some(call) = call
-            && !runs_on_cpu(call)
+            && !runs_on_cpu(model, call)
             && !on_cpu_only(model)
             && !in_unit_test(model, looped.ctx)
         {
@@ -265,7 +265,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
             .is_some_and(|name| model.around.calls_quietly(name));
         if callers_decide
             || quiet_caller
-            || runs_on_cpu(first)
+            || runs_on_cpu(model, first)
             || leaves_batches_on_cpu(model, looped)
             || on_cpu_only(model)
             // It fails since PyTorch 0.5, and before, `volatile=True` inputs turned gradients off.
@@ -293,7 +293,10 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
                     }))
         });
         // The loss leaves the function: someone may call `backward()` on it.
-        if !wants_graph && !is_cam {
+        let frozen = model_place(first).is_some_and(|place| {
+            is_frozen(model, model.func_of(first.ctx), &place, first.node.start())
+        });
+        if !wants_graph && !is_cam && !frozen {
             found.push((looped, first));
         }
     }

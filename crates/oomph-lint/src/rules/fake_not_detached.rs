@@ -134,6 +134,17 @@ fn generator_behind(model: &Model<'_>, arg: &Expr, judged: &Call<'_>) -> Option<
     if made.grad != Grad::On || made.value.graph == Tri::No {
         return None;
     }
+    // `real, fake = self.generate(batch)`, `D(real, fake.detach())`: the other one is detached, so this is no fake.
+    let beside = model.assigns.iter().any(|other| {
+        other.stmt == made.stmt
+            && other.place != fake
+            && judged.node.arguments.args.iter().any(|arg| {
+                model.text(arg) == format!("{}.detach()", other.place)
+            })
+    });
+    if beside {
+        return None;
+    }
     generator_of(model, made)
 }
 

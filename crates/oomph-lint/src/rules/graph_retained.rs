@@ -3,7 +3,7 @@ use oomph_python_source::{Ranged, dotted_name};
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Bind, Model};
+use crate::semantic::{Assign, Bind, Model, torch};
 
 declare_rule! {
     /// The last `backward()` of a step retains its graph.
@@ -55,7 +55,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: a graph that is shared by iterations cannot be run through twice without it.
-    OOM105 "graph-retained" { fix: Sometimes, default: true }
+    OOM105 "graph-retained" { fix: Sometimes, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -104,8 +104,23 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     })
                     && dotted_name(backward.target).as_deref() == Some(assign.place.as_str())
             });
+        // Made before the loop: the next pass runs through the same graph.
+        let made_before = dotted_name(backward.target).is_some_and(|place| {
+            model
+                .assigns_to(model.func_of(call.ctx), &place)
+                .all(|assign| assign.target.start() < looped.range.start())
+        });
+        // The gradient that it begins with is on the CPU, and so is the graph.
+        let on_cpu = call.arg("gradient", 0).is_some_and(|gradient| {
+            dotted_name(gradient).is_some_and(|place| {
+                model
+                    .assigns_to(model.func_of(call.ctx), &place)
+                    .last()
+                    .is_some_and(|assign| is_made_on_cpu(model, assign))
+            })
+        });
         // An inner loop of backwards over one graph: this is also the next one.
-        if another || outer_step || from_each || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
+        if another || made_before || on_cpu || outer_step || from_each || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
             continue;
         }
         let fix = model.module.remove_keyword(call.node, "retain_graph")
@@ -119,4 +134,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .fix(fix),
         );
     }
+}
+
+/// `torch.zeros(n)`: made by PyTorch, and no device is named.
+fn is_made_on_cpu(model: &Model<'_>, made: &Assign<'_>) -> bool {
+    model.calls.iter().any(|call| {
+        made.expr.is_some_and(|expr| expr.range() == call.node.range())
+            && call.qual.as_deref().is_some_and(torch::is_factory)
+            && call.keyword("device").is_none()
+    })
 }

@@ -85,7 +85,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || matches!(model.stmt(call.stmt).node, Stmt::Expr(only) if only.value.range() == call.node.range())
             || matches!(model.stmt(call.stmt).node, Stmt::Assign(assign) if matches!(
                 &*assign.targets, [Expr::Name(name)] if name.id.as_str() == "_"))
-            || runs_on_cpu(call)
+            || runs_on_cpu(model, call)
             || is_unpickled(model, func, &place)
             || model.func_name(call.ctx).is_some_and(|name| model.around.calls_quietly(name))
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))

@@ -103,43 +103,12 @@ fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
         return false;
     };
     let func = model.func_of(load.ctx);
-    let says_cpu = |expr: &Expr| {
-        let text = model.text(expr).to_ascii_lowercase();
-        text.contains("cpu") && !text.contains("cuda") && !text.contains("args")
-    };
-    let is_default = |func: FuncId, place: &str| {
-        model
-            .func(func)
-            .node
-            .parameters
-            .iter_non_variadic_params()
-            .any(|each| {
-                each.parameter.name.as_str() == place
-                    && each.default.as_deref().is_some_and(|default| {
-                        default.is_none_literal_expr() || says_cpu(default)
-                    })
-            })
-    };
-    // Its own default, or that of a caller who hands it on.
-    let by_default = func.is_some_and(|func| {
-        is_default(func, &place)
-            || model.calls.iter().any(|call| {
-                let Some(caller) = model.func_of(call.ctx) else {
-                    return false;
-                };
-                call.target == Some(func)
-                    && call.node.arguments.iter_source_order().any(|argument| {
-                        dotted_name(argument.value()).is_some_and(|name| {
-                            last_part(&name) == last_part(&place) && is_default(caller, &name)
-                        })
-                    })
-            })
-    });
+    let by_default = is_cpu_by_default(model, load, &place);
     let on_cpu = model
         .assigns_to(func, &place)
         .chain(model.assigns_to(None, &place))
         .any(|assign| {
-            assign.value.device == Device::Cpu || assign.expr.is_some_and(says_cpu)
+            assign.value.device == Device::Cpu || assign.expr.is_some_and(|expr| says_cpu(model, expr))
         });
     let word = last_part(&place).to_ascii_lowercase();
     let known_cpu = load
@@ -154,6 +123,44 @@ fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
         && !on_cpu_only(model)
 }
 
+/// Whether a place is a parameter whose default is the CPU, or that of a caller of the file that hands it on.
+fn is_cpu_by_default(model: &Model<'_>, load: &Call<'_>, place: &str) -> bool {
+    let func = model.func_of(load.ctx);
+    let is_default = |func: FuncId, place: &str| {
+        model
+            .func(func)
+            .node
+            .parameters
+            .iter_non_variadic_params()
+            .any(|each| {
+                each.parameter.name.as_str() == place
+                    && each.default.as_deref().is_some_and(|default| {
+                        default.is_none_literal_expr() || says_cpu(model, default)
+                    })
+            })
+    };
+    // Its own default, or that of a caller who hands it on.
+    func.is_some_and(|func| {
+        is_default(func, place)
+            || model.calls.iter().any(|call| {
+                let Some(caller) = model.func_of(call.ctx) else {
+                    return false;
+                };
+                call.target == Some(func)
+                    && call.node.arguments.iter_source_order().any(|argument| {
+                        dotted_name(argument.value()).is_some_and(|name| {
+                            last_part(&name) == last_part(place) && is_default(caller, &name)
+                        })
+                    })
+            })
+    })
+}
+
+fn says_cpu(model: &Model<'_>, expr: &Expr) -> bool {
+    let text = model.text(expr).to_ascii_lowercase();
+    text.contains("cpu") && !text.contains("cuda") && !text.contains("args")
+}
+
 /// Whether a location is the device that models of this function, or of this class, are moved to:
 /// `model.to(device)` and `torch.load(path, map_location=device)`.
 fn is_device_of_models(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
@@ -165,7 +172,9 @@ fn is_device_of_models(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> b
     let Some(device) = name(location) else {
         return false;
     };
-    if on_cpu_only(model) || load.args.get(1).is_some_and(|arg| arg.device == Device::Cpu) {
+    if on_cpu_only(model)
+        || is_cpu_by_default(model, load, &device)
+        || load.args.get(1).is_some_and(|arg| arg.device == Device::Cpu) {
         return false;
     }
     model.calls.iter().any(|call| {

@@ -89,7 +89,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || !reaches_backward(model, call)
             || !(is_named_teacher(model, call, &place) || is_left_out(model, call, &place))
             || on_cpu_only(model)
-            || runs_on_cpu(call)
+            || runs_on_cpu(model, call)
             || in_unit_test(model, call.ctx)
         {
             continue;

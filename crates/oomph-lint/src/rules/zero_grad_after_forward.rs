@@ -125,7 +125,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             is_model_call(call)
                 && call.grad == Grad::On
                 && call.node.end() < at
-                && !runs_on_cpu(call)
+                && !runs_on_cpu(model, call)
                 && (only_pass || trains_with(model, call))
                 && model.loops_around(call.ctx).next().map(|each| each.ctx)
                     == looped.map(|each| each.ctx)
@@ -154,8 +154,6 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || looped.is_some_and(|looped| leaves_batches_on_cpu(model, looped))
             || on_cpu_only(model)
             || in_unit_test(model, zero.ctx)
-            // `loss.data[0]` fails since PyTorch 0.5: what runs it frees no gradients.
-            || model.text(step).contains("loss.data[0]")
         {
             continue;
         }

@@ -32,7 +32,7 @@ def predict(model, dataloader, device):
     all_logits = []
     for batch in dataloader:
         outputs = model(**{k: v.to(device) for k, v in batch.items()})
-        all_logits.append(outputs.logits)  # OOM301
+        all_logits.append(outputs.logits)
     return torch.cat(all_logits)
 
 

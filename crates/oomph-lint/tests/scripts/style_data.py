@@ -48,7 +48,7 @@ def features(model, loader):
     outs, labels = [], []
     with torch.no_grad():
         for x, y in loader:
-            outs.append(model(x.to(device)))  # OOM301
+            outs.append(model(x.to(device)))
             labels.append(y)
     return torch.cat(outs), torch.cat(labels)
 

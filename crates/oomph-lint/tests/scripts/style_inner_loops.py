@@ -85,7 +85,7 @@ def language_model(model, batches, criterion, optimizer):
         model.zero_grad()
         out, hidden = model(x, hidden)  # OOM104
         loss = criterion(out, y)
-        loss.backward(retain_graph=True)  # OOM105
+        loss.backward(retain_graph=True)
         optimizer.step()
 
 
@@ -96,7 +96,7 @@ def language_model_lstm(model, loader, criterion, optimizer):
         optimizer.zero_grad()
         out, (h, c) = model(x, (h, c))  # OOM104
         loss = criterion(out, y)
-        loss.backward(retain_graph=True)  # OOM105
+        loss.backward(retain_graph=True)
         optimizer.step()
 
 
