@@ -79,7 +79,8 @@ test-all: test
 # Always the whole workspace: what its crates ask of dependencies is then compiled once, for clippy, for the tests,
 # for those in documents and for the wheel. One of the examples is the command for tests.
 test-rust:
-	$(CARGO) test -q --workspace --lib --bins --tests --examples
+	$(CARGO) build -q --workspace --examples
+	$(CARGO) test -q --workspace --lib --bins --tests
 	$(CARGO) test -q --workspace --doc
 
 # After all the rest, which takes the cores that these tests want.
