@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +11,9 @@ import torch
 
 from oomph._recorder.addresses import cuda_tensors
 from oomph._recorder.progress import now
+
+_SWITCH = re.compile(r"checkpoint(ing)?")
+"""In the names of switches: `gradient_checkpointing`, `use_checkpoint`."""
 
 
 class OutermostModels:
@@ -129,4 +133,6 @@ def wants_freezing(model: torch.nn.Module) -> bool:
 
 
 def _wants(attributes: dict[str, Any]) -> bool:
-    return any(value is True and "checkpoint" in name for name, value in attributes.items())
+    return any(
+        value is True and _SWITCH.search(name) is not None for name, value in attributes.items()
+    )
