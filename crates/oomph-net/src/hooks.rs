@@ -32,7 +32,7 @@ pub enum Kind {
 
 /// What the driver's function `name` is to the net; `None` leaves it alone.
 pub fn kind_of(name: &[u8]) -> Option<Kind> {
-    const PREFIXES: [(&[u8], Kind); 13] = [
+    const PREFIXES: [(&[u8], Kind); 16] = [
         (b"cuGetProcAddress_v2", Kind::FindWithStatus),
         (b"cuGetProcAddress", Kind::Find),
         (b"cuLaunchKernelEx", Kind::LaunchEx),
@@ -46,25 +46,17 @@ pub fn kind_of(name: &[u8]) -> Option<Kind> {
         (b"cuStreamBeginCapture", Kind::BeginCapture),
         (b"cuStreamEndCapture", Kind::EndCapture),
         (b"cuStreamWriteValue", Kind::Other),
+        (b"cuStreamWaitValue", Kind::Other),
+        (b"cuStreamBatchMemOp", Kind::Other),
+        (b"cuMemPrefetch", Kind::Other),
     ];
     if !name.starts_with(b"cu") {
         return None;
     }
-    let others: [&[u8]; 3] = [
-        b"cuStreamBatchMemOp",
-        b"cuMemPrefetch",
-        b"cuStreamWaitValue",
-    ];
-    let known = PREFIXES
+    PREFIXES
         .iter()
         .find(|(prefix, _)| name.starts_with(prefix))
-        .map(|&(_, kind)| kind);
-    known.or_else(|| {
-        others
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
-            .then_some(Kind::Other)
-    })
+        .map(|&(_, kind)| kind)
 }
 
 /// What passes through one of [`STAND_INS`].
