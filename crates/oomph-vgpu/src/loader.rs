@@ -12,43 +12,15 @@
 //! library's does.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
+
+use oomph_preload::{Choice, once, or_absent, return_or_jump, system_symbol};
+
+pub use oomph_preload::symbol_of;
 
 use crate::inner;
 
-/// What the hook does next: return `handle`, or jump to `next` if that is null.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Choice {
-    handle: usize,
-    next: usize,
-}
-
-/// Asks `$choose` with the caller's two arguments; returns the handle that it gives, or jumps to the
-/// next function with those arguments, which then sees the caller and not this library.
-#[cfg(target_arch = "x86_64")]
-macro_rules! return_or_jump {
-    ($choose:ident) => {
-        std::arch::naked_asm!(
-            "push rdi",
-            "push rsi",
-            "sub rsp, 8",
-            "call {choose}",
-            "add rsp, 8",
-            "pop rsi",
-            "pop rdi",
-            "test rax, rax",
-            "jnz 2f",
-            "jmp rdx",
-            "2:",
-            "ret",
-            choose = sym $choose,
-        )
-    };
-}
-
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
-type Symbol = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 unsafe extern "C" fn refuse(_name: *const c_char, _flags: c_int) -> *mut c_void {
     std::ptr::null_mut()
@@ -61,48 +33,6 @@ fn system_open() -> usize {
         // SAFETY: the name is a C string that lives for ever.
         unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) as usize }
     })
-}
-
-/// The C library's `dlsym`, which cannot be asked for itself.
-fn system_symbol() -> usize {
-    static FOUND: AtomicUsize = AtomicUsize::new(0);
-    /// The version since glibc 2.34, and the first one.
-    const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
-    once(&FOUND, || {
-        let find = |version: &CStr| {
-            // SAFETY: name and version are C strings that live for ever.
-            unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) as usize }
-        };
-        VERSIONS
-            .into_iter()
-            .map(find)
-            .find(|&found| found != 0)
-            .unwrap_or(0)
-    })
-}
-
-/// The result of `find`, repeated until it succeeds. Without a lock, because the loader may be active.
-fn once(cache: &AtomicUsize, find: impl FnOnce() -> usize) -> usize {
-    let known = cache.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let found = find();
-    cache.store(found, Ordering::Relaxed);
-    found
-}
-
-/// The definition of `name` in the library of `handle` itself, never this library's in its place.
-///
-/// # Safety
-/// `handle` must be from `dlopen`.
-pub unsafe fn symbol_of(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    let system = system_symbol();
-    if system == 0 {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the C library's `dlsym`, which has this signature; the caller's handle is open.
-    unsafe { std::mem::transmute::<usize, Symbol>(system)(handle, name.as_ptr()) }
 }
 
 /// A handle of this library.
@@ -138,7 +68,7 @@ unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
     let handle = if stands_in { own_handle() } else { None };
     let next = system_open();
     Choice {
-        handle: handle.unwrap_or(0),
+        found: handle.unwrap_or(0),
         next: if next == 0 {
             refuse as *const () as usize
         } else {
@@ -201,18 +131,9 @@ unsafe fn is_replaced(handle: *mut c_void) -> bool {
     }
 }
 
-unsafe extern "C" fn absent(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
-    std::ptr::null_mut()
-}
-
 unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> Choice {
-    let next = system_symbol();
-    let next = if next == 0 {
-        absent as *const () as usize
-    } else {
-        next
-    };
-    let mut choice = Choice { handle: 0, next };
+    let next = or_absent(system_symbol());
+    let mut choice = Choice { found: 0, next };
     if handle == libc::RTLD_DEFAULT
         || handle == libc::RTLD_NEXT
         || name.is_null()
@@ -230,7 +151,7 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
             && is_replaced(handle)
             && let Some(own) = own_handle()
         {
-            choice.handle = symbol_of(own as *mut c_void, name) as usize;
+            choice.found = symbol_of(own as *mut c_void, name) as usize;
         }
     }
     choice
