@@ -12,7 +12,7 @@ use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtFunctionDef};
 use oomph_python_source::{Module, Ranged, Source, dotted_name, imports_of, last_name, with_stack};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::queries::devices::Words;
+use crate::queries::devices::Evidence;
 use crate::semantic::may_use_torch;
 
 /// Packages are not nested deeper than this below the folder that imports begin in.
@@ -35,10 +35,6 @@ pub(crate) const DECIDES: &[&str] = &[
 
 /// What one file says about those that it is connected with.
 #[derive(Clone, Debug, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "facts that have nothing to do with each other"
-)]
 pub struct FileFacts {
     /// Imported modules: how many folders up they begin, and their parts.
     imports: Vec<(u32, Vec<String>)>,
@@ -46,11 +42,7 @@ pub struct FileFacts {
     bound: Vec<String>,
     /// Names of classes that the file's classes are made from.
     bases: Vec<String>,
-    on_gpu: bool,
-    device: bool,
-    chooses_cpu: bool,
-    batches_on_cpu: bool,
-    moves_in_loops: bool,
+    evidence: Evidence,
     /// `p.grad.detach_()`
     detaches_gradients: bool,
     saves: bool,
@@ -98,12 +90,7 @@ impl FileFacts {
             collect.visit_stmt(stmt);
         }
         let mut facts = collect.facts;
-        let words = Words::of(module);
-        facts.on_gpu = words.accelerator;
-        facts.device = words.device;
-        facts.chooses_cpu = words.chooses_cpu;
-        facts.batches_on_cpu = words.batches_on_cpu;
-        facts.moves_in_loops = words.moves_in_loops;
+        facts.evidence = Evidence::of(module);
         let text = module.text();
         facts.saves = text.contains("torch.save(");
         facts.saves_from_cpu = facts.saves
@@ -261,17 +248,9 @@ struct OfFile {
 
 /// What the files that imports connect say together.
 #[derive(Debug, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "facts that have nothing to do with each other"
-)]
 struct Part {
     saves: bool,
-    on_gpu: bool,
-    device: bool,
-    chooses_cpu: bool,
-    batches_on_cpu: bool,
-    moves_in_loops: bool,
+    evidence: Evidence,
     detaches_gradients: bool,
     methods: FxHashMap<String, Method>,
     quiet_calls: FxHashSet<String>,
@@ -333,11 +312,7 @@ impl Project {
             let root = root(&mut parents, index);
             let part = by_root.entry(root).or_default();
             part.saves |= facts.saves;
-            part.device |= facts.device;
-            part.on_gpu |= facts.on_gpu;
-            part.chooses_cpu |= facts.chooses_cpu;
-            part.batches_on_cpu |= facts.batches_on_cpu;
-            part.moves_in_loops |= facts.moves_in_loops;
+            part.evidence |= facts.evidence;
             part.detaches_gradients |= facts.detaches_gradients;
             if facts.saves_from_cpu {
                 from_cpu.insert(root);
@@ -356,9 +331,14 @@ impl Project {
         let by_root: FxHashMap<usize, Arc<Part>> = by_root
             .into_iter()
             .map(|(root, mut part)| {
-                // Weights that are trained on the CPU are saved from there.
                 part.spread_quiet();
-                part.saves &= !from_cpu.contains(&root) && (part.on_gpu || part.device);
+                // Weights that are trained on the CPU are saved from there.
+                let Evidence {
+                    accelerator,
+                    device,
+                    ..
+                } = part.evidence;
+                part.saves &= !from_cpu.contains(&root) && (accelerator || device);
                 (root, Arc::new(part))
             })
             .collect();
@@ -408,16 +388,16 @@ impl Around {
 
     /// Whether a file of the project names the CPU as its device, and none names a GPU.
     pub(crate) fn chooses_cpu(&self) -> bool {
-        self.part
-            .as_ref()
-            .is_some_and(|file| file.part.chooses_cpu && !file.part.on_gpu)
+        self.part.as_ref().is_some_and(|file| {
+            let evidence = file.part.evidence;
+            evidence.chooses_cpu && !evidence.accelerator
+        })
     }
 
     /// Whether an iterator of the project makes batches on the CPU, and no loop moves them. Nothing is known
     /// without a project.
     pub(crate) fn batches_on_cpu(&self) -> Option<bool> {
-        let part = &self.part.as_ref()?.part;
-        Some(part.batches_on_cpu && !part.moves_in_loops)
+        Some(self.part.as_ref()?.part.evidence.leaves_batches())
     }
 
     /// Whether a file of the project calls `detach_()` on gradients.
@@ -480,7 +460,8 @@ fn inherits_a_device(
             continue;
         }
         let (path, facts) = &files[file];
-        if file != index && (facts.on_gpu || facts.device && !facts.chooses_cpu) {
+        let evidence = facts.evidence;
+        if file != index && (evidence.accelerator || evidence.device && !evidence.chooses_cpu) {
             return true;
         }
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -503,7 +484,7 @@ fn is_used_on_gpu(files: &[(PathBuf, FileFacts)], importers: &[Vec<usize>], inde
         if !seen.insert(file) {
             continue;
         }
-        if files[file].1.on_gpu {
+        if files[file].1.evidence.accelerator {
             return true;
         }
         next.extend(&importers[file]);

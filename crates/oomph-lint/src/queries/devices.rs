@@ -1,5 +1,7 @@
 //! Which device a file, a loop or a call works on.
 
+use std::ops::BitOrAssign;
+
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, ExprAttribute, ExprCall, Stmt, StmtIf, UnaryOp};
 use oomph_python_source::{
@@ -20,9 +22,9 @@ pub(crate) fn mentions_gpu(model: &Model<'_>) -> bool {
 /// questions such as `torch.cuda.is_available()` do not count.
 pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
     *model.cpu_only.get_or_init(|| {
-        let words = Words::of(model.module);
+        let evidence = Evidence::of(model.module);
         let says_so = || {
-            words.chooses_cpu
+            evidence.chooses_cpu
                 || model.around.chooses_cpu()
                 || model.assigns.iter().any(|assign| {
                     assign.value.device == Device::Cpu
@@ -31,16 +33,16 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
                 })
         };
         let nothing_moves =
-            !words.accelerator && (!words.device || says_so()) && !model.around.used_on_gpu;
+            !evidence.accelerator && (!evidence.device || says_so()) && !model.around.used_on_gpu;
         let batches_stay = model
             .around
             .batches_on_cpu()
-            .unwrap_or(words.batches_on_cpu && !words.moves_in_loops);
+            .unwrap_or(evidence.leaves_batches());
         nothing_moves || batches_stay
     })
 }
 
-/// Whether a place is called a device, and is the CPU wherever it is bound: `self.device = "cpu"`.
+/// Whether a place is called a device, and is the CPU wherever it is bound: `self.found.device = "cpu"`.
 fn is_only_device(model: &Model<'_>, place: &str) -> bool {
     last_part(place).to_ascii_lowercase().ends_with("device")
         && model
@@ -50,14 +52,13 @@ fn is_only_device(model: &Model<'_>, place: &str) -> bool {
             .all(|assign| assign.value.device == Device::Cpu)
 }
 
-/// What the names, strings and calls of a file say about where it computes.
-#[derive(Default)]
+/// What the names, strings and calls of a file, or of several, say about where they compute.
+#[derive(Clone, Copy, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "facts that have nothing to do with each other"
 )]
-pub(crate) struct Words<'m> {
-    text: &'m str,
+pub(crate) struct Evidence {
     /// An accelerator by its name, or a library that moves models and batches by itself.
     pub(crate) accelerator: bool,
     /// Some device, whichever it is.
@@ -65,27 +66,51 @@ pub(crate) struct Words<'m> {
     /// The CPU is the device of a configuration, or an option's default: `{"device": "cpu"}`.
     pub(crate) chooses_cpu: bool,
     /// An iterator makes batches on the CPU: `BucketIterator(…, device=-1)` of torchtext.
-    pub(crate) batches_on_cpu: bool,
+    batches_on_cpu: bool,
     /// A loop moves something: `x.cuda()`, `x.to(device)`.
-    pub(crate) moves_in_loops: bool,
-    in_loop: bool,
-    /// Flags about a GPU that are only ever `False`.
-    off: Vec<String>,
+    moves_in_loops: bool,
 }
 
-impl<'m> Words<'m> {
-    pub(crate) fn of(module: &Module<'m>) -> Self {
-        let mut words = Self {
+impl Evidence {
+    pub(crate) fn of(module: &Module<'_>) -> Self {
+        let mut words = Words {
             text: module.text(),
             off: flags_that_are_off(module),
-            ..Self::default()
+            in_loop: false,
+            found: Self::default(),
         };
         for stmt in module.body() {
             words.visit_stmt(stmt);
         }
-        words
+        words.found
     }
 
+    /// Whether batches are made on the CPU and no loop moves them.
+    pub(crate) fn leaves_batches(self) -> bool {
+        self.batches_on_cpu && !self.moves_in_loops
+    }
+}
+
+impl BitOrAssign for Evidence {
+    fn bitor_assign(&mut self, other: Self) {
+        self.accelerator |= other.accelerator;
+        self.device |= other.device;
+        self.chooses_cpu |= other.chooses_cpu;
+        self.batches_on_cpu |= other.batches_on_cpu;
+        self.moves_in_loops |= other.moves_in_loops;
+    }
+}
+
+/// Reads the evidence of a file.
+struct Words<'m> {
+    text: &'m str,
+    in_loop: bool,
+    /// Flags about a GPU that are only ever `False`.
+    off: Vec<String>,
+    found: Evidence,
+}
+
+impl Words<'_> {
     fn is_off(&self, expr: &Expr) -> bool {
         matches!(expr, Expr::Name(name) if self.off.iter().any(|each| each == name.id.as_str()))
     }
@@ -102,11 +127,11 @@ impl<'m> Words<'m> {
         ];
         const DEVICES: &[&str] = &["device", "gpu", "dataparallel", "prefetch"];
         let word = word.to_ascii_lowercase();
-        self.accelerator |= ACCELERATORS.iter().any(|each| word.contains(each))
+        self.found.accelerator |= ACCELERATORS.iter().any(|each| word.contains(each))
             || ["mps", "npu", "hpu"]
                 .iter()
                 .any(|each| word.starts_with(each));
-        self.device |= DEVICES.iter().any(|each| word.contains(each));
+        self.found.device |= DEVICES.iter().any(|each| word.contains(each));
     }
 
     /// Libraries whose trainers move models and batches: what is imported from them says so.
@@ -124,14 +149,14 @@ impl<'m> Words<'m> {
         let root = full.split('.').next().unwrap_or(full);
         let trainer =
             last_part(full).ends_with("Trainer") && !matches!(root, "" | "trainer" | "utils");
-        self.accelerator |= MOVES.contains(&root) || trainer;
+        self.found.accelerator |= MOVES.contains(&root) || trainer;
         self.word(full);
     }
 
     /// The parts of a call that say where it computes; `false` if all were looked at.
     fn call(&mut self, call: &ExprCall) -> bool {
         let name = last_name(&call.func).unwrap_or_default();
-        self.moves_in_loops |= self.in_loop && matches!(name, "cuda" | "to");
+        self.found.moves_in_loops |= self.in_loop && matches!(name, "cuda" | "to");
         // `torch.device("cpu")` says nothing about what else the file uses.
         if name == "device" && call.arguments.find_positional(0).is_some_and(is_cpu) {
             return false;
@@ -145,7 +170,8 @@ impl<'m> Words<'m> {
             for arg in &call.arguments.args {
                 if let Expr::StringLiteral(text) = arg {
                     let option = text.value.to_str();
-                    self.chooses_cpu |= option.contains("device") && default.is_some_and(is_cpu);
+                    self.found.chooses_cpu |=
+                        option.contains("device") && default.is_some_and(is_cpu);
                     self.word(option);
                 }
             }
@@ -159,7 +185,7 @@ impl<'m> Words<'m> {
         for keyword in &call.arguments.keywords {
             let Some(key) = &keyword.arg else { continue };
             if key.as_str() == "device" && is_cpu(&keyword.value) {
-                self.batches_on_cpu |=
+                self.found.batches_on_cpu |=
                     !keyword.value.is_string_literal_expr() && !name.contains("pipeline");
             } else {
                 self.word(key.as_str());
@@ -356,7 +382,7 @@ impl<'a> Visitor<'a> for Words<'_> {
             }
             Expr::StringLiteral(text) => self.word(text.value.to_str()),
             Expr::Dict(dict) => {
-                self.chooses_cpu |= dict.items.iter().any(|item| {
+                self.found.chooses_cpu |= dict.items.iter().any(|item| {
                     matches!(&item.key, Some(Expr::StringLiteral(key)) if key.value.to_str().ends_with("device"))
                         && is_cpu(&item.value)
                 });
