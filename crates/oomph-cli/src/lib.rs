@@ -8,6 +8,7 @@ macro_rules! eprintln {
 }
 
 pub mod commands;
+mod ended;
 mod explained;
 mod findings;
 mod help;

@@ -9,6 +9,7 @@ use oomph_run::ranks::RankSummary;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::{Basis, Share, Summary, Verdict};
 
+use crate::ending::account;
 use crate::finding::HeldFinding;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, heading, pad, pad_left, paint, shorten, sparkline,
@@ -82,6 +83,10 @@ pub fn run_report(
             shares(&mut out, "peak by phase", &summary.phases, limit, columns);
             steps(&mut out, summary);
         }
+    }
+    if let Some(ending) = &summary.ending {
+        out.push_str(&account(ending, columns));
+        out.push('\n');
     }
     processes(&mut out, summary, verbose, columns);
     ranks(&mut out, summary, verbose, columns);
@@ -711,7 +716,7 @@ fn assumptions(out: &mut String, summary: &Summary, verbose: bool, columns: usiz
 }
 
 /// `  title   text`, wrapped under itself.
-fn line(title: &str, text: &str, columns: usize) -> String {
+pub(crate) fn line(title: &str, text: &str, columns: usize) -> String {
     const TITLE: usize = 8;
     let indent = INDENT + TITLE + 1;
     format!(

@@ -1,8 +1,6 @@
 """The memory history: PyTorch's own, or that of the virtual GPU's pools where PyTorch keeps none."""
 
 import itertools
-import sys
-import types
 from typing import Any
 
 import torch
@@ -48,9 +46,8 @@ def snapshot() -> Any:
     return _of_pools() if uses_pools() else _of_pytorch()
 
 
-def snapshot_unlabelled() -> Any:
-    """The same of a time in which allocations were not labelled: the labels that are there are old."""
-    made = snapshot()
+def without_labels(made: Any) -> Any:
+    """A snapshot of a time in which allocations were not labelled: the labels that are there are old."""
     for event in itertools.chain(*made["device_traces"]):
         event.pop("user_metadata", None)
     return made
@@ -121,16 +118,13 @@ def _free(start: int, end: int) -> dict[str, Any]:
 
 
 def _of_pytorch() -> Any:
-    """Without the second that it takes to import `torch._inductor`.
+    """What `torch.cuda.memory._snapshot()` begins with.
 
-    It looks there for the lines of compiled code, and would import it to see that there is none.
+    Versions of it look in `torch._inductor` for the lines of compiled code, and would import it, which takes a
+    second, to see that there is none.
     """
-    if "torch._inductor" in sys.modules:
-        return torch.cuda.memory._snapshot()
-    nothing = types.SimpleNamespace()
-    torch._inductor = nothing
+    take: Any = torch._C._cuda_memorySnapshot
     try:
-        return torch.cuda.memory._snapshot()
-    finally:
-        if torch.__dict__.get("_inductor") is nothing:
-            del torch._inductor
+        return take(None)
+    except TypeError:
+        return take()  # before torch 2.9

@@ -109,6 +109,10 @@ class ModuleCalls:
         if self._counts:
             self._passes.end(args, kwargs, output)
 
+    def name_of(self, module: torch.nn.Module) -> str:
+        """A module's name; "" if it has none yet."""
+        return self._names.get(id(module), "")
+
     def _name(self, module: torch.nn.Module, name: str) -> None:
         key = id(module)
         self._names[key] = name

@@ -7,9 +7,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_explain::{Cause, Explanation, Fix};
+use oomph_fit::machine;
 use oomph_gpus::MAX_GPUS;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
+use oomph_report::ending::Ended;
 use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
@@ -20,6 +22,7 @@ use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summar
 use oomph_trace::Trace;
 
 use super::explain::Found;
+use crate::ended;
 use crate::explained::{self, About};
 use crate::page;
 use crate::rehearse::{Asked, Note, Rehearsed};
@@ -117,6 +120,14 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = signals::GRACE.as_secs())]
     grace: u64,
 
+    /// Seconds without a pass after which the job is said to hang; 0: never [default: 20 usual steps, a minute at least]
+    #[arg(long, value_name = "SECONDS")]
+    stall: Option<u64>,
+
+    /// Do not write ahead what the job does and holds, for the case that it is killed
+    #[arg(long)]
+    no_black_box: bool,
+
     /// Start each rank by itself instead of forking all from one process that has imported torch
     #[arg(long)]
     no_fork: bool,
@@ -189,8 +200,9 @@ impl Args {
             let verdict = summarize(record, None, total).verdict;
             rehearsal.ended(&directory, record, verdict);
         }
+        let ended = ended_in(&directory, &attempt)?;
         let Some(record) = &attempt.record else {
-            return self.without_record(&directory, &attempt);
+            return self.without_record(&directory, &attempt, &ended);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), total);
         if !all.is_empty() {
@@ -206,6 +218,12 @@ impl Args {
             }
         }
         summary.join_processes(&attempt.processes);
+        if let Some(one) = ended::first(&ended)
+            && summary.verdict == Verdict::ScriptFailed
+        {
+            let left_word = !summary.ranks.is_empty() || record.outcome.kind != "killed";
+            summary.ended(one.ending.clone(), left_word);
+        }
         if let Some(plan) = &plan {
             let versions = Versions {
                 torch: record.torch.clone(),
@@ -354,12 +372,15 @@ impl Args {
             recording: Recording {
                 steps: self.steps,
                 levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
+                // What is rehearsed runs here and now, and ends by itself.
+                black_box: self.world_size.is_none() && !self.no_black_box,
                 ..self.recording()
             },
             watch: Watch {
                 live: !self.quiet,
                 to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
                 grace: Duration::from_secs(self.grace),
+                stall: self.stall.map(Duration::from_secs),
                 ..Watch::default()
             },
             ..Job::new(host, program)
@@ -438,6 +459,7 @@ impl Args {
         &self,
         directory: &RunDirectory,
         attempt: &Attempt,
+        all: &[Ended],
     ) -> anyhow::Result<ExitStatus> {
         let status = attempt.status;
         for place in [directory, &directory.rank(self.ranks[0])] {
@@ -445,8 +467,13 @@ impl Args {
                 bail!("{reason}");
             }
         }
-        // The snapshot taken at the out-of-memory error still exists.
-        let captured = directory.file(RunFile::FailureSnapshot);
+        let one = ended::first(all);
+        let place = one.map_or_else(
+            || directory.clone(),
+            |one| RunDirectory::at(directory.path().join(&one.process)),
+        );
+        // The snapshot that was taken before is still there.
+        let captured = place.file(RunFile::Held);
         if captured.is_file()
             && let Ok((trace, problems)) = oomph_job::files::read_snapshot(&captured)
         {
@@ -456,19 +483,30 @@ impl Args {
             let found = Found::from(explanation);
             directory.write_json(RunFile::Explanation, &found)?;
             if !self.quiet {
-                eprintln!(
-                    "oomph: the script ended ({status}) before its record was written; this is \
-                     from the moment of its last out-of-memory error"
-                );
-                let to_stdout = self.json.as_deref().is_some_and(json::is_stdout);
-                let text = super::explain::render_one(&found, width());
-                if to_stdout {
+                eprintln!("oomph: the script ended ({status}) before its record was written");
+                let mut text = String::new();
+                if let Some(one) = one {
+                    text.push_str(&oomph_report::ending::ended(one, all, width()));
+                    text.push('\n');
+                }
+                text.push_str(&super::explain::render_one(&found, width()));
+                if self.json.as_deref().is_some_and(json::is_stdout) {
                     eprintln!("{text}");
                 } else {
                     stdout(&text)?;
                 }
             }
-            return Ok(ExitStatus::Findings);
+            return Ok(if found.explanation.out_of_memory {
+                ExitStatus::Findings
+            } else {
+                ExitStatus::ScriptFailed
+            });
+        }
+        if let Some(one) = one
+            && !self.quiet
+            && status.code().is_none()
+        {
+            eprint!("{}", oomph_report::ending::ended(one, all, width()));
         }
         if let Some(signal) = signals::received() {
             eprintln!("oomph: {signal} ended the script before there was a record");
@@ -519,6 +557,7 @@ impl Args {
             );
         }
         let place = RunDirectory::prepare(directory.unlimited().path())?;
+        job.recording.black_box = false;
         // One step beyond the one that failed shows the optimizer's state too; three show a steady step.
         // A job without an optimizer counts its passes.
         let step = summary.oom.as_ref().map_or(1, |oom| oom.step);
@@ -584,6 +623,25 @@ impl Args {
     }
 }
 
+/// How the job's processes ended. What only this process saw is kept.
+fn ended_in(directory: &RunDirectory, attempt: &Attempt) -> anyhow::Result<Vec<Ended>> {
+    let ended = ended::of_run(directory, Some(attempt.status));
+    if directory.stacks().is_none() {
+        let _ = fs::remove_file(directory.file(RunFile::Stacks));
+    }
+    for (_, rank) in directory.ranks() {
+        if rank.stacks().is_none() {
+            let _ = fs::remove_file(rank.file(RunFile::Stacks));
+        }
+    }
+    if let Some(one) = ended.iter().find(|one| one.process.is_empty() && !one.well)
+        && attempt.status.code().is_none()
+    {
+        directory.write(RunFile::Ending, one.ending.how.as_bytes())?;
+    }
+    Ok(ended)
+}
+
 /// The plan as a result has it.
 fn applied(plan: &PlanFile, file: Option<&Path>, warnings: Vec<String>) -> AppliedPlan {
     AppliedPlan {
@@ -629,11 +687,11 @@ fn processes(held: &[Held]) -> String {
     format!("process{s} {}", ids.join(", "))
 }
 
-/// Whether the driver of a real GPU is there.
+/// Whether the driver of a real GPU is there: its files, or what else can be asked as one.
 fn has_real_gpu() -> bool {
-    Path::new("/proc/driver/nvidia/version").exists()
-        || Path::new("/dev/nvidiactl").exists()
-        || Path::new("/dev/dxg").exists()
+    let files = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
+    files.iter().any(|file| Path::new(file).exists())
+        || machine::gpus(&machine::Visibility::of_environment()).is_ok_and(|gpus| !gpus.is_empty())
 }
 
 fn explain(
