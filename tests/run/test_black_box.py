@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.command import OOMPH
 from tests.support.machine import machine_with
+from tests.support.plans import plan
 
 JOB = """
 import ctypes, os, signal, sys, threading, time
@@ -58,8 +59,8 @@ def train(steps, end):
     net.blocks[1].end = end
     step()
 """
-LINE = JOB[: JOB.index("        if self.end")].count("\n") + 2
-"""Where the end is called, in line `LINE` of the script."""
+LINE = JOB.count("\n") + 2
+"""The line of the script that says how it ends, behind one that is put before the job."""
 
 ENDS = {
     # How, what the command and `explain` say, whether stacks were written, how exactly the module is known.
@@ -271,6 +272,63 @@ def test_a_long_run_leaves_less_than_50_mb(run):
     assert done.size < 50e6
     assert (done.place / "black-box.bin").stat().st_size < 100_000
     assert "grew" in shown(done.explain().stdout)
+
+
+RANKS = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+net = nn.parallel.DistributedDataParallel(nn.Linear(256, 256).cuda(), device_ids=[rank])
+optimizer = torch.optim.AdamW(net.parameters())
+for number in range(20):
+    net(torch.zeros(8, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    time.sleep(0.1)
+    if rank == 1 and number == 15:
+        END
+"""
+END_OF_RANK = RANKS[: RANKS.index("END")].count("\n") + 1
+
+
+def test_each_rank_has_its_own_and_the_one_that_died_is_named(tmp_path):
+    (tmp_path / "job.py").write_text(
+        RANKS.replace("END", "time.sleep(1.5); os.kill(os.getpid(), signal.SIGKILL)")
+    )
+    process = subprocess.run(
+        [OOMPH, "run", "--gpu", "t4:2", "--out", "run", "--", "torchrun", "--nproc-per-node", "2", "job.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    done = Done(process, process.stdout, process.stderr, tmp_path / "run")
+    assert done.status == 1, done.err
+    for rank in ("rank-0", "rank-1"):
+        assert (done.place / rank / "black-box.bin").stat().st_size < 100_000
+    text = shown(done.explain().stdout)
+    assert "rank-1: killed by SIGKILL" in text and "after step 16" in text
+    assert f"job.py:{END_OF_RANK}" in text and "rank-0" in text
+
+
+def test_a_rank_that_hangs_is_named(tmp_path):
+    (tmp_path / "job.py").write_text(RANKS.replace("END", "time.sleep(7)"))
+    process = subprocess.run(
+        [OOMPH, "run", "--gpu", "t4:2", "--stall", "3", "--out", "run", "--", "torchrun", "--nproc-per-node", "2", "job.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    said = [line for line in process.stderr.splitlines() if "no pass began" in line]
+    assert any(line.startswith("oomph: rank-1: ") for line in said), process.stderr
+    assert f"job.py:{END_OF_RANK}" in " ".join(said)
+    assert "rank-1: passes begin again" in process.stderr
+
+
+def test_with_a_plan_and_without_a_box(run, tmp_path):
+    plan(tmp_path, ("tf32", dict(enabled=True)))
+    end = "lambda: os.kill(os.getpid(), signal.SIGKILL)"
+    done = run(f"train(20, {end})", "--plan", "plan.toml")
+    assert "killed by SIGKILL" in shown(done.explain().stdout)
+    done = run(f"train(20, {end})", "--no-black-box", pause=0)
+    assert not (done.place / "black-box.bin").exists() and done.status == 1
 
 
 def test_a_full_disk_is_no_reason_to_end(machine, tmp_path):

@@ -155,8 +155,8 @@ fn how(found: &BlackBox, own: Option<&Record>, outside: &Outside) -> String {
     if let Some(status) = &outside.status {
         let name = outside.stacks.as_deref().and_then(stacks::fatal);
         return match name {
-            Some(name) => format!("{status} ({name})"),
-            None => status.clone(),
+            Some(name) if !status.contains(name) => format!("{status} ({name})"),
+            _ => status.clone(),
         };
     }
     if let Some(name) = outside.stacks.as_deref().and_then(stacks::fatal) {

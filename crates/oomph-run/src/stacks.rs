@@ -65,7 +65,8 @@ fn is_own(file: &str) -> bool {
 
 /// What a thread with this stack was doing, in words, if its stack says so.
 ///
-/// The innermost known file decides. Files that are around any step (wrappers of modules, compiled code) are not among them.
+/// The innermost known file decides. Files that are around any step (wrappers of modules, compiled code) are not among them, and
+/// a module that is being imported does not do what it is for.
 pub fn doing(frames: &[Frame]) -> Option<String> {
     const KNOWN: &[(&[&str], &str)] = &[
         (
@@ -155,9 +156,9 @@ Extension modules: numpy (total: 1)\n";
             let frames: Vec<Frame> = files
                 .iter()
                 .map(|file| Frame {
-                    file: (*file).to_owned(),
+                    file: file.trim_end_matches('!').to_owned(),
                     line: 1,
-                    function: "f".to_owned(),
+                    function: if file.ends_with('!') { "<module>" } else { "f" }.to_owned(),
                 })
                 .collect();
             doing(&frames)
@@ -171,6 +172,10 @@ Extension modules: numpy (total: 1)\n";
             (
                 vec!["T/_inductor/compile_fx.py", "T/_dynamo/eval_frame.py"],
                 Some("compiling"),
+            ),
+            (
+                vec!["T/_inductor/graph.py!", "/u/train.py!"],
+                Some("importing modules"),
             ),
             // Compiled code that runs, and a wrapped module.
             (vec!["/u/net.py", "T/_dynamo/eval_frame.py"], None),

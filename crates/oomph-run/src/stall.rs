@@ -93,7 +93,7 @@ impl Stall {
             .map(Duration::from_micros);
         let first = || "no four steps have ended yet".to_owned();
         let Some(usual) = usual else {
-            return (self.after.unwrap_or(FIRST), first());
+            return (self.after.unwrap_or(FIRST).max(FIRST), first());
         };
         let limit = self.after.unwrap_or_else(|| LEAST.max(usual * MULTIPLE));
         let times = self.silent.as_secs_f64() / usual.as_secs_f64().max(1e-6);
@@ -167,7 +167,9 @@ mod tests {
     #[test]
     fn first_steps_may_take_ten_minutes() {
         let found = |_| at(2, 1, 100_000, 9);
-        assert_eq!(said_after(&mut Stall::new(None), found, 5000), Some(600));
+        for after in [None, Some(Duration::from_secs(5))] {
+            assert_eq!(said_after(&mut Stall::new(after), found, 5000), Some(600));
+        }
         // A script that uses no GPU may do what it wants.
         assert_eq!(
             said_after(&mut Stall::new(None), |_| at(0, 0, 1, 0), 5000),

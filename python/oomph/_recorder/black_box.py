@@ -3,8 +3,8 @@
 A process that is killed says nothing any more, so what is to be known of it must be written before. The box is a
 small file that is mapped into memory: what was stored there stays when the process is gone. The script's own
 thread stores a few words at each pass and step, which takes about a microsecond. A thread looks once a second
-at the stack of the main thread, at what the allocator and the host hold, and, if that has changed, saves the allocator's
-snapshot: as often as takes half a percent of the time. Stacks of all threads are written by `faulthandler`, which
+at the stack of the main thread and at what the allocator and the host hold. If that has changed, the next step ends with a
+snapshot of the allocator: as often as takes half a percent of the time. Stacks of all threads are written by `faulthandler`, which
 needs neither memory nor the interpreter's lock: when the process crashes, and at the command's signal when it hangs
 (`crates/oomph-run/src/black_box.rs` reads the box, `crates/oomph-job/src/watchdog.rs` watches it).
 """
@@ -32,9 +32,6 @@ LOOK_SECONDS = 1.0
 
 REST = 200
 """After a snapshot this many times what it took passes before the next: half a percent of the time."""
-
-FIRST_SNAPSHOT = 3.0
-"""Seconds from the first use of CUDA to the first snapshot."""
 
 CHANGED = 0.01
 """The part by which what is held must have changed for another snapshot."""
@@ -69,13 +66,16 @@ class BlackBox:
         self._stacks: int | None = None
         self._crashes = False
         self._signal = 0
-        self._began: float | None = None
         self._next = 0.0
         self._held: tuple[int, int] | None = None
+        self._due = True
+        """Whether the next step is to end with a snapshot, as the first one does."""
         self._used: set[int] = set()
         self._looks = 0
         self._interval = LOOK_SECONDS
         self._next_entry = 0.0
+        self._is_ending = False
+        """Whether where the script ended is written: where it is after that is no matter."""
         self.torch: Any = None
         """The module, when it is imported."""
         self.recorder: Any = None
@@ -139,16 +139,18 @@ class BlackBox:
 
     def look(self) -> None:
         """Write where the main thread is and what is held; save a snapshot if one is due."""
-        frame = sys._current_frames().get(self._main or 0)
-        stack = _stack(frame)
-        del frame
+        if self._is_ending:
+            return
+        stack = _stack(sys._current_frames().get(self._main or 0))
         self.sample(stack)
         asked = self.words[BoxWord.ASKED]
         if asked != self.words[BoxWord.ANSWERED]:
             self.words[BoxWord.ANSWERED] = asked
-            self.hold(Why.HANG)
-        elif self._is_due():
-            self.hold(Why.LOOK)
+            # PyTorch's snapshot may import modules, which must not meet an import of the main thread.
+            if not any(map(_imports, stack)):
+                self.hold(Why.HANG)
+        else:
+            self._due = self._is_due()
 
     def sample(self, stack: list[tuple[str, int, str]], module: str = "") -> None:
         """Write a stack (file, line, function; the innermost first) and what is held now."""
@@ -171,9 +173,6 @@ class BlackBox:
         torch = self.torch
         if torch is None or not torch.cuda.is_initialized():
             return []
-        if self._began is None:
-            self._began = time.monotonic()
-            self._next = self._began + FIRST_SNAPSHOT
         everywhere = self._looks % _OTHERS == 0
         self._looks += 1
         found = []
@@ -187,11 +186,9 @@ class BlackBox:
         return found
 
     def _is_due(self) -> bool:
-        if self._began is None or time.monotonic() < self._next:
-            return False
+        if self._held is None or time.monotonic() < self._next:
+            return self._due
         held = self._now_held()
-        if self._held is None:
-            return held[0] > 0
         return any(
             abs(now - before) > CHANGED * before for now, before in zip(held, self._held, strict=True)
         )  # fmt: skip
@@ -229,7 +226,12 @@ class BlackBox:
     # ---- the series of what was held when steps ended ----
 
     def step_ended(self) -> None:
-        """A step is over: note what is held, once a second at most."""
+        """A step is over: note what is held, once a second at most, and save it if that is due."""
+        if self._due:
+            self._due = False
+            # An observer never ends what it observes.
+            with contextlib.suppress(Exception):
+                self.hold(Why.LOOK)
         now = time.monotonic()
         torch = self.torch
         if now < self._next_entry or torch is None or not torch.cuda.is_initialized():
@@ -264,17 +266,21 @@ class BlackBox:
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 os.write(self._stacks, f"== {why}\n".encode())
                 faulthandler.dump_traceback(self._stacks, all_threads=True)
+        self._is_ending = True
         with contextlib.suppress(Exception):
             stack = _stack(sys._current_frames().get(self._main or 0))
             self.sample(stack)
 
-    def look_here(self) -> None:
-        """Write where this thread is, which waits for nothing."""
+    def look_here(self, at_end: bool = False) -> None:
+        """Write where this thread is, which waits for nothing; the main thread, if it is one of autograd's."""
+        self._is_ending |= at_end
         with contextlib.suppress(Exception):
-            self.sample(_stack(sys._getframe()))
+            here = _stack(sys._getframe())
+            self.sample(here or _stack(sys._current_frames().get(self._main or 0)))
 
     def failed(self, error: BaseException, module: str) -> None:
         """The script ended with `error`, in `module` ("": unknown): write where it was."""
+        self._is_ending = True
         with contextlib.suppress(Exception):
             self.sample(_stack_of(error.__traceback__), module)
 
@@ -330,6 +336,12 @@ def _stack(frame: types.FrameType | None) -> list[tuple[str, int, str]]:
             found.append((code.co_filename, frame.f_lineno or 0, name))
         frame = frame.f_back
     return found
+
+
+def _imports(frame: tuple[str, int, str]) -> bool:
+    """Whether this frame of a stack imports a module, or compiles."""
+    path = frame[0]
+    return "importlib" in path or "/torch/_dynamo/" in path or "/torch/_inductor/" in path
 
 
 def _stack_of(traceback: types.TracebackType | None) -> list[tuple[str, int, str]]:

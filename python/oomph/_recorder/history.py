@@ -1,6 +1,8 @@
 """The memory history: PyTorch's own, or that of the virtual GPU's pools where PyTorch keeps none."""
 
 import itertools
+import sys
+import types
 from typing import Any
 
 import torch
@@ -118,13 +120,16 @@ def _free(start: int, end: int) -> dict[str, Any]:
 
 
 def _of_pytorch() -> Any:
-    """What `torch.cuda.memory._snapshot()` begins with.
+    """Without the second that it takes to import `torch._inductor`.
 
-    Versions of it look in `torch._inductor` for the lines of compiled code, and would import it, which takes a
-    second, to see that there is none.
+    PyTorch looks there for the lines of compiled code, and would import it to see that there is none.
     """
-    take: Any = torch._C._cuda_memorySnapshot
+    if "torch._inductor" in sys.modules:
+        return torch.cuda.memory._snapshot()
+    nothing = types.SimpleNamespace()
+    torch._inductor = nothing
     try:
-        return take(None)
-    except TypeError:
-        return take()  # before torch 2.9
+        return torch.cuda.memory._snapshot()
+    finally:
+        if torch.__dict__.get("_inductor") is nothing:
+            del torch._inductor

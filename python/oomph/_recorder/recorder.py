@@ -213,7 +213,7 @@ class Recorder:
         killed = dict(kind="killed", status=137)
         # A full disk is no reason to end the script.
         with contextlib.suppress(OSError):
-            self._write_history()
+            self._write_history(killed["status"], Why.LOOK)
             self.directory.write_json(File.RECORD, self._record(killed, True, self._devices(), []))
 
     def _come_back(self) -> None:
@@ -332,7 +332,7 @@ class Recorder:
         if outcome["status"] == 0:
             self.directory.remove(File.HELD)
 
-    def _write_history(self, status: int = 0) -> None:
+    def _write_history(self, status: int, why: Why = Why.ENDED) -> None:
         """`status` is not zero if the script has ended badly: then what it held is kept for others, too."""
         box = self._box
         if not self._progress.is_recorded:
@@ -351,7 +351,7 @@ class Recorder:
         if status and box is not None:
             ran_out = self.oom and self.oom.get("raised")
             if not ran_out or box.words[BoxWord.HELD_WHY] != Why.OUT_OF_MEMORY:
-                box.hold(Why.OUT_OF_MEMORY if ran_out else Why.ENDED, snapshot)
+                box.hold(Why.OUT_OF_MEMORY if ran_out else why, snapshot)
 
     def _record(
         self,

@@ -120,7 +120,7 @@ class Session:
     def _exit_at_once(self, status: int) -> None:
         if self.recorder and os.getpid() == self.recorder.process:
             if self.box is not None:
-                self.box.look_here()
+                self.box.look_here(at_end=True)
             self._write_record(dict(kind="finished" if status == 0 else "exit", status=status))
         self.hard_exit(status)
 

@@ -296,6 +296,12 @@ impl Args {
         }
         let path = match &self.report {
             Some(path) => path.clone(),
+            // What its command had no time for.
+            None if RunDirectory::at(first).is_marked()
+                && !RunDirectory::at(first).is_running() =>
+            {
+                RunDirectory::at(first).file(RunFile::Page)
+            }
             None => page::place_of(first),
         };
         let histories = traces

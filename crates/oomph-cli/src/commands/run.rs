@@ -482,6 +482,12 @@ impl Args {
             explanation.add_problems(&problems);
             let found = Found::from(explanation);
             directory.write_json(RunFile::Explanation, &found)?;
+            let page = page::of_explanations(
+                [(captured.as_path(), &trace, &found.explanation)],
+                &oomph_explain::Options::default(),
+                false,
+            )?;
+            directory.write(RunFile::Page, page.render().as_bytes())?;
             if !self.quiet {
                 eprintln!("oomph: the script ended ({status}) before its record was written");
                 let mut text = String::new();
