@@ -150,6 +150,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", required=True)
     parser.add_argument("--job", nargs="*", default=list(JOBS))
+    parser.add_argument("--mode", nargs="*", default=list(MODES))
     parser.add_argument("--end", nargs="*", default=list(ENDS))
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--end-steps", type=int, default=300)
@@ -174,7 +175,7 @@ def main():
         row = {key: ends[-1][key] for key in ("end", "status", "size_mb", "seconds_after_end", "report")}  # fmt: skip
         print(json.dumps(row), *ends[-1]["explained"][:3], sep="\n  ", flush=True)
         keep()
-    modes = [mode for mode in MODES if not (options.gpu and mode == "plain")]
+    modes = [mode for mode in options.mode if not (options.gpu and mode == "plain")]
     for job in options.job:
         for number in range(options.rounds):
             for mode in modes if number % 2 == 0 else modes[::-1]:

@@ -139,10 +139,11 @@ class BlackBox:
 
     def look(self) -> None:
         """Write where the main thread is and what is held; save a snapshot if one is due."""
-        if self._is_ending:
-            return
-        stack = _stack(sys._current_frames().get(self._main or 0))
-        self.sample(stack)
+        with self._lock:
+            if self._is_ending:
+                return
+            stack = _stack(sys._current_frames().get(self._main or 0))
+            self.sample(stack)
         asked = self.words[BoxWord.ASKED]
         if asked != self.words[BoxWord.ANSWERED]:
             self.words[BoxWord.ANSWERED] = asked

@@ -28,7 +28,7 @@ use crate::page;
 use crate::rehearse::{Asked, Note, Rehearsed};
 use crate::script::{Script, plan_job};
 use crate::search::Search;
-use crate::{ExitStatus, json, stdout};
+use crate::{ExitStatus, json, stderr, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
@@ -497,7 +497,7 @@ impl Args {
                 }
                 text.push_str(&super::explain::render_one(&found, width()));
                 if self.json.as_deref().is_some_and(json::is_stdout) {
-                    eprintln!("{text}");
+                    stderr(&text);
                 } else {
                     stdout(&text)?;
                 }
@@ -512,7 +512,7 @@ impl Args {
             && !self.quiet
             && status.code().is_none()
         {
-            eprint!("{}", oomph_report::ending::ended(one, all, width()));
+            stderr(&oomph_report::ending::ended(one, all, width()));
         }
         if let Some(signal) = signals::received() {
             eprintln!("oomph: {signal} ended the script before there was a record");
