@@ -46,6 +46,9 @@ FORKS_LOG = "OOMPH_FORKS_LOG"
 PLAN = "OOMPH_PLAN"
 """The path of a plan that a Python process applies when it imports torch. Set by the user."""
 
+TESTS = "OOMPH_TESTS"
+"""The process of a pytest that was started again with the virtual GPU loaded. Set by the plugin, for itself."""
+
 NET = "OOMPH_NET"
 """The net is wanted. Only its library reads it (`crates/oomph-net`)."""
 

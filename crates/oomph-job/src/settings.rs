@@ -27,6 +27,8 @@ pub mod variables {
     pub const VIRTUAL_GPU: &str = "OOMPH_VGPU";
     /// The net is wanted: `on`, or settings for measurements (`crates/oomph-net/src/settings.rs`).
     pub const NET: &str = "OOMPH_NET";
+    /// The process of a pytest that was started again with the virtual GPU loaded: the plugin sets it, for itself.
+    pub const TESTS: &str = "OOMPH_TESTS";
     /// Begins all of them.
     pub const PREFIX: &str = "OOMPH_";
 }

@@ -54,6 +54,7 @@ fn the_protocol_is_as_it_is_written_down() {
             "FORKS_LOG": variables::FORKS_LOG,
             "NET": variables::NET,
             "PLAN": variables::PLAN,
+            "TESTS": variables::TESTS,
             "VIRTUAL_GPU": variables::VIRTUAL_GPU,
         },
         "files": files,

@@ -272,11 +272,7 @@ class ValueLayer:
             finally:
                 unanswered = self._gpu.oomph_vgpu_end()
             if unanswered and op.name not in CHECKS:
-                self.assumptions.add(
-                    "value",
-                    f"{op.name} read a value back from the device; it got zero",
-                    user_line(),
-                )
+                self.assumptions.read(f"{op.name} read a value back from the device; it got zero")
         self._settle(func, op, args, kwargs, out)
         self._note_scaler(op)
         return out
@@ -450,10 +446,8 @@ class ValueLayer:
             return
         unknown = self.is_unknown(source)
         if unknown:
-            self.assumptions.add(
-                "value",
-                "the script copied a GPU tensor to the CPU, whose values oomph does not compute",
-                user_line(),
+            self.assumptions.read(
+                "the script copied a GPU tensor to the CPU, whose values oomph does not compute"
             )
         if source.dtype == to.dtype and source.is_contiguous() and to.is_contiguous():
             return  # the very bytes
@@ -472,11 +466,11 @@ class ValueLayer:
             floating = args[0].is_floating_point() or args[0].is_complex()
             why = None if floating else self._contents.why(args[0])
             if floating and lbfgs.asks():
-                self.assumptions.add("value", lbfgs.ASSUMED, user_line())
+                self.assumptions.read(lbfgs.ASSUMED)
                 self._losses -= 1.0
                 return self._losses
             if why == lbfgs.ASSUMED:
-                self.assumptions.add("value", why, user_line())
+                self.assumptions.read(why)
                 return func(*args, **kwargs)
             if floating:
                 what = "it got zero"
@@ -486,10 +480,8 @@ class ValueLayer:
                 what = f"{self.unknown} of the comparisons were taken as true"
             else:
                 what = f"it got one by the rule --unknown {self.unknown}"
-            self.assumptions.add(
-                "value",
-                f"the script read a GPU value, which oomph does not compute: {what}",
-                user_line(),
+            self.assumptions.read(
+                f"the script read a GPU value, which oomph does not compute: {what}"
             )
             if floating:
                 func(*args, **kwargs)
@@ -520,11 +512,9 @@ class ValueLayer:
         a, b = args[:2]
         unknown = [t for t in (a, b) if self.is_unknown(t)]
         if unknown and all(computable(t) and t.dtype == torch.bool for t in (a, b)):
-            self.assumptions.add(
-                "value", f"uncomputed flags were compared by the rule {self.unknown!r}", user_line()
-            )
+            self.assumptions.read(f"uncomputed flags were compared by the rule {self.unknown!r}")
         elif unknown:
-            self.assumptions.add("value", "unknown tensors were assumed to be equal", user_line())
+            self.assumptions.read("unknown tensors were assumed to be equal")
             return op.name == "aten::allclose" or a.shape == b.shape
         return func(*self._to_cpu(list(args)), **kwargs)
 
@@ -532,9 +522,7 @@ class ValueLayer:
         """PyTorch's own checks of values end in it, such as those of `torch.distributions`: unknown values pass."""
         out = self._run(func, op, args, kwargs)
         if out.is_cuda and self.is_unknown(args[0]):
-            self.assumptions.add(
-                "value", "a check of uncomputed values was assumed to pass", user_line()
-            )
+            self.assumptions.read("a check of uncomputed values was assumed to pass")
             cpu_alias(out).fill_(True)
         return out
 
