@@ -23,7 +23,7 @@ pub struct Part {
     categories: BTreeMap<&'static str, u64>,
     /// Bytes at the peak by module, the largest first.
     modules: Vec<Share>,
-    /// The most that was allocated within each optimizer step, or pass.
+    /// The most that was allocated within each optimizer step, or pass, with what there was before in the first.
     steps: Vec<StepPeak>,
     /// Where memory ran out, if it did.
     oom: Option<Oom>,
@@ -58,7 +58,7 @@ pub fn part(directory: &Path) -> anyhow::Result<Option<Part>> {
         categories: summary.by_category,
         modules: summary.modules,
         steps: (summary.steps.into_iter())
-            .filter(|row| row.step <= summary.step_count)
+            .filter(|row| (1..=summary.step_count).contains(&row.step))
             .collect(),
         oom: summary.oom,
         places,

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import MutableMapping
 
 import pytest
 
@@ -15,7 +16,7 @@ from oomph._oomph import VirtualGpu, parse_size
 from oomph._protocol import RANKS, RUN, TESTS, Refused, RunDirectory
 from oomph._recorder.session import Session
 from oomph._recorder.torch_versions import check_torch
-from oomph._testing.plugin import setting
+from oomph._testing.options import setting
 from oomph._testing.tests import Tests
 from oomph._virtual_gpu import library
 
@@ -51,7 +52,7 @@ def begin(config: pytest.Config, name: str) -> Tests:
         run = RunDirectory(directory)
         session = Session(dataclasses.replace(run.settings(), several=False), run, in_parts=True)
         session.begin()
-        return Tests(config, gpu, session)
+        return Tests(config, gpu, session, without_hook)
     except (Refused, ValueError) as error:
         line = " ".join(str(error).split()).replace("--unsupported", "--oomph-unsupported")
         raise pytest.UsageError(line) from None
@@ -82,11 +83,20 @@ def _start_again(gpu: VirtualGpu) -> None:
             "this pytest runs on a virtual GPU already, that of `oomph run`: leave out one of the two"
         )
     environment = {**os.environ, **dict(gpu.environment()), TESTS: str(os.getpid())}
-    for inherited in (RANKS, RUN):
-        environment.pop(inherited, None)
+    without_hook(environment)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.execve(sys.executable, [sys.executable, *arguments], environment)
+
+
+def without_hook(environment: MutableMapping[str, str]) -> None:
+    """Python processes with this environment are not recorded: they are no programs of a test."""
+    for name in (RANKS, RUN):
+        environment.pop(name, None)
+    others = environment.get("PYTHONPATH", "").split(os.pathsep)
+    hook = os.path.join(_PACKAGE, "_hook")
+    if hook in others:
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in others if path != hook)
 
 
 def _remove(directory: str, process: int) -> None:

@@ -9,21 +9,23 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, MutableMapping, Sized
 from typing import Any
 
 import pytest
 
 from oomph._oomph import VirtualGpu, format_size, parse_size, read_part
-from oomph._protocol import RANKS, RunDirectory
+from oomph._protocol import RunDirectory
+from oomph._recorder.script import without_own_frames
 from oomph._recorder.session import Session
 from oomph._testing.assertions import may_decide
 from oomph._testing.baseline import MOST_PLACES, Baseline, describe
-from oomph._testing.plugin import setting
-from oomph._user_code import OWN_DIRECTORY
+from oomph._testing.options import setting
 
 RULES = ("fail", "skip", "ignore")
 """What becomes of a test that checks values which the virtual GPU does not compute."""
+
+_REFUSED = "oomph_refused"
 
 _SHOWN = 5
 """Places, and reads of unknown values, that a failure lists."""
@@ -90,9 +92,19 @@ class Memory:
 class Tests:
     """A plugin of pytest. One test runs at a time."""
 
-    def __init__(self, config: pytest.Config, gpu: VirtualGpu, session: Session) -> None:
-        """`gpu` is lent to this process, whose tests `session` records."""
+    def __init__(
+        self,
+        config: pytest.Config,
+        gpu: VirtualGpu,
+        session: Session,
+        leave_alone: Callable[[MutableMapping[str, str]], None],
+    ) -> None:
+        """`gpu` is lent to this process, whose tests `session` records.
+
+        `leave_alone` keeps processes with an environment from being recorded as programs of a test.
+        """
         self.config, self._gpu, self._session = config, gpu, session
+        self._leave_alone = leave_alone
         name, count, memory = gpu.describe()
         self.title = f"virtual {name} · {format_size(memory)}" + (
             f" · {count} of them" if count > 1 else ""
@@ -388,11 +400,11 @@ class Tests:
         """Say beside a failure what the GPU held, and what nobody computed."""
         if call.excinfo is not None:
             # A test's own frames and its libraries', without those between PyTorch and the GPU.
-            theirs = call.excinfo.traceback.filter(
-                lambda entry: not str(entry.path).startswith(OWN_DIRECTORY)
-            )
-            if theirs:
-                call.excinfo.traceback = theirs
+            error = call.excinfo.value
+            frames = without_own_frames(error.__traceback__)
+            if frames is not None:
+                error.__traceback__ = frames
+                call.excinfo = pytest.ExceptionInfo.from_exception(error)
         report = yield
         if self._places and call.when == "call":
             report.gpu_places = self._places
@@ -443,12 +455,28 @@ class Tests:
                     try:
                         _check(marker)
                     except ValueError as error:
-                        raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+                        self._refuse(f"{item.nodeid}: {error}", items)
+                        return
+
+    def _refuse(self, line: str, items: list[pytest.Item]) -> None:
+        output = getattr(self.config, "workeroutput", None)
+        if output is None:
+            raise pytest.UsageError(line)
+        # The process that started this one says it: xdist would not understand.
+        output[_REFUSED] = line
+        items.clear()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker may have refused to begin."""
+        line = getattr(node, "workeroutput", {}).get(_REFUSED)
+        if line is not None:
+            pytest.exit(f"ERROR: {line}", returncode=pytest.ExitCode.USAGE_ERROR)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self) -> None:
         """Workers have virtual GPUs of their own, and must not be recorded as programs of a test."""
-        os.environ.pop(RANKS, None)
+        self._leave_alone(os.environ)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect what reports say, from workers too."""
@@ -490,9 +518,8 @@ class Tests:
             if len(largest) > self._largest:
                 out.write_line(f"and {len(largest) - self._largest} more tests that use the GPU")
         if self._uncomputed:
-            count = len(self._uncomputed)
             out.write_line(
-                f"{count} test{'s' * (count > 1)} checked values that the virtual GPU does not compute ({self._rule}: "
+                f"{_tests(self._uncomputed)} checked values that the virtual GPU does not compute ({self._rule}: "
                 "--oomph-uncomputed)"
             )
         for line in self._about_baseline():
@@ -502,12 +529,12 @@ class Tests:
         if not self._path:
             return
         if self._writes:
-            yield f"baseline written: {self._path}, {len(self._baseline.tests)} tests"
+            yield f"baseline written: {self._path}, {_tests(self._baseline.tests)}"
             return
         tests = self._baseline.tests
         new = [test for test in self._results if test not in tests]
         if new:
-            yield f"not in the baseline: {len(new)} tests, such as {new[0]} (--oomph-update-baseline adds them)"
+            yield f"not in the baseline: {_tests(new)}, such as {new[0]} (--oomph-update-baseline adds them)"
         less = [
             test
             for test, result in self._results.items()
@@ -515,7 +542,7 @@ class Tests:
             and result["gpu_peak_bytes"] < tests[test]["peak_bytes"] * (1 - self._tolerance)
         ]
         if less:
-            yield f"less than in the baseline: {len(less)} tests, such as {less[0]} (--oomph-update-baseline keeps that)"
+            yield f"less than in the baseline: {_tests(less)}, such as {less[0]} (--oomph-update-baseline keeps that)"
 
     def pytest_unconfigure(self) -> None:
         """Remove what the processes shared."""
@@ -543,6 +570,10 @@ def _fixtures(item: pytest.Item) -> Iterator[Any]:
     request = getattr(item, "_request", None)
     if request is not None:
         yield from getattr(request, "_fixture_defs", {}).values()
+
+
+def _tests(some: Sized) -> str:
+    return f"{len(some)} test" + "s" * (len(some) != 1)
 
 
 def _rule(rule: str | None, what: str) -> str:

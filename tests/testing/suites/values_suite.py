@@ -112,7 +112,7 @@ def test_unknown_raises_by_hand(unknown):
 
 
 class TestOfUnittest(unittest.TestCase):
-    def test_unknown_equal(self):
+    def test_unknown_equal_of_unittest(self):
         x = torch.randn(3000, 3000, device="cuda")
         self.assertEqual((x @ x).sum().item(), 0)
 
