@@ -55,7 +55,8 @@ def test_the_cheapest_way_is_chosen_and_does_what_was_planned(tmp_path):
     ranks = json.loads((tmp_path / "run.json").read_text())["ranks"]
     assert [rank["verdict"] for rank in ranks] == ["fits", "fits"]
     most = max(rank["peak"]["used_bytes"] for rank in ranks)
-    assert abs(most - chosen["peak"]["used_bytes"]) <= 0.02 * most
+    # A rank that waits for the other may reserve one bucket of 96 MiB less.
+    assert abs(most - chosen["peak"]["used_bytes"]) <= 0.03 * most
 
 
 def test_states_are_divided_and_one_rank_prints(tmp_path):
