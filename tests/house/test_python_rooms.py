@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "_recorder": {"_import_hooks", "_oomph", "_protocol", "_user_code", "_virtual_gpu", "levers"},
     "_ranks": {"_protocol", "_recorder", "_virtual_gpu", "levers"},
     "_forks": {"_import_hooks", "_protocol", "_ranks"},
+    "_testing": {"_oomph", "_protocol", "_recorder", "_user_code", "_virtual_gpu"},
     "_hook": {"_protocol", "_ranks"},
     "launch": {"_forks", "_protocol", "_ranks", "_recorder"},
     "huggingface": {"_training"},

@@ -308,7 +308,7 @@ impl Rehearsed {
 }
 
 /// `PYTHONPATH` with the module first that Python imports when it starts.
-fn with_hook(host: &Host) -> OsString {
+pub(crate) fn with_hook(host: &Host) -> OsString {
     let mut path = host.package.join("_hook").into_os_string();
     if let Some(others) = std::env::var_os("PYTHONPATH").filter(|others| !others.is_empty()) {
         path.push(":");

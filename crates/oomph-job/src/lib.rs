@@ -30,4 +30,4 @@ pub use job::{Attempt, Job, Rehearsed, Watch, label_trace};
 pub use program::{Program, check_script};
 pub use run_directory::{GIT_IGNORE, LATEST, Lock, REPORTS, RunDirectory, RunFile, read_trace};
 pub use status_line::{StatusLine, wanted as shows_status};
-pub use virtual_gpu::{RANK_TIMEOUT_SECONDS, VirtualGpu};
+pub use virtual_gpu::{Lent, RANK_TIMEOUT_SECONDS, VirtualGpu};
