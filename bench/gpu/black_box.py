@@ -74,6 +74,34 @@ for number in range(STEPS):
 """
 
 
+HOST = """
+import statistics, time
+import torch
+from torch import nn
+
+net = nn.Sequential(*(layer for _ in range(40) for layer in (nn.Linear(64, 64), nn.ReLU()))).cuda()
+optimizer = torch.optim.AdamW(net.parameters())
+x = torch.randn(32, 64, device="cuda")
+
+def step():
+    net(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+for _ in range(150):
+    step()
+main, process, blocks = time.thread_time(), time.process_time(), []
+for _ in range(40):
+    began = time.thread_time()
+    for _ in range(10):
+        step()
+    blocks.append((time.thread_time() - began) / 10)
+    time.sleep(0.05)
+print("HOST", statistics.median(blocks) * 1e6, (time.process_time() - process) / 400 * 1e6)
+"""
+"""Bound by the host: the CPU time of its main thread, and of the process, in each step."""
+
+
 def environment(options):
     return dict(os.environ, OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", "4"))
 
@@ -102,6 +130,21 @@ def cost(job, mode, options):
         return dict(job=job, mode=mode, ms=round(statistics.median(half), 4), blocks=blocks)
 
 
+def host(mode, options):
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "host.py").write_text(HOST)
+        words = ["--no-black-box"] if mode == "without" else []
+        words = command(options, "--out", str(Path(directory) / "run"), *words, "host.py")
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, cwd=directory, env=environment(options)
+        )  # fmt: skip
+        found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("HOST ")]
+        if not found:
+            return dict(mode=mode, error=(done.stdout + done.stderr)[-1500:])
+        main, process = map(float, found[0])
+        return dict(mode=mode, main_us=round(main, 1), process_us=round(process, 1))
+
+
 def ended(end, code, options):
     """One end: the files, their size, how long after it they were complete, and what is said of them."""
     with tempfile.TemporaryDirectory() as place:
@@ -121,7 +164,7 @@ def ended(end, code, options):
         out, err = process.communicate(timeout=150)
         run = place / "run"
         began = (place / "ended").stat().st_mtime if (place / "ended").exists() else None
-        script = ("held.pickle", "black-box.bin", "stacks.txt", "record.json")
+        script = ("held.pickle", "stacks.txt", "record.json")
         files = {path.name: path.stat() for path in run.iterdir()}
         later = {
             name: round(stat.st_mtime - began, 2)
@@ -155,6 +198,7 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--end-steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--host-rounds", type=int, default=3)
     parser.add_argument("--gpu", help="a virtual GPU, to try the script")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
@@ -163,11 +207,11 @@ def main():
         machine=torch.cuda.get_device_name() if torch.cuda.is_available() else "none", cores=os.cpu_count(),
         torch=torch.__version__, python=platform.python_version(),
     )  # fmt: skip
-    rows, ends = [], []
+    rows, ends, hosts = [], [], []
 
     def keep():
         # As it grows: a machine may be taken away.
-        result = dict(about, cost=rows, ends=ends)
+        result = dict(about, cost=rows, ends=ends, host=hosts)
         Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
 
     for end in options.end:
@@ -175,6 +219,11 @@ def main():
         row = {key: ends[-1][key] for key in ("end", "status", "size_mb", "seconds_after_end", "report")}  # fmt: skip
         print(json.dumps(row), *ends[-1]["explained"][:3], sep="\n  ", flush=True)
         keep()
+    for number in range(options.host_rounds):
+        for mode in ("without", "with") if number % 2 == 0 else ("with", "without"):
+            hosts.append(host(mode, options))
+            print(json.dumps(dict(host=hosts[-1])), flush=True)
+            keep()
     modes = [mode for mode in options.mode if not (options.gpu and mode == "plain")]
     for job in options.job:
         for number in range(options.rounds):

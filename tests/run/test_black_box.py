@@ -121,8 +121,14 @@ def shown(text):
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("where", ["real", "virtual"])
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    ("end", "where"),
+    [(end, "real") for end in ENDS]
+    + [
+        pytest.param(end, "virtual", marks=[] if end == "killed" else pytest.mark.slow)
+        for end in ENDS
+    ],
+)
 def test_every_end_leaves_where_it_was_and_what_it_held(run, end, where):
     code, says, stacks = ENDS[end]
     done = run(f"train(20, lambda: exec({code!r}))", virtual=where == "virtual")
@@ -310,6 +316,7 @@ def test_each_rank_has_its_own_and_the_one_that_died_is_named(tmp_path):
     assert f"job.py:{END_OF_RANK}" in text and "rank-0" in text
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_named(tmp_path):
     (tmp_path / "job.py").write_text(RANKS.replace("END", "time.sleep(7)"))
     process = subprocess.run(

@@ -150,7 +150,11 @@ fn how(found: &BlackBox, own: Option<&Record>, outside: &Outside) -> String {
         if record.out_of_memory() {
             return "out of memory".to_owned();
         }
-        return crate::summary::failure(record).unwrap_or_else(|| "it ended by itself".to_owned());
+        return match (crate::summary::failure(record), &outside.status) {
+            (Some(failure), _) => failure,
+            (None, Some(status)) => format!("the script ended well, and its process then: {status}"),
+            (None, None) => "it ended well".to_owned(),
+        };
     }
     if let Some(status) = &outside.status {
         let name = outside.stacks.as_deref().and_then(stacks::fatal);

@@ -228,13 +228,17 @@ class BlackBox:
 
     def step_ended(self) -> None:
         """A step is over: note what is held, once a second at most, and save it if that is due."""
-        if self._due:
-            self._due = False
-            # An observer never ends what it observes.
-            with contextlib.suppress(Exception):
+        if not self._due and time.monotonic() < self._next_entry:
+            return
+        # An observer never ends what it observes.
+        with contextlib.suppress(Exception):
+            if self._due:
+                self._due = False
                 self.hold(Why.LOOK)
-        now = time.monotonic()
-        torch = self.torch
+            self._add_entry()
+
+    def _add_entry(self) -> None:
+        now, torch = time.monotonic(), self.torch
         if now < self._next_entry or torch is None or not torch.cuda.is_initialized():
             return
         self._next_entry = now + self._interval

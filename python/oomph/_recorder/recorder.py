@@ -358,6 +358,8 @@ class Recorder:
         if torch.cuda.is_initialized():
             self._progress.stopped = True
             self.finish(dict(kind="replaced", status=0))
+            if self._box is not None:
+                self._box.finished()
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write `record.json` and `trace.pickle`; once."""
