@@ -397,7 +397,7 @@ mod tests {
         set(&mut bytes, SLOT, 3);
         let module = |bytes: &[u8]| BlackBox::parse(bytes).unwrap().sample.unwrap().module;
         assert_eq!(module(&bytes), "newer");
-        bytes[SAMPLES + SAMPLE + 12] = b'{';
+        bytes[SAMPLES + SAMPLE + 8] = b'x';
         assert_eq!(module(&bytes), "older");
     }
 

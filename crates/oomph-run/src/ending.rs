@@ -152,7 +152,9 @@ fn how(found: &BlackBox, own: Option<&Record>, outside: &Outside) -> String {
         }
         return match (crate::summary::failure(record), &outside.status) {
             (Some(failure), _) => failure,
-            (None, Some(status)) => format!("the script ended well, and its process then: {status}"),
+            (None, Some(status)) => {
+                format!("the script ended well, and its process then: {status}")
+            }
             (None, None) => "it ended well".to_owned(),
         };
     }

@@ -109,6 +109,9 @@ pub fn doing(frames: &[Frame]) -> Option<String> {
         ),
     ];
     frames.iter().find_map(|frame| {
+        if frame.function == "<module>" && !is_own(&frame.file) {
+            return Some("importing modules".to_owned());
+        }
         if frame
             .file
             .ends_with("/torch/distributed/distributed_c10d.py")
@@ -127,13 +130,20 @@ pub fn doing(frames: &[Frame]) -> Option<String> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "== 20:15:02: SIGTERM\nCurrent thread 0x00007f01 (most recent call first):\n  File \"/old.py\", line 1 in old\n\
-== 20:16:02: no pass began\n\
-Thread 0x00007f02 (most recent call first):\n  File \"/usr/lib/python3.11/threading.py\", line 320 in wait\n\n\
-Current thread 0x00007f01 (most recent call first):\n\
-  File \"/home/u/.venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py\", line 2906 in all_reduce\n\
-  File \"/home/u/my train, line 3 in it.py\", line 91 in main\n  File \"/home/u/train.py\", line 120 in <module>\n\n\
-Extension modules: numpy (total: 1)\n";
+    const TEXT: &str = r#"== 20:15:02: SIGTERM
+Current thread 0x00007f01 (most recent call first):
+  File "/old.py", line 1 in old
+== 20:16:02: no pass began
+Thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+
+Current thread 0x00007f01 (most recent call first):
+  File "/home/u/.venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2906 in all_reduce
+  File "/home/u/my train, line 3 in it.py", line 91 in main
+  File "/home/u/train.py", line 120 in <module>
+
+Extension modules: numpy (total: 1)
+"#;
 
     #[test]
     fn the_main_thread_of_the_last_dump_is_read() {
