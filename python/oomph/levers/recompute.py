@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from oomph._older_python import zip
 from oomph._random_states import RandomStates
 from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.autocast import Autocast

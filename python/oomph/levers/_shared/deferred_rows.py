@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from oomph._older_python import zip
+
 METADATA = frozenset(
     getattr(torch.Tensor, name).__get__
     for name in (

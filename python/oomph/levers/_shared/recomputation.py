@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from oomph._older_python import zip
 from oomph.levers._shared.autocast import Autocast
 
 
