@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import os
 import sys
 
 if sys.version_info >= (3, 10):
     zip = builtins.zip
     pairwise = itertools.pairwise
+    orig_argv = sys.orig_argv
 else:
+    with open("/proc/self/cmdline", "rb") as _file:
+        orig_argv = [os.fsdecode(word) for word in _file.read().split(b"\0")[:-1]]
 
     def zip(*iterables, strict=False):
         """As `builtins.zip` of Python 3.10."""

@@ -43,21 +43,37 @@ FEATURES = {
 }  # fmt: skip
 
 
+NEEDED = (
+    "torch._C:_ExcludeDispatchKeyGuard", "torch._C:_construct_storage_from_data_pointer",
+    "torch._C:_cuda_attach_out_of_memory_observer", "torch._C:_current_autograd_node",
+    "torch._C:_current_graph_task_id", "torch._C:_dispatch_get_all_op_names",
+    "torch._C:_dispatch_has_kernel_for_dispatch_key", "torch._C:_dispatch_key_parse",
+    "torch._C:_dispatch_tls_set_dispatch_key_excluded", "torch._C:_dispatch_tls_set_dispatch_key_included",
+    "torch._C:_jit_get_all_schemas", "torch._subclasses.fake_tensor:FakeTensorMode",
+    "torch._dispatch.python:enable_python_dispatcher", "torch.cuda.memory:_record_memory_history",
+    "torch.cuda.memory:_snapshot", "torch.cuda:_lazy_call",
+)  # fmt: skip
+"""What is not PyTorch's public interface and what nothing here can do without: a release that lacks one is told so."""
+
+
 @functools.cache
 def find(feature: str) -> Any:
     """The object of that name, None where this torch has none."""
-    return look_up(FEATURES[feature])
-
-
-def look_up(feature: Feature) -> Any:
-    """The object itself, None where this torch has none."""
-    try:
-        found = importlib.import_module(feature.module)
-        for name in feature.path.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError):
+    known = FEATURES[feature]
+    found = look_up(f"{known.module}:{known.path}")
+    if known.parameter and found and known.parameter not in inspect.signature(found).parameters:
         return None
-    if feature.parameter and feature.parameter not in inspect.signature(found).parameters:
+    return found
+
+
+def look_up(name: str) -> Any:
+    """The object of a name `module:path`, None where this torch has none."""
+    module, path = name.split(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
         return None
     return found
 

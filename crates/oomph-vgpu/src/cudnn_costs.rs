@@ -171,6 +171,8 @@ pub fn work_space(graph: u64) -> u64 {
         .sum()
 }
 
+/// Where in [`CONVOLUTIONS`] the gradient of the weights is.
+const OF_WEIGHTS: usize = 2;
 /// The partial sums of a weight's gradient: so many, in so many bytes at most.
 const PARTIAL_SUMS: u64 = 14;
 const PARTIAL_BYTES: u64 = 8 << 20;
@@ -183,17 +185,14 @@ impl Described {
             let found = given.iter().find(|(each, _)| *each == attribute);
             found.and_then(|(_, tensor)| self.tensors.get(tensor))
         };
-        let kinds = CONVOLUTIONS.into_iter().enumerate();
-        let Some((kind, [weights, data, result])) = kinds
-            .filter_map(|(kind, (weights, result))| {
-                let three = [weights, weights + 1, result].map(find);
-                let [Some(weights), Some(data), Some(result)] = three else {
-                    return None;
-                };
-                Some((kind, [weights, data, result]))
-            })
-            .next()
-        else {
+        let mut kinds = CONVOLUTIONS.into_iter().enumerate();
+        let Some((kind, [weights, data, result])) = kinds.find_map(|(kind, (weights, result))| {
+            let three = [weights, weights + 1, result].map(find);
+            let [Some(weights), Some(data), Some(result)] = three else {
+                return None;
+            };
+            Some((kind, [weights, data, result]))
+        }) else {
             return 0;
         };
         let (Some(&depth), Some(&channels)) = (weights.dims.get(1), data.dims.get(1)) else {
@@ -202,13 +201,19 @@ impl Described {
         if depth == 1 {
             return 0; // each channel by itself, or only one
         }
-        let space = |tensor: &Tensor| tensor.dims[2..].to_vec();
+        let space = |tensor: &'_ Tensor| {
+            tensor
+                .dims
+                .get(2..)
+                .map(<[u64]>::to_vec)
+                .unwrap_or_default()
+        };
         let window: u64 = space(weights).iter().product();
         let pixels: u64 = space(data).iter().product();
         let is_product = window == 1 && space(data) == space(result);
         let first = |tensor: &Tensor| tensor.strides.get(1).is_some_and(|&step| step != 1);
         let mut bytes = 0;
-        if !(is_product && first(data) && pixels % 4 == 0) {
+        if !(is_product && first(data) && pixels.is_multiple_of(4)) {
             for tensor in [data, weights, result] {
                 let across = tensor.dims.get(1).copied().unwrap_or(1).max(1);
                 let padded = if tensor.bytes_per_element() == 2 && depth == channels {
@@ -221,7 +226,7 @@ impl Described {
                 }
             }
         }
-        if kind == 2 {
+        if kind == OF_WEIGHTS {
             bytes += (PARTIAL_SUMS * 4 * weights.elements()).min(PARTIAL_BYTES);
         }
         bytes
