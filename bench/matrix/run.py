@@ -162,6 +162,19 @@ def run(place, job, torch):
     return row
 
 
+def unlike_release(python, torch):
+    """Names that this torch has and should not have, or the reverse, by the table of `oomph._torch_features`."""
+    release = tuple(version_key(torch)[:2])
+    code = f"""
+from oomph import _torch_features as torch_features
+print(*(name for name, feature in torch_features.FEATURES.items()
+        if torch_features.has(name) is not feature.is_expected({release})),
+      *(name for name in torch_features.NEEDED if torch_features.look_up(name) is None))
+"""
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
 def command(place, words, work):
     """Run `oomph` with these words: its status (None: no end), and the last it said."""
     own = os.path.join(place, "bin")
@@ -248,6 +261,7 @@ def pair(torch, python, wheel, leave, only):
         site = row.pop("site")
         row = dict(torch=torch, python=python, **row)
         row["functions"], row["missing"] = missing(site)
+        row["unlike_release"] = unlike_release(own, torch)
         row["jobs"] = {}
         for job in only or JOBS:
             row["jobs"][job] = run(place, job, torch)
@@ -289,6 +303,8 @@ def problems(rows):
             continue
         if row["missing"]:
             found.append(f"{name}: missing functions {', '.join(row['missing'])}")
+        if row.get("unlike_release"):
+            found.append(f"{name}: unlike its release: {', '.join(row['unlike_release'])}")
         left = [job for job in JOBS if job not in row["jobs"]]
         if left:
             found.append(f"{name}: not run: {', '.join(left)}")

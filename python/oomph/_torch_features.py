@@ -1,6 +1,6 @@
 """What differs between releases of torch: the one place where oomph's Python side knows of it.
 
-Each difference is a name that torch has from some release on. Whether the torch of this process has it is looked up,
+Each difference is a name that torch has from some release on, or up to one. Whether the torch of this process has it is looked up,
 because builds backport and leave out; `make test-matrix` compares what is looked up with the releases below.
 """
 
@@ -24,6 +24,12 @@ class Feature(NamedTuple):
     """What oomph does where it is absent."""
     parameter: str = ""
     """Not the name itself but a parameter of that function."""
+    until: tuple[int, int] | None = None
+    """The first release that has it no more."""
+
+    def is_expected(self, release: tuple[int, int]) -> bool:
+        """Whether a release should have it."""
+        return self.since <= release and (self.until is None or release < self.until)
 
 
 FEATURES = {
@@ -40,8 +46,23 @@ FEATURES = {
         (2, 10), "torch._C", "_cuda_setMemoryMetadata",
         "the names of stack frames carry the labels of allocations",
     ),
+    "saved_tensor_hooks_top": Feature(
+        (2, 6), "torch._C._autograd", "_top_saved_tensors_default_hooks",
+        "forbidding hooks on saved tensors for a moment says whether there are any",
+    ),
+    "sdp_priority": Feature(
+        (2, 6), "torch._C", "_set_sdp_priority_order", "the lever attention is refused",
+    ),
+    "tensor_names": Feature(
+        (1, 3), "torch", "Tensor.names", "tensors have no names that a lazy output could give", until=(2, 13)
+    ),
 }  # fmt: skip
 
+MOVED = {
+    "torch.distributed.tensor": ((2, 5), "torch.distributed._tensor"),
+    "torch.distributed.fsdp": ((2, 6), "torch.distributed._composable.fsdp"),
+}
+"""Modules whose names that oomph uses were in another one before that release."""
 
 NEEDED = (
     "torch._C:_ExcludeDispatchKeyGuard", "torch._C:_construct_storage_from_data_pointer",
@@ -54,6 +75,15 @@ NEEDED = (
     "torch.cuda.memory:_snapshot", "torch.cuda:_lazy_call",
 )  # fmt: skip
 """What is not PyTorch's public interface and what nothing here can do without: a release that lacks one is told so."""
+
+
+def moved(module: str, name: str) -> Any:
+    """A name of `module`, from where it was before that module had it. Raise `ImportError` if neither has it."""
+    _, before = MOVED[module]
+    found = look_up(f"{module}:{name}") or look_up(f"{before}:{name}")
+    if found is None:
+        raise ImportError(f"this torch has no {name}, neither in {module} nor in {before}")
+    return found
 
 
 @functools.cache

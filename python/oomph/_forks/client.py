@@ -63,7 +63,7 @@ def _stand_for(connection: socket.socket, process: int) -> NoReturn:
     while not answer:
         try:
             answer = connection.recv(16) or b"1"
-        except TimeoutError:
+        except (TimeoutError, socket.timeout):  # two in Python 3.9
             if os.getppid() != parent:
                 os._exit(1)
     status = int(answer)
