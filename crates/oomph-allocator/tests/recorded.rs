@@ -108,7 +108,7 @@ fn pools_settings_and_cut_histories_replay_exactly() {
 fn torch_2_12_takes_the_oldest_block_of_a_size() {
     let version = |minor| TorchVersion { major: 2, minor };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/allocator");
-    for (name, differs) in [("torch_2_12", true), ("torch_2_12_expandable", false)] {
+    for name in ["torch_2_12", "torch_2_12_expandable"] {
         let path = path.join(format!("{name}.pickle.xz"));
         let (trace, _) =
             oomph_trace::snapshot::read(std::fs::File::open(&path).unwrap(), &path).unwrap();
@@ -117,8 +117,7 @@ fn torch_2_12_takes_the_oldest_block_of_a_size() {
             replay::recorded(&Program::new(&trace, 0, &config), &config).mismatches
         };
         assert_eq!(mismatches(12), 0, "{name}");
-        assert_eq!(mismatches(11) > 0, differs, "{name}");
-        assert_eq!(mismatches(13), mismatches(11), "{name}");
+        assert!(mismatches(11) > 0 && mismatches(13) > 0, "{name}");
     }
 }
 

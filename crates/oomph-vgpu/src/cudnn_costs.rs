@@ -408,4 +408,87 @@ mod tests {
         forgotten(10);
         assert_eq!(time(10), LAUNCH);
     }
+
+    /// What cuDNN 9.19 says for an H200: `bench/matrix/work_spaces.py`.
+    #[test]
+    fn estimated_work_spaces_are_mostly_those_of_a_newer_cudnn() {
+        let text = include_str!("../../../bench/matrix/results/work_spaces.jsonl");
+        let mut close = [0; 3];
+        let mut next = 1_000_u64;
+        for line in text.lines() {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            let shape: Vec<u64> = serde_json::from_value(row["shape"].clone()).unwrap();
+            let &[
+                count,
+                channels,
+                height,
+                width,
+                filters,
+                window,
+                stride,
+                groups,
+            ] = shape.as_slice()
+            else {
+                panic!("{line}");
+            };
+            let (kind, bytes) = if row["dtype"] == "float32" {
+                (0, 4)
+            } else {
+                (9, 2)
+            };
+            let padding = if window < 16 { window / 2 } else { 0 };
+            let out = |size: u64| (size + 2 * padding - window) / stride + 1;
+            let sizes = [
+                [filters, channels / groups, window, window],
+                [count, channels, height, width],
+                [count, filters, out(height), out(width)],
+            ];
+            let all: u64 = sizes.iter().map(|size| size.iter().product::<u64>()).sum();
+            let made: Vec<u64> = sizes
+                .iter()
+                .map(|&[n, c, h, w]| {
+                    next += 1;
+                    let strides = if row["layout"] == "nhwc" {
+                        [h * w * c, 1, w * c, c]
+                    } else {
+                        [c * h * w, h * w, w, 1]
+                    };
+                    tensor(next, kind, &[n, c, h, w], &strides);
+                    next
+                })
+                .collect();
+            for (which, name) in ["forward", "data", "weight"].into_iter().enumerate() {
+                next += 2;
+                let (operation, graph) = (next, next + 1);
+                created(graph, GRAPH_DESCRIPTOR);
+                for (at, given) in made.iter().enumerate() {
+                    let attribute = CONVOLUTIONS[which].0 + at as c_int;
+                    // SAFETY: a count of one, and a descriptor is what `given` is.
+                    unsafe {
+                        described(
+                            operation,
+                            attribute,
+                            TYPE_DESCRIPTOR,
+                            1,
+                            std::ptr::from_ref(given).cast(),
+                        );
+                    }
+                }
+                // SAFETY: as above.
+                unsafe {
+                    described(
+                        graph,
+                        GRAPH_OPERATIONS,
+                        TYPE_DESCRIPTOR,
+                        1,
+                        (&raw const operation).cast(),
+                    );
+                }
+                let off = work_space(graph).abs_diff(row[name].as_u64().unwrap());
+                close[which] += usize::from(off * 20 < all * bytes);
+            }
+        }
+        assert_eq!(text.lines().count(), 104);
+        assert_eq!(close, [84, 84, 62]);
+    }
 }

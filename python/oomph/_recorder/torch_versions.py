@@ -15,13 +15,13 @@ from typing import NamedTuple
 from oomph._protocol import Refused
 
 PROVED = {
-    (2, 8): 12, (2, 11): 13, (2, 15): 13,
+    (2, 8): 12, (2, 10): 12, (2, 11): 13, (2, 12): 13, (2, 13): 13, (2, 14): 13, (2, 15): 13,
 }  # fmt: skip
 """Releases of torch that passed every job of `make test-matrix`, and the CUDA version of each as PyPI has it.
 
 Patch releases (2.8.1) contain only fixes and count as their release; pre-releases do not."""
 
-OLDEST = min(PROVED)
+OLDEST = (2, 4)
 OLDEST_CUDA = 12
 """The virtual GPU has the structures of CUDA 12 and 13."""
 
