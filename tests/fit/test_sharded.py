@@ -26,6 +26,7 @@ def planned(tmp_path, code, *options, gpu="rtx-3060:2", **shard):
     return done, json.loads((tmp_path / "run.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_cheapest_way_is_chosen_and_does_what_was_planned(tmp_path):
     """Two ranks of a script that says "cuda:0": planned, run by all ranks, applied again, by hand."""
     code = TRAIN.replace(".cuda()\n    optimizer", '.to("cuda:0")\n    optimizer')
@@ -55,7 +56,8 @@ def test_the_cheapest_way_is_chosen_and_does_what_was_planned(tmp_path):
     ranks = json.loads((tmp_path / "run.json").read_text())["ranks"]
     assert [rank["verdict"] for rank in ranks] == ["fits", "fits"]
     most = max(rank["peak"]["used_bytes"] for rank in ranks)
-    assert abs(most - chosen["peak"]["used_bytes"]) <= 0.02 * most
+    # A rank that waits for the other may reserve one bucket of 96 MiB less.
+    assert abs(most - chosen["peak"]["used_bytes"]) <= 0.03 * most
 
 
 def test_states_are_divided_and_one_rank_prints(tmp_path):
@@ -105,6 +107,7 @@ def test_batch_normalization_and_data_parallel_are_replaced(tmp_path):
     assert "not divisible by 2" in note
 
 
+@pytest.mark.slow
 def test_ranks_number_the_words_of_a_set_alike(tmp_path, monkeypatch):
     """As one process does, also where each rank is started by itself and not forked."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")

@@ -115,7 +115,7 @@ impl Search {
             compile: false,
             sizes: Vec::new(),
             variants: false,
-            watch: false,
+            watch: true,
             allocator: allocator_config(),
             stop,
         })

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use oomph_plan::PlanFile;
 use oomph_run::Record;
+use oomph_run::rhythm::Growth;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -122,6 +123,9 @@ pub struct Entry {
     pub sources: BTreeMap<PathBuf, String>,
     /// The seconds of `--max-time` that ended the search, if it did.
     pub max_time_seconds: Option<f64>,
+    /// What each step of a job that fits at first leaves behind.
+    #[serde(default)]
+    pub growth: Option<Growth>,
 }
 
 /// What there is for a job now.
@@ -309,6 +313,7 @@ mod tests {
             what: String::new(),
             sources: BTreeMap::new(),
             max_time_seconds: None,
+            growth: None,
         }
     }
 
@@ -473,6 +478,7 @@ mod tests {
     fn a_search_that_was_cut_short_is_no_answer_for_a_longer_one() {
         let cut = Entry {
             max_time_seconds: Some(60.0),
+            growth: None,
             ..entry(Answer::Planned, 8 * GIB, 7 * GIB)
         };
         let within = |seconds| Room {

@@ -89,12 +89,21 @@ impl fmt::Display for Chosen {
                     write!(out, ", about {ratio:.1} times the step")?;
                 }
             }
+            Answer::Nothing if entry.growth.is_some() => {
+                write!(
+                    out,
+                    "fits at first, and no lever keeps it so: {peak} of {free} free"
+                )?;
+            }
             Answer::Nothing => {
                 write!(out, "nothing found that fits: floor {peak} of {free} free")?;
                 if !entry.what.is_empty() {
                     write!(out, " ({})", entry.what)?;
                 }
             }
+        }
+        if let Some(growth) = &entry.growth {
+            write!(out, "; {growth}")?;
         }
         if self.known {
             write!(out, "; known from an earlier search")?;
@@ -163,8 +172,11 @@ pub fn room(
 
 /// The answer that is known already.
 pub fn known(place: &Place, kept: &Kept, room: &Room) -> Option<Chosen> {
-    let entry = kept.find(room, &digest_of)?;
-    Some(chosen(place, kept, entry.clone(), true))
+    let mut entry = kept.find(room, &digest_of)?.clone();
+    entry.growth = entry
+        .growth
+        .map(|growth| growth.moved(entry.memory_bytes, room.memory_bytes));
+    Some(chosen(place, kept, entry, true))
 }
 
 fn chosen(place: &Place, kept: &Kept, entry: Entry, known: bool) -> Chosen {
@@ -232,6 +244,7 @@ fn entry_of(found: &Found, job: PlanJob, room: &Room) -> Entry {
             .unwrap_or_else(|| without_levers(job, &fit.gpu.id, room, peak.into())),
         sources: sources(found.plain.record.sources.iter()),
         max_time_seconds: stopped.map(|time| time.as_secs_f64()),
+        growth: fit.growth.clone(),
     }
 }
 
@@ -345,6 +358,7 @@ pub fn rehearse_ranks(
         ),
         sources: self::sources(sources.iter()),
         max_time_seconds: None,
+        growth: summary.growth,
     };
     Ok(scene.keep(entry))
 }

@@ -694,6 +694,21 @@ fn a_job_that_fits_runs_as_it_is_and_so_wherever_as_much_is_free() {
     assert_eq!(first.entry.answer, Answer::AsItIs);
     assert!(first.plan().is_none() && !first.known);
     assert!(first.to_string().starts_with("fits as it is: "), "{first}");
+    assert!(!first.to_string().contains("grows"), "{first}");
+    // What the search saw grow is kept with its answer.
+    let entry = kept.entries.last_mut().unwrap();
+    entry.growth = Some(Growth {
+        bytes_per_step: 1 << 20,
+        place: Some("train.py:7".to_owned()),
+        full_at_step: 70,
+    });
+    kept = Kept::parse(&kept.text()).unwrap();
+    for (more, step) in [(0, 70), (1 << 30, 70 + 1024)] {
+        let again = known(rehearsed(free + more, &mut kept, |_| None).0);
+        let said = format!("; it grows by 1.0 MiB a step (train.py:7): full near step {step}");
+        assert!(again.to_string().contains(&said), "{again}");
+    }
+    kept.entries.last_mut().unwrap().growth = None;
     for free in [free * 4, free, PLAIN.used_bytes() * 33 / 32] {
         let (again, made) = rehearsed(free, &mut kept, |_| None);
         assert!(made.is_empty() && known(again).known);

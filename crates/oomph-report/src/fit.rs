@@ -7,7 +7,6 @@ use oomph_plan::result::{Fit, Largest, Outcome, PlanResult};
 use oomph_plan::{Floor, Results};
 
 use crate::html::PlanRow;
-use crate::run::grows;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, columns, heading, pad, pad_left, paint, wrap,
 };
@@ -102,8 +101,7 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
         };
         let _ = writeln!(out, "{mark} {}", paint(BOLD, text));
         let text = format!(
-            "peak {peak} of {capacity} in the first steps; {}. No lever changes that",
-            grows(growth)
+            "peak {peak} of {capacity} in the first steps; {growth}. No lever changes that"
         );
         let _ = writeln!(
             out,

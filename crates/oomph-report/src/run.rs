@@ -118,15 +118,6 @@ fn counted(summary: &Summary, number: u32) -> String {
 }
 
 /// What each step leaves behind, in words.
-pub(crate) fn grows(growth: &Growth) -> String {
-    format!(
-        "it grows by {} a step{}: full near step {}",
-        format_bytes(growth.bytes_per_step),
-        place_of(growth),
-        growth.full_at_step
-    )
-}
-
 fn place_of(growth: &Growth) -> String {
     let place = growth.place.as_ref();
     place.map_or_else(String::new, |place| format!(" ({place})"))
@@ -145,11 +136,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
             let counted = |number: u32| counted(summary, number);
             let seen = match (&summary.growth, summary.basis) {
                 (Some(growth), _) => {
-                    format!(
-                        "fits for {}; {}",
-                        counted(summary.step_count),
-                        grows(growth)
-                    )
+                    format!("fits for {}; {}", counted(summary.step_count), growth)
                 }
                 (None, Basis::SteadySteps) => {
                     format!(
@@ -215,7 +202,11 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                 "{needed} of {} after {} steps; {}",
                 format_bytes(capacity),
                 summary.step_count,
-                summary.growth.as_ref().map(grows).unwrap_or_default()
+                summary
+                    .growth
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default()
             );
             let _ = writeln!(
                 out,

@@ -4,9 +4,11 @@
 //! alike, and only as long as nothing is left behind by each of them.
 
 use std::collections::HashMap;
+use std::fmt;
 
+use oomph_bytes::format_bytes;
 use oomph_trace::{Action, Phase, StackId, StringId, Trace};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
 
@@ -37,7 +39,7 @@ pub struct Rhythm {
 }
 
 /// Memory that each step leaves behind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Growth {
     /// How much a step.
     pub bytes_per_step: u64,
@@ -45,6 +47,31 @@ pub struct Growth {
     pub place: Option<String>,
     /// The step, counted from 1, in which memory runs out if it goes on like this.
     pub full_at_step: u64,
+}
+
+impl Growth {
+    /// The same on a GPU with `now` instead of `before` bytes.
+    #[must_use]
+    pub fn moved(&self, before: u64, now: u64) -> Self {
+        let steps = |bytes: u64| bytes / self.bytes_per_step.max(1);
+        Self {
+            full_at_step: (self.full_at_step + steps(now.saturating_sub(before)))
+                .saturating_sub(steps(before.saturating_sub(now))),
+            ..self.clone()
+        }
+    }
+}
+
+/// In half a sentence.
+impl fmt::Display for Growth {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = format_bytes(self.bytes_per_step);
+        write!(out, "it grows by {bytes} a step")?;
+        if let Some(place) = &self.place {
+            write!(out, " ({place})")?;
+        }
+        write!(out, ": full near step {}", self.full_at_step)
+    }
 }
 
 /// What a step allocates: by phase, module and operator, how often.

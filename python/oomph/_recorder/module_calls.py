@@ -60,6 +60,13 @@ class ModuleCalls:
             nn_module.register_module_forward_hook(self._leave, always_call=True, **with_kwargs),
         ]
 
+    def forget(self) -> None:
+        """A part of the script begins, in the thread that calls: number its calls anew."""
+        self._thread = threading.get_ident()
+        del self.calls[1:]
+        self.models = OutermostModels()
+        self._progress.running.clear()
+
     def stop(self) -> bool:
         """Remove the hooks; whether they were there."""
         watched = bool(self._hooks)

@@ -126,6 +126,14 @@ class Scopes:
         """A step is over, and its graph is gone."""
         self._nodes.clear()
 
+    def forget(self) -> None:
+        """A part of the script begins: number its labels anew, unless blocks that are older carry numbers."""
+        if not self.in_stacks:
+            self._numbers.clear()
+            self._times.clear()
+            self._timed = 0
+        self._nodes.clear()
+
     def finish(self) -> None:
         """The script has ended: what the GPU did last was the last operator's."""
         if self._busy is not None and self._times:

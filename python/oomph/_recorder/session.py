@@ -29,8 +29,12 @@ _PAUSE = 5
 class Session:
     """This process under the recorder, which starts when the script imports torch."""
 
-    def __init__(self, settings: Settings, directory: RunDirectory) -> None:
-        """The recorder's files go into `directory`. Nothing is touched before `begin`."""
+    def __init__(self, settings: Settings, directory: RunDirectory, in_parts: bool = False) -> None:
+        """The recorder's files go into `directory`. Nothing is touched before `begin`.
+
+        `in_parts`: parts of the program are recorded by themselves, and not the whole (`Recorder.begin_part`).
+        """
+        self.in_parts = in_parts
         self.settings = settings
         self.directory = directory
         self.recorder: Any = None
@@ -42,7 +46,7 @@ class Session:
     def begin(self) -> None:
         """Wait for the import of torch. Raise `Refused` if the virtual GPU does not support the installed version."""
         settings = self.settings
-        if settings.virtual:
+        if settings.virtual and not self.in_parts:
             sources.watch()
         levers.prepare(settings.levers)
         self._torch = check_torch(settings.virtual, settings.unsupported)
@@ -57,7 +61,8 @@ class Session:
         on_import("torch", lambda module: self._torch_imported())
         # It works without torch, of which all that watches is made.
         before_import("onnxruntime", lambda: importlib.import_module("torch"))
-        os._exit = self._exit_at_once  # type: ignore[assignment]
+        if not self.in_parts:
+            os._exit = self._exit_at_once  # type: ignore[assignment]
         if not settings.virtual:
             # A virtual GPU's card knows the process, whatever program it becomes.
             self._watch_exec()
@@ -87,7 +92,7 @@ class Session:
             # Before the recorder, which must see the changed job.
             resize = Resize(**settings.resize)
             resize.install()
-        recorder = Recorder(settings, self.directory)
+        recorder = Recorder(settings, self.directory, self.in_parts)
         recorder.resize = resize
         if settings.virtual and self._torch.standing is not Standing.PROVED:
             version, cuda = self._torch

@@ -172,7 +172,6 @@ impl Args {
                 .filter_map(|(asked, size)| asked.then_some(size))
                 .collect(),
             variants: true,
-            watch: true,
             ..wanted
         })
     }
