@@ -38,7 +38,7 @@ FEATURES = {
         "each operator gets an entry of its own when it is first looked up",
     ),
     "hooks_with_kwargs": Feature(
-        (2, 8), "torch.nn.modules.module", "register_module_forward_hook",
+        (2, 7), "torch.nn.modules.module", "register_module_forward_hook",
         "the keyword arguments of an outermost call are read from the frame that calls the hook",
         "with_kwargs",
     ),
@@ -47,7 +47,7 @@ FEATURES = {
         "the names of stack frames carry the labels of allocations",
     ),
     "saved_tensor_hooks_top": Feature(
-        (2, 6), "torch._C._autograd", "_top_saved_tensors_default_hooks",
+        (2, 8), "torch._C._autograd", "_top_saved_tensors_default_hooks",
         "forbidding hooks on saved tensors for a moment says whether there are any",
     ),
     "sdp_priority": Feature(

@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import torch
 
+from oomph import _protocol
 from oomph import _torch_features as torch_features
 
 _PATIENCE = 60
 """How long it may take on a busy machine, in seconds."""
-_CONFIGURATION = "OOMPH_VGPU"
 
 
 def failure(check: Callable[[], None] | None = None) -> str | None:
@@ -65,11 +65,11 @@ def _read(reader: int, child: int) -> bytes:
 
 def _on_own_gpu() -> None:
     """Leave the run's GPU and its other processes alone: the same one, that no process shares."""
-    with open(os.environ[_CONFIGURATION]) as file:
+    with open(os.environ[_protocol.VIRTUAL_GPU]) as file:
         lines = [line for line in file if not line.startswith(("card.", "board."))]
     with tempfile.NamedTemporaryFile("w", suffix=".conf", delete=False) as file:
         file.writelines(lines)
-    os.environ[_CONFIGURATION] = file.name
+    os.environ[_protocol.VIRTUAL_GPU] = file.name
     try:
         torch.cuda.init()
         torch.empty(1, device="cuda")
