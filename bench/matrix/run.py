@@ -170,7 +170,8 @@ def run(place, job, torch):
             status, said = command(place, words, work)
             if status != 0 or not os.path.exists(out):
                 seconds = round(time.perf_counter() - began, 1)
-                return dict(status=status, seconds=seconds, failure=failure(out) or said)
+                lines = (failure(out) or said).strip().splitlines() or ["it said nothing"]
+                return dict(status=status, seconds=seconds, failure=lines[-1])
             with open(out) as file:
                 answers.append(json.load(file))
         row = dict(status=0, seconds=round(time.perf_counter() - began, 1))
