@@ -25,6 +25,7 @@ import time
 import types
 from typing import Any
 
+from oomph._older_python import zip
 from oomph._protocol import BOX_FORMAT, BoxPart, BoxWord, File, RunDirectory, Why
 
 LOOK_SECONDS = 1.0

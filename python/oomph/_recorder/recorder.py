@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from oomph._import_hooks import on_import
+from oomph._older_python import zip
 from oomph._protocol import BoxWord, File, RunDirectory, Settings, Why
 from oomph._recorder import devices, history, onnx_sessions
 from oomph._recorder.black_box import newest
