@@ -14,6 +14,7 @@ from typing import Any
 
 from oomph import levers
 from oomph._import_hooks import before_import, on_import
+from oomph._older_python import orig_argv
 from oomph._protocol import File, Refused, RunDirectory, Settings
 from oomph._recorder import sources
 from oomph._recorder.black_box import BlackBox
@@ -62,8 +63,8 @@ class Session:
             self.directory.add_cuda_version(int(major), int(minor))
         if settings.black_box:
             self.box = BlackBox(self.directory)
-            launched = "oomph.launch" in sys.orig_argv
-            self.box.start(sys.argv[1:] if launched else sys.orig_argv[1:])
+            launched = "oomph.launch" in orig_argv
+            self.box.start(sys.argv[1:] if launched else orig_argv[1:])
         on_import("torch", lambda module: self._torch_imported())
         # It works without torch, of which all that watches is made.
         before_import("onnxruntime", lambda: importlib.import_module("torch"))
