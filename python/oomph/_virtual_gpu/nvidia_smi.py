@@ -232,9 +232,9 @@ def _table(devices: list[Device]) -> list[str]:
     running = [(gpu, pid, used) for gpu in devices for pid, used in gpu.processes]
     for gpu, pid, held in running:
         name = gpu.names[pid]
-        name = name if len(name) <= 36 else "..." + name[-33:]
+        name = name if len(name) <= 28 else "..." + name[-25:]
         lines.append(
-            f"| {gpu.index:>4}   N/A  N/A {pid:>16}      C   {name:<34}{f'{held // MIB}MiB':>17} |"
+            f"| {gpu.index:>4}   N/A  N/A {pid:>16}      C   {name:<28}{f'{held // MIB}MiB':>17} |"
         )
     if not running:
         lines.append(f"|  {'No running processes found':<87}|")
