@@ -5,8 +5,8 @@
     python bench/testing/run.py cost --out bench/testing/results/cost.json
 
 `repeats` runs tests/testing/suites/memory_suite.py again and again, in the order of the file, in random orders, and in two
-workers of xdist, and compares each test's peak. `start` is what pytest needs more because the plugin is installed: it runs a suite of one empty test with
-it and with `-p no:oomph`, in turns. `cost` runs 500 small tests on the virtual GPU and, the same, on the CPU.
+workers of xdist, and compares each test's peak. `start` is what pytest needs more because the plugin is installed: it imports the plugin's modules and adds its
+options, in a process of its own each. `cost` runs 500 small tests on the virtual GPU and, the same, on the CPU.
 """
 
 import argparse
@@ -15,8 +15,6 @@ import datetime
 import json
 import os
 import platform
-import random
-import re
 import resource
 import statistics
 import subprocess
@@ -106,38 +104,33 @@ def repeats(times):
     return dict(times=times, tests=tests, different=different)
 
 
+ADDED = """
+import time
+import _pytest.config.argparsing as argparsing
+import pytest
+parser = argparsing.Parser(_ispytest=True)
+began, wall = time.process_time_ns(), time.perf_counter_ns()
+import oomph._testing.plugin as plugin
+plugin.pytest_addoption(parser)
+print(time.process_time_ns() - began, time.perf_counter_ns() - wall)
+"""
+
+
 def start(times):
-    """In milliseconds: the median of each, and what the plugin's module needs by itself (`-X importtime`)."""
-    with tempfile.TemporaryDirectory() as place:
-        Path(place, "test_empty.py").write_text("def test_empty(): pass\n")
-        cpu = {"installed": [], "left out": []}
-        ways = [("installed", []), ("left out", ["-p", "no:oomph"])]
-        for _ in range(times):
-            random.shuffle(ways)
-            for name, options in ways:
-                cpu[name].append(pytest_run(place, "test_empty.py", *options)[1] * 1000)
-        imports = []
-        for _ in range(5):
-            done = subprocess.run(
-                [sys.executable, "-X", "importtime", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_empty.py"],
-                cwd=place, capture_output=True, text=True,
-            )  # fmt: skip
-            rows = re.findall(r"\|\s+(\d+) \|(\s+)(oomph[\w.]*)$", done.stderr, re.M)
-            own = [
-                int(t)
-                for t in re.findall(
-                    r"import time:\s+(\d+) \|\s+\d+ \|\s+oomph[\w.]*$", done.stderr, re.M
-                )
-            ]
-            imports.append(dict(modules=[name for _, _, name in rows], microseconds=sum(own)))
-    medians = {name: statistics.median(values) for name, values in cpu.items()}
-    quartiles = {name: statistics.quantiles(values, n=4) for name, values in cpu.items()}
+    """In milliseconds of a process of its own each: importing the plugin's modules, and adding its options."""
+    found = []
+    for _ in range(times):
+        done = subprocess.run(
+            [sys.executable, "-c", ADDED], capture_output=True, text=True, check=True
+        )
+        found.append([int(word) / 1e6 for word in done.stdout.split()])
+    cpu, wall = (sorted(column) for column in zip(*found))
     return dict(
         times=times,
-        cpu_ms=medians,
-        quartiles_ms=quartiles,
-        added_ms=medians["installed"] - medians["left out"],
-        imports=imports,
+        cpu_ms=cpu,
+        wall_ms=wall,
+        median_cpu_ms=statistics.median(cpu),
+        median_wall_ms=statistics.median(wall),
     )
 
 
@@ -168,7 +161,7 @@ def main():
     parser.add_argument("--times", type=int)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    times = given.times or dict(repeats=20, start=40, cost=3)[given.what]
+    times = given.times or dict(repeats=20, start=60, cost=3)[given.what]
     found = dict(repeats=repeats, start=start, cost=cost)[given.what](times)
     about = dict(
         command=" ".join(sys.argv), date=datetime.date.today().isoformat(), machine=platform.processor() or platform.machine(),

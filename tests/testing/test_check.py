@@ -123,9 +123,9 @@ def test_the_action_says_what_a_pull_request_changes(repository, tmp_path):
     grew = job["peak_bytes"] - job["before_bytes"]
     # Twice the weights and gradients of two layers of 512 by 8192, and of their activations.
     assert 64 * 2**20 < grew < 96 * 2**20 and not found["passes"]
-    assert job["places"][0]["name"].startswith("train.py:15") and {"Net.up", "Net.down"} <= {
-        m["name"] for m in job["modules"]
-    }
+    weights = next(place for place in job["places"] if place["name"].startswith("train.py:15"))
+    assert weights["bytes"][1] - weights["bytes"][0] > 32 * 2**20 and weights["what"] == "grew"
+    assert {"Net.up", "Net.down"} <= {module["name"] for module in job["modules"]}
     assert Path(job["report"]).is_file()
     comment = (place / "comment.md").read_text()
     assert comment.startswith("<!-- oomph check -->\n### GPU memory: the job fails")
