@@ -121,6 +121,8 @@ class Settings:
     """How the job is made smaller or larger: the arguments of `_recorder.resize.Resize`."""
     unknown: str
     """How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true."""
+    compute: int | None
+    """All values are computed, in so many bytes of host memory; without it, small and integral ones."""
     unsupported: bool
     """Whether versions of torch are taken that the virtual GPU was not proved with."""
     inference: bool

@@ -125,8 +125,37 @@ def test_limits_leaks_and_peaks(suite, tmp_path):
     assert json.loads((tmp_path / "peaks.json").read_text()) == kept
 
 
+LARGE = """
+import torch, torchvision
+
+def test_a_network_on_the_gpu_is_that_on_the_cpu():
+    model, x = torchvision.models.resnet18().eval(), torch.randn(2, 3, 224, 224)
+    torch.testing.assert_close(model.cuda()(x.cuda()).cpu(), model.cpu()(x))
+
+def test_a_wrong_value():
+    assert torch.ones(3000, 3000, device="cuda").sum().item() == 0
+
+def test_beyond_the_budget():
+    assert torch.ones(1 << 28, device="cuda").sum().item() == 1 << 28
+"""
+
+
+def test_large_values_are_computed_within_a_budget(suite):
+    files = {"test_large.py": LARGE}
+    out = suite("test_large.py", "--oomph-compute", "500MiB", files=files)
+    assert out.tests == {
+        "test_a_network_on_the_gpu_is_that_on_the_cpu": "passed",
+        "test_a_wrong_value": "failure",
+        "test_beyond_the_budget": "failure",
+    }, out.text
+    assert "9000000" in out.messages["test_a_wrong_value"]
+    assert "no values beyond --oomph-compute" in out.text.split("test_beyond_the_budget __")[1]
+    bad = suite("test_large.py", "--oomph-compute", "much")
+    assert bad.status == 4 and "--oomph-compute: " in bad.text
+
+
 def test_no_test_passes_that_checks_unknown_values(suite):
-    out = suite("values_suite.py")
+    out = suite("values_suite.py", "--oomph-compute", "none")
     expected = {
         "test_real_product": "passed", "test_real_layer_is_the_cpus": "passed", "test_real_wrong_value": "failure",
         "test_shape_alone": "passed", "test_only_printed": "passed", "test_only_logged": "passed",

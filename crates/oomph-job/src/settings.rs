@@ -66,6 +66,8 @@ pub struct Recording {
     pub resize: Resize,
     /// How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true.
     pub unknown: String,
+    /// All values are computed, in so many bytes of host memory; without it, small and integral ones.
+    pub compute: Option<u64>,
     /// Whether versions of torch are taken that the virtual GPU was not proved with.
     pub unsupported: bool,
     /// Whether the script only infers, even if it builds an optimizer.
@@ -86,6 +88,7 @@ impl Default for Recording {
             levers: Vec::new(),
             resize: Resize::default(),
             unknown: UNKNOWN.to_owned(),
+            compute: None,
             unsupported: false,
             inference: false,
             fork: true,

@@ -36,6 +36,7 @@ fn the_protocol_is_as_it_is_written_down() {
             member: Some(4),
         },
         unknown: "all".to_owned(),
+        compute: Some(5),
         unsupported: true,
         inference: true,
         fork: false,

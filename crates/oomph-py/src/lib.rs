@@ -239,10 +239,12 @@ impl VirtualGpu {
         &mut self,
         directory: PathBuf,
         unknown: String,
+        compute: Option<u64>,
         unsupported: bool,
     ) -> PyResult<Variables> {
         let recording = oomph_job::settings::Recording {
             unknown,
+            compute,
             unsupported,
             ..oomph_job::settings::Recording::default()
         };

@@ -68,7 +68,7 @@ class Recorder:
         self.rank: dict[str, int] | None = _rank_of_environment()
         self.before_record: list[Callable[[dict[str, Any]], None]] = []
         """Called with the outcome when the script has ended, before the record is written."""
-        self.layer = ValueLayer(self.assumptions, settings.unknown, virtual=self.virtual)
+        self.layer = ValueLayer(self.assumptions, settings.unknown, self.virtual, settings.compute)
         self._began = time.time()
         self._finished = False
         busy = library.busy() if self.virtual else None

@@ -11,6 +11,10 @@ OPTIONS: tuple[tuple[str, str, str | None, str], ...] = (
     ("tolerance", "PERCENT", "1", "how much more than in the baseline a peak may be, such as 1 or 2.5; default: 1"),
     ("largest", "N", "5", "how many of the largest tests the summary lists; default: 5"),
     (
+        "compute", "SIZE", "4GiB",
+        "how much host memory the values of GPU tensors may take; none computes small and integral ones only; default: 4GiB",
+    ),
+    (
         "uncomputed", "RULE", "fail",
         "what becomes of a test that checks values which the virtual GPU does not compute: fail, skip or ignore; default: fail",
     ),

@@ -35,8 +35,9 @@ def begin(config: pytest.Config, name: str) -> Tests:
         raise pytest.UsageError(
             f"--oomph-gpu needs pytest {OLDEST[0]}, this is {pytest.__version__}"
         )
-    memory = setting(config, "memory")
+    memory, compute = setting(config, "memory"), setting(config, "compute")
     try:
+        budget = None if compute == "none" else _bytes("compute", compute)
         gpu = VirtualGpu(name, _bytes("memory", memory), sys.executable, _PACKAGE)
         unsupported = bool(config.known_args_namespace.oomph_unsupported)
         check_torch(virtual=True, unsupported=unsupported)
@@ -48,7 +49,7 @@ def begin(config: pytest.Config, name: str) -> Tests:
             )
         directory = tempfile.mkdtemp(prefix="oomph-tests-")
         atexit.register(_remove, directory, os.getpid())
-        os.environ.update(gpu.lend(directory, "half", unsupported))
+        os.environ.update(gpu.lend(directory, "half", budget, unsupported))
         run = RunDirectory(directory)
         session = Session(dataclasses.replace(run.settings(), several=False), run, in_parts=True)
         session.begin()

@@ -565,8 +565,8 @@ class Tests:
 
 
 _OUT_OF_IT = (
-    "On a virtual GPU small tensors and integers have real values, large floats have none (docs/testing.md). "
-    'Compare smaller tensors, or mark the test @pytest.mark.gpu_uncomputed("skip") or ("ignore").'
+    "A virtual GPU has no values beyond --oomph-compute, nor those that custom kernels write (docs/testing.md). "
+    'Allow more, compare smaller tensors, or mark the test @pytest.mark.gpu_uncomputed("skip") or ("ignore").'
 )
 
 
