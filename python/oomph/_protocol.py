@@ -49,6 +49,9 @@ PLAN = "OOMPH_PLAN"
 TESTS = "OOMPH_TESTS"
 """The process of a pytest that was started again with the virtual GPU loaded. Set by the plugin, for itself."""
 
+VIRTUAL_GPU = "OOMPH_VGPU"
+"""The path of the virtual GPU's properties, for its library."""
+
 NET = "OOMPH_NET"
 """The net is wanted. Only its library reads it (`crates/oomph-net`)."""
 

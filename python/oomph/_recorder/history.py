@@ -1,5 +1,7 @@
 """The memory history: PyTorch's own, or that of the virtual GPU's pools where PyTorch keeps none."""
 
+from __future__ import annotations
+
 import itertools
 import sys
 import types

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from oomph._import_hooks import on_import
+from oomph._older_python import zip
 from oomph._protocol import File, RunDirectory, Settings
 from oomph._recorder import devices, history, onnx_sessions
 from oomph._recorder.facts import Facts

@@ -12,6 +12,7 @@ from collections.abc import MutableMapping
 
 import pytest
 
+from oomph._older_python import orig_argv
 from oomph._oomph import VirtualGpu, parse_size
 from oomph._protocol import RANKS, RUN, TESTS, Refused, RunDirectory
 from oomph._recorder.session import Session
@@ -68,12 +69,12 @@ def _bytes(name: str, size: str | None) -> int | None:
 
 def _is_worker() -> bool:
     """Whether xdist started this process, which cannot start again: it talks to the one that did."""
-    return "PYTEST_XDIST_WORKER" in os.environ and "-c" in sys.orig_argv
+    return "PYTEST_XDIST_WORKER" in os.environ and "-c" in orig_argv
 
 
 def _start_again(gpu: VirtualGpu) -> None:
     """Become the same Python with the same arguments, streams, working directory and process id."""
-    arguments = sys.orig_argv[1:]
+    arguments = orig_argv[1:]
     if not sys.argv[0] or "-" in arguments[:1]:
         raise ValueError(
             "pytest is not started from a file or with -m, so that it cannot be started again on a virtual GPU; "

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from oomph._older_python import zip
 from oomph._oomph import VirtualGpu, format_size, parse_size, read_part
 from oomph._protocol import RunDirectory
 from oomph._recorder.script import without_own_frames

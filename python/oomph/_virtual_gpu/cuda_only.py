@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
+
 _aten = torch.ops.aten
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph._user_code import user_line
 from oomph._virtual_gpu import lbfgs
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias

@@ -13,6 +13,8 @@ import time
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterable
 
+from oomph._older_python import zip
+
 MIB = 1 << 20
 MISSING = "[N/A]"
 

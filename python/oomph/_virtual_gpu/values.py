@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph._user_code import user_line
 from oomph._virtual_gpu import dispatch, lbfgs
 from oomph._virtual_gpu.assumptions import Assumptions
