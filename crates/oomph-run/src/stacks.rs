@@ -108,10 +108,12 @@ pub fn doing(frames: &[Frame]) -> Option<String> {
             "waiting for the network",
         ),
     ];
+    // What lies around the user's code started it.
+    let inner = frames.iter().take_while(|frame| !is_own(&frame.file));
+    if inner.into_iter().any(|frame| frame.function == "<module>") {
+        return Some("importing modules".to_owned());
+    }
     frames.iter().find_map(|frame| {
-        if frame.function == "<module>" && !is_own(&frame.file) {
-            return Some("importing modules".to_owned());
-        }
         if frame
             .file
             .ends_with("/torch/distributed/distributed_c10d.py")
@@ -187,6 +189,8 @@ Extension modules: numpy (total: 1)
                 vec!["T/_inductor/graph.py!", "/u/train.py!"],
                 Some("importing modules"),
             ),
+            // Whoever runs the script is a module, too.
+            (vec!["/u/train.py", "T/run.py!"], None),
             // Compiled code that runs, and a wrapped module.
             (vec!["/u/net.py", "T/_dynamo/eval_frame.py"], None),
             (
