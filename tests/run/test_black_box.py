@@ -100,8 +100,8 @@ class Done:
 def run(tmp_path, machine):
     """`run(code, *options)`: a command on the machine; with `until_ready` it goes on."""
 
-    def begin(code, *options, pause=1.2, virtual=False):
-        (tmp_path / "job.py").write_text(f"PAUSE = {pause}\n" + JOB + textwrap.dedent(code))
+    def begin(code, *options, pause=1.2, virtual=False, job=JOB):
+        (tmp_path / "job.py").write_text(f"PAUSE = {pause}\n" + job + textwrap.dedent(code))
         gpu = ["--gpu", "rtx-3060", "--no-measure"] if virtual else []
         return subprocess.Popen(
             [OOMPH, "run", "--out", "run", *gpu, *options, "job.py"], cwd=tmp_path, text=True,
@@ -142,6 +142,7 @@ def test_every_end_leaves_where_it_was_and_what_it_held(run, end, where):
     explained = done.explain()
     text = shown(explained.stdout)
     assert explained.returncode == (3 if end == "out of memory" else 0), explained.stderr
+    assert "held GPU 0: " in text
     assert says in text
     if end == "killed":
         # At most a second old; the end itself said nothing.
@@ -348,3 +349,11 @@ def test_a_full_disk_is_no_reason_to_end(machine, tmp_path):
     )  # fmt: skip
     assert "went on" in done.stdout and "Traceback" not in done.stderr
     assert not (tmp_path / "run/black-box.bin").exists()
+
+
+def test_a_gpu_that_is_used_late_is_looked_at(run):
+    """CUDA is there some seconds before the first allocation, as where data are prepared meanwhile."""
+    end = "train(20, lambda: os.kill(os.getpid(), signal.SIGKILL))"
+    late = JOB.replace("net = Net()", "torch.cuda.init(); time.sleep(2.5)\nnet = Net()")
+    done = run(end, job=late)
+    assert "held GPU 0: " in shown(done.explain().stdout)

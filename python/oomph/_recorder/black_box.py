@@ -175,7 +175,7 @@ class BlackBox:
         torch = self.torch
         if torch is None or not torch.cuda.is_initialized():
             return []
-        everywhere = self._looks % _OTHERS == 0
+        everywhere = not self._used or self._looks % _OTHERS == 0
         self._looks += 1
         found = []
         for index in range(torch.cuda.device_count()) if everywhere else sorted(self._used):
