@@ -411,6 +411,7 @@ export! {
         inner::call(|| unsafe { (real.get)(descriptor, attribute, kind, room, count, values) })
     }
     fn cudnnBackendExecute(handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
+        cudnn_costs::note(plan);
         crate::kernels::enqueued(stream_of(handle), cudnn_costs::time(plan));
         SUCCESS
     }
@@ -1070,6 +1071,15 @@ fn batch_norm(handle: u64, x: u64, passes: f64) {
             4.0
         };
         tensor.elements() as f64 * element
+    });
+    let what = if passes == BATCH_NORM_FORWARD {
+        "batch norm"
+    } else {
+        "batch norm backward"
+    };
+    crate::work::note(crate::work::Work::Moving {
+        bytes: bytes as u64,
+        what,
     });
     crate::kernels::enqueued(stream_of(handle), machine().rates.moving(passes * bytes));
 }

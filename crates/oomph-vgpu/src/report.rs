@@ -100,6 +100,7 @@ export! {
     /// An operator begins on this thread: its kernels will not run, so what it reads back from
     /// the device is answered instead.
     fn oomph_vgpu_begin() -> (), or (); {
+        crate::work::operator();
         INSIDE.set(true);
         UNANSWERED.set(0);
     }

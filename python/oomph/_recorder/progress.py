@@ -46,15 +46,20 @@ class Progress:
     """What the script is doing, as the recorder's other parts note it here and read it."""
 
     __slots__ = (
-        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_reserved", "_status",
+        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_reserved", "_status",
         "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
         "running", "seen_forward", "step", "stopped", "trains", "window",
     )  # fmt: skip
 
     def __init__(
-        self, directory: RunDirectory, last_step: int | None, horizon: Any, busy: Any
+        self,
+        directory: RunDirectory,
+        last_step: int | None,
+        horizon: Any,
+        busy: Any,
+        log_step: Any,
     ) -> None:
-        """`horizon` and `busy` are the virtual GPU's clocks, None on a real one."""
+        """`horizon`, `busy` and `log_step` are the virtual GPU's clocks and its log of work, None on a real one."""
         self.last_step = last_step
         """The script ends after so many steps, or passes; None: it ends by itself."""
         self.step = 0
@@ -81,7 +86,7 @@ class Progress:
         """How many functions that load weights are in progress, one inside the other."""
         self.window: Any = None
         """How long everything is recorded; None: as long as the script runs."""
-        self._horizon, self._busy = horizon, busy
+        self._horizon, self._busy, self._log_step = horizon, busy, log_step
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
         self._boundaries: list[tuple[int, str, int]] = []
@@ -114,6 +119,8 @@ class Progress:
             self.window.step_ended(number)
             if self.is_recorded is not was_recorded:
                 self._ends.clear()  # recorded steps take longer
+        if self._log_step is not None:
+            self._log_step(self.module_calls)
         if self._horizon is not None and self.is_recorded:
             self._clock.append((number, self._horizon(0), self._busy[2]))
             self._clock_calls.append(self.module_calls)
