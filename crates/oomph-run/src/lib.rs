@@ -9,6 +9,7 @@ pub mod ranks;
 pub mod record;
 pub mod rhythm;
 pub mod summary;
+pub mod time;
 
 pub use attribution::{attribute, phase_named};
 pub use record::{Error, Record};

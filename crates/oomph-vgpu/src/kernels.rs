@@ -71,8 +71,11 @@ impl From<Dim3> for [c_uint; 3] {
 /// as a library may be loaded where another one was.
 static REGISTERED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
+/// How a kernel's time is estimated, what it moves, and the number of its name.
+type Kernel = (Family, Moved, u32);
+
 /// How the time of each kernel that was launched is estimated, what it moves, and the number of its name.
-static FAMILIES: std::sync::LazyLock<Mutex<HashMap<u64, (Family, Moved, u32)>>> =
+static FAMILIES: std::sync::LazyLock<Mutex<HashMap<u64, Kernel>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 /// A handle for a kernel that a module names.
@@ -86,12 +89,12 @@ pub fn named(name: Text) -> u64 {
     handle
 }
 
-fn of_name(name: &str) -> (Family, Moved, u32) {
+fn of_name(name: &str) -> Kernel {
     let family = Family::of(name);
     (family, Moved::of(name, family), work::name(name))
 }
 
-fn family(function: u64) -> (Family, Moved, u32) {
+fn family(function: u64) -> Kernel {
     if let Some(&found) = FAMILIES.lock().get(&function) {
         return found;
     }

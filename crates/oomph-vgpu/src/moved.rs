@@ -30,6 +30,14 @@ pub enum Moved {
     Reduction { bytes: u8 },
     /// A step over lists of tensors, so many deep.
     Lists { depth: u8, bytes: u8, scalars: bool },
+    /// The first two arguments are views of tensors with so many dimensions (`PackedTensorAccessor`).
+    Viewed {
+        dimensions: u8,
+        views: u8,
+        bytes: u8,
+    },
+    /// These arguments are rows and columns.
+    Area { arguments: [u8; 2], bytes: u8 },
     /// As the family says.
     Concatenation,
     /// Attention: operations for each pair of query, key and feature.
@@ -144,6 +152,47 @@ impl Moved {
                 kind,
             };
         }
+        if name.contains("batch_norm_")
+            && !name.contains("channels_last")
+            && !name.contains("reduce_statistics")
+        {
+            return Self::Viewed {
+                dimensions: 3,
+                views: 1,
+                bytes,
+            };
+        }
+        if name.contains("conv_depthwise2d") {
+            return Self::Viewed {
+                dimensions: 4,
+                views: 2,
+                bytes,
+            };
+        }
+        if name.contains("softmax_warp_forward") {
+            return Self::Area {
+                arguments: [2, 4],
+                bytes: 2 * bytes,
+            };
+        }
+        if name.contains("softmax_warp_backward") {
+            return Self::Area {
+                arguments: [3, 5],
+                bytes: 3 * bytes,
+            };
+        }
+        if name.contains("vectorized_gather_kernel") {
+            return Self::Area {
+                arguments: [3, 4],
+                bytes: 2,
+            };
+        }
+        if name.contains("distribution_elementwise") {
+            return Self::Elements {
+                argument: 0,
+                bytes: 4,
+            };
+        }
         match family {
             Family::Rows { argument, bytes } => Self::Rows {
                 argument: argument as u8,
@@ -218,6 +267,22 @@ impl Moved {
                         argument,
                         bytes: each,
                     } => bytes = count(argument) * u64::from(each),
+                    Self::Viewed {
+                        dimensions,
+                        views,
+                        bytes: each,
+                    } => {
+                        let elements = (0..usize::from(views)).filter_map(|view| {
+                            viewed(*arguments.add(view), usize::from(dimensions))
+                        });
+                        bytes = elements.sum::<u64>() * u64::from(each);
+                    }
+                    Self::Area {
+                        arguments: [rows, columns],
+                        bytes: each,
+                    } => {
+                        bytes = count(rows) * count(columns) * u64::from(each);
+                    }
                     Self::Reduction { bytes: each } => {
                         let read =
                             reduced_elements(*arguments).map(|[inputs, outputs]| inputs * outputs);
@@ -263,6 +328,23 @@ impl Moved {
             split,
         }
     }
+}
+
+/// Elements of a view: behind its address are the sizes of its dimensions, in 32 or 64 bits.
+///
+/// # Safety
+/// `view` must point to a `PackedTensorAccessor` of so many dimensions.
+unsafe fn viewed(view: *const c_void, dimensions: usize) -> Option<u64> {
+    // SAFETY: sizes and strides follow the address.
+    let word = |at: usize| unsafe { view.cast::<u32>().add(2 + at).read_unaligned() };
+    let is_wide = word(1) == 0;
+    let sizes = (0..dimensions)
+        .map(|dimension| u64::from(word(if is_wide { 2 * dimension } else { dimension })));
+    sizes.into_iter().try_fold(1_u64, |product, size| {
+        (size > 0)
+            .then_some(size)
+            .and_then(|size| product.checked_mul(size))
+    })
 }
 
 /// Elements of the pieces that a step over lists of tensors has (`TensorListMetadata` of `MultiTensorApply.cuh`).

@@ -54,6 +54,13 @@ pub enum Work {
     },
     /// Something of a library that moves so many bytes.
     Moving { bytes: u64, what: &'static str },
+    /// A batch normalization of cuDNN's over a tensor of so many bytes.
+    BatchNorm {
+        bytes: u64,
+        channels: u64,
+        last: bool,
+        backward: bool,
+    },
     /// A copy.
     Copy { path: Path, bytes: u64 },
     /// What takes so long by the virtual clock, whose work is not known here: collectives, graphs.
@@ -195,6 +202,17 @@ impl Work {
                 write!(text, "[\"fused\",{operations},{bytes},{length},{kind}]")
             }
             Self::Moving { bytes, what } => write!(text, "[\"moving\",{bytes},\"{what}\"]"),
+            Self::BatchNorm {
+                bytes,
+                channels,
+                last,
+                backward,
+            } => write!(
+                text,
+                "[\"batch norm\",{bytes},{channels},{},{}]",
+                u8::from(last),
+                u8::from(backward)
+            ),
             Self::Copy { path, bytes } => write!(text, "[\"copy\",{},{bytes}]", path as u8),
             Self::Fixed { nanoseconds, what } => {
                 write!(text, "[\"fixed\",{nanoseconds},\"{what}\"]")
