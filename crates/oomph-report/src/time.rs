@@ -75,17 +75,14 @@ pub fn lines(time: &StepTime, unit: &str) -> Vec<String> {
     }
     let mut lines = vec![first, decides(found)];
     if !found.unknown.is_empty() {
-        let mut names = found
-            .unknown
-            .iter()
-            .take(3)
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(", ");
+        let mut names: Vec<String> = found.unknown.iter().take(3).cloned().collect();
         if found.unknown.len() > 3 {
-            names.push_str(&format!(" and {} more", found.unknown.len() - 3));
+            names.push(format!("and {} more", found.unknown.len() - 3));
         }
-        lines.push(format!("by their launches alone, so roughly: {names}"));
+        lines.push(format!(
+            "by their launches alone, so roughly: {}",
+            names.join(", ")
+        ));
     }
     lines
 }

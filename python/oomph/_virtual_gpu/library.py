@@ -8,7 +8,7 @@ import json
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint64
 from typing import Any
 
-INTERFACE = 1
+INTERFACE = 2
 """The version of the interface below (`oomph_vgpu_interface` in `report.rs`)."""
 
 BUSY = "oomph_vgpu_busy"
