@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from support.command import OOMPH
+from tests.support.command import OOMPH
 
 SCRIPT = """
     import torch

@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let lines = arguments.iter().any(|argument| argument == "--lines");
     arguments.retain(|argument| argument != "--lines");
     let gpu = oomph_gpus::find(&arguments[0])?;
-    let figures = Figures::of(&gpu)?;
+    let figures = Figures::of(gpu)?;
     for path in &arguments[1..] {
         let mut record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
         let steps: Steps = serde_json::from_value(record["work"].take())?;

@@ -135,8 +135,8 @@ impl Estimate {
 /// The part by which nine of ten steps are off at most.
 fn spread(bound: Bound, device: f64) -> f64 {
     match bound {
-        Bound::Host => 0.35,
-        _ => 0.12 + device,
+        Bound::Host => 0.45,
+        _ => 0.25 + device,
     }
 }
 
