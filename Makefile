@@ -109,9 +109,9 @@ bench-speed: build
 
 # The smoke jobs on other versions of torch and Python. Each pair downloads and removes an environment
 # of about 5 GB: hours without uv, less with it. PYTHONS are versions (found on the PATH or under
-# pyenv) or paths.
-TORCHES ?= 2.8.0 2.11.0 newest
-PYTHONS ?= 3.10 3.11 3.12 3.13
+# pyenv) or paths; oldest and newest are those that a release has wheels for.
+TORCHES ?= 2.4.1 2.5.1 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 newest
+PYTHONS ?= oldest newest
 test-matrix: build
 	$(BIN)/python bench/matrix/run.py --torch $(TORCHES) --pythons $(PYTHONS)
 

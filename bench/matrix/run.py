@@ -31,17 +31,40 @@ RESULTS = os.path.join(HERE, "results", "versions.json")
 README = os.path.join(HERE, "README.md")
 ENVIRONMENTS = os.path.join(ROOT, ".matrix")
 MEASURED = "2.11.0"  # the version that the figures of bench/accuracy were measured with
+ALLOWED = "optimizer_step,chunked_cross_entropy,checkpoint,set_to_none"
 LIMIT = 3600  # seconds of one job: torch.compile is slow on a busy machine
 
-# name: folder under bench/, script, argument. The first three have a measured truth.
+# name: folder under bench/, and what `oomph` is called with there, in a working directory of the job's own. {jobs} is the
+# folder of the scripts, {torch} the release. The first three have a measured truth.
+RUN = ["run", "--gpu", "h200", "--no-measure", "--quiet"]
 JOBS = {
-    "convolution": ("accuracy", "jobs/vision.py", "unet_b8_256"),
-    "transformer": ("accuracy", "jobs/language.py", "gpt2_b8"),
-    "recurrent": ("accuracy", "jobs/recurrent.py", "lstm_lm"),
-    "convolution, bf16": ("matrix", "jobs/smoke.py", "residual_bf16"),
-    "torch.compile": ("matrix", "jobs/smoke.py", "compiled"),
-    "interface": ("matrix", "jobs/smoke.py", "interface"),
-}
+    "convolution": ("accuracy", [[*RUN, "{jobs}/vision.py", "unet_b8_256"]]),
+    "transformer": ("accuracy", [[*RUN, "{jobs}/language.py", "gpt2_b8"]]),
+    "recurrent": ("accuracy", [[*RUN, "{jobs}/recurrent.py", "lstm_lm"]]),
+    "convolution, bf16": ("matrix", [[*RUN, "{jobs}/smoke.py", "residual_bf16"]]),
+    "torch.compile": ("matrix", [[*RUN, "{jobs}/smoke.py", "compiled"]]),
+    "interface": ("matrix", [[*RUN, "{jobs}/smoke.py", "interface"]]),
+    "plan": ("matrix", [[*RUN, "--plan", "{jobs}/plan.toml", "{jobs}/smoke.py", "blocks"]]),
+    "fit": (
+        "matrix",
+        [["fit", "--gpu", "h200", "--memory", "1.4GiB", "--quiet", "--allow", ALLOWED, "{jobs}/smoke.py", "blocks"]],
+    ),
+    "explain": (
+        "matrix",
+        [
+            [*RUN, "{jobs}/smoke.py", "snapshot"],
+            ["replay", "snapshot.pickle", "--torch", "{torch}"],
+            ["explain", "snapshot.pickle", "--torch", "{torch}", "--no-report"],
+        ],
+    ),
+    "TrainStep": ("matrix", [[*RUN, "--memory", "3GiB", "{jobs}/smoke.py", "train_step"]]),
+    "ranks": (
+        "matrix",
+        [["run", "--gpu", "h200:2", "--no-measure", "--quiet", "{json}", "--", "torchrun", "--nproc-per-node", "2",
+          "{jobs}/smoke.py", "ranks"]],
+    ),
+    "Trainer": ("matrix", [[*RUN, "--memory", "2GiB", "{jobs}/smoke.py", "trainer"]]),
+}  # fmt: skip
 # Peaks of one job may differ by this much from those on the measured version; README.md says why
 # those differ that do.
 CLOSE = {"allocated_bytes": 0.03, "reserved_bytes": 0.15}
@@ -59,6 +82,20 @@ def newest():
         [sys.executable, "-m", "pip", "index", "versions", "torch"], capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     return re.search(r"torch \(([^)]+)\)", text)[1]
+
+
+# The oldest and the newest Python of each release that has wheels on the index, from 3.9 on; later releases as the last.
+PYTHONS = {
+    (2, 4): ("3.9", "3.12"), (2, 5): ("3.9", "3.13"), (2, 9): ("3.10", "3.13"), (2, 15): ("3.11", "3.13"),
+}  # fmt: skip
+
+
+def pythons(torch, asked):
+    """The versions that are asked for, with those of a release for `oldest` and `newest`."""
+    release = tuple(version_key(torch)[:2])
+    ends = PYTHONS[max(first for first in PYTHONS if first <= release or first == min(PYTHONS))]
+    named = dict(oldest=ends[0], newest=ends[1])
+    return list(dict.fromkeys(named.get(version, version) for version in asked))
 
 
 def interpreter(version):
@@ -84,9 +121,10 @@ def interpreter(version):
 def install(python, torch, wheel, place):
     """Make the environment `place`; returns its Python."""
     shutil.rmtree(place, ignore_errors=True)
-    with open(os.path.join(ROOT, "requirements.txt")) as file:
-        transformers = re.search(r"^transformers==\S+", file.read(), re.M)[0]
-    packages = [f"torch=={torch}", "numpy", transformers, wheel]
+    # Triton before 3.3 compiles with setuptools, which torch for Python before 3.12 does not ask for.
+    packages = [f"torch=={torch}", "numpy", "transformers", "accelerate", "setuptools", wheel]
+    # And the torchrun of torch 2.7 imports this one in Python 3.9 without asking for it.
+    packages += ["importlib_metadata"]
     own = os.path.join(place, "bin", "python")
     uv = shutil.which("uv")
     if uv:
@@ -114,48 +152,113 @@ def missing(site):
     return len(needed), sorted(needed - defined)
 
 
-def run(place, job):
+def run(place, job, torch):
     """One job: verdict, peaks, assumptions, seconds; or how it failed."""
-    folder, script, argument = JOBS[job]
+    folder, commands = JOBS[job]
+    began = time.perf_counter()
+    answers = []
     with tempfile.TemporaryDirectory() as work:
-        out = os.path.join(work, "run.json")
-        command = [os.path.join(place, "bin", "oomph"), "run", "--gpu", "h200", "--unsupported", "--quiet", "--no-measure",
-                   "--json", out, "--out", os.path.join(work, "run"), script, argument]  # fmt: skip
-        began = time.perf_counter()
-        caches = dict(
-            TORCHINDUCTOR_CACHE_DIR=work + "/inductor",
-            TRITON_CACHE_DIR=work + "/triton",
-            TORCHINDUCTOR_COMPILE_THREADS="1",
-        )
-        with open(os.path.join(work, "err"), "w+") as errors:
-            process = subprocess.Popen(
-                command, cwd=os.path.join(ROOT, "bench", folder), stdout=subprocess.DEVNULL, stderr=errors,
-                env={**os.environ, **caches}, start_new_session=True,
-            )  # fmt: skip
-            try:
-                process.wait(LIMIT)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # the script too
-                process.wait()
-                return dict(status=None, failure=f"no end after {LIMIT} s")
-            errors.seek(0)
-            said = errors.read()[-1500:]
-        row = dict(status=process.returncode, seconds=round(time.perf_counter() - began, 1))
-        if not os.path.exists(out):
-            return dict(row, failure=said)
-        with open(out) as file:
-            found = json.load(file)
-        row.update(
-            verdict=found["verdict"],
-            steps=found["step_count"],
-            peak=found["peak"],
-            by_category=found["by_category"],
-        )
-        row["modules"] = len(found["modules"])
-        row["assumptions"] = sorted({f"{a['kind']}: {a['what']}" for a in found["assumptions"]})
-        if found["verdict"] != "fits":
-            row["failure"] = found.get("failure") or said
+        scripts = os.path.join(ROOT, "bench", folder, "jobs")
+        for number, words in enumerate(commands):
+            out = os.path.join(work, f"answer-{number}.json")
+            words = [word.format(jobs=scripts, torch=torch, json="{json}") for word in words]
+            at = words.index("{json}") if "{json}" in words else 1
+            options = ["--json", out]
+            if words[0] in ("run", "fit"):
+                options += ["--out", os.path.join(work, f"run-{number}"), "--unsupported"]
+            words[at : at + (words[at] == "{json}")] = options
+            status, said = command(place, words, work)
+            if status != 0 or not os.path.exists(out):
+                seconds = round(time.perf_counter() - began, 1)
+                lines = (failure(out) or said).strip().splitlines() or ["it said nothing"]
+                return dict(status=status, seconds=seconds, failure=lines[-1])
+            with open(out) as file:
+                answers.append(json.load(file))
+        row = dict(status=0, seconds=round(time.perf_counter() - began, 1))
+        row.update(judge(job, answers, work))
+    return row
+
+
+def unlike_release(python, torch):
+    """Names that this torch has and should not have, or the reverse, by the table of `oomph._torch_features`."""
+    release = tuple(version_key(torch)[:2])
+    code = f"""
+from oomph import _torch_features as torch_features
+print(*(name for name, feature in torch_features.FEATURES.items()
+        if torch_features.has(name) is not feature.is_expected({release})),
+      *(name for name in torch_features.NEEDED if torch_features.look_up(name) is None))
+"""
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def command(place, words, work):
+    """Run `oomph` with these words: its status (None: no end), and the last it said."""
+    own = os.path.join(place, "bin")
+    caches = dict(
+        TORCHINDUCTOR_CACHE_DIR=work + "/inductor",
+        TRITON_CACHE_DIR=work + "/triton",
+        TORCHINDUCTOR_COMPILE_THREADS="1",
+        PATH=own + os.pathsep + os.environ["PATH"],
+    )
+    with open(os.path.join(work, "err"), "w+") as errors:
+        process = subprocess.Popen(
+            [os.path.join(own, "oomph"), *words], cwd=work, stdout=subprocess.DEVNULL, stderr=errors,
+            env={**os.environ, **caches}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the script too
+            process.wait()
+            return None, f"no end after {LIMIT} s"
+        errors.seek(0)
+        return process.returncode, errors.read()[-1500:]
+
+
+def failure(out):
+    """Why a run failed, as its answer says; None if there is none."""
+    if not os.path.exists(out):
+        return None
+    with open(out) as file:
+        return json.load(file).get("failure")
+
+
+def judge(job, answers, work):
+    """What a job's answers come to: verdict, peak, and what is wrong with them under `failure`."""
+    found = answers[0]
+    if job == "fit":
+        chosen = [plan for plan in found["plans"] if plan["verified"]]
+        row = dict(verdict=found["outcome"], peak=found["plain"], plans=len(found["plans"]))
+        if not chosen or chosen[0]["peak"]["used_bytes"] > found["gpu"]["memory_bytes"]:
+            row["failure"] = "no verified plan that fits"
         return row
+    row = dict(
+        verdict=found["verdict"],
+        steps=found["step_count"],
+        peak=found["peak"],
+        by_category=found["by_category"],
+        modules=len(found["modules"]),
+        assumptions=sorted({f"{a['kind']}: {a['what']}" for a in found["assumptions"]}),
+    )
+    if found["verdict"] != "fits":
+        row["failure"] = found.get("failure") or found["verdict"]
+    if job == "plan":
+        inert = [lever["name"] for lever in found["levers"] if not lever["applied"]]
+        if inert:
+            row["failure"] = f"had no effect: {', '.join(inert)}"
+    if job == "explain":
+        _, replay, explained = answers
+        with open(os.path.join(work, "counted.json")) as file:
+            counted = json.load(file)
+        peaks = replay["peak_reserved_bytes"]
+        if replay["mismatches"] or peaks["replayed"] != counted["reserved_bytes"]:
+            row["failure"] = f"not replayed exactly: {replay['mismatches']} mismatches, {peaks}"
+        elif peaks["predicted"] != counted["reserved_bytes"]:
+            row["failure"] = f"not predicted exactly: {peaks}"
+        elif not 0.98 < explained["peak"]["live_bytes"] / counted["allocated_bytes"] <= 1:
+            row["failure"] = f"explained {explained['peak']['live_bytes']} of {counted}"
+    return row
 
 
 def pair(torch, python, wheel, leave, only):
@@ -175,9 +278,10 @@ def pair(torch, python, wheel, leave, only):
         site = row.pop("site")
         row = dict(torch=torch, python=python, **row)
         row["functions"], row["missing"] = missing(site)
+        row["unlike_release"] = unlike_release(own, torch)
         row["jobs"] = {}
         for job in only or JOBS:
-            row["jobs"][job] = run(place, job)
+            row["jobs"][job] = run(place, job, torch)
             said = row["jobs"][job].get("failure", "").strip().splitlines()[-1:]
             keep(dict(row, date=datetime.date.today().isoformat()))
             print(
@@ -216,6 +320,8 @@ def problems(rows):
             continue
         if row["missing"]:
             found.append(f"{name}: missing functions {', '.join(row['missing'])}")
+        if row.get("unlike_release"):
+            found.append(f"{name}: unlike its release: {', '.join(row['unlike_release'])}")
         left = [job for job in JOBS if job not in row["jobs"]]
         if left:
             found.append(f"{name}: not run: {', '.join(left)}")
@@ -232,7 +338,7 @@ def problems(rows):
                 else []
             )
             if row["torch"] == MEASURED and JOBS[job][0] == "accuracy":
-                references.append(("the GPU", truth(JOBS[job][2]), EXACT))
+                references.append(("the GPU", truth(JOBS[job][1][0][-1]), EXACT))
             for against, reference, limits in references:
                 for key, limit in limits.items():
                     off = result["peak"][key] / reference[key] - 1 if reference else 0
@@ -258,8 +364,7 @@ def tables(rows):
             )
             continue
         passed = sum(
-            result.get("verdict") == "fits" and result.get("status") == 0
-            for result in row["jobs"].values()
+            result.get("status") == 0 and "failure" not in result for result in row["jobs"].values()
         )
         seconds = sum(result.get("seconds", 0) for result in row["jobs"].values())
         lines.append(
@@ -337,8 +442,8 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--torch", nargs="*", default=["2.8.0", MEASURED, "newest"])
-    parser.add_argument("--pythons", nargs="*", default=["3.10", "3.11", "3.12", "3.13"])
+    parser.add_argument("--torch", nargs="*", default=[MEASURED, "newest"])
+    parser.add_argument("--pythons", nargs="*", default=["oldest", "newest"])
     parser.add_argument("--wheel", default=None, help="the oomph wheel; the one in dist/ otherwise")
     parser.add_argument("--jobs", nargs="*", choices=list(JOBS), help="only these")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
@@ -354,7 +459,7 @@ def main():
     for torch in dict.fromkeys(
         newest() if version == "newest" else version for version in args.torch
     ):
-        for python in args.pythons:
+        for python in pythons(torch, args.pythons):
             print(f"torch {torch}, Python {python}", flush=True)
             row = pair(torch, python, os.path.abspath(wheels[0]), args.keep, args.jobs)
             if "failure" in row:

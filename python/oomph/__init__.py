@@ -1,7 +1,7 @@
 """oomph fits a PyTorch job into the GPU you have.
 
 Names load when they are first used: `import oomph` imports neither torch nor any other slow
-module, so the command stays fast.
+module, so the command stays fast, and so does pytest, which imports the plugin wherever oomph is installed.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from oomph._oomph import __version__
-
 if TYPE_CHECKING:
     from oomph._apply import NotApplied, apply
+    from oomph._oomph import __version__
     from oomph._training.batch_size_finder import BatchSizes, find_batch_size
     from oomph._training.errors import (
         CannotFit,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_apply": ("NotApplied", "apply"),
+    "_oomph": ("__version__",),
     "_training.errors": (
         "CannotFit", "MemoryNotRecovered", "PeerFailed", "Refused", "StateLost", "is_out_of_memory",
     ),

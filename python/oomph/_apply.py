@@ -12,6 +12,7 @@ from typing import Any
 
 from oomph import _oomph, levers
 from oomph._import_hooks import before_import, on_import
+from oomph._older_python import orig_argv
 from oomph._protocol import PLAN
 
 _LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "mpirun", "horovodrun")
@@ -127,7 +128,7 @@ def _check_that_nothing_exists() -> None:
 
 
 def _is_launcher() -> bool:
-    words = sys.orig_argv[1:3]
+    words = orig_argv[1:3]
     return "RANK" not in os.environ and any(
         launcher in word for word in words for launcher in _LAUNCHERS
     )

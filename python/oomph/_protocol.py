@@ -46,6 +46,12 @@ FORKS_LOG = "OOMPH_FORKS_LOG"
 PLAN = "OOMPH_PLAN"
 """The path of a plan that a Python process applies when it imports torch. Set by the user."""
 
+TESTS = "OOMPH_TESTS"
+"""The process of a pytest that was started again with the virtual GPU loaded. Set by the plugin, for itself."""
+
+VIRTUAL_GPU = "OOMPH_VGPU"
+"""The path of the virtual GPU's properties, for its library."""
+
 NET = "OOMPH_NET"
 """The net is wanted. Only its library reads it (`crates/oomph-net`)."""
 
@@ -118,6 +124,8 @@ class Settings:
     """How the job is made smaller or larger: the arguments of `_recorder.resize.Resize`."""
     unknown: str
     """How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true."""
+    compute: int | None
+    """All values are computed, in so many bytes of host memory; without it, small and integral ones."""
     unsupported: bool
     """Whether versions of torch are taken that the virtual GPU was not proved with."""
     inference: bool

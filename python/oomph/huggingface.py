@@ -13,13 +13,13 @@ restarts training with another batch size instead; leave it off.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
+from oomph._older_python import pairwise, zip
 from oomph._training import nested
 from oomph._training.batch_shrinker import BatchShrinker
 from oomph._training.errors import Refused
@@ -158,7 +158,7 @@ class MemoryCallback(TrainerCallback):
         if parts == 1:
             return self._training_step(model, dict(inputs), items, **kwargs)
         edges = [index * size // parts for index in range(parts + 1)]
-        cut = [nested.part(inputs, a, b, size) for a, b in itertools.pairwise(edges)]
+        cut = [nested.part(inputs, a, b, size) for a, b in pairwise(edges)]
         summed = items is not None and (
             self._trainer.model_accepts_loss_kwargs or self._trainer.compute_loss_func is not None
         )

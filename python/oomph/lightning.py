@@ -10,13 +10,13 @@ as large as a step needs, and let the callback split it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from oomph._older_python import pairwise, zip
 from oomph._training import nested
 from oomph._training.batch_shrinker import BatchShrinker
 from oomph._training.errors import Refused
@@ -95,7 +95,7 @@ class MemoryCallback(Callback):
             with self._shrinker.forward():
                 return self._own[0](batch, *args, **kwargs)
         edges = [index * size // parts for index in range(parts + 1)]
-        cut = [nested.part(batch, a, b, size) for a, b in itertools.pairwise(edges)]
+        cut = [nested.part(batch, a, b, size) for a, b in pairwise(edges)]
         weights = [float(self._weight(part)) for part in cut]
         shares = [(p, w / sum(weights)) for p, w in zip(cut, weights, strict=True) if w]
         self._rest = shares[1:]

@@ -610,6 +610,7 @@ SPARSE_TABLES = """
 """
 
 
+@pytest.mark.slow
 def test_state_of_sparse_gradients_stays_on_the_cpu(tmp_path):
     """Of 317 MiB of tables and twice as much of state."""
     found = fit(tmp_path, SPARSE_TABLES, "--memory", "800MiB", "--margin", "0%")

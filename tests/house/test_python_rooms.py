@@ -7,10 +7,14 @@ import pytest
 
 from tests.support.command import ROOT
 
+# What differs between versions of Python and of torch is for every room.
+EVERYWHERE = {"_older_python", "_torch_features"}
 PACKAGE = pathlib.Path(ROOT, "python", "oomph")
 
 # Each room may import from itself and from these; what is a file in the package itself is a room.
 MAY_IMPORT = {
+    "_older_python": set(),
+    "_torch_features": set(),
     "_containers": set(),
     "_import_hooks": set(),
     "_oomph": set(),
@@ -32,6 +36,7 @@ MAY_IMPORT = {
     "_recorder": {"_import_hooks", "_oomph", "_protocol", "_user_code", "_virtual_gpu", "levers"},
     "_ranks": {"_protocol", "_recorder", "_virtual_gpu", "levers"},
     "_forks": {"_import_hooks", "_protocol", "_ranks"},
+    "_testing": {"_oomph", "_protocol", "_recorder", "_user_code", "_virtual_gpu"},
     "_hook": {"_protocol", "_ranks"},
     "launch": {"_forks", "_protocol", "_ranks", "_recorder"},
     "huggingface": {"_training"},
@@ -115,7 +120,7 @@ def test_the_table_of_rooms_has_no_circle():
 def test_rooms_import_downwards_and_public_names(module):
     own = room(module)
     for to, name, _ in imports(module):
-        assert room(to) in {own, *MAY_IMPORT[own]}, f"{module} imports {to}"
+        assert room(to) in {own, *MAY_IMPORT[own], *EVERYWHERE}, f"{module} imports {to}"
         assert not is_private(name), f"{module} imports {name} of {to}"
 
 
@@ -137,3 +142,19 @@ def test_no_module_changes_or_looks_into_another(module):
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
             where = f"{module}, line {node.lineno}: {ast.unparse(node)}"
             assert not of_another(node.args[0]), f"{where} changes another module"
+
+
+NEW_IN_3_10 = {"zip", "pairwise", "orig_argv"}
+
+
+@pytest.mark.parametrize("module", sorted(set(TREES) - {"oomph._older_python"}))
+def test_what_python_3_9_lacks_comes_from_one_place(module):
+    """`zip` with `strict`, `itertools.pairwise` and `sys.orig_argv`."""
+    taken = {name for to, name, _ in imports(module) if to == "oomph._older_python"}
+    assert taken <= NEW_IN_3_10
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Attribute) and node.attr in NEW_IN_3_10:
+            assert ast.unparse(node) not in ("itertools.pairwise", "sys.orig_argv"), node.lineno
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip":
+            strict = any(keyword.arg == "strict" for keyword in node.keywords)
+            assert "zip" in taken or not strict, f"{module}, line {node.lineno}"

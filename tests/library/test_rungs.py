@@ -111,7 +111,8 @@ def test_running_statistics_of_a_batch_that_stays_whole():
         train(case, int(memory.peak * 0.7), rungs=[])
 
 
-@pytest.mark.parametrize("model", [pytest.param("transformer", marks=pytest.mark.slow), "residual"])
+@pytest.mark.parametrize("model", ["transformer", "residual"])
+@pytest.mark.slow
 def test_faults_under_checkpointing_leave_the_same_bits(model):
     case = dict(model=model, optimizer="adamw", clip=None, scaler=False, step=0, checkpointed=True)
     with open(os.devnull, "w") as out:
@@ -293,6 +294,7 @@ def job(width=512, depth=12, **options):
 """
 
 
+@pytest.mark.slow
 def test_as_few_blocks_as_save_what_is_missing(oomph):
     run = check(oomph, NET + """
 from oomph._training.ladder import ModuleLever

@@ -76,6 +76,7 @@ def oomph_run(
     return process
 
 
+@pytest.mark.slow
 def test_a_forked_rank_is_like_one_that_was_started(tmp_path):
     for kind, options in ((0, []), (1, ["--no-fork"])):
         process = oomph_run(
@@ -114,11 +115,12 @@ time.sleep(60)  # until its launcher ends it
 @pytest.mark.parametrize(
     "how, says",
     [
-        pytest.param("sys.exit(7)", r"exitcode *: 7", marks=pytest.mark.slow),
-        pytest.param("os.kill(os.getpid(), 9)", r"Signal 9", marks=pytest.mark.slow),
+        ("sys.exit(7)", r"exitcode *: 7"),
+        ("os.kill(os.getpid(), 9)", r"Signal 9"),
         ("import nowhere", r"script.py.*\n.*import nowhere\nModuleNotFoundError: No module"),
     ],
 )
+@pytest.mark.slow
 def test_how_a_forked_rank_ends_is_its_launchers_business(tmp_path, how, says):
     process = oomph_run(tmp_path, ENDS.format(how), check=False)
     assert process.returncode == 1 and re.search(says, process.stderr), process.stderr
@@ -143,17 +145,15 @@ torch.cuda.set_device(int(os.environ["LOCAL_RANK"])); torch.ones(1, device="cuda
 @pytest.mark.parametrize(
     "what, first, expected",
     [
-        pytest.param("nothing", "", "True 1 None", marks=pytest.mark.slow),
-        pytest.param("a late variable", "import os; os.environ['NCCL_DEBUG'] = 'WARN'", "True 1 None",
-                     marks=pytest.mark.slow),
-        pytest.param("threads", "import os; os.environ['OMP_NUM_THREADS'] = '2'", "False 2 None",
-                     marks=pytest.mark.slow),
+        ("nothing", "", "True 1 None"),
+        ("a late variable", "import os; os.environ['NCCL_DEBUG'] = 'WARN'", "True 1 None"),
+        ("threads", "import os; os.environ['OMP_NUM_THREADS'] = '2'", "False 2 None"),
         ("allocator", "import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'backend:native'",
          "False 1 backend:native"),
-        pytest.param("a library's name", "import pstats; assert pstats.OWN", "False 1 None",
-                     marks=pytest.mark.slow),
+        ("a library's name", "import pstats; assert pstats.OWN", "False 1 None"),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_what_torch_reads_when_it_is_imported_is_never_stale(tmp_path, what, first, expected):
     if "library" in what:
         (tmp_path / "pstats.py").write_text("OWN = True\n")

@@ -288,6 +288,7 @@ def test_one_rank_of_a_large_job_runs_without_the_others(ranks):
     assert 64 << 20 <= held <= 96 << 20
 
 
+@pytest.mark.slow
 def test_no_watchdog_outlives_a_rank(ranks, tmp_path):
     """It may call CUDA while the process is torn down: something holds the process group until then."""
     (tmp_path / "late.c").write_text(

@@ -113,7 +113,7 @@ TWICE = """
     from torch import nn
 
     def train():
-        model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(12)]).cuda()
+        model = nn.Sequential(*[nn.Linear(2048, 2048, device="cuda") for _ in range(12)])
         optimizer = torch.optim.Adam(model.parameters())
         for _ in range(2):
             model(torch.randn(8, 2048, device="cuda")).mean().backward()
@@ -209,7 +209,7 @@ OPTIMIZERS = """
     from torch import nn
 
     def train():
-        model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(24)]).cuda()
+        model = nn.Sequential(*[nn.Linear(1024, 1024, device="cuda") for _ in range(24)])
         optimizer = torch.optim.Adam(model.parameters())
         for _ in range(2):
             model(torch.randn(8, 1024, device="cuda")).mean().backward()
@@ -290,7 +290,7 @@ STAGES = """
     from torch import nn
 
     def train(outputs):
-        model = nn.Sequential(nn.Linear(2048, 2048), nn.Linear(2048, 2048), nn.Linear(2048, outputs)).cuda()
+        model = nn.Sequential(nn.Linear(2048, 2048, device="cuda"), nn.Linear(2048, 2048, device="cuda"), nn.Linear(2048, outputs, device="cuda"))
         optimizer = torch.optim.Adam(model.parameters())
         for _ in range(8):
             optimizer.zero_grad()
@@ -322,13 +322,13 @@ EXPERTS = """
     class Experts(nn.Module):
         def __init__(self):
             super().__init__()
-            self.gate = nn.Linear(512, 40)
-            self.all = nn.ModuleList(nn.Linear(512, 512) for _ in range(40))
+            self.gate = nn.Linear(512, 40, device="cuda")
+            self.all = nn.ModuleList(nn.Linear(512, 512, device="cuda") for _ in range(40))
 
         def forward(self, x):
             return self.gate(x).amax(-1, keepdim=True) * self.all[0](x)
 
-    model = nn.Sequential(*[Experts() for _ in range(6)]).cuda()
+    model = nn.Sequential(*[Experts() for _ in range(6)])
     with torch.no_grad():
         model(torch.randn(2, 512, device="cuda"))
 """
@@ -351,7 +351,7 @@ BY_HAND = """
     import torch
     from torch import nn
 
-    model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]).cuda()
+    model = nn.Sequential(*[nn.Linear(2048, 2048, device="cuda") for _ in range(8)])
     parameters = list(model.parameters())
     first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     for _ in range(3):
@@ -416,7 +416,7 @@ ADAGRAD = """
     import torch
     from torch import nn
 
-    model = nn.EmbeddingBag(1_000_000, 128, sparse=True).cuda()
+    model = nn.EmbeddingBag(1_000_000, 128, sparse=True, device="cuda")
     optimizer = torch.optim.Adagrad(model.parameters())
     for _ in range(3):
         optimizer.zero_grad()
@@ -464,7 +464,7 @@ NAMED_STATE = """
     import torch
     from torch import nn
 
-    model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]).cuda()
+    model = nn.Sequential(*[nn.Linear(2048, 2048, device="cuda") for _ in range(8)])
     mean, square = {}, {}
     for _ in range(3):
         model(torch.randn(8, 2048, device="cuda")).mean().backward()

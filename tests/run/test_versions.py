@@ -8,8 +8,9 @@ import textwrap
 import venv
 
 import pytest
+from oomph import _torch_features as torch_features
 from oomph._recorder import torch_versions
-from oomph._recorder.torch_versions import is_supported
+from oomph._recorder.torch_versions import Torch
 
 from tests.support.command import OOMPH, ROOT
 
@@ -62,23 +63,36 @@ def other_torch(place, version=None, after=""):
 @pytest.mark.parametrize(
     ("version", "cuda", "expected"),
     [
-        ("2.8.0+cu128", "12.8", True), ("2.8.1", "12.9", True), ("2.11.0+cu130", "13.0", True),
-        ("2.11.0+cu128", "12.8", False), ("2.8.0+cu118", "11.8", False), ("2.80.0", "13.0", False),
-        ("2.11.0a0+git1234", "13.0", False), ("2.11.0.dev20260101+cu130", "13.0", False),
-        ("2.11.0+cpu", None, False), ("unknown", "13.0", False),
+        ("2.8.0+cu128", "12.8", "proved"), ("2.8.1", "12.9", "proved"), ("2.11.0+cu130", "13.0", "proved"),
+        ("2.11.0+cu128", "12.8", "unproved"), ("2.80.0", "13.0", "unproved"), ("3.0.0", "14.1", "unproved"),
+        ("2.11.0a0+git1234", "13.0", "unproved"), ("2.11.0.dev20260101+cu130", "13.0", "unproved"),
+        ("2.11.0rc1", "13.0", "unproved"), ("2.8.0+cu118", "11.8", "too old"), ("2.3.1+cu121", "12.1", "too old"),
+        ("2.11.0+cpu", None, "too old"), ("unknown", "13.0", "too old"),
     ],
 )  # fmt: skip
 def test_patches_of_a_known_release_are_known_and_pre_releases_are_not(
     version, cuda, expected, monkeypatch
 ):
-    monkeypatch.setattr(torch_versions, "SUPPORTED", {(2, 8): 12, (2, 11): 13})
-    assert is_supported(version, cuda) is expected
+    monkeypatch.setattr(torch_versions, "PROVED", {(2, 8): 12, (2, 11): 13})
+    monkeypatch.setattr(torch_versions, "OLDEST", (2, 8))
+    assert Torch(version, cuda).standing.value == expected
 
 
-def test_the_installed_torch_is_supported():
+def test_the_installed_torch_is_proved():
     import torch
 
-    assert is_supported(torch.__version__, torch.version.cuda)
+    assert Torch(torch.__version__, torch.version.cuda).standing.value == "proved"
+
+
+def test_the_installed_torch_has_what_its_release_should_have():
+    import torch
+
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    for name, feature in torch_features.FEATURES.items():
+        assert torch_features.has(name) is feature.is_expected(release), name
+    for name in torch_features.NEEDED:
+        assert torch_features.look_up(name) is not None, name
+    assert torch_features.look_up("torch._C:no_such_name") is None
 
 
 def test_a_torch_without_cuda_is_refused(tmp_path):
@@ -87,12 +101,12 @@ def test_a_torch_without_cuda_is_refused(tmp_path):
     assert "built without CUDA" in found.stderr and "pip install torch" in found.stderr
 
 
-def test_an_unknown_version_is_refused_with_those_that_work(tmp_path):
-    found = fake_torch(tmp_path, "2.3.1+cu121", "12.1")
+@pytest.mark.parametrize(("version", "cuda"), [("2.3.1+cu121", "12.1"), ("2.11.0+cu118", "11.8")])
+def test_an_older_version_is_refused_with_what_is_needed(tmp_path, version, cuda):
+    found = fake_torch(tmp_path, version, cuda)
     assert found.returncode == 2 and "ran" not in found.stdout
-    supported = torch_versions.SUPPORTED.items()
-    known = [f"{major}.{minor} with CUDA {of}" for (major, minor), of in supported]
-    for part in ("torch 2.3.1+cu121 with CUDA 12.1", "--unsupported", *known):
+    oldest = ".".join(map(str, torch_versions.OLDEST))
+    for part in (f"torch {version} with CUDA {cuda}", "--unsupported", f"torch {oldest} or later"):
         assert part in found.stderr
 
 
@@ -109,16 +123,48 @@ def test_a_torch_in_the_working_directory_is_not_the_scripts(tmp_path):
     assert found.returncode == 0 and "ran" in found.stdout
 
 
-def test_unsupported_runs_and_is_an_assumption(oomph, tmp_path):
-    env = other_torch(tmp_path, "2.10.7+cu130")
-    assert oomph(TRAIN, env=env).status == 2
+def test_a_newer_version_runs_with_one_warning(oomph, tmp_path):
+    plain = oomph(TRAIN)
+    run = oomph(TRAIN, env=other_torch(tmp_path, "2.99.0+cu130"))
+    assert run.status == 0, run.err
+    said = [line for line in run.err.splitlines() if "2.99.0+cu130" in line]
+    assert len(said) == 1 and "a short probe of it passed" in said[0]
+    assert [a["what"] for a in run.json["assumptions"] if a["kind"] == "version"]
+    # The probe leaves nothing behind: neither in what is measured nor in what was assumed.
+    assert run.json["peak"] == plain.json["peak"]
+    # A version that needs no excuse gets none.
+    assert not [a for a in plain.json["assumptions"] if a["kind"] == "version"]
+    assert "probe" not in plain.err
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ("del torch_C._current_graph_task_id", "_current_graph_task_id"),
+        ("cuda.memory._snapshot = lambda *a, **k: dict(device_traces=[[]])", "memory history"),
+        ("import os; os.abort()", "SIGABRT"),
+    ],
+)
+def test_a_newer_version_that_fails_the_probe_gets_one_line(oomph, tmp_path, change, word):
+    """What the recorder and the value layer rest on is gone, or is another."""
+    if "abort" in change:
+        change = f"_empty = empty\ndef empty(*a, **k):\n    if k.get('device') == 'cuda': {change}\n    return _empty(*a, **k)\n"
+    after = f"\nfrom torch import _C as torch_C\n{change}\n"
+    env = other_torch(tmp_path, "2.99.0+cu130", after)
+    script = "import torch; print('ran')"
+    run = oomph(script, env=env)
+    assert run.status == 2 and "ran" not in run.out
+    lines = [line for line in run.err.splitlines() if line.strip()]
+    assert len(lines) == 1 and "the probe of it failed" in lines[0] and word in lines[0]
+    assert "--unsupported" in lines[0]
+
+
+def test_unsupported_skips_the_probe_and_is_an_assumption(oomph, tmp_path):
+    env = other_torch(tmp_path, "2.99.0+cu130")
     run = oomph(TRAIN, "--unsupported", env=env)
     assert run.status == 0, run.err
     said = [a["what"] for a in run.json["assumptions"] if a["kind"] == "version"]
-    assert len(said) == 1 and "torch 2.10.7" in said[0]
-    # A version that needs no excuse gets none.
-    run = oomph(TRAIN, "--unsupported")
-    assert not [a for a in run.json["assumptions"] if a["kind"] == "version"]
+    assert len(said) == 1 and "torch 2.99.0" in said[0] and "probe" not in run.err
 
 
 def test_without_metadata_the_stacks_carry_phases_and_modules(oomph, tmp_path):

@@ -50,9 +50,40 @@ impl TorchVersion {
         })
     }
 
-    const fn at_least(self, major: u16, minor: u16) -> bool {
+    /// The rules of this version: all that differs between versions is here.
+    pub const fn rules(self) -> Rules {
+        Rules {
+            split_limit_may_be_a_segment: self.is_from(2, 10),
+            rest_of_roundups_comes_after: self.is_from(2, 10),
+            knows_large_segments: self.is_from(2, 11),
+            oldest_of_a_size: self.is_from(2, 12) && !self.is_from(2, 13),
+            flushes_in_private_pools: self.is_from(2, 13),
+        }
+    }
+
+    const fn is_from(self, major: u16, minor: u16) -> bool {
         self.major > major || (self.major == major && self.minor >= minor)
     }
+}
+
+/// What the allocator does differently in some versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one difference between releases"
+)]
+pub struct Rules {
+    /// `max_split_size_mb` and `max_non_split_rounding_mb` may be as small as a large segment, not only larger.
+    pub split_limit_may_be_a_segment: bool,
+    /// `>` in `roundup_power2_divisions` leaves the last listed interval as it is.
+    pub rest_of_roundups_comes_after: bool,
+    /// `large_segment_size_mb` is known.
+    pub knows_large_segments: bool,
+    /// Of free blocks of one size, the one that came to be first is taken, not that of the lowest address. Seen in
+    /// histories of 2.12.1 (`fixtures/allocator/torch_2_12.pickle.xz`); 2.4 to 2.11, 2.13 and later do not.
+    pub oldest_of_a_size: bool,
+    /// The cache is emptied for a request in a private pool, too.
+    pub flushes_in_private_pools: bool,
 }
 
 /// A text that is no version.
@@ -91,6 +122,8 @@ pub struct Config {
     pub large_segment_size: u64,
     /// The share of the device that the process may use.
     pub memory_fraction: Option<f64>,
+    /// Whether the oldest free block of a size is taken (2.12), and not that of the lowest address.
+    pub oldest_of_a_size: bool,
     /// Whether `release_cached_blocks` is skipped while a private pool is in use (before 2.13).
     pub no_flush_in_private_pools: bool,
 }
@@ -139,7 +172,8 @@ impl Config {
             expandable_segments: false,
             large_segment_size: LARGE_SEGMENT,
             memory_fraction: None,
-            no_flush_in_private_pools: !version.at_least(2, 13),
+            no_flush_in_private_pools: !version.rules().flushes_in_private_pools,
+            oldest_of_a_size: version.rules().oldest_of_a_size,
         }
     }
 
@@ -154,7 +188,7 @@ impl Config {
         // PyTorch looks for this one before all others, since it moves their minimum.
         for (key, value) in &items {
             if *key == "large_segment_size_mb" {
-                if !version.at_least(2, 11) {
+                if !version.rules().knows_large_segments {
                     return Err(error(
                         key,
                         format!("known from torch 2.11 on, not in {version}"),
@@ -274,7 +308,8 @@ impl Config {
     ) -> Result<u64, ConfigError> {
         let size = mib(key, value)?;
         let minimum = self.large_segment_size;
-        let allowed = if version.at_least(2, 10) {
+        let may_be_equal = version.rules().split_limit_may_be_a_segment;
+        let allowed = if may_be_equal {
             size >= minimum
         } else {
             size > minimum
@@ -282,7 +317,7 @@ impl Config {
         if allowed {
             Ok(size)
         } else {
-            let relation = if version.at_least(2, 10) {
+            let relation = if may_be_equal {
                 "at least"
             } else {
                 "more than"
@@ -421,7 +456,7 @@ fn roundup(key: &str, value: &str, version: TorchVersion) -> Result<[u32; 16], C
         if size.trim() == ">" {
             // The two rules differ in whether the last listed interval itself is overwritten.
             let from = match previous {
-                Some(index) if version.at_least(2, 10) => index + 1,
+                Some(index) if version.rules().rest_of_roundups_comes_after => index + 1,
                 Some(index) => index,
                 None => 0,
             };

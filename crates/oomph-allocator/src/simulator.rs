@@ -53,6 +53,8 @@ pub(crate) struct Block {
     requested: u64,
     stream: u64,
     gc_base: u64,
+    // Which block this is, in the order in which they came to be.
+    created: u64,
     prev: Option<Place<Block>>,
     next: Option<Place<Block>>,
     pool: Place<Pool>,
@@ -138,6 +140,8 @@ pub struct Simulator<D> {
     driver: D,
     blocks: Table<Block>,
     vacant: Vec<Place<Block>>,
+    // How many blocks came to be.
+    created: u64,
     pools: Table<Pool>,
     default_pools: PoolPair,
     expandable: Table<Expandable>,
@@ -163,6 +167,7 @@ impl<D: Driver> Simulator<D> {
             driver,
             blocks: Table::default(),
             vacant: Vec::new(),
+            created: 0,
             pools,
             default_pools,
             expandable: Table::default(),
@@ -211,7 +216,9 @@ impl<D: Driver> Simulator<D> {
         change(&mut self.blocks[id]);
     }
 
-    fn new_block(&mut self, block: Block) -> Place<Block> {
+    fn new_block(&mut self, mut block: Block) -> Place<Block> {
+        block.created = self.created;
+        self.created += 1;
         if let Some(id) = self.vacant.pop() {
             self.blocks[id] = block;
             return id;
@@ -268,6 +275,7 @@ impl<D: Driver> Simulator<D> {
             Entry {
                 size: block.size,
                 addr: block.addr,
+                rank: self.rank(block),
                 block: id,
             },
         );
@@ -284,12 +292,21 @@ impl<D: Driver> Simulator<D> {
         self.with(id, |block| block.gc_base = calls);
     }
 
+    /// What decides between free blocks of one size: the lowest is taken.
+    fn rank(&self, block: &Block) -> u64 {
+        if self.config.oldest_of_a_size {
+            block.created
+        } else {
+            block.addr
+        }
+    }
+
     fn remove_free(&mut self, id: Place<Block>) {
         let block = self.block(id);
-        let (pool, stream, size, addr) = (block.pool, block.stream, block.size, block.addr);
+        let (pool, stream, size, rank) = (block.pool, block.stream, block.size, self.rank(block));
         let pool = &mut self.pools[pool];
         if let Some((_, index)) = pool.free.iter_mut().find(|(other, _)| *other == stream) {
-            index.remove(size, addr);
+            index.remove(size, rank);
         }
     }
 
@@ -434,6 +451,7 @@ impl<D: Driver> Simulator<D> {
             requested: 0,
             stream,
             gc_base: 0,
+            created: 0,
             prev: None,
             next: None,
             pool,
@@ -467,6 +485,7 @@ impl<D: Driver> Simulator<D> {
                 requested,
                 stream: block.stream,
                 gc_base: 0,
+                created: 0,
                 prev: block.prev,
                 next: Some(id),
                 pool: block.pool,
@@ -779,6 +798,7 @@ impl<D: Driver> Simulator<D> {
             requested: 0,
             stream,
             gc_base: 0,
+            created: 0,
             prev: None,
             next: None,
             pool,
@@ -827,6 +847,7 @@ impl<D: Driver> Simulator<D> {
                 requested: 0,
                 stream,
                 gc_base: 0,
+                created: 0,
                 prev: Some(id),
                 next,
                 pool,
@@ -900,6 +921,7 @@ impl<D: Driver> Simulator<D> {
                 requested: 0,
                 stream,
                 gc_base: 0,
+                created: 0,
                 prev,
                 next,
                 pool,
@@ -966,6 +988,7 @@ impl<D: Driver> Simulator<D> {
                 requested,
                 stream,
                 gc_base: 0,
+                created: 0,
                 prev,
                 next: None,
                 pool,
@@ -1025,6 +1048,7 @@ impl<D: Driver> Simulator<D> {
                     requested: if mapped { requested } else { 0 },
                     stream,
                     gc_base: 0,
+                    created: 0,
                     prev,
                     next: None,
                     pool,

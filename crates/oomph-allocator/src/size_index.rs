@@ -1,21 +1,22 @@
-//! The free blocks of one stream, ordered by size and then address.
+//! The free blocks of one stream, ordered by size and then rank: the address, but in torch 2.12.
 //!
 //! A B-tree would work, but a replay spends most of its time here: sorted chunks that fit into a few
 //! cache lines are about three times as fast for the hundreds to thousands of free blocks that
 //! real jobs have.
 
-/// A free block: size, address, and its place in the simulator's table.
+/// A free block: size, address, rank among blocks of its size, and its place in the simulator's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry<B> {
     pub(crate) size: u64,
     pub(crate) addr: u64,
+    pub(crate) rank: u64,
     pub(crate) block: B,
 }
 
 impl<B: Copy> Entry<B> {
     #[inline]
     fn key(self) -> (u64, u64) {
-        (self.size, self.addr)
+        (self.size, self.rank)
     }
 }
 
@@ -81,9 +82,9 @@ impl<B: Copy> SizeIndex<B> {
         }
     }
 
-    /// Removes the block of this size at this address; false if there is none.
-    pub(crate) fn remove(&mut self, size: u64, addr: u64) -> bool {
-        let key = (size, addr);
+    /// Removes the block of this size and rank; false if there is none.
+    pub(crate) fn remove(&mut self, size: u64, rank: u64) -> bool {
+        let key = (size, rank);
         let at = self.chunk_for(key);
         let (Some(chunk), Some(highest)) = (self.chunks.get_mut(at), self.highest.get_mut(at))
         else {
@@ -103,7 +104,7 @@ impl<B: Copy> SizeIndex<B> {
         true
     }
 
-    /// The first block of at least `size` bytes: the smallest, then the lowest.
+    /// The first block of at least `size` bytes: the smallest, then the lowest rank.
     #[inline]
     pub(crate) fn lower_bound(&self, size: u64) -> Option<(Cursor, Entry<B>)> {
         let chunk = self.chunk_for((size, 0));
@@ -150,7 +151,7 @@ mod tests {
             for (insert, size, addr) in changes {
                 if insert {
                     if model.insert((size, addr)) {
-                        index.insert(Entry { size, addr, block: 0 });
+                        index.insert(Entry { size, addr, rank: addr, block: 0 });
                     }
                 } else {
                     prop_assert_eq!(index.remove(size, addr), model.remove(&(size, addr)));

@@ -103,6 +103,24 @@ fn pools_settings_and_cut_histories_replay_exactly() {
     }
 }
 
+/// Recorded on the virtual GPU with torch 2.12.1, the only release that takes the oldest free block of a size.
+#[test]
+fn torch_2_12_takes_the_oldest_block_of_a_size() {
+    let version = |minor| TorchVersion { major: 2, minor };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/allocator");
+    for name in ["torch_2_12", "torch_2_12_expandable"] {
+        let path = path.join(format!("{name}.pickle.xz"));
+        let (trace, _) =
+            oomph_trace::snapshot::read(std::fs::File::open(&path).unwrap(), &path).unwrap();
+        let mismatches = |minor| {
+            let config = Config::from_settings(&trace.settings, version(minor));
+            replay::recorded(&Program::new(&trace, 0, &config), &config).mismatches
+        };
+        assert_eq!(mismatches(12), 0, "{name}");
+        assert!(mismatches(11) > 0 && mismatches(13) > 0, "{name}");
+    }
+}
+
 /// An expandable segment that is older than the history goes on growing in place.
 #[test]
 fn an_older_expandable_segment_grows() {

@@ -17,6 +17,7 @@ mod lint_settings;
 pub mod manual;
 mod model_files;
 mod page;
+pub mod part;
 mod progress;
 mod rehearse;
 mod script;

@@ -10,6 +10,7 @@ use ignore::WalkBuilder;
 use oomph_lint::output::FileReport;
 use oomph_lint::{Applicability, Around, FileFacts, Problem, Project, Selection, Source};
 use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use similar::TextDiff;
 
 use oomph_job::files::write_whole;
@@ -98,19 +99,19 @@ impl Linter {
         }
         targets.sort_by(|a, b| a.path.cmp(&b.path));
         targets.dedup_by(|a, b| a.path == b.path);
+        linted.extend(threads()?.install(|| self.targets(&targets)));
+        Ok(linted)
+    }
+
+    fn targets(&self, targets: &[Target]) -> Vec<LintedFile> {
         // What files say of each other comes first. `collect` keeps the order of the files.
         let facts: Vec<(PathBuf, FileFacts)> = targets
             .par_iter()
             .map(|target| (target.path.clone(), facts_of(&target.path)))
             .collect();
         let project = Project::new(&facts);
-        let of_targets: Vec<LintedFile> = targets
-            .par_iter()
-            .enumerate()
-            .map(|(index, target)| self.file(target, &project.around(index)))
-            .collect();
-        linted.extend(of_targets);
-        Ok(linted)
+        let with_project = |(index, target)| self.file(target, &project.around(index));
+        targets.par_iter().enumerate().map(with_project).collect()
     }
 
     fn stdin(&self, settings: &Settings) -> anyhow::Result<LintedFile> {
@@ -293,10 +294,18 @@ fn failed(path: String, message: &str) -> LintedFile {
     }
 }
 
+/// As many threads as there are cores, or this one alone where no more can be started, as under `ulimit -u`.
+fn threads() -> Result<ThreadPool, ThreadPoolBuildError> {
+    let this_one = || ThreadPoolBuilder::new().num_threads(1).use_current_thread();
+    ThreadPoolBuilder::new()
+        .build()
+        .or_else(|_| this_one().build())
+}
+
 /// A unified diff of a file and its fixed text.
 fn diff(name: &str, before: &[u8], after: &str) -> String {
     let before = String::from_utf8_lossy(before);
-    let name = name.trim_start_matches('/');
+    let name = name.trim_start_matches("./").trim_start_matches('/');
     TextDiff::from_lines(&*before, after)
         .unified_diff()
         .header(&format!("a/{name}"), &format!("b/{name}"))

@@ -30,10 +30,11 @@ impl Progress {
     /// Begins to show `doing`, and `more` about it.
     pub fn begin(self, doing: &str, more: &str) -> Shown {
         let over = Arc::default();
-        let thread = self.shown.then(|| {
+        let spinning = self.shown.then(|| {
             let (doing, more, over) = (doing.to_owned(), more.to_owned(), Arc::clone(&over));
-            std::thread::spawn(move || spin(&doing, &more, &over))
+            std::thread::Builder::new().spawn(move || spin(&doing, &more, &over))
         });
+        let thread = spinning.and_then(Result::ok);
         Shown { over, thread }
     }
 }

@@ -166,6 +166,7 @@ fn a_diff_shows_what_would_change_here_and_changes_nothing() {
         diff.contains("\n-with torch.cuda.amp.autocast():\n+with torch.amp.autocast(\"cuda\"):\n"),
         "{diff}"
     );
+    assert!(diff.starts_with("--- a/a.py\n+++ b/a.py\n"), "{diff}");
     assert!(!diff.contains("b.py"), "it has no fix: {diff}");
     let kept = fs::read_to_string(project.path().join("a.py")).unwrap();
     assert_eq!(kept, FIXABLE);
@@ -231,4 +232,19 @@ fn rules_explain_themselves() {
     for rule in oomph_lint::ALL {
         assert!(text.contains(rule.code));
     }
+}
+
+/// As under `ulimit -u`, which does not bind root: here there is no memory for the threads' stacks.
+#[test]
+fn where_no_thread_can_be_started_one_does_the_work() {
+    let project = folder(&[("a.py", BAD), ("b.py", BAD)]);
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -v 150000; exec \"$0\" lint --quiet"])
+        .arg(command())
+        .env("RAYON_NUM_THREADS", "128")
+        .current_dir(project.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
 }

@@ -43,8 +43,6 @@ pub enum Work {
         threads: f64,
         /// What it moves; 0 where nobody knows.
         bytes: f64,
-        /// Whether its elements lie apart.
-        split: bool,
     },
     /// A matrix product.
     Product(Product),
@@ -209,7 +207,6 @@ impl From<Written> for Work {
                 blocks: number(2),
                 threads: number(3),
                 bytes: number(4),
-                split: number(5) > 0.0,
             },
             "product" => Self::Product(product(1)),
             "convolution" => Self::Convolution {

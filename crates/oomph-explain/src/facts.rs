@@ -88,6 +88,8 @@ pub struct Facts<'a> {
     pub live: Vec<Live>,
     /// Their bytes.
     pub live_bytes: u64,
+    /// The blocks that the history made and that are alive at its end.
+    pub left: Vec<Live>,
     /// What was reserved at that moment.
     pub reserved: u64,
     /// What the allocator could have reserved.
@@ -156,23 +158,30 @@ impl<'a> Facts<'a> {
         let steps = steps::find(trace, &program, &config, &stacks, row);
         let step_of = |allocation: &Allocation| steps::step_of(&steps, allocation.alloc_row);
         let parameter_sizes = parameter_sizes(&program, &stacks);
-        let mut live: Vec<Live> = Vec::new();
-        for (id, allocation) in program.allocations.iter().enumerate() {
-            if !is_live(allocation, row) {
-                continue;
-            }
+        let about = |id: usize, allocation: &Allocation| {
             let step = step_of(allocation);
             let (category, phase) =
                 holds(trace, &stacks, &parameter_sizes, allocation, step.is_some());
-            live.push(Live {
+            Live {
                 id: id as u32,
                 bytes: rounded(allocation),
                 stack: allocation.stack,
                 category,
                 phase,
                 step,
-            });
-        }
+            }
+        };
+        let alive = |row: usize| -> Vec<Live> {
+            let all = program.allocations.iter().enumerate();
+            all.filter(|(_, allocation)| is_live(allocation, row))
+                .map(|(id, allocation)| about(id, allocation))
+                .collect()
+        };
+        let live = alive(row);
+        let left = alive(rows.end)
+            .into_iter()
+            .filter(|block| program.allocations[block.id as usize].alloc_row != NO_ROW)
+            .collect();
         let mut growth = growth(&program, &stacks, &steps, &live, row);
         growth.kept_of_saved = kept_of_saved(&growth, &program, &live, |allocation| {
             holds(trace, &stacks, &parameter_sizes, allocation, true).1 == Phase::Forward
@@ -225,6 +234,7 @@ impl<'a> Facts<'a> {
             failure,
             request,
             live,
+            left,
             growth,
             program,
             parameter_sizes,

@@ -17,6 +17,7 @@ pub mod steps;
 use std::collections::HashSet;
 
 use oomph_allocator::TorchVersion;
+use oomph_allocator::program::NO_ROW;
 use oomph_trace::text::{Memory, OomMessage, Program};
 use oomph_trace::{Bytes, Category, Problem, ProblemKind, StackId, Trace};
 use serde::Serialize;
@@ -322,6 +323,17 @@ pub fn explain(trace: &Trace, options: &Options) -> Explanation {
     explain_run(trace, None, options)
 }
 
+/// Places in the code, by what they hold at the peak of a history, and by what they leave behind; the most first. What is
+/// older than the history does not count.
+pub fn places(trace: &Trace, device: u32) -> [Vec<Holder>; 2] {
+    let options = Options::default();
+    let facts = Facts::new(trace, &options, device, TorchVersion::ASSUMED);
+    let allocations = &facts.program.allocations;
+    let is_own = |block: &&facts::Live| allocations[block.id as usize].alloc_row != NO_ROW;
+    let live: Vec<_> = facts.live.iter().filter(is_own).copied().collect();
+    [holders(&facts, &live), holders(&facts, &facts.left)]
+}
+
 /// Of a history that need not have failed: the line where the user's own code writes attention out, if that
 /// holds much of the peak, and the bytes that `scaled_dot_product_attention` in its place would save (estimated).
 pub fn attention_of_own_code(trace: &Trace) -> Option<(String, u64)> {
@@ -442,7 +454,11 @@ pub fn explain_run(
         recorded: trace.labels.is_some(),
         lower_bound: facts.failed() && without_limit.is_none_or(|run| run.short_bytes.is_none()),
         peak: peak(&facts),
-        holders: holders(&facts),
+        holders: {
+            let mut holders = holders(&facts, &facts.live);
+            holders.truncate(HOLDERS);
+            holders
+        },
         timeline: facts.timeline(TIMELINE),
         held: held::held_stacks(whole.as_ref().unwrap_or(&facts)),
         growth,
@@ -749,13 +765,13 @@ fn peak(facts: &Facts) -> PeakReport {
     }
 }
 
-/// Groups what is alive by the user's line, the innermost Python line and the category.
-fn holders(facts: &Facts) -> Vec<Holder> {
+/// Groups blocks by the user's line, the innermost Python line and the category.
+fn holders(facts: &Facts, blocks: &[facts::Live]) -> Vec<Holder> {
     type Key = (Vec<String>, Category, Option<String>);
     let mut groups: std::collections::HashMap<Key, (u64, usize)> = std::collections::HashMap::new();
     let mut places: std::collections::HashMap<StackId, Vec<String>> =
         std::collections::HashMap::new();
-    for block in &facts.live {
+    for block in blocks {
         let place = places.entry(block.stack).or_insert_with(|| {
             let place = causes::place(facts, block.stack);
             if place.is_empty() && block.phase == oomph_trace::Phase::Backward {
@@ -791,6 +807,5 @@ fn holders(facts: &Facts) -> Vec<Holder> {
         })
         .collect();
     holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.stack.cmp(&b.stack)));
-    holders.truncate(HOLDERS);
     holders
 }

@@ -292,7 +292,7 @@ impl Rehearsed {
 }
 
 /// `PYTHONPATH` with the module first that Python imports when it starts.
-fn with_hook(host: &Host) -> OsString {
+pub(crate) fn with_hook(host: &Host) -> OsString {
     let mut path = host.package.join("_hook").into_os_string();
     if let Some(others) = std::env::var_os("PYTHONPATH").filter(|others| !others.is_empty()) {
         path.push(":");
@@ -351,7 +351,7 @@ fn outside(trace: &Trace, record: &Record, device: &Device, cards: &Cards) -> Op
 
 /// Reads PyTorch's history of a run, labels it, and keeps it in oomph's own compact form. `None` if the
 /// run left none.
-pub(crate) fn label_trace(
+pub fn label_trace(
     directory: &RunDirectory,
     record: &Record,
     cards: &Cards,

@@ -27,6 +27,8 @@ pub mod variables {
     pub const VIRTUAL_GPU: &str = "OOMPH_VGPU";
     /// The net is wanted: `on`, or settings for measurements (`crates/oomph-net/src/settings.rs`).
     pub const NET: &str = "OOMPH_NET";
+    /// The process of a pytest that was started again with the virtual GPU loaded: the plugin sets it, for itself.
+    pub const TESTS: &str = "OOMPH_TESTS";
     /// Begins all of them.
     pub const PREFIX: &str = "OOMPH_";
 }
@@ -64,6 +66,8 @@ pub struct Recording {
     pub resize: Resize,
     /// How comparisons of uncomputed values resolve: `half`, `all` or `none` of them are true.
     pub unknown: String,
+    /// All values are computed, in so many bytes of host memory; without it, small and integral ones.
+    pub compute: Option<u64>,
     /// Whether versions of torch are taken that the virtual GPU was not proved with.
     pub unsupported: bool,
     /// Whether the script only infers, even if it builds an optimizer.
@@ -84,6 +88,7 @@ impl Default for Recording {
             levers: Vec::new(),
             resize: Resize::default(),
             unknown: UNKNOWN.to_owned(),
+            compute: None,
             unsupported: false,
             inference: false,
             fork: true,

@@ -10,9 +10,10 @@ use oomph_gpus::GpuSpec;
 
 use crate::caches::cache_directory;
 use crate::host::Host;
+use crate::job::with_hook;
 use crate::rendezvous::Rendezvous;
 use crate::run_directory::{RunDirectory, RunFile};
-use crate::settings::variables;
+use crate::settings::{FORMAT, Recording, Settings, variables};
 
 /// How long a rank may do nothing while others wait for it, unless the user says otherwise.
 pub const RANK_TIMEOUT_SECONDS: u64 = 12;
@@ -75,13 +76,63 @@ impl VirtualGpu {
         preload_first(command, &library);
         command
             .env(variables::VIRTUAL_GPU, directory.file(RunFile::VirtualGpu))
-            .env("TRITON_LIBCUDA_PATH", Host::virtual_gpu_directory(&library));
-        if let Some(path) = with_nvidia_smi(&library) {
-            command.env("PATH", path);
+            .envs(self.places(&library));
+        Ok(())
+    }
+
+    /// The variables that a program needs that is to start with the library preloaded; which GPU it is, is said later
+    /// ([`VirtualGpu::lend`]).
+    pub fn environment(&self, host: &Host) -> anyhow::Result<Vec<(&'static str, OsString)>> {
+        let library = host.virtual_gpu()?;
+        let mut variables = self.places(&library);
+        variables.push((PRELOAD, before_others(&library, std::env::var_os(PRELOAD))));
+        Ok(variables)
+    }
+
+    /// Gives a virtual GPU to a process that runs already, with the library preloaded, and has not looked at its GPUs yet.
+    /// What it and the processes that it starts leave goes into `directory`, which must be new or empty.
+    pub fn lend(
+        &self,
+        host: &Host,
+        directory: &Path,
+        recording: &Recording,
+    ) -> anyhow::Result<Lent> {
+        let directory = RunDirectory::prepare(directory)?.canonical()?;
+        let several = self.spec.count > 1;
+        let rendezvous = Rendezvous::open()?;
+        let config = self.config(Some(self.total_bytes), &rendezvous, several);
+        directory.write(RunFile::VirtualGpu, config.as_bytes())?;
+        let settings = directory.write_settings(&Settings {
+            format: FORMAT,
+            r#virtual: true,
+            several,
+            rehearsal: false,
+            locked: false,
+            recording: recording.clone(),
+        })?;
+        Ok(Lent {
+            environment: vec![
+                (
+                    variables::VIRTUAL_GPU,
+                    directory.file(RunFile::VirtualGpu).into(),
+                ),
+                (variables::RANKS, settings.into()),
+                ("PYTHONPATH", with_hook(host)),
+            ],
+            _rendezvous: rendezvous,
+        })
+    }
+
+    /// Where programs find what belongs to the virtual GPU.
+    fn places(&self, library: &Path) -> Vec<(&'static str, OsString)> {
+        let driver = Host::virtual_gpu_directory(library);
+        let mut variables = vec![("TRITON_LIBCUDA_PATH", driver.as_os_str().to_owned())];
+        if let Some(path) = with_nvidia_smi(library) {
+            variables.push(("PATH", path));
         }
         // What torch.compile decides by timing a virtual GPU must not reach a real one's cache, nor the
         // other way round; nor must what an older virtual GPU timed.
-        if std::env::var_os("TORCHINDUCTOR_CACHE_DIR").is_none()
+        if std::env::var_os(INDUCTOR_CACHE).is_none()
             && let Some(cache) = cache_directory()
         {
             let name = format!(
@@ -89,26 +140,40 @@ impl VirtualGpu {
                 self.spec.found.gpu.id,
                 env!("CARGO_PKG_VERSION")
             );
-            command.env("TORCHINDUCTOR_CACHE_DIR", cache.join(name));
+            variables.push((INDUCTOR_CACHE, cache.join(name).into()));
         }
-        Ok(())
+        variables
     }
 }
 
+/// A virtual GPU that another process uses for as long as this lives.
+#[derive(Debug)]
+pub struct Lent {
+    /// What that process sets in its environment, for itself and for those that it starts.
+    pub environment: Vec<(&'static str, OsString)>,
+    _rendezvous: Rendezvous,
+}
+
+const PRELOAD: &str = "LD_PRELOAD";
+const INDUCTOR_CACHE: &str = "TORCHINDUCTOR_CACHE_DIR";
+
 /// Lets `command` load `library`, before what is preloaded anyway.
 pub(crate) fn preload_first(command: &mut Command, library: &Path) {
-    const VARIABLE: &str = "LD_PRELOAD";
-    let set = command.get_envs().find(|(name, _)| *name == VARIABLE);
+    let set = command.get_envs().find(|(name, _)| *name == PRELOAD);
     let others = match set {
         Some((_, value)) => value.map(OsString::from),
-        None => std::env::var_os(VARIABLE),
+        None => std::env::var_os(PRELOAD),
     };
+    command.env(PRELOAD, before_others(library, others));
+}
+
+fn before_others(library: &Path, others: Option<OsString>) -> OsString {
     let mut preload = library.as_os_str().to_owned();
     if let Some(others) = others.filter(|others| !others.is_empty()) {
         preload.push(":");
         preload.push(others);
     }
-    command.env(VARIABLE, preload);
+    preload
 }
 
 /// `PATH` with the virtual GPU's `nvidia-smi` first.

@@ -20,9 +20,7 @@ pub enum ModelError {
     #[error("the script made no step: no optimizer stepped and no model ran without gradients")]
     NoStep,
     /// The history lacks what the model is made of.
-    #[error(
-        "the record does not say which operator made which allocation (torch 2.10 or later is needed)"
-    )]
+    #[error("the record does not say which operator made which allocation")]
     NoScopes,
     /// The history begins too late.
     #[error("the memory history lost its beginning: run fewer steps with --steps")]
@@ -260,7 +258,8 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(trace: &'a Trace, record: &'a Record) -> Result<Self, ModelError> {
         let device = record.busiest().ok_or(ModelError::NoStep)?;
-        if !record.has_scopes {
+        let notes = (0..trace.events.len()).map(|row| trace.events.metadata(row));
+        if notes.into_iter().all(|note| note == StringId::EMPTY) {
             return Err(ModelError::NoScopes);
         }
         let count = record.steps.max(record.inferences);

@@ -165,6 +165,104 @@ fn describe_modules(modules: Vec<String>) -> String {
     oomph_plan::places(&modules)
 }
 
+/// The bytes of a size as people write it.
+#[pyfunction]
+fn parse_size(text: &str) -> PyResult<u64> {
+    oomph_bytes::parse_bytes(text).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// A number of bytes as oomph prints it.
+#[pyfunction]
+fn format_size(bytes: u64) -> String {
+    oomph_bytes::format_bytes(bytes)
+}
+
+/// What a part of a program held that the recorder left in `directory`: see `oomph_cli::part`. An object in JSON,
+/// None if it did not use a GPU.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "as PyO3 hands it over")]
+fn read_part(py: Python<'_>, directory: PathBuf) -> PyResult<Option<String>> {
+    let invalid = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
+    let part = py
+        .detach(|| oomph_cli::part::part(&directory))
+        .map_err(|error| invalid(&format!("{error:#}")))?;
+    part.map(|part| serde_json::to_string(&part).map_err(|error| invalid(&error)))
+        .transpose()
+}
+
+/// A virtual GPU for a process that is not started by the command: see `oomph_job::VirtualGpu`.
+#[pyclass]
+struct VirtualGpu {
+    gpu: oomph_job::VirtualGpu,
+    host: oomph_job::Host,
+    lent: Option<oomph_job::Lent>,
+}
+
+type Variables = Vec<(&'static str, OsString)>;
+
+#[pymethods]
+impl VirtualGpu {
+    /// `spec` as `--gpu` takes it, `memory` its capacity in bytes if it is another one.
+    #[new]
+    fn new(spec: &str, memory: Option<u64>, python: PathBuf, package: PathBuf) -> PyResult<Self> {
+        let spec = oomph_gpus::parse_spec(spec)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let mut gpu = oomph_job::VirtualGpu::new(spec);
+        gpu.total_bytes = memory.unwrap_or(gpu.total_bytes);
+        Ok(Self {
+            gpu,
+            host: oomph_job::Host { python, package },
+            lent: None,
+        })
+    }
+
+    /// Its name as the driver has it, how many there are, and the memory of each in bytes.
+    fn describe(&self) -> (String, u32, u64) {
+        let spec = &self.gpu.spec;
+        (
+            spec.found.gpu.name.clone(),
+            spec.count,
+            self.gpu.total_bytes,
+        )
+    }
+
+    /// Variables for a process that is to start with its library preloaded.
+    fn environment(&self) -> PyResult<Variables> {
+        self.gpu
+            .environment(&self.host)
+            .map_err(|error| PyValueError::new_err(format!("{error:#}")))
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "as PyO3 hands it over")]
+    /// Lends it to this process, which has the library preloaded, until `end`: variables to set here.
+    fn lend(
+        &mut self,
+        directory: PathBuf,
+        unknown: String,
+        compute: Option<u64>,
+        unsupported: bool,
+    ) -> PyResult<Variables> {
+        let recording = oomph_job::settings::Recording {
+            unknown,
+            compute,
+            unsupported,
+            ..oomph_job::settings::Recording::default()
+        };
+        let lent = self
+            .gpu
+            .lend(&self.host, &directory, &recording)
+            .map_err(|error| PyValueError::new_err(format!("{error:#}")))?;
+        let environment = lent.environment.clone();
+        self.lent = Some(lent);
+        Ok(environment)
+    }
+
+    /// Ends the loan: what the processes shared is removed.
+    fn end(&mut self) {
+        self.lent = None;
+    }
+}
+
 #[pymodule]
 fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -176,5 +274,9 @@ fn _oomph(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lever_environment, module)?)?;
     module.add_function(wrap_pyfunction!(notebook_cells, module)?)?;
     module.add_function(wrap_pyfunction!(by_hand, module)?)?;
+    module.add_class::<VirtualGpu>()?;
+    module.add_function(wrap_pyfunction!(parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(format_size, module)?)?;
+    module.add_function(wrap_pyfunction!(read_part, module)?)?;
     module.add_function(wrap_pyfunction!(describe_modules, module)?)
 }

@@ -45,6 +45,9 @@ const CUBLAS_WORKSPACES: [u64; 3] = [8_519_680, 33_554_432, 1 << 20];
 /// Gives every allocation in `trace` a label, from the recorder's scopes and marks.
 pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
     let rows = trace.rows_of(device);
+    if !record.has_scopes {
+        scopes_into_metadata(trace, rows.clone());
+    }
     let lives = lives(trace, rows.clone());
     let mut categories = marked(trace, record, &lives);
     let scopes: Vec<Label> = record
@@ -58,10 +61,9 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
             step: step + 1,
         })
         .collect();
-    let ids = ScopeIds::new(trace, record);
-    let handles_have = handle_workspaces(trace, &ids, &scopes, &lives, record.cublas_workspace);
+    let handles_have = handle_workspaces(trace, &scopes, &lives, record.cublas_workspace);
     let scope_of = |trace: &Trace, row: usize| {
-        let id = ids.get(trace, row);
+        let id = scope_id(trace, row);
         id.and_then(|id| scopes.get(id))
             .copied()
             .unwrap_or_default()
@@ -80,7 +82,7 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
                     label.module = owner;
                 }
             }
-            None => label.category = by_scope(trace, &ids, &handles_have, *life, scope),
+            None => label.category = by_scope(trace, &handles_have, *life, scope),
         }
         let handle = *handles.entry(label).or_insert_with(|| labels.add(label));
         labels.set(life.alloc, handle);
@@ -166,10 +168,9 @@ fn unused_graphs(
         ended || (call != last && (idle || infers))
     };
     let mut known: HashMap<u32, bool> = HashMap::new();
-    let ids = ScopeIds::new(trace, record);
     rows.filter(|&row| trace.events.action(row) == Action::Alloc)
         .filter(|&row| {
-            ids.get(trace, row).is_some_and(|scope| {
+            scope_id(trace, row).is_some_and(|scope| {
                 let forward = record
                     .scopes
                     .get(scope)
@@ -278,38 +279,32 @@ fn caches(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashS
 /// What the recorder calls the frames that carry a scope, where allocations carry no metadata.
 const SCOPE_FRAME: &str = "oomph_scope_";
 
-/// The recorder's number of the scope in which each row happened.
-#[derive(Debug)]
-enum ScopeIds {
-    /// PyTorch kept it in the row's metadata.
-    Metadata,
-    /// A frame of the row's stack is named by it: by stack.
-    Frames(Vec<Option<usize>>),
+/// The recorder's number of the scope in which a row happened: PyTorch kept it in the row's metadata.
+fn scope_id(trace: &Trace, row: usize) -> Option<usize> {
+    trace.strings.get(trace.events.metadata(row)).parse().ok()
 }
 
-impl ScopeIds {
-    fn new(trace: &Trace, record: &Record) -> Self {
-        if record.has_scopes {
-            return Self::Metadata;
-        }
-        let stacks = (0..trace.stacks.len()).map(|index| {
+/// Torch before 2.10 keeps no metadata. There a frame of each row's stack is named by the scope, which then becomes the metadata.
+fn scopes_into_metadata(trace: &mut Trace, rows: std::ops::Range<usize>) {
+    let numbers: Vec<Option<String>> = (0..trace.stacks.len())
+        .map(|index| {
             // The innermost one: operators run inside of others.
-            trace
-                .stacks
-                .frames(StackId(index as u32))
-                .find_map(|frame| {
-                    let name = trace.strings.get(frame.name);
-                    let number = name.rsplit('.').next()?.strip_prefix(SCOPE_FRAME)?;
-                    number.parse().ok()
-                })
-        });
-        Self::Frames(stacks.collect())
-    }
-
-    fn get(&self, trace: &Trace, row: usize) -> Option<usize> {
-        match self {
-            Self::Metadata => trace.strings.get(trace.events.metadata(row)).parse().ok(),
-            Self::Frames(by_stack) => *by_stack.get(trace.events.stack(row).index())?,
+            let mut frames = trace.stacks.frames(StackId(index as u32));
+            frames.find_map(|frame| {
+                let name = trace.strings.get(frame.name);
+                let number = name.rsplit('.').next()?.strip_prefix(SCOPE_FRAME)?;
+                number.parse::<usize>().ok()?;
+                Some(number.to_owned())
+            })
+        })
+        .collect();
+    let notes: Vec<Option<StringId>> = numbers
+        .into_iter()
+        .map(|number| Some(trace.strings.intern(&number?)))
+        .collect();
+    for row in rows {
+        if let Some(&Some(note)) = notes.get(trace.events.stack(row).index()) {
+            trace.events.set_metadata(row, note);
         }
     }
 }
@@ -477,7 +472,6 @@ fn is_scratch(trace: &Trace, scope: Label) -> bool {
 /// one for cuBLASLt) and never frees it. Outputs of the same size that the script keeps are more.
 fn handle_workspaces(
     trace: &Trace,
-    ids: &ScopeIds,
     scopes: &[Label],
     lives: &[Life],
     configured: u64,
@@ -486,8 +480,7 @@ fn handle_workspaces(
     let mut by_stream: HashMap<(u64, u64), Vec<usize>> = HashMap::new();
     for life in lives {
         let size = trace.events.size(life.alloc).0;
-        let scope = ids
-            .get(trace, life.alloc)
+        let scope = scope_id(trace, life.alloc)
             .and_then(|id| scopes.get(id))
             .copied()
             .unwrap_or_default();
@@ -507,13 +500,7 @@ fn handle_workspaces(
 }
 
 /// What an unmarked allocation holds.
-fn by_scope(
-    trace: &Trace,
-    ids: &ScopeIds,
-    handles_have: &HashSet<usize>,
-    life: Life,
-    scope: Label,
-) -> Category {
+fn by_scope(trace: &Trace, handles_have: &HashSet<usize>, life: Life, scope: Label) -> Category {
     let ends = life.free >= trace.events.len();
     let scratch = is_scratch(trace, scope);
     if handles_have.contains(&life.alloc) {
@@ -525,7 +512,7 @@ fn by_scope(
     }
     // Freed under the same operator that allocated it: a workspace, or an intermediate.
     let passing = !ends
-        && (life.alloc..life.free).all(|row| ids.get(trace, row) == ids.get(trace, life.alloc));
+        && (life.alloc..life.free).all(|row| scope_id(trace, row) == scope_id(trace, life.alloc));
     if passing {
         return if scratch {
             Category::Workspace

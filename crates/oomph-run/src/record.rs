@@ -88,7 +88,8 @@ pub struct Record {
     pub marks: Vec<(String, i64, u64, String)>,
     /// When steps ended and phases began: time in µs, what, number.
     pub boundaries: Vec<(i64, String, u32)>,
-    /// Whether allocations carry scopes as metadata (torch 2.10 and later); if not, a frame does.
+    /// Whether allocations carry scopes as metadata (torch 2.10 and later); if not, a frame does, until
+    /// [`crate::attribute`] has been at it.
     pub has_scopes: bool,
     /// How many events the history could hold.
     pub max_events: usize,

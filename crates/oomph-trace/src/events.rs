@@ -234,6 +234,11 @@ impl Events {
         self.metadata.get(row)
     }
 
+    /// Changes the user's note of a row.
+    pub fn set_metadata(&mut self, row: usize, note: StringId) {
+        self.metadata.set(row, note);
+    }
+
     /// The compile context of a row.
     pub fn compile_context(&self, row: usize) -> StringId {
         self.compile_context.get(row)

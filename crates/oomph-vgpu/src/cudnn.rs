@@ -17,7 +17,7 @@ use crate::device::{self, machine};
 use crate::inner;
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{cudnn_costs, export, ledger};
+use crate::{cudnn_costs, cudnn_plans, export, ledger};
 
 pub type Status = c_int;
 const SUCCESS: Status = 0;
@@ -218,7 +218,7 @@ const COMPARED: std::ops::Range<usize> = 91_900..92_000;
 const OTHER_VERSION: &str = "work spaces of convolutions were compared with those of a GPU for \
      cuDNN 9.19; this is another version, and they may differ";
 const NO_DEVICE: &str = "this version of cuDNN does not take the description of a GPU; work spaces \
-     of convolutions are unknown";
+     of convolutions are estimates";
 const NOT_COMPLETED: &str = "this version of cuDNN keeps the description of a GPU in a place that \
      is not known; work spaces of convolutions may differ";
 
@@ -361,6 +361,12 @@ fn attach_device(real: &Real, descriptor: u64, kind: c_int) {
 export! {
     unsafe fn cudnnBackendCreateDescriptor(kind: c_int, out: *mut u64) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
+        if !inner::is_inside() && real.device == 0 && !has_handles() && let Some(own) = cudnn_plans::create(kind) {
+            cudnn_costs::created(own, kind);
+            // SAFETY: the caller's place for a descriptor.
+            unsafe { out.write(own) };
+            return SUCCESS;
+        }
         // SAFETY: the caller's arguments, passed on.
         let status = inner::call(|| unsafe { (real.create)(kind, out) });
         if status == SUCCESS && !inner::is_inside() {
@@ -377,6 +383,9 @@ export! {
         let Some(real) = real() else { return NOT_INITIALIZED };
         KINDS.lock().remove(&descriptor);
         cudnn_costs::forgotten(descriptor);
+        if cudnn_plans::destroy(descriptor) {
+            return SUCCESS;
+        }
         // SAFETY: the caller's descriptor, passed on.
         inner::call(|| unsafe { (real.destroy)(descriptor) })
     }
@@ -389,6 +398,11 @@ export! {
         if !inner::is_inside() {
             // SAFETY: `values` are `count` elements of `kind`, by the vendor's header.
             unsafe { cudnn_costs::described(descriptor, attribute, kind, count, values) };
+            if cudnn_plans::is_own(descriptor) {
+                // SAFETY: as above.
+                unsafe { cudnn_plans::set(descriptor, kind, count, values) };
+                return SUCCESS;
+            }
         }
         // SAFETY: the caller's arguments, passed on.
         inner::call(|| unsafe { (real.set)(descriptor, attribute, kind, count, values) })
@@ -399,8 +413,12 @@ export! {
         if let Some(kind) = kind {
             attach_device(real, descriptor, kind);
         }
-        // SAFETY: the caller's descriptor, passed on.
-        let status = inner::call(|| unsafe { (real.finalize)(descriptor) });
+        let status = if cudnn_plans::is_own(descriptor) {
+            SUCCESS
+        } else {
+            // SAFETY: the caller's descriptor, passed on.
+            inner::call(|| unsafe { (real.finalize)(descriptor) })
+        };
         if status == SUCCESS && !inner::is_inside() {
             cudnn_costs::finalized(&machine().rates, descriptor);
         }
@@ -408,6 +426,11 @@ export! {
     }
     unsafe fn cudnnBackendGetAttribute(descriptor: u64, attribute: c_int, kind: c_int, room: i64, count: *mut i64, values: *mut c_void) -> Status, or INTERNAL; {
         let Some(real) = real() else { return NOT_INITIALIZED };
+        if cudnn_plans::is_own(descriptor) {
+            // SAFETY: the caller's arguments, as the vendor's header wants them.
+            unsafe { cudnn_plans::get(descriptor, attribute, kind, room, count, values) };
+            return SUCCESS;
+        }
         // SAFETY: the caller's arguments, passed on.
         inner::call(|| unsafe { (real.get)(descriptor, attribute, kind, room, count, values) })
     }

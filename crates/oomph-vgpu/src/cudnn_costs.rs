@@ -26,7 +26,8 @@ const TENSOR_KIND: c_int = 901;
 const TENSOR_DIMENSIONS: c_int = 902;
 const TENSOR_STRIDES: c_int = 903;
 const TENSOR_VIRTUAL: c_int = 907;
-/// Weights and results of convolutions forward, backward to the data and to the filter.
+/// Weights and results of convolutions forward, backward to the data and to the filter. What each was given as data
+/// lies between.
 const CONVOLUTIONS: [(c_int, c_int); 3] = [(703, 705), (709, 711), (715, 717)];
 /// The images, or their gradient, of the same.
 const CONVOLVED: [Option<c_int>; 3] = [Some(704), Some(710), Some(716)];
@@ -174,7 +175,80 @@ pub fn note(plan: u64) {
     }));
 }
 
+/// An estimate of the work space that the first plan for a graph asks for, in bytes, after what cuDNN 9.19 says for an
+/// H200 (the tests have its answers): tensors whose channels do not come last are copied, in an order in which they do, and 16-bit
+/// ones padded to full vectors; partial sums of a weight's gradient are added up in the end.
+pub fn work_space(graph: u64) -> u64 {
+    let all = DESCRIBED.lock();
+    let operations = all.graphs.get(&graph).map_or(&[][..], Vec::as_slice);
+    operations
+        .iter()
+        .filter_map(|operation| all.operations.get(operation))
+        .map(|given| all.convolution_work_space(given))
+        .sum()
+}
+
+/// Where in [`CONVOLUTIONS`] the gradient of the weights is.
+const OF_WEIGHTS: usize = 2;
+/// The partial sums of a weight's gradient: so many, in so many bytes at most.
+const PARTIAL_SUMS: u64 = 14;
+const PARTIAL_BYTES: u64 = 8 << 20;
+/// Channels come in vectors of this many 16-bit numbers.
+const VECTOR: u64 = 8;
+
 impl Described {
+    fn convolution_work_space(&self, given: &[(c_int, u64)]) -> u64 {
+        let find = |attribute| {
+            let found = given.iter().find(|(each, _)| *each == attribute);
+            found.and_then(|(_, tensor)| self.tensors.get(tensor))
+        };
+        let mut kinds = CONVOLUTIONS.into_iter().enumerate();
+        let Some((kind, [weights, data, result])) = kinds.find_map(|(kind, (weights, result))| {
+            let three = [weights, weights + 1, result].map(find);
+            let [Some(weights), Some(data), Some(result)] = three else {
+                return None;
+            };
+            Some((kind, [weights, data, result]))
+        }) else {
+            return 0;
+        };
+        let (Some(&depth), Some(&channels)) = (weights.dims.get(1), data.dims.get(1)) else {
+            return 0;
+        };
+        if depth == 1 {
+            return 0; // each channel by itself, or only one
+        }
+        let space = |tensor: &'_ Tensor| {
+            tensor
+                .dims
+                .get(2..)
+                .map(<[u64]>::to_vec)
+                .unwrap_or_default()
+        };
+        let window: u64 = space(weights).iter().product();
+        let pixels: u64 = space(data).iter().product();
+        let is_product = window == 1 && space(data) == space(result);
+        let first = |tensor: &Tensor| tensor.strides.get(1).is_some_and(|&step| step != 1);
+        let mut bytes = 0;
+        if !(is_product && first(data) && pixels.is_multiple_of(4)) {
+            for tensor in [data, weights, result] {
+                let across = tensor.dims.get(1).copied().unwrap_or(1).max(1);
+                let padded = if tensor.bytes_per_element() == 2 && depth == channels {
+                    across.next_multiple_of(VECTOR)
+                } else {
+                    across
+                };
+                if first(tensor) || padded != across {
+                    bytes += tensor.elements() / across * padded * tensor.bytes_per_element();
+                }
+            }
+        }
+        if kind == OF_WEIGHTS {
+            bytes += (PARTIAL_SUMS * 4 * weights.elements()).min(PARTIAL_BYTES);
+        }
+        bytes
+    }
+
     fn forget(&mut self, descriptor: u64) {
         self.tensors.remove(&descriptor);
         self.operations.remove(&descriptor);
@@ -433,5 +507,88 @@ mod tests {
         assert!((10..13).all(|plan| time(plan) < time(plan + 1)));
         forgotten(10);
         assert_eq!(time(10), LAUNCH);
+    }
+
+    /// What cuDNN 9.19 says for an H200: `bench/matrix/work_spaces.py`.
+    #[test]
+    fn estimated_work_spaces_are_mostly_those_of_a_newer_cudnn() {
+        let text = include_str!("../../../bench/matrix/results/work_spaces.jsonl");
+        let mut close = [0; 3];
+        let mut next = 1_000_u64;
+        for line in text.lines() {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            let shape: Vec<u64> = serde_json::from_value(row["shape"].clone()).unwrap();
+            let &[
+                count,
+                channels,
+                height,
+                width,
+                filters,
+                window,
+                stride,
+                groups,
+            ] = shape.as_slice()
+            else {
+                panic!("{line}");
+            };
+            let (kind, bytes) = if row["dtype"] == "float32" {
+                (0, 4)
+            } else {
+                (9, 2)
+            };
+            let padding = if window < 16 { window / 2 } else { 0 };
+            let out = |size: u64| (size + 2 * padding - window) / stride + 1;
+            let sizes = [
+                [filters, channels / groups, window, window],
+                [count, channels, height, width],
+                [count, filters, out(height), out(width)],
+            ];
+            let all: u64 = sizes.iter().map(|size| size.iter().product::<u64>()).sum();
+            let made: Vec<u64> = sizes
+                .iter()
+                .map(|&[n, c, h, w]| {
+                    next += 1;
+                    let strides = if row["layout"] == "nhwc" {
+                        [h * w * c, 1, w * c, c]
+                    } else {
+                        [c * h * w, h * w, w, 1]
+                    };
+                    tensor(next, kind, &[n, c, h, w], &strides);
+                    next
+                })
+                .collect();
+            for (which, name) in ["forward", "data", "weight"].into_iter().enumerate() {
+                next += 2;
+                let (operation, graph) = (next, next + 1);
+                created(graph, GRAPH_DESCRIPTOR);
+                for (at, given) in made.iter().enumerate() {
+                    let attribute = CONVOLUTIONS[which].0 + at as c_int;
+                    // SAFETY: a count of one, and a descriptor is what `given` is.
+                    unsafe {
+                        described(
+                            operation,
+                            attribute,
+                            TYPE_DESCRIPTOR,
+                            1,
+                            std::ptr::from_ref(given).cast(),
+                        );
+                    }
+                }
+                // SAFETY: as above.
+                unsafe {
+                    described(
+                        graph,
+                        GRAPH_OPERATIONS,
+                        TYPE_DESCRIPTOR,
+                        1,
+                        (&raw const operation).cast(),
+                    );
+                }
+                let off = work_space(graph).abs_diff(row[name].as_u64().unwrap());
+                close[which] += usize::from(off * 20 < all * bytes);
+            }
+        }
+        assert_eq!(text.lines().count(), 104);
+        assert_eq!(close, [84, 84, 62]);
     }
 }

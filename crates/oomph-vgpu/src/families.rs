@@ -248,7 +248,7 @@ unsafe fn reduction(argument: *const c_void) -> Option<(c_int, [u64; 2])> {
 ///
 /// # Safety
 /// `arguments` must be those of PyTorch's `elementwise_kernel` of one input.
-pub unsafe fn scattered_elements(arguments: *const *mut c_void) -> f64 {
+unsafe fn scattered_elements(arguments: *const *mut c_void) -> f64 {
     /// `OffsetCalculator`: the number of dimensions, then for 25 of them a divider of three words,
     /// then the strides in bytes of output and input.
     const STRIDES: usize = 1 + 25 * 3;

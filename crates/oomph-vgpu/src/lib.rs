@@ -26,6 +26,7 @@ mod cublas;
 mod cublaslt;
 mod cudnn;
 mod cudnn_costs;
+mod cudnn_plans;
 mod cufft;
 mod cusolver;
 mod cusparse;

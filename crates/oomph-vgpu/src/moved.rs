@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::clock::Kind;
-use crate::families::{Family, lists, reduced_elements, scattered_elements};
+use crate::families::{Family, lists, reduced_elements};
 use crate::work::Work;
 
 /// How the work of a launch follows from its arguments.
@@ -90,27 +90,14 @@ impl Moved {
         let halves = name.contains("BFloat16") || name.contains("4Half");
         let bytes = if halves { 2 } else { 4 };
         if let Some((_, functor)) = name.split_once("elementwise_kernelILi") {
-            let arrays = number(functor, "St5arrayIPcLm").unwrap_or(2);
-            let width = functor_width(functor.split("St5arrayIPc").next().unwrap_or(functor));
-            return if name.contains("25vectorized_elementwise")
-                || name.contains("vectorized_templated")
-            {
-                let converts =
-                    functor.contains("float16_copy_kernel") || functor.contains("float32_copy");
-                Self::Pointwise {
-                    bytes: if converts { 6 } else { arrays * width },
-                }
-            } else if name.contains("27unrolled_elementwise") {
-                Self::Pointwise {
-                    bytes: arrays * width,
-                }
+            let bytes = functor_width(functor.split("St5arrayIPc").next().unwrap_or(functor));
+            // Three tensors, though some kernels have two: the coefficients of `oomph-clock` are fitted to these bytes.
+            let tensors = if functor.contains("copy_kernel") {
+                2
             } else {
-                let copies = functor.contains("copy_kernel");
-                Self::Strided {
-                    tensors: if copies { 2 } else { 3 },
-                    bytes: width,
-                }
+                3
             };
+            return Self::Strided { tensors, bytes };
         }
         if let Some((_, functor)) = name.split_once("27unrolled_elementwise_kernelI") {
             let arrays = number(functor, "St5arrayIPcLm").unwrap_or(2);
@@ -221,7 +208,7 @@ impl Moved {
         arguments: *const *mut c_void,
     ) -> Work {
         let blocks = grid.iter().map(|&size| u64::from(size)).product();
-        let (mut bytes, mut split) = (0, false);
+        let mut bytes = 0;
         if !arguments.is_null() {
             // SAFETY: the caller's contract: the name says what the arguments are; counts that are wider lie lower half
             // first.
@@ -256,7 +243,6 @@ impl Moved {
                         bytes: each,
                     } => {
                         bytes = count(0) * u64::from(tensors) * u64::from(each);
-                        split = tensors == 2 && scattered_elements(arguments) > 0.0;
                     }
                     Self::Rows {
                         argument,
@@ -325,7 +311,6 @@ impl Moved {
             blocks,
             threads,
             bytes,
-            split,
         }
     }
 }
@@ -442,9 +427,21 @@ mod tests {
     #[test]
     fn names_tell_what_moves() {
         let add = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_";
-        assert_eq!(of(add), Moved::Pointwise { bytes: 12 });
+        assert_eq!(
+            of(add),
+            Moved::Strided {
+                tensors: 3,
+                bytes: 4
+            }
+        );
         let half = add.replace("_addIf", "_addIN3c108BFloat16E");
-        assert_eq!(of(&half), Moved::Pointwise { bytes: 6 });
+        assert_eq!(
+            of(&half),
+            Moved::Strided {
+                tensors: 3,
+                bytes: 2
+            }
+        );
         let sum = "_ZN2at6native13reduce_kernelILi128ELi4ENS0_8ReduceOpIN3c108BFloat16ENS0_14func_wrapper_tIS4_";
         assert_eq!(of(sum), Moved::Reduction { bytes: 2 });
         assert_eq!(of("triton_poi_fused_add_0"), Moved::Unknown);

@@ -167,7 +167,7 @@ work! {
     cusolverDnSgetrs cusolverDnSorgqr cusolverDnSormqr cusolverDnSpotrf cusolverDnSpotrfBatched
     cusolverDnSpotrs cusolverDnSpotrsBatched cusolverDnSsyevd cusolverDnSsyevj
     cusolverDnSsyevjBatched cusolverDnSsytrf cusolverDnXgeev cusolverDnXgeqrf
-    cusolverDnXgesvdjSetMaxSweeps cusolverDnXgesvdjSetSortEig cusolverDnXgesvdjSetTolerance
+    cusolverDnXgesvdjSetMaxSweeps cusolverDnXgesvdjSetSortEig cusolverDnXgesvdjSetTolerance cusolverDnXsyevjSetSortEig
     cusolverDnXpotrf cusolverDnXpotrs cusolverDnXsyevBatched cusolverDnXsyevd cusolverDnXsytrs
     cusolverDnZgeqrf cusolverDnZgesvd cusolverDnZgesvdaStridedBatched cusolverDnZgesvdj
     cusolverDnZgesvdjBatched cusolverDnZgetrf cusolverDnZgetrs cusolverDnZheevd cusolverDnZheevj
@@ -253,6 +253,21 @@ macro_rules! files {
 files! {
     cuFileBufDeregister cuFileBufRegister cuFileHandleDeregister cuFileHandleRegister cuFileRead
     cuFileWrite
+}
+
+/// `CUPTI_ERROR_NOT_SUPPORTED`: there are no counters to read. Torch up to 2.5 asks for them.
+const CUPTI_NOT_SUPPORTED: c_int = 27;
+
+macro_rules! unsupported {
+    ($($name:ident)*) => { export! {$( fn $name() -> c_int, or CUPTI_NOT_SUPPORTED; { CUPTI_NOT_SUPPORTED } )*} };
+}
+
+unsupported! {
+    cuptiEventGetAttribute cuptiEventGetIdFromName cuptiEventGroupGetAttribute
+    cuptiEventGroupReadEvent cuptiEventGroupSetAttribute cuptiEventGroupSetDisable
+    cuptiEventGroupSetEnable cuptiEventGroupSetsCreate cuptiEventGroupSetsDestroy cuptiGetDeviceId
+    cuptiMetricEnumEvents cuptiMetricGetAttribute cuptiMetricGetIdFromName cuptiMetricGetNumEvents
+    cuptiMetricGetValue cuptiSetEventCollectionMode
 }
 
 /// The end of CUPTI's list of records.

@@ -24,14 +24,12 @@ pub enum Work {
     Modules(u64),
     /// The host waits for the GPU.
     Wait,
-    /// A kernel with a name. `bytes` is what it moves, 0 if its arguments do not tell; `split` whether they are elements
-    /// that lie apart.
+    /// A kernel with a name. `bytes` is what it moves, 0 if its arguments do not tell.
     Kernel {
         name: u32,
         blocks: u64,
         threads: u32,
         bytes: u64,
-        split: bool,
     },
     /// A matrix product.
     Product(Product),
@@ -171,14 +169,7 @@ impl Work {
                 blocks,
                 threads,
                 bytes,
-                split,
-            } => {
-                write!(
-                    text,
-                    "[\"kernel\",{name},{blocks},{threads},{bytes},{}]",
-                    u8::from(split)
-                )
-            }
+            } => write!(text, "[\"kernel\",{name},{blocks},{threads},{bytes}]"),
             Self::Product(p) => write!(text, "[\"product\",{}]", product(p)),
             Self::Convolution {
                 direction,

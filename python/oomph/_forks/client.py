@@ -14,6 +14,7 @@ import sys
 from typing import NoReturn
 
 from oomph import _protocol
+from oomph._older_python import orig_argv
 
 _PATIENCE = 180
 """The time limit for the server to import torch, in seconds."""
@@ -25,7 +26,11 @@ def stand_for_forked() -> None:
     """End as a forked process does, if there is a server that forks one; returns if there is none."""
     server = os.environ.pop(_protocol.FORKS, "")
     # A terminal belongs to a session, and the forked process would share only the descriptor.
-    if not server or any(os.isatty(stream) for stream in range(3)) or sys.flags.safe_path:
+    if (
+        not server
+        or any(os.isatty(stream) for stream in range(3))
+        or getattr(sys.flags, "safe_path", False)
+    ):
         return
     found = _ask(server)
     if found is not None:
@@ -34,7 +39,7 @@ def stand_for_forked() -> None:
 
 def _ask(server: str) -> tuple[socket.socket, int] | None:
     """A connection to the process that was forked, and its id; None if this one must run the script."""
-    request = dict(argv=sys.orig_argv, environment=dict(os.environ), directory=os.getcwd())
+    request = dict(argv=orig_argv, environment=dict(os.environ), directory=os.getcwd())
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(_PATIENCE)
     try:
@@ -58,7 +63,7 @@ def _stand_for(connection: socket.socket, process: int) -> NoReturn:
     while not answer:
         try:
             answer = connection.recv(16) or b"1"
-        except TimeoutError:
+        except (TimeoutError, socket.timeout):  # two in Python 3.9
             if os.getppid() != parent:
                 os._exit(1)
     status = int(answer)

@@ -28,6 +28,7 @@ import types
 from typing import Any
 
 from oomph import _protocol
+from oomph._older_python import orig_argv
 from oomph._ranks import launcher
 from oomph._virtual_gpu.library import is_forked
 
@@ -166,7 +167,7 @@ def take_place(request: dict[str, Any]) -> None:
     for name, value in environment.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-    sys.orig_argv[:] = request["argv"]
+    orig_argv[:] = request["argv"]
 
 
 def hide_torch(request: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oomph import _protocol
+from oomph._older_python import zip
 from oomph._protocol import File, RunDirectory
 
 _PATIENCE = 180

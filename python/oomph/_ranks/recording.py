@@ -18,6 +18,7 @@ import warnings
 from typing import Any
 
 from oomph import _protocol, levers
+from oomph._older_python import orig_argv
 from oomph._protocol import Refused, RunDirectory, Settings
 from oomph._ranks.launcher import Launcher
 from oomph._recorder.session import Session, outcome_of
@@ -36,7 +37,7 @@ def _name() -> str | None:
     Launchers (torchrun, accelerate, Lightning) identify ranks by their environment. Scripts that start
     their ranks themselves use `multiprocessing`; their ranks are identified at the first use of the GPU.
     """
-    arguments = sys.orig_argv
+    arguments = orig_argv
     if any("compile_worker" in word for word in arguments):
         return None
     if "--multiprocessing-fork" in arguments:
@@ -94,7 +95,7 @@ def begin() -> None:
 def _begin_child(run: RunDirectory, settings: Settings) -> None:
     """Record this process, which a script started, if it uses the GPU."""
     helpers = ("compile_worker", "multiprocessing.resource_tracker")
-    if any(helper in word for word in sys.orig_argv for helper in helpers):
+    if any(helper in word for word in orig_argv for helper in helpers):
         return
     session = Session(settings, run.rank(f"process-{os.getpid()}"))
     # In an environment that the virtual GPU does not support it runs as it is; the card counts it.

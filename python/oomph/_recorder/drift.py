@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph._protocol import File, RunDirectory, Settings, open_private
 
 WHOLE = 1 << 24

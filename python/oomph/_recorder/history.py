@@ -1,9 +1,12 @@
 """The memory history: PyTorch's own, or that of the virtual GPU's pools where PyTorch keeps none."""
 
+from __future__ import annotations
+
 import itertools
 import sys
 import types
-from typing import Any
+from time import time_ns
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,6 +49,39 @@ def end() -> None:
 def snapshot() -> Any:
     """The history so far, in the form of `torch.cuda.memory._snapshot()`."""
     return _of_pools() if uses_pools() else _of_pytorch()
+
+
+class Alive(NamedTuple):
+    """A block that is alive: the event of its allocation, in a history that begins now and lacks it."""
+
+    device: int
+    address: int
+    bytes: int
+    event: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What tells it from others that are alive, then or a little later."""
+        return self[:3]
+
+
+def alive() -> list[Alive]:
+    """What is alive now, of PyTorch's own history."""
+    if uses_pools() or not any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count()))):
+        return []
+    time = time_ns() // 1000
+    return [
+        Alive(
+            segment["device"], block["address"], block["size"],
+            dict(
+                action="alloc", addr=block["address"], size=block["requested_size"], frames=block["frames"],
+                stream=segment["stream"], device=segment["device"], time_us=time,
+            ),
+        )
+        for segment in _of_pytorch()["segments"]
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    ]  # fmt: skip
 
 
 def snapshot_unlabelled() -> Any:

@@ -38,6 +38,16 @@ class Marks:
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         """The optimizers that are alive."""
 
+    def forget(self) -> None:
+        """A part of the script begins: note what there is, and nothing older."""
+        self.marks.clear()
+        self._parameters = {
+            key: entry for key, entry in self._parameters.items() if entry[0]() is not None
+        }
+        self.models()
+        self.gradients()
+        self.optimizer_state()
+
     def add_model(self, root: torch.nn.Module) -> None:
         """Mark the parameters and buffers of `root`."""
         self._models.add(root)

@@ -12,6 +12,7 @@ from torch.nn.modules import module as nn_module
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from oomph import _torch_features as torch_features
 from oomph._recorder.addresses import addresses
 from oomph._recorder.facts import Facts
 from oomph._recorder.marks import Marks
@@ -53,10 +54,18 @@ class ModuleCalls:
 
     def watch(self) -> None:
         """Begin to watch."""
+        with_kwargs = {"with_kwargs": True} if torch_features.has("hooks_with_kwargs") else {}
         self._hooks = [
             nn_module.register_module_forward_pre_hook(self._enter),
-            nn_module.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
+            nn_module.register_module_forward_hook(self._leave, always_call=True, **with_kwargs),
         ]
+
+    def forget(self) -> None:
+        """A part of the script begins, in the thread that calls: number its calls anew."""
+        self._thread = threading.get_ident()
+        del self.calls[1:]
+        self.models = OutermostModels()
+        self._progress.running.clear()
 
     def stop(self) -> bool:
         """Remove the hooks; whether they were there."""
@@ -94,7 +103,7 @@ class ModuleCalls:
 
     def _leave(self, module: torch.nn.Module, args: tuple, *rest: Any) -> None:
         # PyTorch leaves the keyword arguments out where the module raised.
-        kwargs, output = rest if len(rest) == 2 else ({}, *rest)
+        kwargs, output = rest if len(rest) == 2 else (None, *rest)
         running = self._progress.running
         if not running:
             return
@@ -107,7 +116,9 @@ class ModuleCalls:
             self._describe(self._lazy)
             self._lazy = None
         if self._counts:
-            self._passes.end(args, kwargs, output)
+            if kwargs is None and output is not None:
+                kwargs = sys._getframe(1).f_locals.get("kwargs")
+            self._passes.end(args, kwargs or {}, output)
 
     def _name(self, module: torch.nn.Module, name: str) -> None:
         key = id(module)

@@ -35,6 +35,14 @@ class OptimizerSteps:
         """Which have stepped, until the main one is known."""
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
+    def forget(self, models: OutermostModels) -> None:
+        """A part of the script begins: it trains if an optimizer is there already."""
+        self._models = models
+        self._main = None
+        self._stepped.clear()
+        self._known.clear()
+        self._progress.trains = len(self._made) > 0
+
     def watch_construction(self, inference: bool) -> None:
         """A script that makes an optimizer trains: passes without gradients are not its steps.
 

@@ -64,6 +64,10 @@ class OutOfMemory:
         self._next_capture = 0.0
         self._thread = threading.get_ident()
 
+    def forget(self) -> None:
+        """A part of the script begins."""
+        self.last, self._held, self._count, self._raised_outside = None, [], 0, None
+
     def watch(self) -> None:
         """Begin to watch PyTorch's allocator; CUDA is in use."""
         torch._C._cuda_attach_out_of_memory_observer(self._allocator_gave_up)

@@ -23,6 +23,12 @@ class Passes:
         """Whether a pass with a graph has ended, of which a backward pass may yet come."""
         self._generating = 0
 
+    def forget(self) -> None:
+        """A part of the script begins."""
+        self._with_graph = False
+        self._generating = 0
+        self._facts.backwards = self._facts.graph = 0
+
     def begin(self, model: torch.nn.Module, args: tuple) -> None:
         """An outermost module is called."""
         progress = self._progress

@@ -94,6 +94,14 @@ class Progress:
         self._reserved = ""
         self._status = Status(directory)
 
+    def forget(self) -> None:
+        """A part of the script begins: count from zero."""
+        self.step = self.inferences = self.forwards = self.module_calls = 0
+        self.in_optimizer = self.loading = 0
+        self.seen_forward = False
+        for kept in (self._clock, self._clock_calls, self._boundaries, self._ends):
+            kept.clear()
+
     def end_step(self) -> None:
         """The main optimizer has stepped. Raise `StepsDone` after the last step that was asked for."""
         self.step += 1

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from oomph._import_hooks import on_import
+from oomph._older_python import zip
 from oomph._protocol import File, RunDirectory, Settings
 from oomph._recorder import devices, history, onnx_sessions
 from oomph._recorder.facts import Facts
@@ -54,9 +55,11 @@ _COMPILED_STEPS = "the optimizer steps within compiled code: its steps are not c
 class Recorder:
     """Watches this process as `settings` say, and leaves its record in `directory`."""
 
-    def __init__(self, settings: Settings, directory: RunDirectory) -> None:
-        """Changes nothing before `start`."""
+    def __init__(self, settings: Settings, directory: RunDirectory, in_parts: bool = False) -> None:
+        """Changes nothing before `start`. `in_parts`: see `begin_part`."""
         self.settings = settings
+        self._in_parts = in_parts
+        self._before_part: list[history.Alive] = []
         self.directory = directory
         self.process = os.getpid()
         self.virtual = settings.virtual
@@ -66,7 +69,7 @@ class Recorder:
         self.rank: dict[str, int] | None = _rank_of_environment()
         self.before_record: list[Callable[[dict[str, Any]], None]] = []
         """Called with the outcome when the script has ended, before the record is written."""
-        self.layer = ValueLayer(self.assumptions, settings.unknown, virtual=self.virtual)
+        self.layer = ValueLayer(self.assumptions, settings.unknown, self.virtual, settings.compute)
         self._began = time.time()
         self._finished = False
         busy = library.busy() if self.virtual else None
@@ -133,7 +136,7 @@ class Recorder:
 
     def _becomes_child(self) -> None:
         """A fork of the script uses the GPU, which the script did not: it leaves a record of its own."""
-        if self.settings.several:
+        if self.settings.several or self._in_parts:
             return
         self.process = os.getpid()
         self.directory = self.directory.run.rank(f"process-{self.process}")
@@ -164,6 +167,8 @@ class Recorder:
     def _watch_window(self) -> None:
         """A script is recorded until its steps are alike; all of it if only some steps run."""
         last = self.settings.steps
+        if self._in_parts:
+            return
         if self.virtual and (last is None or last > LongWindow.LEAST_STEPS):
             self._progress.window = LongWindow(self._leave, self._come_back)
             return
@@ -227,6 +232,52 @@ class Recorder:
             devices.describe(index, self._usage(index))
             for index in range(torch.cuda.device_count())
         ]
+
+    # ---- parts that are recorded by themselves ----
+
+    def begin_part(self, before: list[history.Alive]) -> None:
+        """What was recorded is forgotten; a part of the program, such as a test, begins.
+
+        `before` is what belongs to it of what is alive already.
+        """
+        if os.getpid() != self.process:
+            # A fork that is more than a helper of the program.
+            self.process = os.getpid()
+            self._modules.watch()
+        for kept in (self._scopes, self.passes, self._modules, self.out_of_memory):
+            kept.forget()
+        self._progress.forget()
+        self.assumptions.forget()
+        self._steps.forget(self._modules.models)
+        self.layer.before = self._scopes.label
+        self._before_part = before
+        if torch.cuda.is_initialized():
+            self._marks.forget()
+            history.end()
+            history.begin(MAX_EVENTS, self._scopes.in_stacks)
+
+    def write_part(
+        self, directory: RunDirectory, peaks: list[tuple[int, int]], whole: bool
+    ) -> None:
+        """Write what was recorded of the part into `directory`; it goes on.
+
+        Parameters
+        ----------
+        peaks : the most bytes allocated and reserved on each device.
+        whole : whether what was alive before belongs to it; otherwise only what the part allocated.
+        """
+        self._note_memory()
+        snapshot = history.snapshot()
+        if whole:
+            for device, trace in enumerate(snapshot["device_traces"]):
+                trace[:0] = [one.event for one in self._before_part if one.device == device]
+        with directory.writing(File.SNAPSHOT) as file:
+            pickle.dump(snapshot, file, protocol=4)
+        found = self._devices()
+        for device, (allocated, reserved) in zip(found, peaks, strict=True):
+            device.update(peak_allocated_bytes=allocated, peak_reserved_bytes=reserved)
+        part = self._record(dict(kind="finished", status=0), True, found, [])
+        directory.write_json(File.RECORD, part)
 
     # ---- the end ----
 
@@ -312,7 +363,7 @@ class Recorder:
             work=library.work() if self.virtual else {},
             levers=levers,
             became=self.resize.became if self.resize else [],
-            sources=sources(os.path.realpath(self.directory.run.path)),
+            sources=[] if self._in_parts else sources(os.path.realpath(self.directory.run.path)),
             **self._progress.as_dict(),
             **self._scopes.as_dict(),
             **self.out_of_memory.as_dict(),

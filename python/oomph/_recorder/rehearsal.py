@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from oomph._older_python import zip
+
 _UNIQUE_ID_BYTES = 128
 """NCCL's unique id of a communicator, the only value that a rank must get from another."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from oomph import _torch_features as torch_features
 from oomph._recorder.progress import (
     BACKWARD,
     FORWARD,
@@ -48,8 +49,8 @@ class Scopes:
         self._nodes: dict[int, tuple[str, int]] = {}
         self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
         self._local = threading.local()
-        # Torch before 2.10 stores no metadata with an allocation; there the stack carries the scope.
-        self._set_metadata = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+        # Without it the stack carries the scope.
+        self._set_metadata = torch_features.find("memory_metadata")
         self._as_number = False
         self._frames: dict[int, Any] = {}
         self.in_stacks = self._set_metadata is None
@@ -123,6 +124,14 @@ class Scopes:
 
     def forget_graph(self) -> None:
         """A step is over, and its graph is gone."""
+        self._nodes.clear()
+
+    def forget(self) -> None:
+        """A part of the script begins: number its labels anew, unless blocks that are older carry numbers."""
+        if not self.in_stacks:
+            self._numbers.clear()
+            self._times.clear()
+            self._timed = 0
         self._nodes.clear()
 
     def finish(self) -> None:

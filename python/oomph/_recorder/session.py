@@ -17,7 +17,7 @@ from oomph._import_hooks import before_import, on_import
 from oomph._protocol import File, Refused, RunDirectory, Settings
 from oomph._recorder import sources
 from oomph._recorder.process_groups import end_process_groups
-from oomph._recorder.torch_versions import check_torch, is_supported
+from oomph._recorder.torch_versions import Standing, Torch, check_torch, warning
 from oomph._virtual_gpu.library import Unusable, library
 
 _TERMINATING = (signal.SIGTERM, signal.SIGHUP)
@@ -29,12 +29,16 @@ _PAUSE = 5
 class Session:
     """This process under the recorder, which starts when the script imports torch."""
 
-    def __init__(self, settings: Settings, directory: RunDirectory) -> None:
-        """The recorder's files go into `directory`. Nothing is touched before `begin`."""
+    def __init__(self, settings: Settings, directory: RunDirectory, in_parts: bool = False) -> None:
+        """The recorder's files go into `directory`. Nothing is touched before `begin`.
+
+        `in_parts`: parts of the program are recorded by themselves, and not the whole (`Recorder.begin_part`).
+        """
+        self.in_parts = in_parts
         self.settings = settings
         self.directory = directory
         self.recorder: Any = None
-        self._torch: tuple[str, str | None] = ("", None)
+        self._torch = Torch("", None)
         self.hard_exit = os._exit
         # One thread must finish writing the record before another ends the process.
         self._writing = threading.RLock()
@@ -42,11 +46,11 @@ class Session:
     def begin(self) -> None:
         """Wait for the import of torch. Raise `Refused` if the virtual GPU does not support the installed version."""
         settings = self.settings
-        if settings.virtual:
+        if settings.virtual and not self.in_parts:
             sources.watch()
         levers.prepare(settings.levers)
         self._torch = check_torch(settings.virtual, settings.unsupported)
-        cuda = self._torch[1]
+        cuda = self._torch.cuda
         if settings.virtual and cuda is not None:
             try:
                 library()
@@ -57,7 +61,8 @@ class Session:
         on_import("torch", lambda module: self._torch_imported())
         # It works without torch, of which all that watches is made.
         before_import("onnxruntime", lambda: importlib.import_module("torch"))
-        os._exit = self._exit_at_once  # type: ignore[assignment]
+        if not self.in_parts:
+            os._exit = self._exit_at_once  # type: ignore[assignment]
         if not settings.virtual:
             # A virtual GPU's card knows the process, whatever program it becomes.
             self._watch_exec()
@@ -75,6 +80,7 @@ class Session:
     def _torch_imported(self) -> None:
         if not os.path.isdir(self.directory.path):
             self.directory.make()
+        self._probe_torch()
         if self.settings.drift is not None:
             return self._measures_drift()
         from oomph._recorder.recorder import Recorder
@@ -86,9 +92,9 @@ class Session:
             # Before the recorder, which must see the changed job.
             resize = Resize(**settings.resize)
             resize.install()
-        recorder = Recorder(settings, self.directory)
+        recorder = Recorder(settings, self.directory, self.in_parts)
         recorder.resize = resize
-        if settings.virtual and not is_supported(*self._torch):
+        if settings.virtual and self._torch.standing is not Standing.PROVED:
             version, cuda = self._torch
             recorder.assumptions.add(
                 "version",
@@ -110,6 +116,25 @@ class Session:
         if settings.levers:
             recorder.levers = levers.Levers(settings.levers)
             recorder.levers.install()
+
+    def _probe_torch(self) -> None:
+        """Of a torch that nobody has tested: whether it behaves. Ends the process if it does not."""
+        torch = self._torch
+        if not self.settings.virtual or torch.standing is not Standing.UNPROVED:
+            return
+        if self.settings.unsupported:
+            return
+        from oomph._recorder import probe
+
+        reason = probe.failure()
+        if reason is not None:
+            refusal = Refused(
+                f"torch {torch.version} with CUDA {torch.cuda} is not supported: the probe of it failed ({reason}). "
+                "Install a version that oomph was tested with (README.md), or run anyway with --unsupported."
+            )
+            self.hard_exit(self.directory.refuse(refusal))
+        if os.environ.get("RANK", "0") == "0":
+            print(f"oomph: {warning(torch)}", file=sys.stderr)
 
     def _exit_at_once(self, status: int) -> None:
         if self.recorder and os.getpid() == self.recorder.process:

@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 
 from oomph._import_hooks import on_import
+from oomph._older_python import zip
 
 SMALL = 4
 """Dimensions up to this are channels of images or coordinates, and stay."""

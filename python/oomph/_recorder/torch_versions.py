@@ -1,26 +1,64 @@
-"""Which releases of torch the virtual GPU was proved with, and whether one of them is installed.
+"""Which releases of torch the virtual GPU was proved with, and what happens with others.
 
 Torch is not imported for it.
 """
 
 from __future__ import annotations
 
+import enum
 import importlib.util
 import os
 import re
 import sys
+from typing import NamedTuple
 
 from oomph._protocol import Refused
 
-SUPPORTED = {(2, 8): 12, (2, 11): 13, (2, 15): 13}
-"""Supported releases of torch and the CUDA version of each: those that passed
-every job of `make test-matrix`.
+PROVED = {
+    (2, 4): 12, (2, 8): 12, (2, 10): 12, (2, 11): 13, (2, 12): 13, (2, 13): 13, (2, 14): 13, (2, 15): 13,
+}  # fmt: skip
+"""Releases of torch that passed every job of `make test-matrix`, and the CUDA version of each as PyPI has it.
 
 Patch releases (2.8.1) contain only fixes and count as their release; pre-releases do not."""
 
+OLDEST = (2, 4)
+OLDEST_CUDA = 12
+"""The virtual GPU has the structures of CUDA 12 and 13."""
 
-def _installed_torch() -> tuple[str, str | None]:
-    """Version and CUDA version of the installed torch, read from its files without importing it."""
+
+class Standing(enum.Enum):
+    """What is known of a torch."""
+
+    PROVED = "proved"
+    UNPROVED = "unproved"
+    """It runs, with a warning, if the probe passes: a newer release, a pre-release, or one built for another CUDA."""
+    TOO_OLD = "too old"
+
+
+class Torch(NamedTuple):
+    """An installed torch."""
+
+    version: str
+    cuda: str | None
+    """None: built without CUDA."""
+
+    @property
+    def standing(self) -> Standing:
+        """What is known of it."""
+        # 2.8.0, 2.8.1+cu128; 2.8.0a0+git and 2.8.0.dev20250601 are pre-releases.
+        match = re.match(r"(\d+)\.(\d+)(\.\d+)?(\+.*)?(.*)", self.version)
+        if match is None or self.cuda is None:
+            return Standing.TOO_OLD
+        release, cuda = (int(match[1]), int(match[2])), int(self.cuda.split(".")[0])
+        if not match[5] and PROVED.get(release) == cuda:
+            return Standing.PROVED
+        if release < OLDEST or cuda < OLDEST_CUDA:
+            return Standing.TOO_OLD
+        return Standing.UNPROVED
+
+
+def installed_torch() -> Torch:
+    """The installed torch, read from its files without importing it."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise Refused(
@@ -37,35 +75,32 @@ def _installed_torch() -> tuple[str, str | None]:
         ) from None
     version = re.search(r"^__version__ = '([^']+)'", text, re.M)
     cuda = re.search(r"^cuda[^=\n]*= '([^']+)'", text, re.M)
-    return (version.group(1) if version else "unknown"), (cuda.group(1) if cuda else None)
+    return Torch(version.group(1) if version else "unknown", cuda.group(1) if cuda else None)
 
 
-def is_supported(version: str, cuda: str | None) -> bool:
-    """Whether the virtual GPU supports this torch and the CUDA that it was built for."""
-    # 2.8.0, 2.8.1+cu128; not 2.8.0a0+git, 2.8.0.dev20250601.
-    match = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)?(\+.*)?", version)
-    if match is None or cuda is None:
-        return False
-    return str(SUPPORTED.get((int(match[1]), int(match[2])))) == cuda.split(".")[0]
-
-
-def check_torch(virtual: bool, unsupported: bool) -> tuple[str, str | None]:
-    """Version and CUDA of the installed torch; raises `Refused` if the virtual GPU does not support it."""
-    version, cuda = _installed_torch()
+def check_torch(virtual: bool, unsupported: bool) -> Torch:
+    """The installed torch; raises `Refused` if the virtual GPU cannot run it."""
+    torch = installed_torch()
     if not virtual:
-        return version, cuda
-    if cuda is None:
+        return torch
+    if torch.cuda is None:
         raise Refused(
-            f"torch {version} in {sys.prefix} is built without CUDA. The virtual GPU needs the CUDA "
+            f"torch {torch.version} in {sys.prefix} is built without CUDA. The virtual GPU needs the CUDA "
             "build (the default of `pip install torch` on Linux); no driver or GPU is needed for it."
         )
-    if not is_supported(version, cuda) and not unsupported:
-        known = ", ".join(
-            f"{major}.{minor} with CUDA {of}" for (major, minor), of in SUPPORTED.items()
-        )
+    if torch.standing is Standing.TOO_OLD and not unsupported:
         raise Refused(
-            f"the virtual GPU does not support torch {version} with CUDA {cuda}. Supported are "
-            f"torch {known}. Install one of them, or run anyway with "
+            f"the virtual GPU does not support torch {torch.version} with CUDA {torch.cuda}. It needs torch "
+            f"{OLDEST[0]}.{OLDEST[1]} or later with CUDA {OLDEST_CUDA} or later. Install one, or run anyway with "
             "--unsupported; the result then says so."
         )
-    return version, cuda
+    return torch
+
+
+def warning(torch: Torch) -> str:
+    """What is said of a torch that passed the probe only."""
+    newest = max(PROVED)
+    return (
+        f"torch {torch.version} with CUDA {torch.cuda} is not among the versions that oomph was tested with "
+        f"({OLDEST[0]}.{OLDEST[1]} to {newest[0]}.{newest[1]}); a short probe of it passed"
+    )

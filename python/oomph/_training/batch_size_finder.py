@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oomph._older_python import zip
 from oomph._random_states import RandomStates
 from oomph._training.errors import CannotFit, is_out_of_memory
 from oomph._training.memory_model import MARGIN, GpuMemory, MemoryModel

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oomph._older_python import zip
 from oomph._oomph import pack
 
 WINDOW = 50_000

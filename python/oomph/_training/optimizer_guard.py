@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph._training.errors import CannotFit, StateLost, is_out_of_memory
 from oomph._training.memory_model import GpuMemory
 from oomph._training.release import clear_error, release_caches

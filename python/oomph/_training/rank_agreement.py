@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from oomph._older_python import zip
 from oomph._training.errors import PeerFailed, Refused
 
 FINE, FAILED, GONE = 0, 1, 2

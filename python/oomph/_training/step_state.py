@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oomph._older_python import zip
 from oomph._random_states import RandomStates
 from oomph._training.errors import is_out_of_memory
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from oomph._containers import map_tensors, tensors
+from oomph._older_python import pairwise, zip
 from oomph._training import nested
 from oomph._training.coupled_samples import coupled_layers, loss_is_mean
 from oomph._training.errors import CannotFit, MemoryNotRecovered, Refused, is_out_of_memory
@@ -780,7 +780,7 @@ def _probe_sizes(size: int) -> list[int]:
 def _bounds(size: int, parts: int) -> list[tuple[int, int]]:
     """Where the parts begin and end: as equal as can be."""
     edges = [index * size // parts for index in range(parts + 1)]
-    return list(itertools.pairwise(edges))
+    return list(pairwise(edges))
 
 
 def _largest(units: list[int], size: int, parts: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from oomph._older_python import pairwise
 from oomph._training.errors import is_out_of_memory
 from oomph._training.memory_model import GpuMemory
 from oomph._training.release import format_bytes
@@ -394,7 +394,7 @@ class _Growth:
         if len(self._seen) <= GROWTH_STEPS:
             return 0.0
         values = list(self._seen)
-        rises = all(b > a for a, b in itertools.pairwise(values))
+        rises = all(b > a for a, b in pairwise(values))
         per_step = (values[-1] - values[0]) / GROWTH_STEPS
         return per_step if rises and per_step >= GROWTH_BYTES else 0.0
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
+
+from oomph._user_code import user_line
 
 
 class Assumptions:
@@ -12,6 +15,18 @@ class Assumptions:
     def __init__(self) -> None:
         """Start with none."""
         self._counts: Counter[tuple[str, str, str]] = Counter()
+        self.on_read: Callable[[str], None] | None = None
+        """Called when the program reads a value that nobody computed, before it has it, with what it got."""
+
+    def read(self, what: str) -> None:
+        """The program reads a value that nobody computed."""
+        self.add("value", what, user_line())
+        if self.on_read is not None:
+            self.on_read(what)
+
+    def forget(self) -> None:
+        """Start with none again."""
+        self._counts.clear()
 
     def add(self, kind: str, what: str, where: str) -> None:
         """Count one more assumption `what` of `kind` at `where` (file:line)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from oomph._older_python import zip
 from oomph._virtual_gpu.device_memory import base_pointer
 
 MASK_BYTES = 16 << 20

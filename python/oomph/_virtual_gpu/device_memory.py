@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from oomph._older_python import zip
+
 _CPU = torch.device("cpu")
 _make_storage = torch._C._construct_storage_from_data_pointer
 

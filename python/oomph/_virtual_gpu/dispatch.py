@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
+from oomph import _torch_features as torch_features
+
 KEY = "Fake"
 """The layer's dispatch key: below autograd, above every backend, and otherwise unused.
 
@@ -15,8 +17,6 @@ A `TorchDispatchMode` would be the usual way, but autograd takes other paths whi
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 """The key of operators that are composed of others."""
-
-_aten = torch.ops.aten
 
 
 class Layer(Protocol):
@@ -38,16 +38,16 @@ class _Fallback:
 class _Entry:
     """The kernel of one operator: knows its name until it is first called."""
 
-    __slots__ = ("func", "layer", "name", "overload")
+    __slots__ = ("func", "layer", "name", "overload", "space")
     layer: Layer
 
     def __init__(self, name: str, overload: str) -> None:
-        self.name, self.overload = name.removeprefix("aten::"), overload or "default"
+        (self.space, self.name), self.overload = name.split("::"), overload or "default"
         self.func: Any = None
 
     def __call__(self, *args, **kwargs):
         if self.func is None:
-            self.func = getattr(getattr(_aten, self.name), self.overload)
+            self.func = getattr(getattr(getattr(torch.ops, self.space), self.name), self.overload)
         return self.layer.call(self.func, *args, **kwargs)
 
 
@@ -63,19 +63,27 @@ def register() -> None:
     if _entries:
         return
     everything = torch.library.Library("_", "IMPL")
-    fallback = _Fallback()
-    everything.fallback(fallback, KEY)
-    _entries.append(fallback)
+    _libraries.append(everything)
+    if torch_features.has("library_fallback"):
+        fallback = _Fallback()
+        everything.fallback(fallback, KEY)
+        _entries.append(fallback)
+    else:
+        everything.m.fallback_fallthrough(KEY)
+        _enter_when_looked_up()
     # A fallback alone would fail under any TorchDispatchMode, which looks the kernel up by the
     # operator's name; so each operator of PyTorch's own gets an entry as well.
     own = torch.library.Library("aten", "IMPL")
+    _libraries.append(own)
     dispatched = set(torch._C._dispatch_get_all_op_names())
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-        if not name.startswith("aten::") or name not in dispatched:
+        if name not in dispatched:
             continue
-        composite = is_composite(name)
-        if is_view(schema) and not composite and schema.name != "aten::lift_fresh":
+        if not name.startswith("aten::"):
+            if _entered is not None:
+                _enter(schema.name, schema.overload_name)
+        elif is_view(schema) and not is_composite(name) and schema.name != "aten::lift_fresh":
             # Views move no data, and some must stay in C++: `nn.Parameter` detaches a tensor
             # and expects that Python has not seen it.
             own.impl(name, torch.library.fallthrough_kernel, KEY)
@@ -83,12 +91,49 @@ def register() -> None:
             entry = _Entry(schema.name, schema.overload_name)
             own.m.impl(name, KEY, entry, False)
             _entries.append(entry)
-    _libraries.extend((everything, own))
+
+
+_layer: Layer | None = None
+_entered: set[str] | None = None
+"""The operators beside PyTorch's own that have an entry, where there is no fallback for them."""
+
+
+def _enter(name: str, overload: str) -> None:
+    """Give an operator of a library or of the user its entry, as the fallback would serve it."""
+    full = f"{name}.{overload}" if overload else name
+    if _entered is None or full in _entered or name.startswith("aten::"):
+        return
+    _entered.add(full)
+    entry = _Entry(name, overload)
+    if _layer is not None:
+        entry.layer = _layer
+    library = torch.library.Library(name.split("::")[0], "IMPL")
+    library.m.impl(full, KEY, entry, False)
+    _libraries.append(library)
+    _entries.append(entry)
+
+
+def _enter_when_looked_up() -> None:
+    """Operators that are defined later get their entries when Python first looks for them."""
+    global _entered
+    _entered = set()
+    look_up = torch._ops._get_packet
+
+    def enter(name, *rest):
+        found = look_up(name, *rest)
+        for overload in found[1] or ():
+            if torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name):
+                _enter(name, overload)
+        return found
+
+    torch._ops._get_packet = enter
 
 
 def install(layer: Layer) -> None:
     """From now on the operators of this thread come to `layer`; those of others where `include` says."""
+    global _layer
     register()
+    _layer = layer
     for entry in _entries:
         entry.layer = layer
     include(True)

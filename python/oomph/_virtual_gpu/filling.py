@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph._user_code import user_line
 from oomph._virtual_gpu import lbfgs
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
-from oomph._virtual_gpu.limits import computable
+from oomph._virtual_gpu.limits import small
 from oomph._virtual_gpu.operators import COMPARISON, PERMUTATION, ROUND_ROBIN, Operator
 
 RULES = {"half": 0.5, "all": 1.0, "none": 0.0}
@@ -42,7 +43,7 @@ class Filling:
         """
         why = None
         for t in outs:
-            if not t.is_cuda or t.numel() == 0 or not computable(t):
+            if not t.is_cuda or t.numel() == 0 or not small(t):
                 continue
             alias = cpu_alias(t)
             if t.is_floating_point() or t.is_complex():

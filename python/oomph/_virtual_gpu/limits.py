@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from oomph._virtual_gpu.operators import PRODUCTS, Operator
@@ -21,11 +23,34 @@ INTEGRAL_BYTES = 64 << 20
 """The largest integral tensor to compute, in bytes: a mask of 8192 x 8192 booleans."""
 
 
-def computable(t: torch.Tensor) -> bool:
-    """Whether a tensor is small enough to be computed."""
+def small(t: torch.Tensor) -> bool:
+    """Whether a tensor is so small that it is always computed."""
     if t.is_floating_point() or t.is_complex():
         return t.numel() <= FLOAT_LIMIT
     return t.numel() * t.element_size() <= INTEGRAL_BYTES
+
+
+class Budget:
+    """The host memory that computed values may take, for programs that want all of them.
+
+    What counts is how much the process has grown: device memory takes what was written to it, until it is freed.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """`limit` in bytes."""
+        self.limit = limit
+        self._before = _resident()
+
+    def has(self, size: int) -> bool:
+        """Whether there is room for `size` bytes more."""
+        return _resident() - self._before + size <= self.limit
+
+
+def _resident() -> int:
+    """The process's own memory, in bytes; what it shares with others (libraries, `fork`) apart."""
+    with open("/proc/self/statm") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def multiplications(op: Operator, args: tuple, outs: list[torch.Tensor]) -> int:

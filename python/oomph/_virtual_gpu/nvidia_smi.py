@@ -11,6 +11,8 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterable
 
+from oomph._older_python import zip
+
 MIB = 1 << 20
 MISSING = "[N/A]"
 

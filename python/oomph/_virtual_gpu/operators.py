@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph._virtual_gpu.dispatch import is_composite, is_view
 
 # Their result has no contents yet.

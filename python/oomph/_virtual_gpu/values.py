@@ -20,10 +20,12 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph._user_code import user_line
 from oomph._virtual_gpu import dispatch, lbfgs
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.contents import Contents, Place
+from oomph._virtual_gpu.cuda_only import EQUIVALENTS
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
 from oomph._virtual_gpu.library import library
@@ -31,8 +33,9 @@ from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
     PRODUCT_LIMIT,
     WIDE_LIMIT,
-    computable,
+    Budget,
     multiplications,
+    small,
 )
 from oomph._virtual_gpu.operators import (
     CHECKS,
@@ -58,9 +61,15 @@ class ValueLayer:
     """
 
     def __init__(
-        self, assumptions: Assumptions, unknown: str = "half", virtual: bool = True
+        self,
+        assumptions: Assumptions,
+        unknown: str = "half",
+        virtual: bool = True,
+        compute: int | None = None,
     ) -> None:
         """On a real GPU (`virtual` false) operators are only announced to `before`.
+
+        With `compute`, everything is computed whose values take so many bytes of host memory or less.
 
         Raise `ValueError` for another rule, `RuntimeError` if no virtual GPU is loaded.
         """
@@ -72,6 +81,7 @@ class ValueLayer:
         # Called with each operator's name before it runs; may give a function to call it through.
         self.before: Any = None
         self._replace_host: Any = None
+        self._budget = None if compute is None else Budget(compute)
         self._gone = False
         self._virtual = virtual
         self._gpu = library() if virtual else None
@@ -112,6 +122,7 @@ class ValueLayer:
             "aten::resize_": self._resize,
             "aten::equal": self._equal,
             "aten::allclose": self._equal,
+            "aten::_cudnn_rnn_flatten_weight": self._flatten,
         }
         self._ops: dict[Any, Operator] = {}
 
@@ -141,7 +152,7 @@ class ValueLayer:
 
         def empty_strided_cuda(size, stride, dtype):
             out = allocate(size, stride, dtype)
-            if computable(out):
+            if self._computable(out):
                 storage = out.untyped_storage()
                 self._gpu.oomph_vgpu_clear(storage.data_ptr(), storage.nbytes())
                 self._contents.lose_storage(storage.data_ptr())
@@ -237,7 +248,7 @@ class ValueLayer:
         if taken == 0:
             # Nothing came: too large to be carried, or the group that it belongs to has not ended.
             for t in outs:
-                if computable(t) and t.numel():
+                if self._computable(t) and t.numel():
                     place = Place(t)
                     self._awaited[t.data_ptr()] = place, place.whole(t)
             self._lose(outs, functional)
@@ -272,11 +283,7 @@ class ValueLayer:
             finally:
                 unanswered = self._gpu.oomph_vgpu_end()
             if unanswered and op.name not in CHECKS:
-                self.assumptions.add(
-                    "value",
-                    f"{op.name} read a value back from the device; it got zero",
-                    user_line(),
-                )
+                self.assumptions.read(f"{op.name} read a value back from the device; it got zero")
         self._settle(func, op, args, kwargs, out)
         self._note_scaler(op)
         return out
@@ -289,6 +296,22 @@ class ValueLayer:
                 user_line(),
             )
 
+    def _computable(self, t: torch.Tensor) -> bool:
+        """Whether a tensor is computed if what it follows from is."""
+        return self._budget is not None or small(t)
+
+    def _affords(self, func, op, args, outs) -> bool:
+        """Whether the time and the memory that an operator takes on the CPU are allowed."""
+        if self._budget is None:
+            return multiplications(op, args, outs) <= PRODUCT_LIMIT
+        size = sum(t.numel() * t.element_size() for t in outs if t.is_cuda and not small(t))
+        if size == 0 or self._budget.has(size):
+            return True
+        self.assumptions.add(
+            "value", "the budget of --compute is used up: what follows is not computed", user_line()
+        )
+        return False
+
     def _settle(self, func, op, args, kwargs, out) -> None:
         """Give `out`, and what `func` changed in place, their values."""
         if op.mutated:
@@ -300,7 +323,7 @@ class ValueLayer:
         worth = False
         for t in outs[:1] if op.name == DROPOUT else outs:
             if t.is_cuda:
-                if computable(t) or (
+                if self._computable(t) or (
                     t.numel() <= WIDE_LIMIT and not op.random and op.name not in CONSTANTS
                 ):
                     worth = True
@@ -316,7 +339,7 @@ class ValueLayer:
         all_computable, rules = True, set()
         for t in inputs:
             if t.is_cuda and self.is_unknown(t):
-                if not computable(t) or (t.is_floating_point() and not self._as_zeros):
+                if not self._computable(t) or (t.is_floating_point() and not self._as_zeros):
                     all_computable = False
                     break
                 rules.add(self._contents.why(t))
@@ -324,14 +347,14 @@ class ValueLayer:
             for t in outs:
                 if (
                     t.is_cuda
-                    and not computable(t)
+                    and not self._computable(t)
                     and (t.numel() > WIDE_LIMIT or rules or not (inputs or op.mutated))
                 ):
                     all_computable = False
         if (
             all_computable
             and func not in self._refused
-            and multiplications(op, args, outs) <= PRODUCT_LIMIT
+            and self._affords(func, op, args, outs)
             and self._compute(func, op, args, kwargs, out)
         ):
             if rules:
@@ -349,7 +372,7 @@ class ValueLayer:
             if not t.is_cuda:
                 continue
             pointer = base_pointer(t)
-            if not computable(t) and pointer not in self._wide:
+            if not self._computable(t) and pointer not in self._wide:
                 if pointer not in self._contents:
                     self._contents.lose_storage(pointer)
                 self._wide.add(pointer)
@@ -365,18 +388,15 @@ class ValueLayer:
             if op.name in PRODUCTS:
                 cpu_args = tuple(map(_widened, cpu_args))
             cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
+            equivalent = EQUIVALENTS.get(op.name) if self._budget is not None else None
+            if equivalent is not None:
+                return _write(tensors(out, []), equivalent(*cpu_args, **cpu_kwargs))
             if op.random:
                 given = (*args, *kwargs.values())
                 result = self._run_random(func, cpu_args, cpu_kwargs, given, out)
             else:
                 result = func(*cpu_args, **cpu_kwargs)
-            if not op.mutated:
-                for to, value in zip(tensors(out, []), tensors(result, []), strict=False):
-                    if to.is_cuda:
-                        if to.shape != value.shape:
-                            return False
-                        cpu_alias(to).copy_(value)
-            return True
+            return bool(op.mutated) or _write(tensors(out, []), tensors(result, []))
         except NotImplementedError:
             self._refused.add(func)  # no such operator on the CPU
             return False
@@ -433,7 +453,11 @@ class ValueLayer:
         """Whether the contents of `t` were never computed, or follow from such contents."""
         if not t.is_cuda or t.layout is not torch.strided:
             return False
-        if not computable(t) and base_pointer(t) not in self._wide and not self._repeats_known(t):
+        if (
+            not self._computable(t)
+            and base_pointer(t) not in self._wide
+            and not self._repeats_known(t)
+        ):
             return True
         return self._contents.unknown(t)
 
@@ -450,15 +474,13 @@ class ValueLayer:
             return
         unknown = self.is_unknown(source)
         if unknown:
-            self.assumptions.add(
-                "value",
-                "the script copied a GPU tensor to the CPU, whose values oomph does not compute",
-                user_line(),
+            self.assumptions.read(
+                "the script copied a GPU tensor to the CPU, whose values oomph does not compute"
             )
         if source.dtype == to.dtype and source.is_contiguous() and to.is_contiguous():
             return  # the very bytes
         # A kernel would have put them in order, or converted them, on the device.
-        if unknown and not computable(source):
+        if unknown and not self._computable(source):
             to.zero_()
         elif source.layout is torch.strided:
             to.copy_(cpu_alias(source))
@@ -472,11 +494,11 @@ class ValueLayer:
             floating = args[0].is_floating_point() or args[0].is_complex()
             why = None if floating else self._contents.why(args[0])
             if floating and lbfgs.asks():
-                self.assumptions.add("value", lbfgs.ASSUMED, user_line())
+                self.assumptions.read(lbfgs.ASSUMED)
                 self._losses -= 1.0
                 return self._losses
             if why == lbfgs.ASSUMED:
-                self.assumptions.add("value", why, user_line())
+                self.assumptions.read(why)
                 return func(*args, **kwargs)
             if floating:
                 what = "it got zero"
@@ -486,10 +508,8 @@ class ValueLayer:
                 what = f"{self.unknown} of the comparisons were taken as true"
             else:
                 what = f"it got one by the rule --unknown {self.unknown}"
-            self.assumptions.add(
-                "value",
-                f"the script read a GPU value, which oomph does not compute: {what}",
-                user_line(),
+            self.assumptions.read(
+                f"the script read a GPU value, which oomph does not compute: {what}"
             )
             if floating:
                 func(*args, **kwargs)
@@ -519,12 +539,10 @@ class ValueLayer:
     def _equal(self, func, op, args, kwargs):
         a, b = args[:2]
         unknown = [t for t in (a, b) if self.is_unknown(t)]
-        if unknown and all(computable(t) and t.dtype == torch.bool for t in (a, b)):
-            self.assumptions.add(
-                "value", f"uncomputed flags were compared by the rule {self.unknown!r}", user_line()
-            )
+        if unknown and all(self._computable(t) and t.dtype == torch.bool for t in (a, b)):
+            self.assumptions.read(f"uncomputed flags were compared by the rule {self.unknown!r}")
         elif unknown:
-            self.assumptions.add("value", "unknown tensors were assumed to be equal", user_line())
+            self.assumptions.read("unknown tensors were assumed to be equal")
             return op.name == "aten::allclose" or a.shape == b.shape
         return func(*self._to_cpu(list(args)), **kwargs)
 
@@ -532,9 +550,7 @@ class ValueLayer:
         """PyTorch's own checks of values end in it, such as those of `torch.distributions`: unknown values pass."""
         out = self._run(func, op, args, kwargs)
         if out.is_cuda and self.is_unknown(args[0]):
-            self.assumptions.add(
-                "value", "a check of uncomputed values was assumed to pass", user_line()
-            )
+            self.assumptions.read("a check of uncomputed values was assumed to pass")
             cpu_alias(out).fill_(True)
         return out
 
@@ -544,7 +560,7 @@ class ValueLayer:
             return mask
         if mask.is_floating_point() and self.is_unknown(mask):
             return None
-        if not mask.is_floating_point() and not computable(mask):
+        if not mask.is_floating_point() and not self._computable(mask):
             return None
         return cpu_alias(mask)
 
@@ -574,7 +590,7 @@ class ValueLayer:
         if out.shape[0] != count:
             # Larger inputs are counted in parts, each read by itself.
             out = torch.empty((mask.dim(), count), dtype=torch.int64, device=mask.device).t()
-        if computable(out):
+        if self._computable(out):
             if positions is None:
                 positions = spread(mask.shape, count)
             cpu_alias(out).copy_(positions)
@@ -646,7 +662,7 @@ class ValueLayer:
             self.assumptions.add(
                 "shape", f"the size of {op.name} depends on unknown values: {rule}", user_line()
             )
-        if all(computable(t) and not t.is_floating_point() for t in unknown):
+        if all(self._computable(t) and not t.is_floating_point() for t in unknown):
             result = func(
                 *self._to_cpu(list(args)), **{k: self._to_cpu(v) for k, v in kwargs.items()}
             )
@@ -656,7 +672,7 @@ class ValueLayer:
         def place(value):
             if isinstance(value, torch.Tensor):
                 placed = torch.empty_like(value, device=inputs[0].device)
-                if computable(placed):
+                if self._computable(placed):
                     cpu_alias(placed).copy_(value)
                     self._contents.learn(placed)
                     if unknown:
@@ -690,7 +706,7 @@ class ValueLayer:
     def _distinct(self, matrix: torch.Tensor) -> tuple[int, torch.Tensor | None]:
         """How many entries of a sparse tensor have an index of their own, and their indices if known."""
         indices, sizes = matrix._indices(), matrix.shape[: matrix.sparse_dim()]
-        if not computable(indices) or self.is_unknown(indices):
+        if not self._computable(indices) or self.is_unknown(indices):
             self.assumptions.add(
                 "shape", "a sparse tensor is assumed to name no entry twice", user_line()
             )
@@ -725,6 +741,16 @@ class ValueLayer:
         self._settle(func, op, args, kwargs, out)
         return out
 
+    def _flatten(self, func, op, args, kwargs):
+        """Weights of a recurrent layer move into one buffer, and are views of it from now on."""
+        weights = args[0]
+        known = self._budget is not None and not any(self.is_unknown(t) for t in weights)
+        values = [cpu_alias(t).clone() for t in weights] if known else []
+        out = self._run(func, op, args, kwargs)
+        if known and _write(weights, values):
+            self._learn([out], True)
+        return out
+
     def _repeat_interleave(self, func, op, args, kwargs):
         if (
             not args
@@ -738,6 +764,16 @@ class ValueLayer:
                 self.assumptions.add("shape", "repeat_interleave by unknown counts", user_line())
             kwargs = dict(kwargs, output_size=int(cpu_alias(args[0]).sum()))
         return self._run(func, op, args, kwargs)
+
+
+def _write(outs, results) -> bool:
+    """Put results of the CPU where device memory stands; False if they are of other shapes."""
+    for to, value in zip(outs, results, strict=False):
+        if to.is_cuda:
+            if to.shape != value.shape:
+                return False
+            cpu_alias(to).copy_(value)
+    return True
 
 
 def _widened(value):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from oomph import _torch_features as torch_features
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 
@@ -38,6 +39,8 @@ class Attention(Lever):
 
     def install(self, job: Job) -> None:
         """Order the kernels, and observe which is used."""
+        if not torch_features.has("sdp_priority"):
+            raise self.refuse(f"torch {torch.__version__} has no order of attention kernels")
         number = BACKENDS[self.backend]
         order = list(torch._C._get_sdp_priority_order())
         torch._C._set_sdp_priority_order([number] + [other for other in order if other != number])

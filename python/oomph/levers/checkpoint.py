@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph._random_states import RandomStates
 from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from oomph._older_python import zip
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.deferred_rows import LazyRows, whole
 from oomph.levers._shared.job import Job

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oomph._older_python import zip
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.deferred_rows import LazyRows, whole

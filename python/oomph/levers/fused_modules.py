@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from oomph._older_python import zip
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.compiled import refuse_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward

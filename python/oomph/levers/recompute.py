@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from oomph._older_python import zip
 from oomph._random_states import RandomStates
 from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.autocast import Autocast
@@ -17,6 +18,7 @@ from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
+from oomph.levers._shared.recomputation import has_saved_tensor_hooks
 
 Node = Any
 """A node of the autograd graph (`torch.autograd.graph.Node`)."""
@@ -321,7 +323,7 @@ def _unsuited(args: tuple, kwargs: dict) -> str | None:
         return "they take arguments other than one tensor"
     if not torch._C._autograd._saved_tensors_hooks_is_enabled():
         return "hooks on saved tensors are off"
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+    if has_saved_tensor_hooks():
         return "they are checkpointed, offloaded or inside such a module"
     return None
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
+from oomph import _torch_features as torch_features
 from oomph._import_hooks import on_import
 from oomph.levers._shared import batch_shares, rank_zero
 from oomph.levers._shared.base import Lever
@@ -21,6 +21,7 @@ from oomph.levers._shared.half import DTYPES
 from oomph.levers._shared.job import Backward, Job, Proceed, names
 from oomph.levers._shared.loss_terms import Inseparable, check_start, coupled, nodes
 
+DTensor = torch_features.moved("torch.distributed.tensor", "DTensor")
 BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
 
 
@@ -320,13 +321,10 @@ class Shard(Lever):
             batch.remember_gradients(self.job.optimizers)
 
     def _shard(self, module: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
-        from torch.distributed.fsdp import (  # fmt: skip
-            CPUOffloadPolicy,
-            MixedPrecisionPolicy,
-            OffloadPolicy,
-            fully_shard,
+        CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard = (
+            torch_features.moved("torch.distributed.fsdp", name)
+            for name in ("CPUOffloadPolicy", "MixedPrecisionPolicy", "OffloadPolicy", "fully_shard")
         )
-
         self._check_model(module)
         places = NamedModules(self.modules)
         blocks = places.take(named)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import around_forward
 from oomph.levers._shared.job import Backward, Job

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from oomph._older_python import pairwise, zip
 from oomph._random_states import RandomStates
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever, failure
@@ -239,7 +239,7 @@ class Call:
         self.arguments: Any = with_leaves((args, kwargs), cut_off)
         pieces = min(lever.parts, where.size)
         bounds = [where.size * number // pieces for number in range(pieces + 1)]
-        self.ranges = list(itertools.pairwise(bounds))
+        self.ranges = list(pairwise(bounds))
         self.modules = list(module.modules())
         self.autocast = Autocast("cuda", "cpu")
         self.generators = [g for g in leaves(self.arguments) if isinstance(g, torch.Generator)]

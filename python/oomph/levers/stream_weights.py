@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Backward, Job, names

@@ -65,6 +65,10 @@ pub struct Args {
     #[arg(long, value_name = "RULE", default_value = UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
 
+    /// Compute all values on the CPU, in SIZE of host memory, such as 4GiB; without it, small and integral ones
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    compute: Option<u64>,
+
     /// Where to keep the record [default: oomph-report/SCRIPT-N]
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
@@ -378,6 +382,7 @@ impl Args {
     fn recording(&self) -> Recording {
         Recording {
             unknown: self.unknown.clone(),
+            compute: self.compute,
             unsupported: self.unsupported,
             fork: !self.no_fork,
             ..Recording::default()

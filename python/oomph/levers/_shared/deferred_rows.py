@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
+from oomph import _torch_features as torch_features
+from oomph._older_python import zip
+
 METADATA = frozenset(
     getattr(torch.Tensor, name).__get__
     for name in (
@@ -24,7 +27,7 @@ METADATA = frozenset(
         "is_quantized",
         "is_meta",
         "is_nested",
-        "names",
+        *(("names",) if torch_features.has("tensor_names") else ()),
     )
 ) | {
     torch.Tensor.size,

@@ -6,6 +6,7 @@ import inspect
 
 import torch
 
+from oomph._older_python import zip
 from oomph.levers._shared.base import Lever
 
 PACKAGES = ("torch.optim.", "torchao.optim.", "transformers.optimization.")

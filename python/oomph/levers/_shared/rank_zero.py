@@ -17,9 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, distribute_tensor
 
+from oomph import _torch_features as torch_features
 from oomph._import_hooks import on_import
+
+DTensor = torch_features.moved("torch.distributed.tensor", "DTensor")
+distribute_tensor = torch_features.moved("torch.distributed.tensor", "distribute_tensor")
 
 
 def install(rank: int, seed: int) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from oomph import _torch_features as torch_features
+from oomph._older_python import zip
 from oomph.levers._shared.autocast import Autocast
 
 
@@ -49,10 +51,27 @@ def recomputed_in_backward(
         return forward(*args, **kwargs)
 
 
+def has_saved_tensor_hooks() -> bool:
+    """Whether hooks see what is saved for the backward pass; False if they are forbidden."""
+    top = torch_features.find("saved_tensor_hooks_top")
+    if top is not None:
+        return top(False) is not None
+    autograd = torch._C._autograd
+    if not autograd._saved_tensors_hooks_is_enabled():
+        return False
+    try:
+        autograd._saved_tensors_hooks_disable("")  # raises if there are any
+    except RuntimeError:
+        return True
+    finally:
+        autograd._saved_tensors_hooks_enable()
+    return False
+
+
 def _is_watched() -> bool:
     """Whether there are hooks on saved tensors, or an active mode for operators."""
     return (
-        torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+        has_saved_tensor_hooks()
         or torch._C._len_torch_function_stack() > 0
         or torch._C._len_torch_dispatch_stack() > 0
     )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from oomph._containers import arrays, children, is_array, is_namedtuple, rebuild
+from oomph._older_python import zip
 from oomph.levers._shared.deferred_rows import LazyRows, whole
 from oomph.levers._shared.splitting import CannotSplit
 

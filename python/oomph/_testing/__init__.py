@@ -1,0 +1,1 @@
+"""The pytest plugin: GPU tests on a virtual GPU (docs/testing.md)."""

@@ -1,0 +1,255 @@
+"""What operators that only CUDA has compute, by those of the CPU: normalization, attention, recurrent layers.
+
+Each function takes the operator's arguments, with tensors on the CPU, and gives its results in order, less those
+at the end that no program reads (reserve spaces, logarithms of sums, random states). It raises `ValueError` for what cannot be computed:
+dropout inside the operator, whose mask only the GPU's kernel knows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from oomph._older_python import zip
+
+_aten = torch.ops.aten
+
+
+def _batch_norm(x, weight, bias, mean, var, training, momentum, eps):
+    return _aten.native_batch_norm(x, weight, bias, mean, var, training, momentum, eps)
+
+
+def _batch_norm_backward(x, grad, weight, mean, var, save_mean, save_invstd, eps, reserve):
+    return _aten.native_batch_norm_backward(
+        grad, x, weight, mean, var, save_mean, save_invstd, True, eps, [True, True, True]
+    )
+
+
+# ---- attention: (batch, heads, length, width) ----
+
+
+def _no_dropout(p: float) -> None:
+    if p:
+        raise ValueError("dropout inside attention")
+
+
+def _probabilities(q, k, bias, causal: bool, scale: float | None):
+    """Of each key for each query, in single precision; and the scale."""
+    q, k = q.float(), k.float()
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = q @ k.transpose(-2, -1) * scale
+    if bias is not None:
+        scores = scores + bias.float()
+    if causal:
+        above = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(above, float("-inf"))
+    # A query without any key gets nothing.
+    return scores.softmax(-1).nan_to_num(0.0), scale
+
+
+def _grouped(q, kv):
+    """Keys or values for as many heads as there are of queries."""
+    heads = q.shape[-3] // kv.shape[-3] if kv.shape[-3] else 1
+    return kv if heads == 1 else kv.repeat_interleave(heads, -3)
+
+
+def _attend(q, k, v, bias, causal, scale):
+    p, _ = _probabilities(q, _grouped(q, k), bias, causal, scale)
+    return (p @ _grouped(q, v).float()).to(q.dtype)
+
+
+def _attend_backward(grad, q, k, v, bias, causal, scale):
+    """The gradients of queries, keys, values and bias."""
+    keys, values, grad = _grouped(q, k).float(), _grouped(q, v).float(), grad.float()
+    p, scale = _probabilities(q, keys, bias, causal, scale)
+    of_p = grad @ values.transpose(-2, -1)
+    of_scores = p * (of_p - (of_p * p).sum(-1, keepdim=True))
+
+    def gathered(gradient, given):
+        if gradient.shape[-3] != given.shape[-3]:
+            gradient = gradient.unflatten(-3, (given.shape[-3], -1)).sum(-3)
+        return gradient.to(given.dtype)
+
+    return [
+        (of_scores @ keys * scale).to(q.dtype),
+        gathered(of_scores.transpose(-2, -1) @ q.float() * scale, k),
+        gathered(p.transpose(-2, -1) @ grad, v),
+        of_scores if bias is None else of_scores.sum_to_size(bias.shape).to(bias.dtype),
+    ]
+
+
+def _efficient(q, k, v, bias, wants_sums, dropout_p=0.0, is_causal=False, *, scale=None):
+    _no_dropout(dropout_p)
+    return [_attend(q, k, v, bias, is_causal, scale)]
+
+
+def _efficient_backward(
+    grad, q, k, v, bias, out, sums, seed, offset, dropout_p, wanted, is_causal=False, *, scale=None
+):
+    _no_dropout(dropout_p)
+    found = _attend_backward(grad, q, k, v, bias, is_causal, scale)
+    return [one for one, wants in zip(found, wanted, strict=True) if wants]
+
+
+def _flash(q, k, v, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
+    _no_dropout(dropout_p)
+    return [_attend(q, k, v, None, is_causal, scale)]
+
+
+def _flash_backward(
+    grad, q, k, v, out, sums, cum_q, cum_k, max_q, max_k, dropout_p, is_causal, seed, offset, *, scale=None
+):  # fmt: skip
+    _no_dropout(dropout_p)
+    return _attend_backward(grad, q, k, v, None, is_causal, scale)[:3]
+
+
+def _cudnn(q, k, v, bias, wants_sums, dropout_p=0.0, is_causal=False, debug=False, *, scale=None):
+    _no_dropout(dropout_p)
+    return [_attend(q, k, v, bias, is_causal, scale)]
+
+
+def _cudnn_backward(
+    grad, q, k, v, out, sums, seed, offset, bias, cum_q, cum_k, max_q, max_k, dropout_p, is_causal, *, scale=None
+):  # fmt: skip
+    _no_dropout(dropout_p)
+    return _attend_backward(grad, q, k, v, bias, is_causal, scale)[:3]
+
+
+# ---- recurrent layers ----
+
+_RECURRENT = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)
+_LSTM = 2
+
+
+def _recurrent(
+    x, weights, each, buffer, hx, cx, mode, hidden, projected, layers, batch_first, dropout, train,
+    bidirectional, batch_sizes, state=None,
+):  # fmt: skip
+    """Outputs and last states; `weights` are the parameters of all layers, `each` of them for one layer and direction."""
+    if dropout and train and layers > 1:
+        raise ValueError("dropout between recurrent layers")
+    first: Any = hx if mode != _LSTM else [hx, cx]
+    has_biases = each - bool(projected) == 4
+    if batch_sizes:
+        sizes = torch.tensor(batch_sizes)
+        given = (x, sizes, first, weights, has_biases, layers, 0.0, train, bidirectional)
+    else:
+        given = (x, first, weights, has_biases, layers, 0.0, train, bidirectional, batch_first)
+    out = list(_RECURRENT[mode](*given))
+    return out if mode == _LSTM else [*out, torch.empty(0, dtype=x.dtype)]
+
+
+def _recurrent_backward(
+    x, weights, each, buffer, hx, cx, out, grad_out, grad_hy, grad_cy, mode, hidden, projected, layers,
+    batch_first, dropout, train, bidirectional, batch_sizes, state, reserve, wanted,
+):  # fmt: skip
+    given = [t.detach().requires_grad_() for t in (x, hx, *([] if cx is None else [cx]), *weights)]
+    states = given[1 : len(given) - len(weights)]
+    found: list[Any] = []
+
+    def differentiate() -> None:
+        try:
+            outs = _recurrent(
+                given[0], given[-len(weights) :], each, buffer, states[0],
+                states[1] if cx is not None else None, mode, hidden, projected, layers, batch_first, dropout,
+                train, bidirectional, batch_sizes,
+            )  # fmt: skip
+            pairs = zip(outs, (grad_out, grad_hy, grad_cy), strict=True)
+            ends = [(end, grad) for end, grad in pairs if grad is not None and grad.numel()]
+            found.extend(
+                torch.autograd.grad(
+                    [end for end, _ in ends], given, [grad for _, grad in ends], allow_unused=True
+                )
+            )
+        except BaseException as error:
+            found[:] = [error]
+
+    # Below autograd nothing can be differentiated: another thread is above it.
+    thread = threading.Thread(target=differentiate)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    found = [torch.zeros_like(t) if g is None else g for t, g in zip(given, found, strict=True)]
+    # Those of input and states always come, whatever was asked for.
+    return found if wanted[3] else found[: -len(weights)]
+
+
+def _lstm_cell(of_input, of_state, cx, *biases):
+    gates = sum((b for b in biases if b is not None), of_input + of_state)
+    i, f, g, o = gates.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx + i * g
+    return [o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)]
+
+
+def _lstm_cell_backward(grad_hy, grad_cy, cx, cy, gates, has_bias):
+    i, f, g, o = gates.chunk(4, 1)
+    end = cy.tanh()
+    grad_hy = torch.zeros_like(cy) if grad_hy is None else grad_hy
+    of_c = grad_hy * o * (1 - end * end) + (0 if grad_cy is None else grad_cy)
+    of_gates = torch.cat(
+        [
+            of_c * g * i * (1 - i),
+            of_c * cx * f * (1 - f),
+            of_c * i * (1 - g * g),
+            grad_hy * end * o * (1 - o),
+        ],
+        1,
+    )
+    return [of_gates, of_c * f, *([of_gates.sum(0)] if has_bias else [])]
+
+
+def _gru_cell(of_input, of_state, hx, input_bias=None, state_bias=None):
+    if input_bias is not None:
+        of_input, of_state = of_input + input_bias, of_state + state_bias
+    (ir, iz, new), (hr, hz, hn) = of_input.chunk(3, 1), of_state.chunk(3, 1)
+    r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
+    n = (new + r * hn).tanh()
+    return [n + z * (hx - n), torch.cat([r, z, n, hx, hn], 1)]
+
+
+def _gru_cell_backward(grad, kept, has_bias):
+    r, z, n, hx, hn = kept.chunk(5, 1)
+    of_new = grad * (1 - z) * (1 - n * n)
+    of_z = grad * (hx - n) * z * (1 - z)
+    of_r = of_new * hn * r * (1 - r)
+    of_input = torch.cat([of_r, of_z, of_new], 1)
+    of_state = torch.cat([of_r, of_z, of_new * r], 1)
+    sums = [of_input.sum(0), of_state.sum(0)] if has_bias else []
+    return [of_input, of_state, grad * z, *sums]
+
+
+def _rms_norm_backward(grad, x, shape, rstd, weight, wanted):
+    dims = tuple(range(-len(shape), 0))
+    normal, of_normal = x.float() * rstd, grad.float() if weight is None else grad.float() * weight
+    found = []
+    if wanted[0]:
+        mean = (of_normal * normal).mean(dims, keepdim=True)
+        found.append((rstd * (of_normal - normal * mean)).to(x.dtype))
+    if wanted[1] and weight is not None:
+        found.append((grad.float() * normal).sum_to_size(weight.shape).to(weight.dtype))
+    return found
+
+
+EQUIVALENTS: dict[str, Callable[..., Any]] = {
+    "aten::cudnn_batch_norm": _batch_norm,
+    "aten::cudnn_batch_norm_backward": _batch_norm_backward,
+    "aten::_scaled_dot_product_efficient_attention": _efficient,
+    "aten::_scaled_dot_product_efficient_attention_backward": _efficient_backward,
+    "aten::_scaled_dot_product_flash_attention": _flash,
+    "aten::_scaled_dot_product_flash_attention_backward": _flash_backward,
+    "aten::_scaled_dot_product_cudnn_attention": _cudnn,
+    "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn_backward,
+    "aten::_cudnn_rnn": _recurrent,
+    "aten::_cudnn_rnn_backward": _recurrent_backward,
+    "aten::_thnn_fused_lstm_cell": _lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
+    "aten::_thnn_fused_gru_cell": _gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
+    "aten::_fused_rms_norm_backward": _rms_norm_backward,
+}
+"""By operator."""

@@ -1,0 +1,132 @@
+"""`oomph run --compute`: all values are those that a CPU gives, and memory stays the device's."""
+
+import pytest
+
+MODELS = """
+import copy
+import torch, torchvision
+from torch import nn
+import torch.nn.functional as F
+
+def check(model, *inputs, tolerance=2e-3):
+    torch.manual_seed(0)
+    of_gpu = copy.deepcopy(model).cuda()
+    found = []
+    for model, place in ((model, "cpu"), (of_gpu, "cuda")):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=place == "cuda")
+        for _ in range(2):
+            out = model(*[x.to(place) for x in inputs])
+            out = out[0] if isinstance(out, tuple) else out
+            loss = out.float().square().mean()
+            loss.backward(); optimizer.step(); optimizer.zero_grad()
+        found.append([out.detach(), loss.detach(), *(p.detach() for p in model.parameters())])
+    for cpu, gpu in zip(*found):
+        assert gpu.is_cuda and torch.allclose(gpu.cpu(), cpu, atol=tolerance), (model, gpu.cpu() - cpu)
+
+class First(nn.Module):
+    def __init__(self, layer): super().__init__(); self.layer = layer
+    def forward(self, x):
+        out = self.layer(x)
+        return out[0] if isinstance(out, tuple) else out
+
+class Packed(nn.Module):
+    def __init__(self): super().__init__(); self.layer = nn.LSTM(16, 32, bidirectional=True, batch_first=True)
+    def forward(self, x):
+        packed = nn.utils.rnn.pack_padded_sequence(x, [7, 5, 3], batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
+
+class Attention(nn.Module):
+    def __init__(self, dtype=torch.float32, **options):
+        super().__init__(); self.layer, self.dtype, self.options = nn.Linear(64, 192), dtype, options
+    def forward(self, x):
+        q, k, v = self.layer(x).to(self.dtype).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+        if "enable_gqa" in self.options: k, v = k[:, :2], v[:, :2]
+        return F.scaled_dot_product_attention(q, k, v, **self.options)
+"""
+
+CASES = {
+    "convolutions": "check(torchvision.models.resnet18(), torch.randn(2, 3, 64, 64))",
+    "recurrent": """
+        check(First(nn.LSTM(32, 64, 2, batch_first=True)), torch.randn(4, 9, 32))
+        check(First(nn.GRU(32, 64, bidirectional=True)), torch.randn(9, 4, 32))
+        check(First(nn.RNN(16, 32)), torch.randn(5, 3, 16))
+        check(Packed(), torch.randn(3, 7, 16))
+        check(First(nn.LSTMCell(16, 32)), torch.randn(3, 16))
+        check(First(nn.GRUCell(16, 32)), torch.randn(3, 16))
+    """,
+    "attention": """
+        x = torch.randn(2, 12, 64)
+        check(Attention(), x)
+        check(Attention(is_causal=True), x)
+        check(Attention(torch.bfloat16, is_causal=True), x, tolerance=2e-2)
+        check(Attention(torch.float16), x, tolerance=2e-2)
+        check(Attention(torch.bfloat16, enable_gqa=True), x, tolerance=2e-2)
+        mask = torch.randn(12, 12)
+        for place in ("cpu", "cuda"):  # a mask of floats, and one that leaves the first query no key
+            torch.manual_seed(0)
+            q, k, v = (torch.randn(2, 4, 12, 16).to(place) for _ in range(3))
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(place))
+            if place == "cpu": expected = out
+        assert torch.allclose(out.cpu(), expected, atol=1e-5)
+    """,
+    "others": """
+        check(nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.RMSNorm(2048), nn.Linear(2048, 512)), torch.randn(300, 512))
+        check(nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.InstanceNorm2d(8), nn.Upsample(scale_factor=2)), torch.randn(2, 3, 20, 20))
+        x = torch.randn(1 << 21); y = x.cuda()
+        assert torch.equal(y.cpu(), x) and torch.equal((y * 2).sort()[0].cpu(), (x * 2).sort()[0])
+        assert int((y > 0).sum()) == int((x > 0).sum()) == y[y > 0].numel()
+        assert torch.linalg.svdvals(y[:4096].view(64, 64)).cpu().allclose(torch.linalg.svdvals(x[:4096].view(64, 64)), atol=1e-4)
+    """,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_trained_is_what_a_cpu_trains(oomph, case):
+    lines = [line.strip() for line in CASES[case].strip().splitlines()]
+    code = CASES[case].replace("\n        ", "\n") if len(lines) > 1 else CASES[case]
+    run = oomph(MODELS + code + "\nprint('checked')", "--compute", "2GiB", gpu="h100")
+    assert run.status == 0 and "checked" in run.out, run.err
+    assert not [a for a in run.json["assumptions"] if a["kind"] in ("value", "shape")]
+
+
+TRAIN = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 62 * 62, 10)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = model(torch.randn(32, 3, 64, 64, device="cuda")).square().mean()
+    loss.backward(); optimizer.step()
+print("loss", loss.item())
+"""
+
+
+def test_memory_is_the_same_with_and_without(oomph):
+    with_values, without = (oomph(TRAIN, *options) for options in (["--compute", "4GiB"], []))
+    assert with_values.json["peak"] == without.json["peak"]
+    assert float(with_values.out.split("loss ")[1].split()[0]) > 0
+    assert "loss 0.0" in without.out
+
+
+def test_beyond_the_budget_values_are_unknown_and_said_to_be(oomph):
+    run = oomph("""
+        import torch
+        filled = [torch.ones(1 << 25, device="cuda") for _ in range(5)]
+        print("known", *(float(t[7]) for t in filled))
+    """, "--compute", "300MiB")  # fmt: skip
+    assert "known 1.0 1.0 0.0 0.0 0.0" in run.out, run.out
+    said = " ".join(a["what"] for a in run.json["assumptions"])
+    assert "the budget of --compute is used up" in said and "which oomph does not compute" in said
+
+
+def test_the_gpus_own_dropout_is_not_made_up(oomph):
+    run = oomph("""
+        import torch
+        q = torch.randn(1, 4, 32, 16, device="cuda")
+        out = torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+        print("got", out.sum().item())
+        print("then", torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().item() != 0)
+    """, "--compute", "1GiB")  # fmt: skip
+    assert "got 0.0" in run.out and "then True" in run.out, run.out
+    assert any("which oomph does not compute" in a["what"] for a in run.json["assumptions"])
