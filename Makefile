@@ -38,6 +38,10 @@ $(VENV)/.release $(VENV)/.dev: $(VENV)/.%: $(VENV)/.packages $(RUST) $(PACKAGE)
 	mkdir -p python/oomph/_vgpu
 	cp target/$(FOLDER)/liboomph_vgpu.so python/oomph/_vgpu/libcuda.so.1
 	echo 'INPUT(libcuda.so.1)' > python/oomph/_vgpu/libcuda.so  # Triton before 3.5 links -lcuda
+	mkdir -p python/oomph/_vgpu/nvml
+	$(CC) -shared -nostdlib -o python/oomph/_vgpu/nvml/libnvidia-ml.so.1 -Wl,-soname,libnvidia-ml.so.1 \
+		-Wl,--no-as-needed -Wl,-rpath,'$$ORIGIN/..' python/oomph/_vgpu/libcuda.so.1  # the virtual GPU under another name
+	echo 'INPUT(libnvidia-ml.so.1)' > python/oomph/_vgpu/nvml/libnvidia-ml.so
 	$(CARGO) build --profile $* -q -p oomph-net
 	mkdir -p python/oomph/_net
 	cp target/$(FOLDER)/liboomph_net.so python/oomph/_net/

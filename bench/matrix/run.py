@@ -123,7 +123,7 @@ def install(python, torch, wheel, place):
     shutil.rmtree(place, ignore_errors=True)
     # Triton before 3.3 compiles with setuptools, which torch for Python before 3.12 does not ask for.
     packages = [f"torch=={torch}", "numpy", "transformers", "accelerate", "setuptools", wheel]
-    # And the torchrun of torch 2.7 imports this one in Python 3.9 without asking for it.
+    # And the torchrun of torch 2.6 and 2.7 imports this one in Python 3.9 without asking for it.
     packages += ["importlib_metadata"]
     own = os.path.join(place, "bin", "python")
     uv = shutil.which("uv")

@@ -6,7 +6,7 @@ import sys
 
 from oomph._oomph import main as _main
 
-STARTS_SCRIPT = ("run", "fit", "drift")
+STARTS_SCRIPT = ("run", "fit", "drift", "check")
 """Commands that run the user's script."""
 
 

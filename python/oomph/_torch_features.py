@@ -38,7 +38,7 @@ FEATURES = {
         "each operator gets an entry of its own when it is first looked up",
     ),
     "hooks_with_kwargs": Feature(
-        (2, 7), "torch.nn.modules.module", "register_module_forward_hook",
+        (2, 6), "torch.nn.modules.module", "register_module_forward_hook",
         "the keyword arguments of an outermost call are read from the frame that calls the hook",
         "with_kwargs",
     ),

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import textwrap
+import xml.etree.ElementTree as ET
 
 import pytest
 
@@ -290,7 +291,7 @@ def test_nothing_is_left_in_shared_memory_after_a_kill(tmp_path):
     assert not rooms(running.pid)
 
 
-def test_nvidia_smi_shows_what_the_script_holds(oomph):
+def test_nvidia_smi_shows_what_the_script_holds(oomph, tmp_path):
     run = oomph("""
     import os, subprocess, torch
     x = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
@@ -304,9 +305,42 @@ def test_nvidia_smi_shows_what_the_script_holds(oomph):
     smi("--query-gpu=color", "--format=csv")
     smi("-L")
     print(f"{torch.cuda.mem_get_info()[0] >> 20} {os.getpid()}")
+    for name, words in [("all", ["-q"]), ("memory", ["-q", "-d", "MEMORY,PIDS"]), ("xml", ["-q", "-x"]), ("table", [])]:
+        smi(*words, "-f", name)
+    smi("--query-gpu=compute_cap,clocks.max.sm,pci.bus_id,mig.mode.current,pstate", "--format=csv")
+    smi("-q", "-d", "COLOR")
+    # The library is a file, for what has lost LD_PRELOAD, and for what looks for it before it opens it.
+    del os.environ["LD_PRELOAD"]
+    smi("-L")
+    where = os.environ["LD_LIBRARY_PATH"].split(":")[0]
+    print(sorted(os.listdir(where)))
     """)
     assert run.status == 0, run.err
     used, free, holder, no_gpu, no_field, listed, own = run.out.splitlines()[:7]
+    head, row, no_section, unloaded, files = [
+        line for line in run.out.splitlines()[7:] if line != "0|"
+    ][:5]
+    assert head == "0|compute_cap, clocks.max.sm [MHz], pci.bus_id, mig.mode.current, pstate"
+    assert row == "8.6, 1777 MHz, 00000000:01:00.0, [N/A], P0"
+    assert no_section.startswith("2|") and "no section COLOR" in no_section
+    assert unloaded == listed and files == "['libnvidia-ml.so', 'libnvidia-ml.so.1']"
+    whole, memory, table = ((tmp_path / name).read_text() for name in ("all", "memory", "table"))
+    log = ET.parse(tmp_path / "xml").getroot()
+    total = int(log.find("gpu/fb_memory_usage/total").text.split()[0])
+    assert (
+        f"        Total                                     : {total} MiB" in whole
+        and "FB Memory Usage" in memory
+    )
+    assert "Product Name" in whole and "Product Name" not in memory
+    pid = own.split()[1]
+    assert log.find("gpu/processes/process_info/pid").text == pid and f"Process ID {pid}" in memory
+    assert log.find("attached_gpus").text == "1" and log.find("gpu/uuid").text in listed
+    assert (
+        f"MiB / {total:>6}MiB" in table
+        and "CUDA Version: " in table
+        and pid in table.split("Processes:")[1]
+    )
+    assert len({len(line) for line in table.splitlines()[1:] if line}) == 1
     name, used, serial = used.removeprefix("0|").split(", ")
     assert name == "NVIDIA GeForce RTX 3060" and serial == "[N/A]" and 3072 < int(used) < 3600
     assert abs(int(free.removeprefix("0|").split()[0]) - int(own.split()[0])) <= 1

@@ -7,6 +7,7 @@ macro_rules! eprintln {
     };
 }
 
+mod check_file;
 pub mod commands;
 mod explained;
 mod findings;

@@ -17,6 +17,8 @@ pub struct Part {
     device: u32,
     /// The most bytes in tensors at one time.
     allocated_bytes: u64,
+    /// The same of what the history saw allocated, without what is older than it.
+    own_bytes: u64,
     /// The most that PyTorch's allocator held.
     reserved_bytes: u64,
     /// Bytes at the peak by what they hold.
@@ -54,6 +56,7 @@ pub fn part(directory: &Path) -> anyhow::Result<Option<Part>> {
     Ok(Some(Part {
         device: device.index,
         allocated_bytes: summary.peak.allocated_bytes,
+        own_bytes: summary.timeline.iter().copied().max().unwrap_or(0),
         reserved_bytes: summary.peak.reserved_bytes,
         categories: summary.by_category,
         modules: summary.modules,

@@ -23,7 +23,7 @@ use oomph_trace::{Bytes, Category, Problem, ProblemKind, StackId, Trace};
 use serde::Serialize;
 
 pub use causes::{Basis, Cause, Evidence, Fix, Remedy};
-pub use diff::{Diff, diff};
+pub use diff::{Change, Diff, diff};
 pub use facts::Facts;
 pub use held::HeldStack;
 pub use messages::NextStep;

@@ -130,6 +130,13 @@ impl VirtualGpu {
         if let Some(path) = with_nvidia_smi(library) {
             variables.push(("PATH", path));
         }
+        // For programs that lose LD_PRELOAD, or that look for the file before they open it.
+        let mut nvml = driver.join("nvml").into_os_string();
+        if let Some(others) = std::env::var_os(LIBRARIES).filter(|others| !others.is_empty()) {
+            nvml.push(":");
+            nvml.push(others);
+        }
+        variables.push((LIBRARIES, nvml));
         // What torch.compile decides by timing a virtual GPU must not reach a real one's cache, nor the
         // other way round; nor must what an older virtual GPU timed.
         if std::env::var_os(INDUCTOR_CACHE).is_none()
@@ -155,6 +162,7 @@ pub struct Lent {
 }
 
 const PRELOAD: &str = "LD_PRELOAD";
+const LIBRARIES: &str = "LD_LIBRARY_PATH";
 const INDUCTOR_CACHE: &str = "TORCHINDUCTOR_CACHE_DIR";
 
 /// Lets `command` load `library`, before what is preloaded anyway.

@@ -331,3 +331,132 @@ export! {
         nvmlDeviceGetClockInfo(handle, kind, out)
     }
 }
+
+/// Questions that many cards do not answer either.
+macro_rules! unsupported {
+    ($($name:ident)*) => { export! {$( fn $name() -> Return, or UNKNOWN; { NOT_SUPPORTED } )*} };
+}
+
+unsupported! {
+    nvmlDeviceGetAPIRestriction nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode
+    nvmlDeviceGetAccountingPids nvmlDeviceGetAccountingStats nvmlDeviceGetAccountingStats_v2 nvmlDeviceGetActiveVgpus
+    nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetAdaptiveTgpModeInfo_v1 nvmlDeviceGetAddressingMode
+    nvmlDeviceGetApplicationsClock nvmlDeviceGetAttributes_v2 nvmlDeviceGetAutoBoostedClocksEnabled
+    nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetBBXTimeData_v1 nvmlDeviceGetBankRemapperStatus_v1 nvmlDeviceGetBoardId
+    nvmlDeviceGetBoardPartNumber nvmlDeviceGetBrand nvmlDeviceGetBridgeChipInfo nvmlDeviceGetBusType
+    nvmlDeviceGetC2cModeInfoV nvmlDeviceGetCapabilities nvmlDeviceGetClkMonStatus nvmlDeviceGetClock
+    nvmlDeviceGetClockOffsets nvmlDeviceGetComputeInstanceId nvmlDeviceGetConfComputeGpuAttestationReport
+    nvmlDeviceGetConfComputeGpuCertificate nvmlDeviceGetConfComputeMemSizeInfo
+    nvmlDeviceGetConfComputeProtectedMemoryUsage nvmlDeviceGetCoolerInfo nvmlDeviceGetCpuAffinity
+    nvmlDeviceGetCpuAffinityWithinScope nvmlDeviceGetCreatableVgpus nvmlDeviceGetCurrPcieLinkGeneration
+    nvmlDeviceGetCurrPcieLinkWidth nvmlDeviceGetCurrentClockFreqs nvmlDeviceGetCurrentClocksEventReasons
+    nvmlDeviceGetCurrentClocksThrottleReasons nvmlDeviceGetDecoderUtilization nvmlDeviceGetDefaultApplicationsClock
+    nvmlDeviceGetDefaultEccMode nvmlDeviceGetDetailedEccErrors nvmlDeviceGetDeviceHandleFromMigDeviceHandle
+    nvmlDeviceGetDramEncryptionMode nvmlDeviceGetDriverModel nvmlDeviceGetDriverModel_v2
+    nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetEccMode nvmlDeviceGetEncoderCapacity nvmlDeviceGetEncoderSessions
+    nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderUtilization nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetFBCSessions
+    nvmlDeviceGetFBCStats nvmlDeviceGetFanControlPolicy_v2 nvmlDeviceGetFanSpeed nvmlDeviceGetFanSpeedRPM
+    nvmlDeviceGetFanSpeed_v2 nvmlDeviceGetFieldValues nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset
+    nvmlDeviceGetGpuFabricInfo nvmlDeviceGetGpuFabricInfo_v4 nvmlDeviceGetGpuInstanceById nvmlDeviceGetGpuInstanceId
+    nvmlDeviceGetGpuInstancePossiblePlacements_v2 nvmlDeviceGetGpuInstanceProfileInfo
+    nvmlDeviceGetGpuInstanceProfileInfoByIdV nvmlDeviceGetGpuInstanceProfileInfoV
+    nvmlDeviceGetGpuInstanceRemainingCapacity nvmlDeviceGetGpuInstances nvmlDeviceGetGpuMaxPcieLinkGeneration
+    nvmlDeviceGetGpuOperationMode nvmlDeviceGetGridLicensableFeatures_v4 nvmlDeviceGetGspFirmwareMode
+    nvmlDeviceGetGspFirmwareVersion nvmlDeviceGetHandleBySerial nvmlDeviceGetHandleByUUIDV nvmlDeviceGetHostVgpuMode
+    nvmlDeviceGetHostname_v1 nvmlDeviceGetInforomConfigurationChecksum nvmlDeviceGetInforomImageVersion
+    nvmlDeviceGetInforomVersion nvmlDeviceGetIrqNum nvmlDeviceGetJpgUtilization nvmlDeviceGetLastBBXFlushTime
+    nvmlDeviceGetMarginTemperature nvmlDeviceGetMaxCustomerBoostClock nvmlDeviceGetMaxMigDeviceCount
+    nvmlDeviceGetMaxPcieLinkGeneration nvmlDeviceGetMaxPcieLinkWidth nvmlDeviceGetMemClkMinMaxVfOffset
+    nvmlDeviceGetMemClkVfOffset nvmlDeviceGetMemoryAffinity nvmlDeviceGetMemoryBusWidth
+    nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetMemoryLimits_v1 nvmlDeviceGetMigDeviceHandleByIndex
+    nvmlDeviceGetMigMode nvmlDeviceGetMinMaxClockOfPState nvmlDeviceGetMinMaxFanSpeed nvmlDeviceGetModuleId
+    nvmlDeviceGetMultiGpuBoard nvmlDeviceGetNumFans nvmlDeviceGetNumGpuCores nvmlDeviceGetNumaNodeId
+    nvmlDeviceGetNvLinkCapability nvmlDeviceGetNvLinkErrorCounter nvmlDeviceGetNvLinkInfo nvmlDeviceGetNvLinkState
+    nvmlDeviceGetNvLinkTelemetrySamples_v1 nvmlDeviceGetNvLinkUtilizationControl nvmlDeviceGetNvLinkUtilizationCounter
+    nvmlDeviceGetNvLinkVersion nvmlDeviceGetNvlinkBwMode nvmlDeviceGetNvlinkSupportedBwModes
+    nvmlDeviceGetOfaUtilization nvmlDeviceGetPciInfoExt nvmlDeviceGetPcieLinkMaxSpeed nvmlDeviceGetPcieReplayCounter
+    nvmlDeviceGetPcieSpeed nvmlDeviceGetPcieThroughput nvmlDeviceGetPdi nvmlDeviceGetPerformanceModes
+    nvmlDeviceGetPgpuMetadataString nvmlDeviceGetPlatformInfo nvmlDeviceGetPowerManagementDefaultLimit
+    nvmlDeviceGetPowerManagementLimit nvmlDeviceGetPowerManagementLimitConstraints nvmlDeviceGetPowerManagementMode
+    nvmlDeviceGetPowerMizerMode_v1 nvmlDeviceGetPowerSource nvmlDeviceGetProcessUtilization
+    nvmlDeviceGetProcessesUtilizationInfo nvmlDeviceGetRemappedRows nvmlDeviceGetRemappedRows_v2
+    nvmlDeviceGetRepairStatus nvmlDeviceGetRetiredPages nvmlDeviceGetRetiredPagesPendingStatus
+    nvmlDeviceGetRetiredPages_v2 nvmlDeviceGetRowRemapperHistogram nvmlDeviceGetRunningProcessDetailList
+    nvmlDeviceGetSamples nvmlDeviceGetSerial nvmlDeviceGetSramEccErrorStatus
+    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts nvmlDeviceGetSupportedClocksEventReasons
+    nvmlDeviceGetSupportedClocksThrottleReasons nvmlDeviceGetSupportedEventTypes nvmlDeviceGetSupportedGraphicsClocks
+    nvmlDeviceGetSupportedMemoryClocks nvmlDeviceGetSupportedPerformanceStates nvmlDeviceGetSupportedVgpus
+    nvmlDeviceGetTargetFanSpeed nvmlDeviceGetTemperatureThreshold nvmlDeviceGetTemperatureV
+    nvmlDeviceGetThermalSettings nvmlDeviceGetTopologyCommonAncestor nvmlDeviceGetTopologyNearestGpus
+    nvmlDeviceGetTotalEccErrors nvmlDeviceGetTotalEnergyConsumption nvmlDeviceGetUnrepairableMemoryFlag_v1
+    nvmlDeviceGetVbiosVersion nvmlDeviceGetVgpuCapabilities nvmlDeviceGetVgpuHeterogeneousMode
+    nvmlDeviceGetVgpuInstancesUtilizationInfo nvmlDeviceGetVgpuMetadata nvmlDeviceGetVgpuProcessUtilization
+    nvmlDeviceGetVgpuProcessesUtilizationInfo nvmlDeviceGetVgpuSchedulerCapabilities nvmlDeviceGetVgpuSchedulerLog
+    nvmlDeviceGetVgpuSchedulerLog_v2 nvmlDeviceGetVgpuSchedulerState nvmlDeviceGetVgpuSchedulerState_v2
+    nvmlDeviceGetVgpuTypeCreatablePlacements nvmlDeviceGetVgpuTypeSupportedPlacements nvmlDeviceGetVgpuUtilization
+    nvmlDeviceGetViolationStatus nvmlDeviceGetVirtualizationMode nvmlDeviceIsMigDeviceHandle nvmlDeviceOnSameBoard
+    nvmlDeviceQueryDrainState nvmlDeviceValidateInforom nvmlSystemGetCPER_v1 nvmlSystemGetConfComputeCapabilities
+    nvmlSystemGetConfComputeGpusReadyState nvmlSystemGetConfComputeKeyRotationThresholdInfo
+    nvmlSystemGetConfComputeSettings nvmlSystemGetConfComputeState nvmlSystemGetDriverBranch nvmlSystemGetHicVersion
+    nvmlSystemGetNvlinkBwMode nvmlSystemGetTopologyGpuSet
+}
+
+/// What is the same for every virtual GPU.
+macro_rules! constant {
+    ($($name:ident = $value:expr;)*) => { export! {$(
+        fn $name(_handle: u64, out: Out<c_uint>) -> Return, or UNKNOWN; {
+            out.put($value);
+            SUCCESS
+        }
+    )*} };
+}
+
+constant! {
+    nvmlDeviceGetPersistenceMode = 0;
+    nvmlDeviceGetDisplayMode = 0;
+    nvmlDeviceGetDisplayActive = 0;
+    nvmlDeviceGetComputeMode = 0;
+    nvmlDeviceGetPerformanceState = 0;
+    nvmlDeviceGetPowerState = 0;
+    // Lists of processes: there are none of the kind.
+    nvmlDeviceGetGraphicsRunningProcesses = 0;
+    nvmlDeviceGetGraphicsRunningProcesses_v2 = 0;
+    nvmlDeviceGetMPSComputeRunningProcesses = 0;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 = 0;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 = 0;
+    nvmlDeviceGetArchitecture = architecture();
+}
+
+/// `nvmlDeviceArchitecture_t`.
+fn architecture() -> c_uint {
+    let properties = &look().properties;
+    match (properties.major, properties.minor) {
+        (3, _) => 2,
+        (5, _) => 3,
+        (6, _) => 4,
+        (7, 0..5) => 5,
+        (7, _) => 6,
+        (8, 9) => 8,
+        (8, _) => 7,
+        (9, _) => 9,
+        (10.., _) => 10,
+        _ => c_uint::MAX,
+    }
+}
+
+export! {
+    fn nvmlUnitGetCount(count: Out<c_uint>) -> Return, or UNKNOWN; {
+        count.put(0);
+        SUCCESS
+    }
+    fn nvmlDeviceGetMinorNumber(handle: u64, out: Out<c_uint>) -> Return, or UNKNOWN; {
+        nvmlDeviceGetIndex(handle, out)
+    }
+    /// The program that a process runs.
+    unsafe fn nvmlSystemGetProcessName(process: c_uint, out: *mut c_char, room: c_uint) -> Return, or UNKNOWN; {
+        let Ok(line) = std::fs::read(format!("/proc/{process}/cmdline")) else { return NOT_FOUND };
+        let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
+        // SAFETY: `out` has `room` bytes by the vendor's header.
+        unsafe { answer(out, room, &String::from_utf8_lossy(program)) }
+    }
+}

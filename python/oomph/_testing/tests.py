@@ -136,6 +136,7 @@ class Tests:
         """What was alive before the test's own fixtures were made."""
         self._foreign: list[int] = []
         """Bytes of other tests' that are alive, of each device: leaks, and fixtures that it does not use."""
+        self._foreign_keys: set[Any] = set()
         self._of_fixtures: dict[Any, set[Any]] = {}
         """What fixtures hold that several tests share."""
         # Of all tests, in the process that reports them.
@@ -192,9 +193,19 @@ class Tests:
         """The same without what other tests left or share: of allocated memory, since reserved is not told apart."""
         if not self._uses_gpu():
             return []
+        found = self._without_foreign()
+        if self._foreign_keys and not self._foreign_keys <= _keys():
+            # Some of it went meanwhile, so that it is not in all that was seen: the history tells.
+            part = self.part()
+            if part is not None:
+                device = part["device"]
+                found[device] = (part["own_bytes"], found[device][1])
+        return found
+
+    def _without_foreign(self) -> list[tuple[int, int]]:
         found = self._absolute()
         foreign = self._foreign or [0] * len(found)
-        return [(a - other, b) for (a, b), other in zip(found, foreign, strict=True)]
+        return [(max(0, a - other), b) for (a, b), other in zip(found, foreign, strict=True)]
 
     def allocated(self) -> int:
         """Bytes in tensors now, of the device that holds the most."""
@@ -211,7 +222,7 @@ class Tests:
         try:
             directory = RunDirectory(place)
             directory.make()
-            self._recorder.write_part(directory, self.peaks(), whole)
+            self._recorder.write_part(directory, self._without_foreign(), whole)
             text = read_part(place)
         finally:
             shutil.rmtree(place, ignore_errors=True)
@@ -253,7 +264,10 @@ class Tests:
         """Before the test's fixtures are made."""
         self._failed, self._reset, self._reads, self._foreign = False, [], {}, []
         self._places = []
-        self._older = set()
+        self._older, self._foreign_keys = set(), set()
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            # Of a test that failed, with all that its frames hold; pytest forgets it a little later.
+            sys.__dict__.pop(name, None)
         recorder = self._recorder
         if recorder is not None:
             if self._uses_gpu():
@@ -285,6 +299,7 @@ class Tests:
                 for one in _alive():
                     if one.key in foreign:
                         self._foreign[one.device] += one.bytes
+                        self._foreign_keys.add(one.key)
                     else:
                         before.append(one)
                 for device in range(cuda.device_count()):

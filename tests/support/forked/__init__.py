@@ -18,6 +18,12 @@ VIRTUAL = {
     "LD_PRELOAD": LIBRARY,
     "TRITON_LIBCUDA_PATH": os.path.dirname(LIBRARY),
     "PATH": os.path.join(PACKAGE, "_virtual_gpu", "bin") + ":" + os.environ.get("PATH", ""),
+    "LD_LIBRARY_PATH": ":".join(
+        filter(
+            None,
+            [os.path.join(os.path.dirname(LIBRARY), "nvml"), os.environ.get("LD_LIBRARY_PATH")],
+        )
+    ),
 }
 
 

@@ -90,6 +90,19 @@ def test_runs_out_of_memory(net):
     del held
 
 
+dropped = []
+
+
+def test_leaves_some_behind():
+    dropped.append(torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda"))
+
+
+@pytest.mark.gpu_memory("17 MiB")
+def test_what_goes_meanwhile_does_not_count():
+    dropped.clear()
+    torch.zeros(16 * MIB, dtype=torch.uint8, device="cuda")
+
+
 def test_expects_to_run_out():
     with pytest.raises(torch.OutOfMemoryError):
         torch.zeros(40 << 30, dtype=torch.uint8, device="cuda")

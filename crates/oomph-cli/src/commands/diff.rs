@@ -45,7 +45,7 @@ pub struct Args {
 
 /// The history to compare, and what to know about it. Of a run that failed and was made again without a
 /// limit, that one: the other is cut off.
-fn history(path: &Path) -> anyhow::Result<(Trace, Option<&'static str>)> {
+pub(super) fn history(path: &Path) -> anyhow::Result<(Trace, Option<&'static str>)> {
     if RecordedRun::is(path)
         && let Some(trace) = RunDirectory::of_run(path).unlimited().trace()?
     {

@@ -3,6 +3,7 @@
 
 use crate::ExitStatus;
 
+mod check;
 mod clean;
 mod completions;
 mod diff;
@@ -23,6 +24,8 @@ pub enum Command {
     Run(Box<run::Args>),
     /// Find the cheapest change that makes a script fit into a GPU, and verify it
     Fit(Box<fit::Args>),
+    /// Run the jobs of oomph.toml against their limits, and against another revision: for CI
+    Check(check::Args),
     /// Measure how far a plan changes a script's results
     Drift(drift::Args),
     /// Say how much memory a model file needs and which GPUs hold it, from its headers
@@ -51,6 +54,7 @@ impl Command {
         match self {
             Self::Run(args) => args.run(),
             Self::Fit(args) => args.run(),
+            Self::Check(args) => args.run(),
             Self::Drift(args) => args.run(),
             Self::Estimate(args) => args.run(),
             Self::Explain(args) => args.run(),
