@@ -4,6 +4,7 @@
 //! The newest steps are kept, and equal ones that follow each other once. See [`Log::json`] for how it is written.
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::c_char;
 use std::fmt::Write;
 
 use crate::clock::{Path, Product};
@@ -250,7 +251,7 @@ export! {
         log.end_step();
     }
     /// What the newest steps did, as JSON. Returns the length; writes it if there is room for all of it.
-    unsafe fn oomph_vgpu_work(out: *mut std::ffi::c_char, room: usize) -> usize, or 0; {
+    unsafe fn oomph_vgpu_work(out: *mut c_char, room: usize) -> usize, or 0; {
         let text = LOG.lock().json();
         if !out.is_null() && text.len() <= room {
             // SAFETY: the caller gives `room` bytes.
