@@ -16,6 +16,7 @@ import enum
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
@@ -78,8 +79,12 @@ class File(enum.Enum):
     RECORD = "record.json"
     SNAPSHOT = "trace.pickle"
     """PyTorch's memory history."""
-    FAILURE_SNAPSHOT = "failure.pickle"
-    """The history at the last out-of-memory error, should the script not live to write its record."""
+    BLACK_BOX = "black-box.bin"
+    """What is written ahead, should the script not live to write its record: `BoxPart`, `BoxWord`."""
+    STACKS = "stacks.txt"
+    """Python's stacks of all threads, when the process crashed, was ended by a signal, or did nothing for long."""
+    HELD = "held.pickle"
+    """What the allocator held when memory last ran out, when the script ended, or when it was last looked at."""
     REFUSAL = "refused.txt"
     """Why the run could not begin."""
     ENDING = "ended.txt"
@@ -92,6 +97,82 @@ class File(enum.Enum):
     """A cell of a notebook, as a script."""
     PAGE = "index.html"
     """The report, written by the command."""
+
+
+class BoxPart(enum.IntEnum):
+    """Where the parts of the black box begin, in bytes."""
+
+    WORDS = 0
+    """64-bit integers, little-endian: `BoxWord`."""
+    ABOUT = 2048
+    """Whose box it is: JSON with its length (8 bytes) before it."""
+    SAMPLES = 8192
+    """Two places for the newest look at the process, JSON as above."""
+    SERIES = 40960
+    """What was held when steps ended: step, time in µs, bytes allocated, bytes reserved."""
+    END = 57344
+
+
+class BoxWord(enum.IntEnum):
+    """Numbers at the beginning of the black box, by their places. Times are in µs since the epoch."""
+
+    FORMAT = 0
+    PROCESS = 1
+    """Its id."""
+    STEPS = 2
+    """Steps of the optimizer that have ended."""
+    PASSES = 3
+    """Passes that have begun: calls of outermost modules."""
+    PASS_US = 4
+    """When the newest began."""
+    PHASE = 5
+    """One of `PHASES`, by its place."""
+    PHASE_US = 6
+    """When it began."""
+    INFERENCES = 7
+    """Passes that have ended of a job that infers."""
+    RECORDED = 8
+    """Whether everything is being recorded."""
+    SLOT = 9
+    """Which place has the newest look: 0 none, 2 the first, 3 the second."""
+    SAMPLE_US = 10
+    HELD_US = 11
+    """When the snapshot of what is held was written; 0: never."""
+    HELD_WHY = 12
+    """`Why`."""
+    HELD_STEP = 13
+    ENTRIES = 14
+    """Of the series."""
+    ENDED = 15
+    """1: the script has ended by itself, or by a signal that it saw, and its record says how."""
+    ASKED = 16
+    """The command asks for a snapshot by another number here."""
+    ANSWERED = 17
+    COMPILED = 18
+    """Whether the script compiles its model: passes are not seen then."""
+    RING = 64
+    """When the newest steps, or passes of a job that infers, ended: the n-th at n modulo `RING_LENGTH`."""
+
+
+BOX_FORMAT = 1
+"""The version of the black box, in its first word."""
+
+RING_LENGTH = 64
+
+PHASES = ("setup", "load", "forward", "backward", "optimizer", "inference", "between")
+"""Of a script, as the black box numbers them. The last is between steps."""
+
+
+class Why(enum.IntEnum):
+    """Why a snapshot of what is held was written."""
+
+    LOOK = 1
+    """It had changed."""
+    OUT_OF_MEMORY = 2
+    ENDED = 3
+    """The script ended with an exception or by a signal."""
+    HANG = 4
+    """No pass had begun for long."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +213,8 @@ class Settings:
     """Whether the script only infers, even if it builds an optimizer."""
     fork: bool
     """Whether a launcher's ranks are forked from one process that has imported torch."""
+    black_box: bool
+    """Whether it is written ahead what the job does, should it be killed."""
     drift: Drift | None
     """Outputs are kept or compared, and memory is not recorded."""
 
@@ -218,10 +301,15 @@ class RunDirectory:
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.file(file))
 
-    def rename(self, file: File, name: File) -> None:
-        """Give a file another's name, if it is there."""
+    def link(self, file: File, name: File) -> None:
+        """Give a file another's name, too, if it is there."""
         with contextlib.suppress(FileNotFoundError):
-            os.replace(self.file(file), self.file(name))
+            part = self.file(name) + ".part"
+            try:
+                os.link(self.file(file), part)
+            except PermissionError:  # not every file system has links
+                shutil.copyfile(self.file(file), part)
+            os.replace(part, self.file(name))
 
     def refuse(self, refusal: Refused) -> int:
         """Leave word for the command why the run cannot begin; returns the exit status."""

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.command import BIN, OOMPH, Run
 from tests.support.jobs import TRAIN
+from tests.support.machine import machine_with
 
 PACKAGE = Path(BIN).parent / "lib"
 MEMORY = 3 << 30
@@ -257,25 +258,8 @@ def test_ranks_of_a_launcher_are_rehearsed_but_not_planned(run_fit):
 
 @pytest.fixture
 def driver(tmp_path):
-    """The environment of a machine with a GPU and its driver: a virtual one around the whole command.
-
-    What asks the driver finds it, and the script's run, which knows of no virtual GPU, uses it as a real one.
-    """
-    (library,) = Path(BIN).parent.glob("lib/python*/site-packages/oomph/_vgpu/libcuda.so.1")
-
-    def environment(gpu, text_of=lambda text: text):
-        # The file of settings is that of a run.
-        (tmp_path / "empty.py").write_text("import torch\n")
-        subprocess.run(
-            [OOMPH, "run", "-q", "--gpu", gpu, "--out", "machine", "empty.py"], cwd=tmp_path, check=True
-        )  # fmt: skip
-        lines = (tmp_path / "machine" / "virtual-gpu.conf").read_text().splitlines()
-        kept = [line for line in lines if not line.startswith(("card.", "ranks.", "memory.limit"))]
-        conf = tmp_path / "machine.conf"
-        conf.write_text(text_of("\n".join([*kept, f"memory.limit_bytes={2**63}", ""])))
-        return dict(LD_PRELOAD=str(library), OOMPH_VGPU=str(conf))
-
-    return environment
+    """`driver(gpu)`: the environment of a machine with a GPU and its driver."""
+    return lambda gpu, text_of=str: machine_with(gpu, tmp_path, text_of)
 
 
 def test_the_driver_says_which_gpu_it_is_and_what_is_free(run_fit, driver, started):

@@ -91,7 +91,7 @@ def test_a_real_gpu_keeps_the_moment_of_failure(tmp_path):
         [sys.executable, "-c", "import oomph, os; print(os.path.dirname(oomph.__file__))"],
         capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
-    (directory / "settings.json").write_text(json.dumps(run_settings()))
+    (directory / "settings.json").write_text(json.dumps(run_settings() | dict(black_box=True)))
     script = tmp_path / "dies.py"
     script.write_text(
         "import os, torch\n"
@@ -112,9 +112,9 @@ def test_a_real_gpu_keeps_the_moment_of_failure(tmp_path):
     )  # fmt: skip
     assert process.returncode == -9, process.stderr
     assert not (directory / "record.json").exists()
-    snapshot = pickle.loads((directory / "failure.pickle").read_bytes())
+    snapshot = pickle.loads((directory / "held.pickle").read_bytes())
     actions = [entry["action"] for entry in snapshot["device_traces"][0]]
     assert actions[-1] == "oom"
     assert sum(segment["allocated_size"] for segment in snapshot["segments"]) >= 1 << 30
-    explained = oomph_command("explain", directory / "failure.pickle", cwd=tmp_path)
+    explained = oomph_command("explain", directory / "held.pickle", cwd=tmp_path)
     assert explained.returncode == 3, explained.stderr

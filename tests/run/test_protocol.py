@@ -47,6 +47,17 @@ def test_files_and_variables_have_the_same_names_on_both_sides():
     assert all(name.startswith(_protocol.PREFIX) for name in WRITTEN["variables"].values())
 
 
+def test_the_black_box_has_the_same_layout_on_both_sides():
+    assert WRITTEN["black_box"] == dict(
+        format=_protocol.BOX_FORMAT,
+        ring_length=_protocol.RING_LENGTH,
+        words={word.name: word for word in _protocol.BoxWord},
+        parts={part.name: part for part in _protocol.BoxPart},
+        phases=list(_protocol.PHASES),
+        why=["", *(why.name for why in _protocol.Why)],
+    )
+
+
 @pytest.mark.parametrize("which", ["by_default", "all"])
 def test_settings_have_the_same_fields_on_both_sides(which):
     from oomph._recorder.resize import Resize

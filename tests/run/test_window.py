@@ -48,7 +48,7 @@ def real(tmp_path, oomph):
         directory = tmp_path / "real"
         directory.mkdir(exist_ok=True)
         with open(PROTOCOL) as file:
-            given = json.load(file)["settings"]["by_default"] | settings
+            given = json.load(file)["settings"]["by_default"] | dict(black_box=True) | settings
         (directory / "settings.json").write_text(json.dumps(given))
         (tmp_path / "job.py").write_text(textwrap.dedent(JOB) + textwrap.dedent(code))
         done = oomph(OUTER)
@@ -102,7 +102,7 @@ def test_running_out_of_memory_afterwards_is_recorded(real):
         torch.empty(1 << 40, device="cuda")
     """)
     assert record["oom"]["raised"] and record["oom"]["step"] == 20
-    assert not (directory / "failure.pickle").exists()
+    assert (directory / "held.pickle").exists()
 
 
 def test_passes_of_inference_are_counted_without_the_recorder(real):

@@ -9,6 +9,7 @@ macro_rules! eprintln {
 
 mod check_file;
 pub mod commands;
+mod ended;
 mod explained;
 mod findings;
 mod help;

@@ -29,6 +29,7 @@ use crate::settings::{FORMAT, Recording, Settings, variables};
 use crate::signals;
 use crate::status_line;
 use crate::virtual_gpu::{VirtualGpu, preload_first};
+use crate::watchdog::Watchdog;
 
 /// What is run, on which GPU, how it is recorded and how it is watched.
 #[derive(Debug, Clone)]
@@ -65,6 +66,9 @@ pub struct Watch {
     pub stop: Option<Stop>,
     /// How long it may go on after SIGTERM or SIGHUP to this process.
     pub grace: Duration,
+    /// After how long without a pass to say that it hangs: `None` leaves that to what steps usually take. It is said only
+    /// where there is a black box.
+    pub stall: Option<Duration>,
 }
 
 impl Default for Watch {
@@ -75,6 +79,7 @@ impl Default for Watch {
             timeout: None,
             stop: None,
             grace: signals::GRACE,
+            stall: None,
         }
     }
 }
@@ -188,6 +193,9 @@ impl Job {
         if let Some(rendezvous) = rendezvous.as_mut().filter(|_| several) {
             rendezvous.watch();
         }
+        let watchdog = (self.recording.black_box && self.watch.stall != Some(Duration::ZERO))
+            .then(|| Watchdog::start(&directory, self.watch.stall))
+            .flatten();
         let status = if self.watch.live && status_line::wanted() {
             let first = if self.program.launches() {
                 directory.rank(0)
@@ -195,9 +203,17 @@ impl Job {
                 directory.clone()
             };
             let status = first.file(RunFile::Status);
-            live::run(&mut command, self.watch.grace, doing, &status, inherits)
+            let watchdog = watchdog.as_ref();
+            live::run(
+                &mut command,
+                self.watch.grace,
+                doing,
+                &status,
+                inherits,
+                watchdog,
+            )
         } else {
-            status_within(&mut command, &self.watch)
+            status_within(&mut command, &self.watch, watchdog.as_ref())
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         drop(lock);
@@ -302,16 +318,25 @@ pub(crate) fn with_hook(host: &Host) -> OsString {
 }
 
 /// Runs a command, and ends it when it takes too long or is given up.
-fn status_within(command: &mut Command, watch: &Watch) -> std::io::Result<ExitStatus> {
+fn status_within(
+    command: &mut Command,
+    watch: &Watch,
+    watchdog: Option<&Watchdog>,
+) -> std::io::Result<ExitStatus> {
     const LOOK: Duration = Duration::from_millis(50);
     let mut child = signals::spawn(command, watch.grace)?;
-    if watch.timeout.is_none() && watch.stop.is_none() {
+    if watch.timeout.is_none() && watch.stop.is_none() && watchdog.is_none() {
         return child.wait();
     }
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
+        }
+        if let Some(line) = watchdog.and_then(Watchdog::line)
+            && watch.live
+        {
+            eprintln!("{line}");
         }
         let late = watch.timeout.is_some_and(|most| started.elapsed() > most);
         if late

@@ -10,6 +10,7 @@ pub mod files;
 mod forks;
 pub mod host;
 mod job;
+pub mod kernel;
 mod live;
 pub mod packages;
 mod program;
@@ -20,6 +21,7 @@ pub mod settings;
 pub mod signals;
 mod status_line;
 mod virtual_gpu;
+mod watchdog;
 
 pub use caches::{cache_directory, write_cache};
 pub use forks::Forks;

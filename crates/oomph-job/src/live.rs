@@ -21,6 +21,7 @@ use rustix::termios::{
 
 use crate::signals::{self, Running};
 use crate::status_line::StatusLine;
+use crate::watchdog::Watchdog;
 
 /// How often the line is redrawn.
 const TICK: Duration = Duration::from_millis(100);
@@ -38,6 +39,7 @@ pub fn run(
     doing: &str,
     status: &Path,
     inherits: Inherits,
+    watchdog: Option<&Watchdog>,
 ) -> io::Result<ExitStatus> {
     let mut screen = match inherits {
         Inherits::Nothing => Screen::without_output(),
@@ -55,7 +57,7 @@ pub fn run(
         }
     }
     let mut line = Line::new(doing, status);
-    let ended = watch(child, &mut screen, &mut line);
+    let ended = watch(child, &mut screen, &mut line, watchdog);
     line.shown.wipe();
     ended
 }
@@ -187,7 +189,12 @@ impl<'a> Line<'a> {
     }
 }
 
-fn watch(mut child: Running, screen: &mut Screen, line: &mut Line<'_>) -> io::Result<ExitStatus> {
+fn watch(
+    mut child: Running,
+    screen: &mut Screen,
+    line: &mut Line<'_>,
+    watchdog: Option<&Watchdog>,
+) -> io::Result<ExitStatus> {
     const CHUNK: usize = 1 << 16;
     let mut buffer = vec![0_u8; CHUNK];
     loop {
@@ -203,6 +210,12 @@ fn watch(mut child: Running, screen: &mut Screen, line: &mut Line<'_>) -> io::Re
             Some(0) => {
                 if let Some(status) = ended {
                     return Ok(status);
+                }
+                // Where the script has written half a line, it waits for the rest.
+                if line.at_line_start
+                    && let Some(said) = watchdog.and_then(Watchdog::line)
+                {
+                    line.pass(format!("{said}\r\n").as_bytes());
                 }
                 screen.follow_size();
                 line.draw();

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use oomph_run::Record;
+use oomph_run::black_box::BlackBox;
 use oomph_trace::{Content, Trace};
 use rustix::fs::FlockOperation;
 use serde::Serialize;
@@ -64,9 +65,12 @@ run_files! {
     Record = "record.json",
     /// PyTorch's memory history, beside the record; the command turns it into [`RunFile::Trace`].
     Snapshot = "trace.pickle",
-    /// The history at the last out-of-memory error on a real GPU, should the script not live to write its
-    /// record.
-    FailureSnapshot = "failure.pickle",
+    /// What the recorder writes ahead, should the script not live to write its record ([`BlackBox`]).
+    BlackBox = "black-box.bin",
+    /// Python's stacks of all threads: at a crash, at a signal, or when no pass had begun for long.
+    Stacks = "stacks.txt",
+    /// What the allocator held when memory last ran out, when the script ended badly, or when it was last looked at.
+    Held = "held.pickle",
     /// Why the run could not begin. The recorder writes it.
     Refusal = "refused.txt",
     /// How a rank ended that its launcher saw fail.
@@ -343,7 +347,9 @@ impl RunDirectory {
         for file in [
             RunFile::Record,
             RunFile::Snapshot,
-            RunFile::FailureSnapshot,
+            RunFile::BlackBox,
+            RunFile::Stacks,
+            RunFile::Held,
             RunFile::Refusal,
             RunFile::Status,
         ] {
@@ -421,6 +427,22 @@ impl RunDirectory {
     /// How this rank ended, if its launcher saw it fail.
     pub fn ending(&self) -> Option<String> {
         fs::read_to_string(self.file(RunFile::Ending)).ok()
+    }
+
+    /// What the recorder wrote ahead, if it did.
+    pub fn black_box(&self) -> Option<BlackBox> {
+        BlackBox::parse(&fs::read(self.file(RunFile::BlackBox)).ok()?)
+    }
+
+    /// The stacks that were written, if any were.
+    pub fn stacks(&self) -> Option<String> {
+        let bytes = fs::read(self.file(RunFile::Stacks)).ok()?;
+        (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Whether its run is going on.
+    pub fn is_running(&self) -> bool {
+        is_locked(&self.file(RunFile::Lock))
     }
 
     /// The labelled history, if there is one.

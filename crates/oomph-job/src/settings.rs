@@ -57,6 +57,10 @@ pub struct Settings {
 
 /// What to record of a script, and what to change in it. The default changes nothing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent settings of a run"
+)]
 pub struct Recording {
     /// The script ends after this many optimizer steps (or passes, for inference).
     pub steps: Option<u32>,
@@ -74,6 +78,8 @@ pub struct Recording {
     pub inference: bool,
     /// Whether a launcher's ranks are forked from one process that has imported torch.
     pub fork: bool,
+    /// Whether the recorder writes ahead what the job does, should it be killed.
+    pub black_box: bool,
     /// Keeps or compares outputs instead of recording memory.
     pub drift: Option<Drift>,
 }
@@ -92,6 +98,7 @@ impl Default for Recording {
             unsupported: false,
             inference: false,
             fork: true,
+            black_box: false,
             drift: None,
         }
     }

@@ -4,6 +4,7 @@
 use oomph_job::RunFile;
 use oomph_job::settings::{Drift, FORMAT, Recording, Resize, Settings, variables};
 use oomph_plan::Lever;
+use oomph_run::black_box::{BOX_FORMAT, PARTS, PHASES, RING_LENGTH, WHY, WORDS};
 use serde_json::{Map, Value, json};
 
 fn settings(recording: Recording, all: bool) -> Settings {
@@ -15,6 +16,12 @@ fn settings(recording: Recording, all: bool) -> Settings {
         locked: all,
         recording,
     }
+}
+
+fn places(of: &[(&str, usize)]) -> Map<String, Value> {
+    of.iter()
+        .map(|(name, place)| ((*name).to_owned(), (*place).into()))
+        .collect()
 }
 
 #[test]
@@ -40,6 +47,7 @@ fn the_protocol_is_as_it_is_written_down() {
         unsupported: true,
         inference: true,
         fork: false,
+        black_box: true,
         drift: Some(Drift {
             planned: true,
             calls: 4,
@@ -59,6 +67,14 @@ fn the_protocol_is_as_it_is_written_down() {
             "VIRTUAL_GPU": variables::VIRTUAL_GPU,
         },
         "files": files,
+        "black_box": {
+            "format": BOX_FORMAT,
+            "ring_length": RING_LENGTH,
+            "words": places(WORDS),
+            "parts": places(PARTS),
+            "phases": PHASES,
+            "why": WHY,
+        },
         "settings": {
             "by_default": settings(Recording::default(), false),
             "all": settings(all, true),

@@ -1,6 +1,7 @@
 //! How results are shown: terminal, JSON, HTML.
 
 pub mod drift;
+pub mod ending;
 pub mod estimate;
 pub mod explanation;
 pub mod export;

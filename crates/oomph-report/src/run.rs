@@ -9,6 +9,7 @@ use oomph_run::ranks::RankSummary;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::{Basis, Share, Summary, Verdict};
 
+use crate::ending::account;
 use crate::finding::HeldFinding;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, heading, pad, pad_left, paint, shorten, sparkline,
@@ -84,6 +85,10 @@ pub fn run_report(
         }
     }
     time(&mut out, summary, columns);
+    if let Some(ending) = &summary.ending {
+        out.push_str(&account(ending, columns));
+        out.push('\n');
+    }
     processes(&mut out, summary, verbose, columns);
     ranks(&mut out, summary, verbose, columns);
     if let Some(explanation) = explanation {
@@ -717,7 +722,7 @@ fn time(out: &mut String, summary: &Summary, columns: usize) {
 }
 
 /// `  title   text`, wrapped under itself.
-fn line(title: &str, text: &str, columns: usize) -> String {
+pub(crate) fn line(title: &str, text: &str, columns: usize) -> String {
     const TITLE: usize = 8;
     let indent = INDENT + TITLE + 1;
     format!(

@@ -89,6 +89,7 @@ fn summary(verdict: Verdict) -> Summary {
         }),
         handled_oom_count: 0,
         failure: (verdict == Verdict::ScriptFailed).then(|| "ValueError: no such file".to_owned()),
+        ending: None,
         assumptions: vec![Assumption {
             kind: "value".to_owned(),
             what: "the script read a GPU value, which oomph does not compute: it got zero"

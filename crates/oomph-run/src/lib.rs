@@ -4,10 +4,14 @@
 //! history into labels, and [`summary`] is what `oomph run` prints and writes.
 
 pub mod attribution;
+pub mod black_box;
+pub mod ending;
 pub mod processes;
 pub mod ranks;
 pub mod record;
 pub mod rhythm;
+pub mod stacks;
+pub mod stall;
 pub mod summary;
 pub mod time;
 

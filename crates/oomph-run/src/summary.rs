@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
+use crate::ending::Ending;
 use crate::processes::ProcessSummary;
 use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
 use crate::record::{LeverReport, Record};
@@ -188,6 +189,9 @@ pub struct Summary {
     pub handled_oom_count: u32,
     /// How the script failed, if it did.
     pub failure: Option<String>,
+    /// How it ended and what it did last, if it did not end well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ending: Option<Ending>,
     /// The assumptions behind the figures.
     pub assumptions: Vec<Assumption>,
     /// The processes that used a GPU, if they shared one or the script's own is not the only one.
@@ -259,6 +263,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             .oom_count
             .saturating_sub(u32::from(record.out_of_memory())),
         failure: failure(record),
+        ending: None,
         assumptions: assumptions(record, trace),
         processes: Vec::new(),
         ranks: Vec::new(),
@@ -336,6 +341,17 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     summary
 }
 
+impl Summary {
+    /// Takes up how the script ended. `left_word` says whether its own record is of its end, and not of a part before.
+    pub fn ended(&mut self, ending: Ending, left_word: bool) {
+        if !left_word {
+            self.failure = Some(ending.how.clone());
+        }
+        self.step_count = self.step_count.max(ending.steps);
+        self.ending = Some(ending);
+    }
+}
+
 fn verdict(record: &Record) -> Verdict {
     if record.out_of_memory() {
         Verdict::OutOfMemory
@@ -406,7 +422,7 @@ fn oom(record: &Record) -> Option<Oom> {
     })
 }
 
-fn failure(record: &Record) -> Option<String> {
+pub(crate) fn failure(record: &Record) -> Option<String> {
     let outcome = &record.outcome;
     if outcome.status == 0 {
         return None;

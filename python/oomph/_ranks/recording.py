@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import os
 import signal
@@ -97,6 +98,8 @@ def _begin_child(run: RunDirectory, settings: Settings) -> None:
     helpers = ("compile_worker", "multiprocessing.resource_tracker")
     if any(helper in word for word in orig_argv for helper in helpers):
         return
+    # How the job ends is the script's affair.
+    settings = dataclasses.replace(settings, black_box=False)
     session = Session(settings, run.rank(f"process-{os.getpid()}"))
     # In an environment that the virtual GPU does not support it runs as it is; the card counts it.
     with contextlib.suppress(Refused):

@@ -84,9 +84,8 @@ def alive() -> list[Alive]:
     ]  # fmt: skip
 
 
-def snapshot_unlabelled() -> Any:
-    """The same of a time in which allocations were not labelled: the labels that are there are old."""
-    made = snapshot()
+def without_labels(made: Any) -> Any:
+    """A snapshot of a time in which allocations were not labelled: the labels that are there are old."""
     for event in itertools.chain(*made["device_traces"]):
         event.pop("user_metadata", None)
     return made
@@ -159,7 +158,7 @@ def _free(start: int, end: int) -> dict[str, Any]:
 def _of_pytorch() -> Any:
     """Without the second that it takes to import `torch._inductor`.
 
-    It looks there for the lines of compiled code, and would import it to see that there is none.
+    PyTorch looks there for the lines of compiled code, and would import it to see that there is none.
     """
     if "torch._inductor" in sys.modules:
         return torch.cuda.memory._snapshot()

@@ -120,6 +120,10 @@ class ModuleCalls:
                 kwargs = sys._getframe(1).f_locals.get("kwargs")
             self._passes.end(args, kwargs or {}, output)
 
+    def name_of(self, module: torch.nn.Module) -> str:
+        """A module's name; "" if it has none yet."""
+        return self._names.get(id(module), "")
+
     def _name(self, module: torch.nn.Module, name: str) -> None:
         key = id(module)
         self._names[key] = name

@@ -67,6 +67,7 @@ class OptimizerSteps:
         if torch.compiler.is_compiling():
             return None  # within compiled code, hooks would be compiled, too
         if not self._progress.is_recorded:
+            self._progress.enter(OPTIMIZER)
             return None
         self._progress.in_optimizer += 1
         self._marks.add_optimizer(optimizer)

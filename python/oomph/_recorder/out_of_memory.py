@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import pickle
 import re
 import sys
 import threading
@@ -13,7 +11,7 @@ from typing import Any
 
 import torch
 
-from oomph._protocol import File, RunDirectory
+from oomph._protocol import Why
 from oomph._recorder import history
 from oomph._recorder.addresses import addresses
 from oomph._recorder.marks import Marks
@@ -40,16 +38,16 @@ class OutOfMemory:
 
     def __init__(
         self,
-        directory: RunDirectory,
+        box: Any,
         virtual: bool,
         progress: Progress,
         scopes: Scopes,
         marks: Marks,
         layer: ValueLayer,
     ) -> None:
-        """It has not given up so far."""
+        """It has not given up so far. `box` is the black box, None without one."""
         self._layer = layer
-        self._directory, self._virtual = directory, virtual
+        self._box, self._virtual = box, virtual
         self._progress, self._scopes, self._marks = progress, scopes, marks
         self.last: dict[str, Any] | None = None
         """The last time that the allocator gave up, as the record has it."""
@@ -140,25 +138,26 @@ class OutOfMemory:
         most a tenth.
         """
         began = time.monotonic()
-        if began < self._next_capture:
+        if self._box is None or began < self._next_capture:
             return
-        # A full disk is no reason for another error.
-        with contextlib.suppress(OSError), self._directory.writing(File.FAILURE_SNAPSHOT) as file:
-            recorded = self._progress.is_recorded
-            made = history.snapshot() if recorded else history.snapshot_unlabelled()
-            pickle.dump(made, file, protocol=4)
+        self._box.look_here()
+        self._box.hold(Why.OUT_OF_MEMORY)
         ended = time.monotonic()
         self._next_capture = ended + 9 * (ended - began)
 
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
-        is_full = isinstance(error, torch.OutOfMemoryError) or error is self._raised_outside
+        is_full = self.is_it(error)
         if is_full and self.last is None and history.uses_pools():
             self.outside_allocator(error, _requested(str(error)))
         if is_full and self.last is not None:
             self.last["raised"] = True
             # The error still refers to the frames that it went through, and they to what they hold.
             self._held = held_by_python()
+
+    def is_it(self, error: BaseException) -> bool:
+        """Whether `error` says that memory ran out."""
+        return isinstance(error, torch.OutOfMemoryError) or error is self._raised_outside
 
     def finish(self) -> None:
         """The script has ended. It may have caught the error, but did nothing after it."""

@@ -10,7 +10,7 @@ import torch
 
 from oomph._recorder.facts import Facts
 from oomph._recorder.marks import Marks
-from oomph._recorder.progress import BACKWARD, FORWARD, INFERENCE, Progress
+from oomph._recorder.progress import BACKWARD, BETWEEN, FORWARD, INFERENCE, Progress
 
 
 class Passes:
@@ -39,6 +39,7 @@ class Passes:
             if not self._facts.backwards:
                 progress.end_pass()
         self._facts.forward(model)
+        progress.begin_pass(FORWARD)
         progress.say(FORWARD)
         self._marks.inputs(args)
 
@@ -63,6 +64,7 @@ class Passes:
     def end_outside(self) -> None:
         """A pass of something other than a PyTorch module is over."""
         if not self._progress.running and not self._progress.trains:
+            self._progress.begin_pass(INFERENCE)
             self._progress.say(INFERENCE)
             self._progress.end_pass()
 
@@ -74,6 +76,25 @@ class Passes:
                 self._progress.end_pass()
 
         return [model.register_forward_hook(ended) for model in models]
+
+    def follow(self, models: Iterable[torch.nn.Module]) -> list[Any]:
+        """Note in the black box when passes of `models` begin and end, and nothing else; returns the hooks."""
+        progress = self._progress
+
+        def begins(*_: Any) -> None:
+            progress.begin_pass(FORWARD if torch.is_grad_enabled() else INFERENCE)
+
+        def ends(*_: Any) -> None:
+            progress.enter(BACKWARD if torch.is_grad_enabled() else BETWEEN)
+
+        hooks = []
+        for model in models:
+            if not isinstance(model, torch.jit.ScriptModule):
+                hooks += [
+                    model.register_forward_pre_hook(begins),
+                    model.register_forward_hook(ends),
+                ]
+        return hooks
 
     def finish(self) -> None:
         """The script has ended: no backward pass comes any more."""

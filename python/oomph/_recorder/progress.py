@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oomph._protocol import RunDirectory, Status
+from oomph._protocol import PHASES, RING_LENGTH, BoxWord, RunDirectory, Status
 from oomph._recorder.planned_steps import planned_steps
 
 SETUP, LOAD, FORWARD, BACKWARD, OPTIMIZER, INFERENCE = (
@@ -20,6 +20,19 @@ SETUP, LOAD, FORWARD, BACKWARD, OPTIMIZER, INFERENCE = (
     "inference",
 )
 """Phases of a script."""
+
+BETWEEN = "between"
+"""The phase from the end of a step to its next pass, in the black box."""
+
+_CODES = {phase: code for code, phase in enumerate(PHASES)}
+# Looking a member up in an enumeration takes longer than the store.
+_STEPS, _PASSES, _PASS_US, _PHASE, _PHASE_US, _INFERENCES, _RING = map(
+    int,
+    (
+        BoxWord.STEPS, BoxWord.PASSES, BoxWord.PASS_US, BoxWord.PHASE, BoxWord.PHASE_US, BoxWord.INFERENCES,
+        BoxWord.RING,
+    ),
+)  # fmt: skip
 
 MARKED_STEPS = 6
 """Calls of modules, gradients and optimizer state are noted in so many steps; the stacks of later
@@ -47,8 +60,8 @@ class Progress:
 
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_reserved", "_status",
-        "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
-        "running", "seen_forward", "step", "stopped", "trains", "window",
+        "box", "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
+        "running", "seen_forward", "step", "stopped", "trains", "window", "words",
     )  # fmt: skip
 
     def __init__(
@@ -58,8 +71,13 @@ class Progress:
         horizon: Any,
         busy: Any,
         log_step: Any,
+        box: Any = None,
     ) -> None:
-        """`horizon`, `busy` and `log_step` are the virtual GPU's clocks and its log of work, None on a real one."""
+        """`horizon`, `busy` and `log_step` are the virtual GPU's clocks and its log of work, None on a real one; `box` is the black
+        box, if there is one."""
+        self.box = box
+        self.words = memoryview(bytearray(2048)).cast("q") if box is None else box.words
+        """The black box's: written ahead, should the process be killed."""
         self.last_step = last_step
         """The script ends after so many steps, or passes; None: it ends by itself."""
         self.step = 0
@@ -94,6 +112,18 @@ class Progress:
         self._reserved = ""
         self._status = Status(directory)
 
+    def enter(self, phase: str) -> None:
+        """Note in the black box that a phase begins."""
+        words = self.words
+        words[_PHASE], words[_PHASE_US] = _CODES[phase], now()
+
+    def begin_pass(self, phase: str) -> None:
+        """Note in the black box that a pass begins."""
+        words = self.words
+        words[_PASSES] += 1
+        words[_PHASE] = _CODES[phase]
+        words[_PASS_US] = words[_PHASE_US] = now()
+
     def forget(self) -> None:
         """A part of the script begins: count from zero."""
         self.step = self.inferences = self.forwards = self.module_calls = 0
@@ -119,7 +149,14 @@ class Progress:
 
     def _end(self, what: str, number: int) -> None:
         was_recorded = self.is_recorded
-        self._ends.append(now())
+        ended = now()
+        self._ends.append(ended)
+        words = self.words
+        words[_STEPS], words[_INFERENCES] = self.step, self.inferences
+        words[_RING + number % RING_LENGTH] = words[_PHASE_US] = ended
+        words[_PHASE] = _CODES[BETWEEN]
+        if self.box is not None:
+            self.box.step_ended()
         if was_recorded:
             self.boundary(what, number)
             self._reserved = f" · {torch.cuda.memory_reserved() / 2**30:.1f} GiB reserved"
@@ -142,7 +179,8 @@ class Progress:
         self._boundaries.append((now(), what, number))
 
     def say(self, phase: str) -> None:
-        """Show the step and its phase on the command's status line."""
+        """Show the step and its phase on the command's status line, and note it in the black box."""
+        self.enter(phase)
         counted = self.step if self.trains else self.inferences
         what = phase if self.trains else "pass"
         self._status.say(f"step {counted + 1}, {what}{self._reserved}")

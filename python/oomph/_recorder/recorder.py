@@ -20,8 +20,9 @@ import torch
 
 from oomph._import_hooks import on_import
 from oomph._older_python import zip
-from oomph._protocol import File, RunDirectory, Settings
+from oomph._protocol import BoxWord, File, RunDirectory, Settings, Why
 from oomph._recorder import devices, history, onnx_sessions
+from oomph._recorder.black_box import newest
 from oomph._recorder.facts import Facts
 from oomph._recorder.loading import Loading
 from oomph._recorder.marks import Marks
@@ -32,7 +33,7 @@ from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
 from oomph._recorder.scopes import Scopes
 from oomph._recorder.sources import sources
-from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window
+from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window, allocations
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
 from oomph._virtual_gpu.assumptions import Assumptions
@@ -43,6 +44,9 @@ FORMAT = "oomph.record/1"
 
 MAX_EVENTS = 4_000_000
 """The history's length: beyond it PyTorch forgets the oldest events, and the record says so."""
+
+MOST_SAVED = 270_000
+"""The newest events of a window on a real GPU that are saved, in some 25 MB."""
 
 _POOLS = (
     "backend:cudaMallocAsync: what the driver can reuse depends on how far the GPU is, and reserved memory can be some percent "
@@ -55,8 +59,15 @@ _COMPILED_STEPS = "the optimizer steps within compiled code: its steps are not c
 class Recorder:
     """Watches this process as `settings` say, and leaves its record in `directory`."""
 
-    def __init__(self, settings: Settings, directory: RunDirectory, in_parts: bool = False) -> None:
-        """Changes nothing before `start`. `in_parts`: see `begin_part`."""
+    def __init__(
+        self,
+        settings: Settings,
+        directory: RunDirectory,
+        box: Any = None,
+        in_parts: bool = False,
+    ) -> None:
+        """Changes nothing before `start`. `box` is the black box, if there is one. `in_parts`: see `begin_part`."""
+        self._box = box
         self.settings = settings
         self._in_parts = in_parts
         self._before_part: list[history.Alive] = []
@@ -75,7 +86,7 @@ class Recorder:
         busy = library.busy() if self.virtual else None
         horizon = library.library().oomph_vgpu_horizon if self.virtual else None
         step = library.library().oomph_vgpu_step if self.virtual else None
-        self._progress = Progress(directory, settings.steps, horizon, busy, step)
+        self._progress = Progress(directory, settings.steps, horizon, busy, step, box)
         self._facts = Facts()
         self._marks = Marks()
         self._scopes = Scopes(self._progress, busy)
@@ -87,8 +98,10 @@ class Recorder:
         self._hooked = False
         self._pass_hooks: list[Any] = []
         self.out_of_memory = OutOfMemory(
-            directory, self.virtual, self._progress, self._scopes, self._marks, self.layer
+            box, self.virtual, self._progress, self._scopes, self._marks, self.layer
         )
+        self._allocations = 0
+        """When the history began."""
 
     @property
     def oom(self) -> dict[str, Any] | None:
@@ -114,6 +127,9 @@ class Recorder:
         self._steps.watch()
         self._watch_compile()
         self._watch_window()
+        self._box_says_recorded()
+        if self._box is not None:
+            self._box.torch, self._box.recorder = torch, self
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -127,7 +143,7 @@ class Recorder:
     def _cuda_starts(self) -> None:
         if os.getpid() != self.process:
             self._becomes_child()
-        history.begin(MAX_EVENTS, self._scopes.in_stacks)
+        self._begin_history()
         if self.virtual and history.uses_pools():
             self._scopes.label_pools()
             self.assumptions.add("attribution", _POOLS, "")
@@ -160,6 +176,7 @@ class Recorder:
     def _compiles(self) -> None:
         if self._modules.stop():
             self._facts.compiled = True
+            self._progress.words[BoxWord.COMPILED] = 1
             self.assumptions.add("attribution", _COMPILED, user_line())
 
     # ---- leaving a job that repeats itself ----
@@ -198,20 +215,24 @@ class Recorder:
             history.keep_newest(EVENTS, "alloc")
         else:
             self._progress.window.trial = StackTrial(EVENTS)
+        if self._box is not None and not self._facts.compiled:
+            self._pass_hooks += self.passes.follow(self._modules.models.alive)
         self._progress.say_recorded(*self._progress.window.recorded[-1])
+        self._progress.words[BoxWord.RECORDED] = 0
 
     def _keep_window(self) -> None:
         """Write what is recorded, as if the script were killed from here on."""
         killed = dict(kind="killed", status=137)
         # A full disk is no reason to end the script.
         with contextlib.suppress(OSError):
-            self._write_history()
+            self._write_history(killed["status"], Why.LOOK)
             self.directory.write_json(File.RECORD, self._record(killed, True, self._devices(), []))
 
     def _come_back(self) -> None:
         """Record everything again."""
         history.end()
-        history.begin(MAX_EVENTS, self._scopes.in_stacks)
+        self._begin_history()
+        self._box_says_recorded()
         for hook in self._pass_hooks:
             hook.remove()
         self._pass_hooks = []
@@ -220,6 +241,51 @@ class Recorder:
         self.layer.before = self._scopes.label
         if not self.virtual:
             self.layer.come_back()
+
+    def _begin_history(self) -> None:
+        self._allocations = allocations()
+        history.begin(MAX_EVENTS, self._scopes.in_stacks)
+
+    # ---- for the black box ----
+
+    def _module_of(self, error: BaseException) -> str:
+        """The innermost module whose call `error` ended, as plans name it; "" if it ended none."""
+        found, traceback = "", error.__traceback__
+        while traceback is not None:
+            code = traceback.tb_frame.f_code
+            if code.co_name == "forward" and code.co_varnames[:1] == ("self",):
+                # The frame has ended: looking at its variables keeps nothing alive that the error does not.
+                owner = traceback.tb_frame.f_locals.get("self")
+                if isinstance(owner, torch.nn.Module):
+                    found = self._modules.name_of(owner) or type(owner).__name__
+            traceback = traceback.tb_next
+        return found
+
+    def _box_says_recorded(self) -> None:
+        self._progress.words[BoxWord.RECORDED] = 1
+
+    def box_is_gone(self, words: Any) -> None:
+        """This is a child of the process: what it stores in `words` nobody reads."""
+        self._progress.box, self._progress.words = None, words
+        self._box = None
+
+    @property
+    def running_module(self) -> str:
+        """The module that is running, as plans name it; "" if that is not known."""
+        running = self._progress.running
+        return running[-1][0] if running else ""
+
+    @property
+    def events(self) -> int:
+        """How many events the history has, about."""
+        if not self._progress.is_recorded:
+            return EVENTS
+        return 2 * (allocations() - self._allocations)
+
+    def take_snapshot(self) -> Any:
+        """What the allocator holds, and the history."""
+        made = history.snapshot()
+        return made if self._progress.is_recorded else history.without_labels(made)
 
     def _note_memory(self) -> None:
         """Mark what models and optimizers hold now."""
@@ -284,12 +350,18 @@ class Recorder:
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
         self.out_of_memory.failed_with(error)
+        if self._box is not None:
+            self._box.failed(error, self._module_of(error))
+            if not self._progress.is_recorded and not self.out_of_memory.is_it(error):
+                self._box.hold(Why.ENDED)
 
     def is_replaced(self) -> None:
         """Another program takes over the process. What it does, nobody records."""
         if torch.cuda.is_initialized():
             self._progress.stopped = True
             self.finish(dict(kind="replaced", status=0))
+            if self._box is not None:
+                self._box.finished()
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Write `record.json` and `trace.pickle`; once."""
@@ -314,22 +386,32 @@ class Recorder:
             self.out_of_memory.finish()
             self._note_memory()
             found = self._devices()
-            self._write_history()
+            self._write_history(outcome["status"])
         levers = self.levers.report() if self.levers else []
         self.directory.write_json(File.RECORD, self._record(outcome, used_cuda, found, levers))
+        if outcome["status"] == 0:
+            self.directory.remove(File.HELD)
 
-    def _write_history(self) -> None:
+    def _write_history(self, status: int, why: Why = Why.ENDED) -> None:
+        """`status` is not zero if the script has ended badly: then what it held is kept for others, too."""
+        box = self._box
         if not self._progress.is_recorded:
             # The window's is written already; a failure after it has one of its own.
             if self.oom and self.oom.get("raised") and not self.out_of_memory.when_recorded:
-                self.directory.rename(File.FAILURE_SNAPSHOT, File.SNAPSHOT)
+                self.directory.link(File.HELD, File.SNAPSHOT)
+            elif status and box is not None and box.words[BoxWord.HELD_WHY] != Why.ENDED:
+                box.hold(Why.ENDED)
             return
         # The snapshot's own work must not be recorded as the job's.
         snapshot = history.snapshot()
+        if not self.virtual:
+            snapshot = newest(snapshot, MOST_SAVED)
         with self.directory.writing(File.SNAPSHOT) as file:
             pickle.dump(snapshot, file, protocol=4)
-        # The whole history holds the moment of failure, too.
-        self.directory.remove(File.FAILURE_SNAPSHOT)
+        if status and box is not None:
+            ran_out = self.oom and self.oom.get("raised")
+            if not ran_out or box.words[BoxWord.HELD_WHY] != Why.OUT_OF_MEMORY:
+                box.hold(Why.OUT_OF_MEMORY if ran_out else why, snapshot)
 
     def _record(
         self,

@@ -14,8 +14,10 @@ from typing import Any
 
 from oomph import levers
 from oomph._import_hooks import before_import, on_import
+from oomph._older_python import orig_argv
 from oomph._protocol import File, Refused, RunDirectory, Settings
 from oomph._recorder import sources
+from oomph._recorder.black_box import BlackBox
 from oomph._recorder.process_groups import end_process_groups
 from oomph._recorder.torch_versions import Standing, Torch, check_torch, warning
 from oomph._virtual_gpu.library import Unusable, library
@@ -38,6 +40,7 @@ class Session:
         self.settings = settings
         self.directory = directory
         self.recorder: Any = None
+        self.box: BlackBox | None = None
         self._torch = Torch("", None)
         self.hard_exit = os._exit
         # One thread must finish writing the record before another ends the process.
@@ -58,6 +61,10 @@ class Session:
                 raise Refused(str(error)) from None
             major, minor = cuda.split(".")[:2]
             self.directory.add_cuda_version(int(major), int(minor))
+        if settings.black_box:
+            self.box = BlackBox(self.directory)
+            launched = "oomph.launch" in orig_argv
+            self.box.start(sys.argv[1:] if launched else orig_argv[1:])
         on_import("torch", lambda module: self._torch_imported())
         # It works without torch, of which all that watches is made.
         before_import("onnxruntime", lambda: importlib.import_module("torch"))
@@ -92,7 +99,7 @@ class Session:
             # Before the recorder, which must see the changed job.
             resize = Resize(**settings.resize)
             resize.install()
-        recorder = Recorder(settings, self.directory, self.in_parts)
+        recorder = Recorder(settings, self.directory, self.box, self.in_parts)
         recorder.resize = resize
         if settings.virtual and self._torch.standing is not Standing.PROVED:
             version, cuda = self._torch
@@ -138,6 +145,8 @@ class Session:
 
     def _exit_at_once(self, status: int) -> None:
         if self.recorder and os.getpid() == self.recorder.process:
+            if self.box is not None:
+                self.box.look_here(at_end=True)
             self._write_record(dict(kind="finished" if status == 0 else "exit", status=status))
         self.hard_exit(status)
 
@@ -158,6 +167,8 @@ class Session:
         def end(number: int) -> None:
             if os.getpid() == process:
                 try:
+                    if self.box is not None:
+                        self.box.ends(signal.Signals(number).name)
                     self.finish(dict(kind="terminated", status=128 + number))
                 finally:
                     self.hard_exit(128 + number)
@@ -204,6 +215,8 @@ class Session:
                     self.recorder.finish(outcome)
                 except OSError as error:
                     self._cannot_write(error)
+            if self.box is not None:
+                self.box.finished()
 
     def _cannot_write(self, error: OSError) -> None:
         """The disk is full, say. How the script ended stays its own affair; the command says what is missing."""

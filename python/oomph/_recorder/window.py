@@ -146,11 +146,11 @@ class LongWindow(Window):
         if not self.open:
             if most_reserved() > self._held:
                 self._come_back()
-                self.open, self._first, self._allocations = True, number + 1, _allocations()
+                self.open, self._first, self._allocations = True, number + 1, allocations()
             return
         is_long = (
             number - self._first >= self.LEAST_STEPS
-            and _allocations() - self._allocations >= self.ALLOCATIONS
+            and allocations() - self._allocations >= self.ALLOCATIONS
         )
         if is_long and self._allocated <= before:
             self.recorded.append((self._first, number))
@@ -208,7 +208,7 @@ class StackTrial:
 _PHASES = (FORWARD, BACKWARD, INFERENCE)
 
 
-def _allocations() -> int:
+def allocations() -> int:
     """How often PyTorch's allocator has given memory so far."""
     devices = range(torch.cuda.device_count())
     return sum(torch.cuda.memory_stats(d).get("allocation.all.allocated", 0) for d in devices)

@@ -1,6 +1,6 @@
 """`nvidia-smi` for scripts on a virtual GPU: what they commonly ask for, read through NVML.
 
-Runs under any Python, without torch and without oomph. Fields and formats are those of
+Runs under any Python, without torch and without oomph, of which nothing is imported. Fields and formats are those of
 https://docs.nvidia.com/deploy/nvidia-smi; what a virtual GPU does not have is `[N/A]`.
 """
 
@@ -12,8 +12,6 @@ import sys
 import time
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterable
-
-from oomph._older_python import zip
 
 MIB = 1 << 20
 MISSING = "[N/A]"
@@ -196,7 +194,7 @@ def _csv(rows: list[_Row], fields: dict[str, _Field], head: bool, bare: bool) ->
 
     def line(texts: Iterable[object], form: str) -> str:
         units = ["" if bare else unit for unit, _ in fields.values()]
-        pairs = zip(texts, units, strict=True)
+        pairs = zip(texts, units)
         return ", ".join(f"{text}{form.format(unit) if unit else ''}" for text, unit in pairs)
 
     values = [line([read(row) for _, read in fields.values()], " {}") for row in rows]
@@ -253,9 +251,7 @@ def _details(gpu: Device) -> dict[str, _Section]:
     def mib(size: int) -> str:
         return f"{size // MIB} MiB"
 
-    clocks = dict(
-        zip(("Graphics", "SM", "Memory"), (f"{mhz} MHz" for mhz in gpu.clocks), strict=True)
-    )
+    clocks = dict(zip(("Graphics", "SM", "Memory"), (f"{mhz} MHz" for mhz in gpu.clocks)))
     processes: _Section = {
         f"Process ID {pid}": {"Type": "C", "Name": gpu.names[pid], "Used GPU Memory": mib(used)}
         for pid, used in gpu.processes

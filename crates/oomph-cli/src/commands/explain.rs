@@ -8,6 +8,7 @@ use oomph_allocator::TorchVersion;
 use oomph_bytes::parse_capacity;
 use oomph_explain::{Explanation, Options};
 use oomph_job::{RunDirectory, RunFile};
+use oomph_report::ending::Ended;
 use oomph_report::explanation::explanation;
 use oomph_report::finding::{HeldFinding, findings};
 use oomph_report::terminal::{BOLD, DIM, paint, width};
@@ -15,6 +16,7 @@ use oomph_trace::text::{self, OomMessage};
 use oomph_trace::{Content, Problem, Trace};
 use serde::Serialize;
 
+use crate::ended;
 use crate::explained::explain_directory;
 use crate::findings::{held_findings, trace_file};
 use crate::page::RecordedRun;
@@ -86,6 +88,21 @@ pub(crate) struct Found {
     pub(crate) findings: Vec<HeldFinding>,
 }
 
+/// An explanation, and how the processes of its run ended.
+#[derive(Debug, Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    found: &'a Found,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    endings: &'a [Ended],
+}
+
+/// The latter alone.
+#[derive(Debug, Serialize)]
+struct Endings<'a> {
+    endings: &'a [Ended],
+}
+
 /// The cause that a rule of the linter is about, if it is about one.
 fn cause_of(code: &str) -> Option<&'static str> {
     Some(match code {
@@ -118,6 +135,7 @@ impl Args {
         let mut traces: Vec<Input> = Vec::new();
         let mut messages: Vec<OomMessage> = Vec::new();
         let mut log_problems: Vec<Problem> = Vec::new();
+        let mut ended: Vec<Ended> = Vec::new();
         for path in &self.files {
             if path == Path::new("-") {
                 let (found, problems) = text::read_from(std::io::stdin().lock())
@@ -131,6 +149,25 @@ impl Args {
                 messages.extend(found);
                 log_problems.extend(problems);
                 continue;
+            }
+            let directory = RunDirectory::of_run(path);
+            if path.is_dir() {
+                let found = self.ended(&directory)?;
+                let snapshot = snapshot_of(&directory, &found);
+                ended.extend(found);
+                if let Some(snapshot) = snapshot {
+                    if let (Content::Trace(trace), problems) = oomph_job::files::read(&snapshot)? {
+                        traces.push(Input {
+                            path: path.clone(),
+                            trace: *trace,
+                            problems,
+                        });
+                    }
+                    continue;
+                }
+                if ended::first(&ended).is_some() {
+                    continue;
+                }
             }
             match oomph_job::files::read(&trace_file(path)?)? {
                 (Content::Trace(trace), problems) => traces.push(Input {
@@ -170,7 +207,7 @@ impl Args {
             explained.add_problems(read.problems.iter().chain(&log_problems));
             found.push((read.path.clone(), explained.into()));
         }
-        if traces.is_empty() {
+        if traces.is_empty() && (ended::first(&ended).is_none() || !options.messages.is_empty()) {
             let path = self.files.first().cloned().unwrap_or_default();
             let mut explained = oomph_explain::explain_messages(&options.messages)
                 .context("no out-of-memory message was found")?;
@@ -179,7 +216,14 @@ impl Args {
         }
         if let Some(target) = &self.json {
             match found.as_slice() {
-                [(_, one)] => json::write(target, one)?,
+                [(_, one)] => json::write(
+                    target,
+                    &Whole {
+                        found: one,
+                        endings: &ended,
+                    },
+                )?,
+                [] => json::write(target, &Endings { endings: &ended })?,
                 many => json::write(
                     target,
                     &Ranks {
@@ -195,7 +239,16 @@ impl Args {
         }
         let page = self.page(&traces, &found, &options);
         if !self.json.as_deref().is_some_and(json::is_stdout) {
-            let mut text = render(&found, width());
+            let mut text = String::new();
+            if let Some(one) = ended::first(&ended) {
+                text.push_str(&oomph_report::ending::ended(one, &ended, width()));
+                text.push('\n');
+            }
+            if found.is_empty() {
+                text.push_str("  there is no snapshot: nothing says what it held\n");
+            } else {
+                text.push_str(&render(&found, width()));
+            }
             if let Some(page) = page {
                 let _ = writeln!(text, "\n  {} {}", paint(DIM, "report"), page.display());
             }
@@ -208,6 +261,17 @@ impl Args {
                 ExitStatus::Success
             },
         )
+    }
+
+    /// How the processes of a run ended. What its command had no time to write is written.
+    fn ended(&self, directory: &RunDirectory) -> anyhow::Result<Vec<Ended>> {
+        let found = ended::of_run(directory, None);
+        if !self.no_report {
+            let one = ended::first(&found);
+            let place = one.map(|one| directory.path().join(&one.process));
+            ended::complete(&place.map_or_else(|| directory.clone(), RunDirectory::at))?;
+        }
+        Ok(found)
     }
 
     /// Writes the page, if there is a history to show. If that fails, prints a warning and continues:
@@ -232,6 +296,12 @@ impl Args {
         }
         let path = match &self.report {
             Some(path) => path.clone(),
+            // What its command had no time for.
+            None if RunDirectory::at(first).is_marked()
+                && !RunDirectory::at(first).is_running() =>
+            {
+                RunDirectory::at(first).file(RunFile::Page)
+            }
             None => page::place_of(first),
         };
         let histories = traces
@@ -248,6 +318,22 @@ impl Args {
             }
         }
     }
+}
+
+/// The snapshot that says what a run held that did not end well: the one of its end, or the newest.
+fn snapshot_of(directory: &RunDirectory, all: &[Ended]) -> Option<PathBuf> {
+    let one = ended::first(all)?;
+    let place = RunDirectory::at(directory.path().join(&one.process));
+    let file = |file: RunFile| Some(place.file(file)).filter(|path| path.is_file());
+    let whole = file(RunFile::Trace)
+        .or_else(|| Some(directory.file(RunFile::Trace)).filter(|path| path.is_file()));
+    let held = file(RunFile::Held);
+    if one.ending.grown.is_some() {
+        held.or(whole)
+    } else {
+        whole.or(held)
+    }
+    .or_else(|| file(RunFile::Snapshot))
 }
 
 /// What `oomph run` said of the run in a directory, unless other files or options say more.

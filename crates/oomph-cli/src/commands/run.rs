@@ -8,9 +8,11 @@ use anyhow::{Context as _, bail};
 use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_clock::Figures;
 use oomph_explain::{Cause, Explanation, Fix};
+use oomph_fit::machine;
 use oomph_gpus::MAX_GPUS;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_plan::{PlanFile, Versions, by_hand};
+use oomph_report::ending::Ended;
 use oomph_report::finding::HeldFinding;
 use oomph_report::run::run_report;
 use oomph_report::terminal::width;
@@ -22,12 +24,13 @@ use oomph_run::time::step_time;
 use oomph_trace::Trace;
 
 use super::explain::Found;
+use crate::ended;
 use crate::explained::{self, About};
 use crate::page;
 use crate::rehearse::{Asked, Note, Rehearsed};
 use crate::script::{Script, plan_job};
 use crate::search::Search;
-use crate::{ExitStatus, json, stdout};
+use crate::{ExitStatus, json, stderr, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
@@ -123,6 +126,14 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = signals::GRACE.as_secs())]
     grace: u64,
 
+    /// Seconds without a pass after which the job is said to hang; 0: never [default: 20 usual steps, a minute at least]
+    #[arg(long, value_name = "SECONDS")]
+    stall: Option<u64>,
+
+    /// Do not write ahead what the job does and holds, for the case that it is killed
+    #[arg(long)]
+    no_black_box: bool,
+
     /// Start each rank by itself instead of forking all from one process that has imported torch
     #[arg(long)]
     no_fork: bool,
@@ -195,8 +206,9 @@ impl Args {
             let verdict = summarize(record, None, total).verdict;
             rehearsal.ended(&directory, record, verdict);
         }
+        let ended = ended_in(&directory, &attempt)?;
         let Some(record) = &attempt.record else {
-            return self.without_record(&directory, &attempt);
+            return self.without_record(&directory, &attempt, &ended);
         };
         let mut summary = summarize(record, attempt.trace.as_ref(), total);
         if !all.is_empty() {
@@ -217,6 +229,12 @@ impl Args {
                 Ok(figures) => summary.time = step_time(record, &figures),
                 Err(reason) => summary.time_unknown = Some(reason.to_string()),
             }
+        }
+        if let Some(one) = ended::first(&ended)
+            && summary.verdict == Verdict::ScriptFailed
+        {
+            let left_word = !summary.ranks.is_empty() || record.outcome.kind != "killed";
+            summary.ended(one.ending.clone(), left_word);
         }
         if let Some(plan) = &plan {
             let versions = Versions {
@@ -366,12 +384,15 @@ impl Args {
             recording: Recording {
                 steps: self.steps,
                 levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
+                // What is rehearsed runs here and now, and ends by itself.
+                black_box: self.world_size.is_none() && !self.no_black_box,
                 ..self.recording()
             },
             watch: Watch {
                 live: !self.quiet,
                 to_stderr: self.json.as_deref().is_some_and(json::is_stdout),
                 grace: Duration::from_secs(self.grace),
+                stall: self.stall.map(Duration::from_secs),
                 ..Watch::default()
             },
             ..Job::new(host, program)
@@ -451,6 +472,7 @@ impl Args {
         &self,
         directory: &RunDirectory,
         attempt: &Attempt,
+        all: &[Ended],
     ) -> anyhow::Result<ExitStatus> {
         let status = attempt.status;
         for place in [directory, &directory.rank(self.ranks[0])] {
@@ -458,8 +480,13 @@ impl Args {
                 bail!("{reason}");
             }
         }
-        // The snapshot taken at the out-of-memory error still exists.
-        let captured = directory.file(RunFile::FailureSnapshot);
+        let one = ended::first(all);
+        let place = one.map_or_else(
+            || directory.clone(),
+            |one| RunDirectory::at(directory.path().join(&one.process)),
+        );
+        // The snapshot that was taken before is still there.
+        let captured = place.file(RunFile::Held);
         if captured.is_file()
             && let Ok((trace, problems)) = oomph_job::files::read_snapshot(&captured)
         {
@@ -468,20 +495,37 @@ impl Args {
             explanation.add_problems(&problems);
             let found = Found::from(explanation);
             directory.write_json(RunFile::Explanation, &found)?;
+            let page = page::of_explanations(
+                [(captured.as_path(), &trace, &found.explanation)],
+                &oomph_explain::Options::default(),
+                false,
+            )?;
+            directory.write(RunFile::Page, page.render().as_bytes())?;
             if !self.quiet {
-                eprintln!(
-                    "oomph: the script ended ({status}) before its record was written; this is \
-                     from the moment of its last out-of-memory error"
-                );
-                let to_stdout = self.json.as_deref().is_some_and(json::is_stdout);
-                let text = super::explain::render_one(&found, width());
-                if to_stdout {
-                    eprintln!("{text}");
+                eprintln!("oomph: the script ended ({status}) before its record was written");
+                let mut text = String::new();
+                if let Some(one) = one {
+                    text.push_str(&oomph_report::ending::ended(one, all, width()));
+                    text.push('\n');
+                }
+                text.push_str(&super::explain::render_one(&found, width()));
+                if self.json.as_deref().is_some_and(json::is_stdout) {
+                    stderr(&text);
                 } else {
                     stdout(&text)?;
                 }
             }
-            return Ok(ExitStatus::Findings);
+            return Ok(if found.explanation.out_of_memory {
+                ExitStatus::Findings
+            } else {
+                ExitStatus::ScriptFailed
+            });
+        }
+        if let Some(one) = one
+            && !self.quiet
+            && status.code().is_none()
+        {
+            stderr(&oomph_report::ending::ended(one, all, width()));
         }
         if let Some(signal) = signals::received() {
             eprintln!("oomph: {signal} ended the script before there was a record");
@@ -532,6 +576,7 @@ impl Args {
             );
         }
         let place = RunDirectory::prepare(directory.unlimited().path())?;
+        job.recording.black_box = false;
         // One step beyond the one that failed shows the optimizer's state too; three show a steady step.
         // A job without an optimizer counts its passes.
         let step = summary.oom.as_ref().map_or(1, |oom| oom.step);
@@ -597,6 +642,25 @@ impl Args {
     }
 }
 
+/// How the job's processes ended. What only this process saw is kept.
+fn ended_in(directory: &RunDirectory, attempt: &Attempt) -> anyhow::Result<Vec<Ended>> {
+    let ended = ended::of_run(directory, Some(attempt.status));
+    if directory.stacks().is_none() {
+        let _ = fs::remove_file(directory.file(RunFile::Stacks));
+    }
+    for (_, rank) in directory.ranks() {
+        if rank.stacks().is_none() {
+            let _ = fs::remove_file(rank.file(RunFile::Stacks));
+        }
+    }
+    if let Some(one) = ended.iter().find(|one| one.process.is_empty() && !one.well)
+        && attempt.status.code().is_none()
+    {
+        directory.write(RunFile::Ending, one.ending.how.as_bytes())?;
+    }
+    Ok(ended)
+}
+
 /// The plan as a result has it.
 fn applied(plan: &PlanFile, file: Option<&Path>, warnings: Vec<String>) -> AppliedPlan {
     AppliedPlan {
@@ -642,11 +706,11 @@ fn processes(held: &[Held]) -> String {
     format!("process{s} {}", ids.join(", "))
 }
 
-/// Whether the driver of a real GPU is there.
+/// Whether the driver of a real GPU is there: its files, or what else can be asked as one.
 fn has_real_gpu() -> bool {
-    Path::new("/proc/driver/nvidia/version").exists()
-        || Path::new("/dev/nvidiactl").exists()
-        || Path::new("/dev/dxg").exists()
+    let files = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
+    files.iter().any(|file| Path::new(file).exists())
+        || machine::gpus(&machine::Visibility::of_environment()).is_ok_and(|gpus| !gpus.is_empty())
 }
 
 fn explain(
