@@ -84,6 +84,7 @@ pub fn run_report(
             steps(&mut out, summary);
         }
     }
+    time(&mut out, summary, columns);
     if let Some(ending) = &summary.ending {
         out.push_str(&account(ending, columns));
         out.push('\n');
@@ -703,6 +704,20 @@ fn assumptions(out: &mut String, summary: &Summary, verbose: bool, columns: usiz
             summary.assumptions.len() - limit
         );
         let _ = writeln!(out, "{}", line("", &more, columns));
+    }
+}
+
+/// How long a step takes, or why nobody knows.
+fn time(out: &mut String, summary: &Summary, columns: usize) {
+    let unit = if summary.trains { "step" } else { "pass" };
+    let said = match (&summary.time, &summary.time_unknown) {
+        (Some(time), _) => crate::time::lines(time, unit),
+        (None, Some(reason)) => vec![format!("unknown: {reason}")],
+        (None, None) => Vec::new(),
+    };
+    for (index, text) in said.iter().enumerate() {
+        let title = if index == 0 { "time" } else { "" };
+        let _ = writeln!(out, "{}", line(title, text, columns));
     }
 }
 

@@ -32,6 +32,8 @@ fn summary(verdict: Verdict) -> Summary {
             used_bytes: 13_897_039_872,
             lower_bound: false,
         },
+        time: None,
+        time_unknown: None,
         by_category: BTreeMap::from([
             ("activations", 8 * GIB),
             ("parameters", GIB / 2),

@@ -13,6 +13,7 @@ pub mod rhythm;
 pub mod stacks;
 pub mod stall;
 pub mod summary;
+pub mod time;
 
 pub use attribution::{attribute, phase_named};
 pub use record::{Error, Record};

@@ -137,6 +137,9 @@ pub struct Record {
     /// Modules called so far at each entry of `clock`.
     #[serde(default)]
     pub clock_calls: Vec<u64>,
+    /// What the newest steps did, on a virtual GPU.
+    #[serde(default)]
+    pub work: oomph_clock::Steps,
     /// Facts about the script.
     #[serde(default)]
     pub facts: Facts,

@@ -10,6 +10,7 @@ use crate::processes::ProcessSummary;
 use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
 use crate::record::{LeverReport, Record};
 use crate::rhythm::{Growth, Rhythm, rhythm};
+use crate::time::StepTime;
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 pub const FORMAT: &str = "oomph.run/1";
@@ -159,6 +160,11 @@ pub struct Summary {
     pub gpu: GpuSummary,
     /// The peak amounts; if memory ran out, those without a limit.
     pub peak: Peak,
+    /// How long a step takes on the GPU, where that is known.
+    pub time: Option<StepTime>,
+    /// Why it is not known, on a virtual GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_unknown: Option<String>,
     /// Bytes at the peak by what they hold; with what is cached and what lies outside.
     pub by_category: BTreeMap<&'static str, u64>,
     /// Bytes at the peak by module, the largest first.
@@ -237,6 +243,8 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             r#virtual: record.r#virtual,
         },
         peak: Peak::default(),
+        time: None,
+        time_unknown: None,
         by_category: BTreeMap::new(),
         modules: Vec::new(),
         operators: Vec::new(),

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::device::{self, Properties, machine};
+use crate::work::{self, Work};
 use crate::{busy, driver, inner, runtime, streams};
 
 /// From the launch of a kernel that does nothing to the next one's.
@@ -193,7 +194,7 @@ fn seconds(value: f64) -> Duration {
 }
 
 /// Where a copy goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Path {
     /// From a device to itself.
     Within,
@@ -206,7 +207,7 @@ pub enum Path {
 }
 
 /// How a product computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     Fp64,
     Fp32,
@@ -257,7 +258,7 @@ impl Kind {
 }
 
 /// A batch of matrix products: `m`×`k` times `k`×`n`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Product {
     pub m: u64,
     pub n: u64,
@@ -325,11 +326,16 @@ pub fn copied(stream: u64, to: u64, from: u64, len: u64) {
         (_, None) if runtime::is_pinned(from) => Path::Pinned,
         _ => Path::Pageable,
     };
+    work::note(Work::Copy { path, bytes: len });
     spend(stream, machine().rates.copy(path, len));
 }
 
 /// Puts the filling of `len` bytes on a stream.
 pub fn filled(stream: u64, len: u64) {
+    work::note(Work::Moving {
+        bytes: len,
+        what: "fill",
+    });
     spend(stream, machine().rates.moving(len as f64));
 }
 

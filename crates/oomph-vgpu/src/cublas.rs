@@ -85,6 +85,7 @@ pub fn multiply(stream: u64, compute: c_int, [m, n, k, batch]: [u64; 4], operand
         Kind::Fp32 | Kind::Tf32 => rates.product(&product(Kind::Bf16, |_| Kind::Bf16)),
         _ => time,
     };
+    crate::work::note(crate::work::Work::Product(product(kind, |kind| kind)));
     crate::kernels::enqueued_as(stream, time, halved);
 }
 

@@ -11,6 +11,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::arguments::{Out, put_text};
+use crate::clock::{ALIGNED, Kind, Product};
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::inner;
@@ -434,6 +435,7 @@ export! {
         inner::call(|| unsafe { (real.get)(descriptor, attribute, kind, room, count, values) })
     }
     fn cudnnBackendExecute(handle: u64, plan: u64, _pack: u64) -> Status, or INTERNAL; {
+        cudnn_costs::note(plan);
         crate::kernels::enqueued(stream_of(handle), cudnn_costs::time(plan));
         SUCCESS
     }
@@ -919,6 +921,70 @@ forwarded! {
     }
 }
 
+export! {
+    fn cudnnRNNForward(handle: u64, descriptor: u64, _mode: c_int, _lengths: u64, data: u64) -> Status, or INTERNAL; {
+        recur(handle, descriptor, data, false);
+        SUCCESS
+    }
+    fn cudnnRNNBackwardData_v8(handle: u64, descriptor: u64, _lengths: u64, data: u64) -> Status, or INTERNAL; {
+        recur(handle, descriptor, data, false);
+        SUCCESS
+    }
+    fn cudnnRNNBackwardWeights_v8(handle: u64, descriptor: u64, _add: c_int, _lengths: u64, data: u64) -> Status, or INTERNAL; {
+        recur(handle, descriptor, data, true);
+        SUCCESS
+    }
+}
+
+/// Notes a pass through a recurrent network: for each layer a product of all inputs, and for each step one of the state
+/// and a cell; for the weights two long products. The virtual clock counts a launch.
+fn recur(handle: u64, descriptor: u64, data: u64, weights: bool) {
+    use crate::work::{Work, note};
+
+    crate::kernels::launched(stream_of(handle));
+    let descriptors = DESCRIPTORS.lock();
+    let (Some(rnn), Some(sequences)) = (
+        descriptors.rnns.get(&descriptor),
+        descriptors.sequences.get(&data),
+    ) else {
+        return;
+    };
+    let bytes = data_bytes(rnn.kind);
+    let kind = if bytes == 2 { Kind::Fp16 } else { Kind::Tf32 };
+    let (rows, batch) = (sequences.rows(), sequences.batch());
+    let wide = rnn.gates() * rnn.hidden;
+    for layer in 0..rnn.pseudo_layers() {
+        let input = if layer < rnn.directions() {
+            rnn.input
+        } else {
+            rnn.output() * rnn.directions()
+        };
+        let product = |n, k, batch| {
+            Work::Product(Product {
+                m: wide,
+                n,
+                k,
+                batch,
+                kind,
+                alignment: ALIGNED,
+            })
+        };
+        if weights {
+            note(product(input, rows, 1));
+            note(product(rnn.hidden, rows, 1));
+            continue;
+        }
+        note(product(rows, input, 1));
+        for _ in 0..sequences.steps {
+            note(product(batch, rnn.hidden, 1));
+            note(Work::Moving {
+                bytes: 2 * batch * wide * bytes,
+                what: "recurrent cells",
+            });
+        }
+    }
+}
+
 /// Bytes that every product of a pseudo-layer keeps for cuBLAS.
 const RNN_PRODUCT_BYTES: u64 = 8 << 20;
 /// Steps that a network of one direction computes the inputs of at once.
@@ -1085,6 +1151,7 @@ export! {
 
 /// Accounts a normalization that takes as long as moving the tensor described by `x` so often.
 fn batch_norm(handle: u64, x: u64, passes: f64) {
+    let mut work = None;
     let bytes = DESCRIPTORS.lock().tensors.get(&x).map_or(0.0, |tensor| {
         // fp16 and bf16 among cuDNN's types.
         let element = if matches!(tensor.kind, 2 | 9) {
@@ -1092,8 +1159,21 @@ fn batch_norm(handle: u64, x: u64, passes: f64) {
         } else {
             4.0
         };
-        tensor.elements() as f64 * element
+        let bytes = tensor.elements() as f64 * element;
+        work = Some(crate::work::Work::BatchNorm {
+            bytes: bytes as u64,
+            channels: tensor
+                .dims
+                .get(1)
+                .map_or(1, |&channels| channels.max(1) as u64),
+            last: tensor.strides.get(1) == Some(&1),
+            backward: passes > BATCH_NORM_FORWARD,
+        });
+        bytes
     });
+    if let Some(work) = work {
+        crate::work::note(work);
+    }
     crate::kernels::enqueued(stream_of(handle), machine().rates.moving(passes * bytes));
 }
 

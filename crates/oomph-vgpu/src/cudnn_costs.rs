@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::clock::{ALIGNED, Kind, LAUNCH, Product, Rates};
 use crate::sync::Mutex;
+use crate::work::{self, Work};
 
 /// Kinds of descriptors and types of attributes in `cudnn_graph.h`.
 const PLAN_DESCRIPTOR: c_int = 5;
@@ -28,6 +29,8 @@ const TENSOR_VIRTUAL: c_int = 907;
 /// Weights and results of convolutions forward, backward to the data and to the filter. What each was given as data
 /// lies between.
 const CONVOLUTIONS: [(c_int, c_int); 3] = [(703, 705), (709, 711), (715, 717)];
+/// The images, or their gradient, of the same.
+const CONVOLVED: [Option<c_int>; 3] = [Some(704), Some(710), Some(716)];
 const PRODUCT_A: c_int = 1520;
 const PRODUCT_B: c_int = 1521;
 
@@ -65,9 +68,9 @@ struct Described {
     /// The descriptors that each operation was given, by attribute.
     operations: HashMap<u64, Vec<(c_int, u64)>>,
     graphs: HashMap<u64, Vec<u64>>,
-    /// The graph finalized last, for which plans are made: its time and how many it has.
-    current: (Duration, u32),
-    plans: HashMap<u64, Duration>,
+    /// The graph finalized last, for which plans are made: its time, its work, and how many it has.
+    current: (Duration, Option<Work>, u32),
+    plans: HashMap<u64, (Duration, Option<Work>)>,
 }
 
 static DESCRIBED: std::sync::LazyLock<Mutex<Described>> =
@@ -130,7 +133,7 @@ pub fn created(descriptor: u64, kind: c_int) {
     all.forget(descriptor);
     match kind {
         GRAPH_DESCRIPTOR => drop(all.graphs.insert(descriptor, Vec::new())),
-        PLAN_DESCRIPTOR => drop(all.plans.insert(descriptor, LAUNCH)),
+        PLAN_DESCRIPTOR => drop(all.plans.insert(descriptor, (LAUNCH, None))),
         _ => {}
     }
 }
@@ -139,12 +142,16 @@ pub fn created(descriptor: u64, kind: c_int) {
 pub fn finalized(rates: &Rates, descriptor: u64) {
     let mut all = DESCRIBED.lock();
     if all.graphs.contains_key(&descriptor) {
-        all.current = (all.graph_time(rates, descriptor), 0);
+        all.current = (
+            all.graph_time(rates, descriptor),
+            all.graph_work(descriptor),
+            0,
+        );
     } else if all.plans.contains_key(&descriptor) {
-        let (time, earlier) = all.current;
-        all.current.1 += 1;
-        all.plans
-            .insert(descriptor, time.mul_f64(1.0 + STEP * f64::from(earlier)));
+        let (time, work, earlier) = all.current;
+        all.current.2 += 1;
+        let slower = time.mul_f64(1.0 + STEP * f64::from(earlier));
+        all.plans.insert(descriptor, (slower, work));
     }
 }
 
@@ -155,7 +162,17 @@ pub fn forgotten(descriptor: u64) {
 
 /// The estimated time of a plan.
 pub fn time(plan: u64) -> Duration {
-    DESCRIBED.lock().plans.get(&plan).copied().unwrap_or(LAUNCH)
+    let all = DESCRIBED.lock();
+    all.plans.get(&plan).map_or(LAUNCH, |plan| plan.0)
+}
+
+/// Notes what a plan does.
+pub fn note(plan: u64) {
+    let work = DESCRIBED.lock().plans.get(&plan).and_then(|plan| plan.1);
+    work::note(work.unwrap_or(Work::Moving {
+        bytes: 0,
+        what: "cudnn",
+    }));
 }
 
 /// An estimate of the work space that the first plan for a graph asks for, in bytes, after what cuDNN 9.19 says for an
@@ -237,6 +254,89 @@ impl Described {
         self.operations.remove(&descriptor);
         self.graphs.remove(&descriptor);
         self.plans.remove(&descriptor);
+    }
+
+    /// What a graph does: its first convolution, or its products, or what it moves.
+    fn graph_work(&self, graph: u64) -> Option<Work> {
+        let operations = self.graphs.get(&graph).map_or(&[][..], Vec::as_slice);
+        let given = || {
+            operations
+                .iter()
+                .filter_map(|operation| self.operations.get(operation))
+        };
+        let outside = given()
+            .flatten()
+            .filter_map(|(_, tensor)| self.tensors.get(tensor))
+            .filter(|tensor| !tensor.within);
+        let kind = outside.clone().map(|tensor| tensor.kind);
+        let kind = if kind.clone().any(|kind| kind == 9) {
+            Kind::Bf16
+        } else if kind.clone().any(|kind| kind == 2) {
+            Kind::Fp16
+        } else {
+            Kind::Tf32
+        };
+        let bytes: u64 = outside
+            .map(|tensor| tensor.elements() * tensor.bytes_per_element())
+            .sum();
+        let (mut operations, mut length, mut products) = (0, 0, 0);
+        for given in given() {
+            let find = |attribute| {
+                given
+                    .iter()
+                    .find(|(each, _)| *each == attribute)
+                    .and_then(|(_, tensor)| self.tensors.get(tensor))
+            };
+            for (direction, &(weights, result)) in CONVOLUTIONS.iter().enumerate() {
+                let (Some(weights), Some(result)) = (find(weights), find(result)) else {
+                    continue;
+                };
+                let images = CONVOLVED[direction].and_then(find);
+                let (Some(images), Some(&[filters, depth, ..])) = (images, weights.dims.get(..2))
+                else {
+                    continue;
+                };
+                let channels = images.dims.get(1).copied().unwrap_or(depth);
+                let window: u64 = weights.dims[2..].iter().product();
+                let pixels = result.dims.iter().product::<u64>() / result.dims.get(1)?.max(&1);
+                return Some(Work::Convolution {
+                    direction: direction as u8,
+                    product: Product {
+                        m: pixels,
+                        n: filters,
+                        k: depth,
+                        batch: 1,
+                        kind,
+                        alignment: ALIGNED,
+                    },
+                    groups: channels / depth.max(1),
+                    window,
+                    outside: bytes,
+                    last: result.strides.get(1) == Some(&1),
+                });
+            }
+            if let (Some(left), Some(right)) = (find(PRODUCT_A), find(PRODUCT_B))
+                && let (Some(&[m, k]), Some(&n)) = (left.dims.last_chunk(), right.dims.last())
+            {
+                let batch: u64 = left.dims[..left.dims.len() - 2].iter().product();
+                operations += 2 * m * n * k * batch;
+                length = n.max(m).max(length);
+                products += 1;
+            }
+        }
+        Some(if products > 0 {
+            Work::Fused {
+                operations,
+                bytes,
+                length,
+                kind: kind as u8,
+            }
+        } else {
+            Work::Moving {
+                bytes,
+                what: "cudnn",
+            }
+        })
     }
 
     fn graph_time(&self, rates: &Rates, graph: u64) -> Duration {

@@ -197,7 +197,7 @@ impl Family {
 }
 
 /// Lists of tensors that a kernel of steps over lists takes, by its name.
-fn lists(name: &str) -> u8 {
+pub fn lists(name: &str) -> u8 {
     // `…TensorListMetadataILi3EEE…`, `…TensorListScalarListMetadataIfLi3EEE…`.
     let depth = || {
         let (_, rest) = name.split_once("ListMetadataI")?;
@@ -212,6 +212,25 @@ fn lists(name: &str) -> u8 {
 /// # Safety
 /// `argument` must point to the `ReduceOp` of PyTorch's `reduce_kernel`.
 unsafe fn reduced_bytes(argument: *const c_void) -> Option<f64> {
+    // SAFETY: the caller's contract.
+    let (size, counts) = unsafe { reduction(argument) }?;
+    Some(counts.iter().map(|&count| count as f64).product::<f64>() * f64::from(size))
+}
+
+/// Inputs of an output and outputs of a reduction, or nothing if its argument does not look as expected.
+///
+/// # Safety
+/// As for [`reduced_bytes`].
+pub unsafe fn reduced_elements(argument: *const c_void) -> Option<[u64; 2]> {
+    // SAFETY: the caller's contract.
+    unsafe { reduction(argument) }.map(|(_, counts)| counts)
+}
+
+/// Bytes of an element of the sum, inputs of an output, and outputs.
+///
+/// # Safety
+/// As for [`reduced_bytes`].
+unsafe fn reduction(argument: *const c_void) -> Option<(c_int, [u64; 2])> {
     /// The operation and its neutral element come first, which are small but not always the same.
     const BEFORE: std::ops::RangeInclusive<usize> = 1..=8;
     BEFORE.into_iter().find_map(|at| {
@@ -221,7 +240,7 @@ unsafe fn reduced_bytes(argument: *const c_void) -> Option<f64> {
             .map(|word| unsafe { argument.cast::<c_int>().add(at + word).read_unaligned() });
         let counts = inputs > 0 && outputs > 0 && (1..=1 << 20).contains(&step);
         (matches!(size, 1 | 2 | 4 | 8 | 16) && counts)
-            .then(|| f64::from(size) * f64::from(inputs) * f64::from(outputs))
+            .then_some((size, [inputs as u64, outputs as u64]))
     })
 }
 
@@ -268,28 +287,42 @@ impl Concatenation {
         })
     }
 
-    /// What a launch over so many inputs moves.
+    /// Bytes of an element.
+    pub const fn element(self) -> u8 {
+        self.element
+    }
+
+    /// Elements of so many inputs.
     ///
     /// # Safety
     /// `arguments` must be those of the kernel.
-    unsafe fn bytes(self, inputs: u32, arguments: *const *mut c_void) -> f64 {
+    pub unsafe fn elements(self, inputs: u32, arguments: *const *mut c_void) -> u64 {
         // `CatArrInputTensorMetadata`: addresses, offsets, lengths along the dimension, lengths.
         let word = if self.wide { 8 } else { 4 };
         let room = usize::from(self.room);
         let lengths = room * 8 + 2 * room * word;
-        let elements: f64 = (0..(inputs as usize).min(room))
+        (0..(inputs as usize).min(room))
             .map(|input| {
                 // SAFETY: inside the structure above.
                 unsafe {
                     let at = (*arguments.add(1)).cast::<u8>().add(lengths + input * word);
                     if self.wide {
-                        at.cast::<u64>().read_unaligned() as f64
+                        at.cast::<u64>().read_unaligned()
                     } else {
-                        f64::from(at.cast::<u32>().read_unaligned())
+                        u64::from(at.cast::<u32>().read_unaligned())
                     }
                 }
             })
-            .sum();
+            .sum()
+    }
+
+    /// What a launch over so many inputs moves.
+    ///
+    /// # Safety
+    /// `arguments` must be those of the kernel.
+    unsafe fn bytes(self, inputs: u32, arguments: *const *mut c_void) -> f64 {
+        // SAFETY: the caller's contract.
+        let elements = unsafe { self.elements(inputs, arguments) } as f64;
         let each = 2.0 * f64::from(self.element);
         elements
             * if self.wholesale {

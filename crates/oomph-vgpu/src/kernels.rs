@@ -10,8 +10,10 @@ use crate::clock::LAUNCH;
 use crate::device::{self, machine};
 use crate::export;
 use crate::families::Family;
+use crate::moved::Moved;
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
 use crate::sync::Mutex;
+use crate::work;
 use crate::{busy, inner, streams};
 
 /// `dim3`.
@@ -69,8 +71,11 @@ impl From<Dim3> for [c_uint; 3] {
 /// as a library may be loaded where another one was.
 static REGISTERED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// How the time of each kernel that was launched is estimated.
-static FAMILIES: std::sync::LazyLock<Mutex<HashMap<u64, Family>>> =
+/// How a kernel's time is estimated, what it moves, and the number of its name.
+type Kernel = (Family, Moved, u32);
+
+/// How the time of each kernel that was launched is estimated, what it moves, and the number of its name.
+static FAMILIES: std::sync::LazyLock<Mutex<HashMap<u64, Kernel>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
 /// A handle for a kernel that a module names.
@@ -79,12 +84,17 @@ pub fn named(name: Text) -> u64 {
     if let Some(name) = name.get() {
         FAMILIES
             .lock()
-            .insert(handle, Family::of(&name.to_string_lossy()));
+            .insert(handle, of_name(&name.to_string_lossy()));
     }
     handle
 }
 
-fn family(function: u64) -> Family {
+fn of_name(name: &str) -> Kernel {
+    let family = Family::of(name);
+    (family, Moved::of(name, family), work::name(name))
+}
+
+fn family(function: u64) -> Kernel {
     if let Some(&found) = FAMILIES.lock().get(&function) {
         return found;
     }
@@ -94,10 +104,13 @@ fn family(function: u64) -> Family {
         .rev()
         .find(|(host, _)| *host == function)
         .map(|found| found.1);
-    let found = name.map_or(Family::default(), |name| {
-        // SAFETY: `__cudaRegisterFunction` got a C string in the library that launches this kernel.
-        Family::of(&unsafe { CStr::from_ptr(name as *const c_char) }.to_string_lossy())
-    });
+    let found = name.map_or_else(
+        || of_name(""),
+        |name| {
+            // SAFETY: `__cudaRegisterFunction` got a C string in the library that launches this kernel.
+            of_name(&unsafe { CStr::from_ptr(name as *const c_char) }.to_string_lossy())
+        },
+    );
     FAMILIES.lock().insert(function, found);
     found
 }
@@ -114,8 +127,11 @@ pub unsafe fn run(
     stream: u64,
 ) {
     let threads = block.iter().map(|&size| f64::from(size)).product();
+    let (family, moved, name) = family(function);
     // SAFETY: the caller's contract.
-    let time = unsafe { family(function).time(&machine().rates, grid, threads, arguments) };
+    let time = unsafe { family.time(&machine().rates, grid, threads, arguments) };
+    // SAFETY: the caller's contract.
+    work::note(unsafe { moved.work(family, name, grid, threads as u32, arguments) });
     enqueued(stream, time);
 }
 

@@ -42,6 +42,7 @@ mod libraries;
 mod loader;
 mod meeting;
 mod memory;
+mod moved;
 mod nccl;
 mod nvml;
 mod nvrtc;
@@ -53,6 +54,7 @@ mod shared;
 mod streams;
 mod stubs;
 mod sync;
+mod work;
 
 /// Defines exported C functions: each counts its calls and turns a panic into `$panic` instead of
 /// letting it unwind into C. A function is `unsafe` if its arguments promise more than their types

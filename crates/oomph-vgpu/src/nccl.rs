@@ -201,7 +201,12 @@ fn used(handle: u64, what: What, root: u32, stream: u64, bytes: u64) -> Option<C
     }
     let ranks = communicator.size.max(1) as u64;
     let passed = bytes as f64 * (ranks - 1) as f64;
-    crate::kernels::enqueued(stream, machine().rates.collective(ranks, passed));
+    let time = machine().rates.collective(ranks, passed);
+    crate::work::note(crate::work::Work::Fixed {
+        nanoseconds: time.as_nanos() as u64,
+        what: "collective",
+    });
+    crate::kernels::enqueued(stream, time);
     Some(communicator)
 }
 

@@ -27,7 +27,7 @@ pub struct Usage {
 
 export! {
     /// The version of this interface; a recorder refuses a library with another.
-    fn oomph_vgpu_interface() -> c_int, or 0; { 1 }
+    fn oomph_vgpu_interface() -> c_int, or 0; { 2 }
     fn oomph_vgpu_usage(device: c_int, out: Out<Usage>) -> c_int, or -1; {
         let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
         let memory = found.memory.lock();
@@ -100,6 +100,7 @@ export! {
     /// An operator begins on this thread: its kernels will not run, so what it reads back from
     /// the device is answered instead.
     fn oomph_vgpu_begin() -> (), or (); {
+        crate::work::operator();
         INSIDE.set(true);
         UNANSWERED.set(0);
     }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::EVENT;
 use crate::sync::Mutex;
+use crate::work::{self, Work};
 
 /// Handles start here: far from null and from the special streams 1 (legacy) and 2 (per thread).
 const FIRST_HANDLE: u64 = 0x1000;
@@ -364,6 +365,7 @@ pub fn mark(device: u32, stream: u64, mark: u64) {
 
 /// The host waits for everything on `stream`. Returns the last collective among it.
 pub fn witness_stream(device: u32, stream: u64) -> u64 {
+    work::note(Work::Wait);
     let mut tables = TABLES.lock();
     let now = tables.now(device, stream);
     tables.witnessed = now;
@@ -373,6 +375,7 @@ pub fn witness_stream(device: u32, stream: u64) -> u64 {
 
 /// The host waits for `event`. Returns the last collective before it.
 pub fn witness_event(event: u64) -> u64 {
+    work::note(Work::Wait);
     let mut tables = TABLES.lock();
     let Some(event) = tables.events.get(&event).copied() else {
         return 0;
@@ -391,6 +394,7 @@ pub fn horizon(device: u32) -> Duration {
 
 /// The host waits for everything on `device`.
 pub fn witness_device(device: u32) {
+    work::note(Work::Wait);
     let mut tables = TABLES.lock();
     tables.witnessed = tables.horizon(device);
     let streams = tables.streams.values();
@@ -517,6 +521,10 @@ pub fn run_graph(device: u32, handle: u64, stream: u64) -> bool {
         .get(&handle)
         .map(|graph| graph.time);
     if let Some(time) = time {
+        work::note(Work::Fixed {
+            nanoseconds: time.as_nanos() as u64,
+            what: "graph",
+        });
         spend(device, stream, time);
     }
     time.is_some()

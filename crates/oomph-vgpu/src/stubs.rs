@@ -153,7 +153,6 @@ work! {
     cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
     cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnLRNCrossChannelForward
     cudnnPoolingForward cudnnReduceTensor cudnnSoftmaxForward
-    cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward
     cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward
     cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward cufftXtExec cusolverDnCgeqrf
     cusolverDnCgesvd cusolverDnCgesvdaStridedBatched cusolverDnCgesvdj cusolverDnCgesvdjBatched

@@ -59,7 +59,7 @@ class Progress:
     """What the script is doing, as the recorder's other parts note it here and read it."""
 
     __slots__ = (
-        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_reserved", "_status",
+        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_reserved", "_status",
         "box", "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
         "running", "seen_forward", "step", "stopped", "trains", "window", "words",
     )  # fmt: skip
@@ -70,9 +70,11 @@ class Progress:
         last_step: int | None,
         horizon: Any,
         busy: Any,
+        log_step: Any,
         box: Any = None,
     ) -> None:
-        """`horizon` and `busy` are the virtual GPU's clocks, None on a real one; `box` is the black box, if there is one."""
+        """`horizon`, `busy` and `log_step` are the virtual GPU's clocks and its log of work, None on a real one; `box` is the black
+        box, if there is one."""
         self.box = box
         self.words = memoryview(bytearray(2048)).cast("q") if box is None else box.words
         """The black box's: written ahead, should the process be killed."""
@@ -102,7 +104,7 @@ class Progress:
         """How many functions that load weights are in progress, one inside the other."""
         self.window: Any = None
         """How long everything is recorded; None: as long as the script runs."""
-        self._horizon, self._busy = horizon, busy
+        self._horizon, self._busy, self._log_step = horizon, busy, log_step
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
         self._boundaries: list[tuple[int, str, int]] = []
@@ -162,6 +164,8 @@ class Progress:
             self.window.step_ended(number)
             if self.is_recorded is not was_recorded:
                 self._ends.clear()  # recorded steps take longer
+        if self._log_step is not None:
+            self._log_step(self.module_calls)
         if self._horizon is not None and self.is_recorded:
             self._clock.append((number, self._horizon(0), self._busy[2]))
             self._clock_calls.append(self.module_calls)

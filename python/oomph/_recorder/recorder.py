@@ -85,7 +85,8 @@ class Recorder:
         self._finished = False
         busy = library.busy() if self.virtual else None
         horizon = library.library().oomph_vgpu_horizon if self.virtual else None
-        self._progress = Progress(directory, settings.steps, horizon, busy, box)
+        step = library.library().oomph_vgpu_step if self.virtual else None
+        self._progress = Progress(directory, settings.steps, horizon, busy, step, box)
         self._facts = Facts()
         self._marks = Marks()
         self._scopes = Scopes(self._progress, busy)
@@ -441,6 +442,7 @@ class Recorder:
             windows=self._progress.window.recorded if self._progress.window else [],
             assumptions=self.assumptions.as_list(),
             library=library.report() if self.virtual else {},
+            work=library.work() if self.virtual else {},
             levers=levers,
             became=self.resize.became if self.resize else [],
             sources=[] if self._in_parts else sources(os.path.realpath(self.directory.run.path)),

@@ -8,7 +8,7 @@ import json
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint64
 from typing import Any
 
-INTERFACE = 1
+INTERFACE = 2
 """The version of the interface below (`oomph_vgpu_interface` in `report.rs`)."""
 
 BUSY = "oomph_vgpu_busy"
@@ -42,6 +42,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_requests": (c_uint64, [c_int]),
     "oomph_vgpu_horizon": (c_uint64, [c_int]),
     "oomph_vgpu_clear": (None, [c_uint64, c_uint64]),
+    "oomph_vgpu_step": (None, [c_uint64]),
+    "oomph_vgpu_work": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_report": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_begin": (None, []),
     "oomph_vgpu_answer": (None, [c_int64]),
@@ -115,7 +117,15 @@ def pool_events() -> Any:
 
 def report() -> dict[str, Any]:
     """What the virtual GPU counted and assumed (`report.rs`)."""
-    write = library().oomph_vgpu_report
+    return _read(library().oomph_vgpu_report)
+
+
+def work() -> dict[str, Any]:
+    """What the newest steps did (`work.rs`)."""
+    return _read(library().oomph_vgpu_work)
+
+
+def _read(write: Any) -> dict[str, Any]:
     # Other threads (PyTorch's watchdog of collectives) may go on meanwhile, and the report with them.
     room, length = 0, write(None, 0)
     while length > room:

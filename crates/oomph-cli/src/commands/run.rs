@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use oomph_bytes::{format_bytes, parse_capacity};
+use oomph_clock::Figures;
 use oomph_explain::{Cause, Explanation, Fix};
 use oomph_fit::machine;
 use oomph_gpus::MAX_GPUS;
@@ -19,6 +20,7 @@ use oomph_run::Record;
 use oomph_run::processes::Held;
 use oomph_run::ranks::RankSummary;
 use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
+use oomph_run::time::step_time;
 use oomph_trace::Trace;
 
 use super::explain::Found;
@@ -222,6 +224,12 @@ impl Args {
             }
         }
         summary.join_processes(&attempt.processes);
+        if let Some(gpu) = &job.gpu {
+            match Figures::of(gpu.spec.found.gpu) {
+                Ok(figures) => summary.time = step_time(record, &figures),
+                Err(reason) => summary.time_unknown = Some(reason.to_string()),
+            }
+        }
         if let Some(one) = ended::first(&ended)
             && summary.verdict == Verdict::ScriptFailed
         {

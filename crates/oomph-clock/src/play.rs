@@ -1,0 +1,106 @@
+//! The host and the GPU as two queues.
+
+use crate::device::took;
+use crate::work::{Line, Steps, Work};
+use crate::{Figures, Host};
+
+/// Launches that a queue holds: with more the host waits.
+const DEPTH: usize = 1024;
+
+/// One step, seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Played {
+    /// From the end of the step before to its own.
+    pub seconds: f64,
+    /// The GPU's work.
+    pub device: f64,
+    /// The host's work.
+    pub host: f64,
+    /// How far the GPU's time may be off, as a part of the step: the deviations of its kernels.
+    pub spread: f64,
+    /// Of the GPU's work, what transfers take.
+    pub loading: f64,
+    /// Of the GPU's work, what goes between GPUs.
+    pub communication: f64,
+}
+
+/// Plays a step as one of many that follow each other.
+pub fn play(steps: &Steps, step: &[Line], gpu: &Figures, host: &Host) -> Played {
+    // The second turn begins as a step in the middle of a job does.
+    let mut queues = Queues::default();
+    queues.turn(steps, step, gpu, host);
+    let before = queues.end();
+    let mut sum = queues.turn(steps, step, gpu, host);
+    sum.seconds = queues.end() - before;
+    sum
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    /// When the host is done with what it did so far.
+    host: f64,
+    /// When the GPU is.
+    device: f64,
+    /// When each of the newest launches ends.
+    ends: std::collections::VecDeque<f64>,
+}
+
+impl Queues {
+    fn end(&self) -> f64 {
+        self.host.max(self.device)
+    }
+
+    fn turn(&mut self, steps: &Steps, step: &[Line], gpu: &Figures, host: &Host) -> Played {
+        let mut sum = Played::default();
+        let mut deviations = 0.0;
+        self.busy(&mut sum, host.step);
+        for &line in step {
+            let Some(work) = steps.table.get(line as usize) else {
+                continue;
+            };
+            match work {
+                Work::Operator(false) => self.busy(&mut sum, host.operator),
+                Work::Operator(true) => self.busy(&mut sum, host.backward),
+                Work::Modules(count) => self.busy(&mut sum, host.module * count),
+                Work::Wait => {
+                    self.busy(&mut sum, host.wait);
+                    self.host = self.end();
+                }
+                _ => {
+                    let took = took(work, steps, gpu);
+                    self.busy(&mut sum, host.launch * f64::from(took.launches));
+                    if self.ends.len() >= DEPTH
+                        && let Some(end) = self.ends.pop_front()
+                    {
+                        self.host = self.host.max(end);
+                    }
+                    self.device = self.device.max(self.host) + took.seconds;
+                    self.ends.push_back(self.device);
+                    if took.waits {
+                        self.host = self.end();
+                    }
+                    sum.device += took.seconds;
+                    deviations += took.seconds * took.deviation;
+                    match work {
+                        Work::Copy(_, _) => sum.loading += took.seconds,
+                        Work::Fixed(_, what) if what == "collective" => {
+                            sum.communication += took.seconds;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        sum.spread = if sum.device > 0.0 {
+            deviations / sum.device
+        } else {
+            0.0
+        };
+        sum
+    }
+
+    fn busy(&mut self, sum: &mut Played, seconds: f64) {
+        self.host += seconds;
+        sum.host += seconds;
+    }
+}

@@ -1,0 +1,461 @@
+//! What a kernel moves, from its name and arguments: the bytes that `oomph-clock` prices.
+//!
+//! Arguments are read only where the name says which kernel of PyTorch's it is; what does not look as expected counts
+//! as unknown.
+
+use std::ffi::{c_int, c_void};
+
+use crate::clock::Kind;
+use crate::families::{Family, lists, reduced_elements};
+use crate::work::Work;
+
+/// How the work of a launch follows from its arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// It does not.
+    Unknown,
+    /// The first argument counts elements, of which each moves so many bytes.
+    Pointwise { bytes: u8 },
+    /// The same, with the sizes of so many inputs in the sixth argument and the output's in the seventh.
+    Casting { inputs: u8 },
+    /// The same, over strides of so many tensors of so many bytes.
+    Strided { tensors: u8, bytes: u8 },
+    /// This argument is the length of a block's row.
+    Rows { argument: u8, bytes: u8 },
+    /// The first two arguments are rows and columns.
+    Columns { bytes: u8 },
+    /// This argument counts elements.
+    Elements { argument: u8, bytes: u8 },
+    /// A reduction of elements of so many bytes.
+    Reduction { bytes: u8 },
+    /// A step over lists of tensors, so many deep.
+    Lists { depth: u8, bytes: u8, scalars: bool },
+    /// The first two arguments are views of tensors with so many dimensions (`PackedTensorAccessor`).
+    Viewed {
+        dimensions: u8,
+        views: u8,
+        bytes: u8,
+    },
+    /// These arguments are rows and columns.
+    Area { arguments: [u8; 2], bytes: u8 },
+    /// As the family says.
+    Concatenation,
+    /// Attention: operations for each pair of query, key and feature.
+    Attention { operations: u8, kind: Kind },
+}
+
+/// Bytes of the type that a mangled name has at its beginning.
+fn width(text: &str) -> Option<u8> {
+    const HALVES: [&str; 2] = ["N3c108BFloat16E", "N3c104HalfE"];
+    if HALVES.iter().any(|half| text.starts_with(half)) {
+        return Some(2);
+    }
+    match text.as_bytes().first()? {
+        b'f' | b'i' | b'j' => Some(4),
+        b'd' | b'l' | b'm' => Some(8),
+        b'b' | b'h' | b'a' => Some(1),
+        b's' | b't' => Some(2),
+        _ => None,
+    }
+}
+
+/// The type of what a functor computes with: its first template argument, or the parameter of its lambda.
+fn functor_width(functor: &str) -> u8 {
+    let lambda = functor.rfind("EUl").map(|at| &functor[at + 3..]);
+    let template = functor.find("FunctorI").map(|at| &functor[at + 8..]);
+    let named = functor.find("_addI").map(|at| &functor[at + 5..]);
+    [template, named, lambda]
+        .into_iter()
+        .flatten()
+        .find_map(width)
+        .unwrap_or(
+            if functor.contains("BFloat16") || functor.contains("4Half") {
+                2
+            } else {
+                4
+            },
+        )
+}
+
+/// The number behind `before` in a name.
+fn number(name: &str, before: &str) -> Option<u8> {
+    let (_, rest) = name.split_once(before)?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+impl Moved {
+    /// By the mangled name of a kernel and its family.
+    pub fn of(name: &str, family: Family) -> Self {
+        let halves = name.contains("BFloat16") || name.contains("4Half");
+        let bytes = if halves { 2 } else { 4 };
+        if let Some((_, functor)) = name.split_once("elementwise_kernelILi") {
+            let bytes = functor_width(functor.split("St5arrayIPc").next().unwrap_or(functor));
+            // Three tensors, though some kernels have two: the coefficients of `oomph-clock` are fitted to these bytes.
+            let tensors = if functor.contains("copy_kernel") {
+                2
+            } else {
+                3
+            };
+            return Self::Strided { tensors, bytes };
+        }
+        if let Some((_, functor)) = name.split_once("27unrolled_elementwise_kernelI") {
+            let arrays = number(functor, "St5arrayIPcLm").unwrap_or(2);
+            return if functor.contains("LoadWithCast") {
+                Self::Casting { inputs: arrays - 1 }
+            } else {
+                Self::Pointwise {
+                    bytes: arrays * functor_width(functor),
+                }
+            };
+        }
+        if let Some((_, op)) = name.split_once("13reduce_kernelI") {
+            let input = op.split_once("ReduceOpI").and_then(|(_, op)| width(op));
+            return Self::Reduction {
+                bytes: input.unwrap_or(bytes),
+            };
+        }
+        if name.contains("multi_tensor_apply_kernel") {
+            return Self::Lists {
+                depth: lists(name),
+                bytes,
+                scalars: name.contains("ScalarListMetadata"),
+            };
+        }
+        let kind = if name.contains("f32") {
+            Kind::Fp32
+        } else {
+            Kind::Bf16
+        };
+        if name.contains("flash_fwd") || name.contains("fmha_cutlassF") {
+            return Self::Attention {
+                operations: 4,
+                kind,
+            };
+        }
+        if name.contains("flash_bwd_dq") || name.contains("fmha_cutlassB") {
+            return Self::Attention {
+                operations: 10,
+                kind,
+            };
+        }
+        if name.contains("batch_norm_")
+            && !name.contains("channels_last")
+            && !name.contains("reduce_statistics")
+        {
+            return Self::Viewed {
+                dimensions: 3,
+                views: 1,
+                bytes,
+            };
+        }
+        if name.contains("conv_depthwise2d") {
+            return Self::Viewed {
+                dimensions: 4,
+                views: 2,
+                bytes,
+            };
+        }
+        if name.contains("softmax_warp_forward") {
+            return Self::Area {
+                arguments: [2, 4],
+                bytes: 2 * bytes,
+            };
+        }
+        if name.contains("softmax_warp_backward") {
+            return Self::Area {
+                arguments: [3, 5],
+                bytes: 3 * bytes,
+            };
+        }
+        if name.contains("vectorized_gather_kernel") {
+            return Self::Area {
+                arguments: [3, 4],
+                bytes: 2,
+            };
+        }
+        if name.contains("distribution_elementwise") {
+            return Self::Elements {
+                argument: 0,
+                bytes: 4,
+            };
+        }
+        match family {
+            Family::Rows { argument, bytes } => Self::Rows {
+                argument: argument as u8,
+                bytes,
+            },
+            Family::Columns { .. } => Self::Columns { bytes: 2 * bytes },
+            Family::Elements { argument, bytes } => Self::Elements {
+                argument: argument as u8,
+                bytes,
+            },
+            Family::Concatenation(_) => Self::Concatenation,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The work of a launch.
+    ///
+    /// # Safety
+    /// `arguments` must be null or those of the kernel.
+    pub unsafe fn work(
+        self,
+        family: Family,
+        name: u32,
+        grid: [u32; 3],
+        threads: u32,
+        arguments: *const *mut c_void,
+    ) -> Work {
+        let blocks = grid.iter().map(|&size| u64::from(size)).product();
+        let mut bytes = 0;
+        if !arguments.is_null() {
+            // SAFETY: the caller's contract: the name says what the arguments are; counts that are wider lie lower half
+            // first.
+            unsafe {
+                let count = |index: u8| {
+                    u64::from(
+                        (*arguments.add(usize::from(index)))
+                            .cast::<u32>()
+                            .read_unaligned(),
+                    )
+                };
+                match self {
+                    Self::Unknown => {}
+                    Self::Pointwise { bytes: each } => bytes = count(0) * u64::from(each),
+                    Self::Casting { inputs } => {
+                        let size = |index: u8, of: u8, count: u8| {
+                            let first = usize::from(count).next_multiple_of(4);
+                            let at = (*arguments.add(usize::from(index))).cast::<u8>();
+                            u64::from(
+                                at.add(first + 4 * usize::from(of))
+                                    .cast::<u32>()
+                                    .read_unaligned(),
+                            )
+                            .min(16)
+                        };
+                        let each = (0..inputs).map(|input| size(5, input, inputs)).sum::<u64>()
+                            + size(6, 0, 1);
+                        bytes = count(0) * each;
+                    }
+                    Self::Strided {
+                        tensors,
+                        bytes: each,
+                    } => {
+                        bytes = count(0) * u64::from(tensors) * u64::from(each);
+                    }
+                    Self::Rows {
+                        argument,
+                        bytes: each,
+                    } => bytes = blocks * count(argument) * u64::from(each),
+                    Self::Columns { bytes: each } => bytes = count(0) * count(1) * u64::from(each),
+                    Self::Elements {
+                        argument,
+                        bytes: each,
+                    } => bytes = count(argument) * u64::from(each),
+                    Self::Viewed {
+                        dimensions,
+                        views,
+                        bytes: each,
+                    } => {
+                        let elements = (0..usize::from(views)).filter_map(|view| {
+                            viewed(*arguments.add(view), usize::from(dimensions))
+                        });
+                        bytes = elements.sum::<u64>() * u64::from(each);
+                    }
+                    Self::Area {
+                        arguments: [rows, columns],
+                        bytes: each,
+                    } => {
+                        bytes = count(rows) * count(columns) * u64::from(each);
+                    }
+                    Self::Reduction { bytes: each } => {
+                        let read =
+                            reduced_elements(*arguments).map(|[inputs, outputs]| inputs * outputs);
+                        bytes = read.unwrap_or(0) * u64::from(each);
+                    }
+                    Self::Lists {
+                        depth,
+                        bytes: each,
+                        scalars,
+                    } => {
+                        let elements = listed_elements(
+                            *arguments,
+                            usize::from(depth),
+                            scalars,
+                            blocks as usize,
+                        );
+                        bytes = elements * u64::from(depth + 1) * u64::from(each);
+                    }
+                    Self::Concatenation => {
+                        if let Family::Concatenation(found) = family {
+                            bytes =
+                                2 * found.elements(grid[1], arguments) * u64::from(found.element());
+                        }
+                    }
+                    Self::Attention { operations, kind } => {
+                        if let Some([pairs, length, features]) = attended(*arguments, grid) {
+                            return Work::Fused {
+                                operations: u64::from(operations) * pairs * features,
+                                bytes: 0,
+                                length,
+                                kind: kind as u8,
+                            };
+                        }
+                    }
+                }
+            }
+        }
+        Work::Kernel {
+            name,
+            blocks,
+            threads,
+            bytes,
+        }
+    }
+}
+
+/// Elements of a view: behind its address are the sizes of its dimensions, in 32 or 64 bits.
+///
+/// # Safety
+/// `view` must point to a `PackedTensorAccessor` of so many dimensions.
+unsafe fn viewed(view: *const c_void, dimensions: usize) -> Option<u64> {
+    // SAFETY: sizes and strides follow the address.
+    let word = |at: usize| unsafe { view.cast::<u32>().add(2 + at).read_unaligned() };
+    let is_wide = word(1) == 0;
+    let sizes = (0..dimensions)
+        .map(|dimension| u64::from(word(if is_wide { 2 * dimension } else { dimension })));
+    sizes.into_iter().try_fold(1_u64, |product, size| {
+        (size > 0)
+            .then_some(size)
+            .and_then(|size| product.checked_mul(size))
+    })
+}
+
+/// Elements of the pieces that a step over lists of tensors has (`TensorListMetadata` of `MultiTensorApply.cuh`).
+///
+/// # Safety
+/// `metadata` must point to that structure.
+unsafe fn listed_elements(
+    metadata: *const c_void,
+    depth: usize,
+    scalars: bool,
+    blocks: usize,
+) -> u64 {
+    const PIECE: i64 = 65_536;
+    const BLOCKS: usize = 320;
+    const ROOM: [usize; 5] = [110, 64, 48, 36, 30];
+    let room = if scalars && depth == 1 {
+        96
+    } else {
+        ROOM[depth.clamp(1, 5) - 1]
+    };
+    let counts = depth.clamp(1, 5) * room * 8;
+    let tensors = counts + room * 8 + if scalars { room * 4 } else { 0 };
+    let pieces = tensors + BLOCKS;
+    let at = metadata.cast::<u8>();
+    (0..blocks.min(BLOCKS))
+        .map(|block| {
+            // SAFETY: inside the structure: blocks and tensors are bounded by its rooms.
+            let (count, piece) = unsafe {
+                let tensor = usize::from(at.add(tensors + block).read()).min(room - 1);
+                let piece = at.add(pieces + 4 * block).cast::<c_int>().read_unaligned();
+                (
+                    at.add(counts + 8 * tensor).cast::<i64>().read_unaligned(),
+                    piece,
+                )
+            };
+            (count - i64::from(piece) * PIECE).clamp(0, PIECE) as u64
+        })
+        .sum()
+}
+
+/// Pairs of queries and keys of all heads, the longer length, and features of a head, or nothing if the parameters of the
+/// kernel do not look as expected: batches or heads and tiles of queries or keys are the grid's.
+///
+/// # Safety
+/// `parameters` must point to the parameters of a kernel of FlashAttention or of CUTLASS's.
+unsafe fn attended(parameters: *const c_void, grid: [u32; 3]) -> Option<[u64; 3]> {
+    const WORDS: usize = 96;
+    // SAFETY: these structures are longer.
+    let words: Vec<u64> = (0..WORDS)
+        .map(|word| u64::from(unsafe { parameters.cast::<u32>().add(word).read_unaligned() }))
+        .collect();
+    let heads = u64::from(grid[1]) * u64::from(grid[2]);
+    let fits = |length: u64, tile: u64| {
+        length > 0 && length < 1 << 24 && length.div_ceil(tile) == u64::from(grid[0])
+    };
+    let feature = |d: u64| (8..=512).contains(&d) && d.is_multiple_of(4);
+    words.windows(5).find_map(|w| {
+        // CUTLASS: features, features of values, queries, keys.
+        if feature(w[0])
+            && w[0] == w[1]
+            && w[2] > 0
+            && w[2] < 1 << 24
+            && w[3] > 0
+            && w[3] < 1 << 24
+            && [32, 64, 128]
+                .iter()
+                .any(|&tile| fits(w[2], tile) || fits(w[3], tile) || grid[0] == 1)
+        {
+            return Some([w[2] * w[3] * heads, w[2].max(w[3]), w[0]]);
+        }
+        // FlashAttention: batches, queries, keys, new keys, features.
+        let tiles = [64, 80, 96, 128, 192, 256];
+        (w[0] == u64::from(grid[1].min(grid[2]))
+            || w[0] == u64::from(grid[1])
+            || w[0] == u64::from(grid[2]))
+        .then_some(())
+        .filter(|()| w[3] == 0 && feature(w[4]))
+        .filter(|()| {
+            tiles
+                .iter()
+                .any(|&tile| fits(w[1], tile) || fits(w[2], tile))
+        })
+        .map(|()| [w[1] * w[2] * heads, w[1].max(w[2]), w[4]])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str) -> Moved {
+        Moved::of(name, Family::of(name))
+    }
+
+    #[test]
+    fn names_tell_what_moves() {
+        let add = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_";
+        assert_eq!(
+            of(add),
+            Moved::Strided {
+                tensors: 3,
+                bytes: 4
+            }
+        );
+        let half = add.replace("_addIf", "_addIN3c108BFloat16E");
+        assert_eq!(
+            of(&half),
+            Moved::Strided {
+                tensors: 3,
+                bytes: 2
+            }
+        );
+        let sum = "_ZN2at6native13reduce_kernelILi128ELi4ENS0_8ReduceOpIN3c108BFloat16ENS0_14func_wrapper_tIS4_";
+        assert_eq!(of(sum), Moved::Reduction { bytes: 2 });
+        assert_eq!(of("triton_poi_fused_add_0"), Moved::Unknown);
+    }
+
+    #[test]
+    fn lists_count_the_elements_of_their_pieces() {
+        let mut metadata = vec![0_u8; 4000];
+        let counts = 2 * 64 * 8;
+        metadata[counts..counts + 8].copy_from_slice(&70_000_i64.to_ne_bytes());
+        let pieces = counts + 64 * 8 + 320;
+        metadata[pieces + 4..pieces + 8].copy_from_slice(&1_i32.to_ne_bytes());
+        // SAFETY: as long as the structure.
+        let elements = unsafe { listed_elements(metadata.as_ptr().cast(), 2, false, 2) };
+        assert_eq!(elements, 70_000);
+    }
+}

@@ -1,0 +1,299 @@
+//! What a step does, in order, for `oomph-clock`, which says how long that takes on any GPU.
+//!
+//! Each piece of work and each thing that keeps the host busy has a line in a table; a step is a list of numbers of lines.
+//! The newest steps are kept, and equal ones that follow each other once. See [`Log::json`] for how it is written.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_char;
+use std::fmt::Write;
+
+use crate::clock::{Path, Product};
+use crate::sync::Mutex;
+use crate::{export, inner};
+
+/// Steps that are kept.
+const STEPS: usize = 24;
+/// Lines of all steps together that are kept.
+const LINES: usize = 2_000_000;
+
+/// A piece of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// An operator of PyTorch begins, in the thread that runs the script or in one of autograd's.
+    Operator { backward: bool },
+    /// Modules are called.
+    Modules(u64),
+    /// The host waits for the GPU.
+    Wait,
+    /// A kernel with a name. `bytes` is what it moves, 0 if its arguments do not tell.
+    Kernel {
+        name: u32,
+        blocks: u64,
+        threads: u32,
+        bytes: u64,
+    },
+    /// A matrix product.
+    Product(Product),
+    /// A convolution (0), or its gradient of the data (1) or of the filter (2), as a product; `outside` are the bytes of its
+    /// tensors, `last` whether channels come last.
+    Convolution {
+        direction: u8,
+        product: Product,
+        groups: u64,
+        window: u64,
+        outside: u64,
+        last: bool,
+    },
+    /// Products that stay on the chip, with a softmax between them: operations and bytes.
+    Fused {
+        operations: u64,
+        bytes: u64,
+        length: u64,
+        kind: u8,
+    },
+    /// Something of a library that moves so many bytes.
+    Moving { bytes: u64, what: &'static str },
+    /// A batch normalization of cuDNN's over a tensor of so many bytes.
+    BatchNorm {
+        bytes: u64,
+        channels: u64,
+        last: bool,
+        backward: bool,
+    },
+    /// A copy.
+    Copy { path: Path, bytes: u64 },
+    /// What takes so long by the virtual clock, whose work is not known here: collectives, graphs.
+    Fixed {
+        nanoseconds: u64,
+        what: &'static str,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    table: Vec<Work>,
+    lines: HashMap<Work, u32>,
+    names: Vec<String>,
+    now: Vec<u32>,
+    steps: VecDeque<(u32, Vec<u32>)>,
+    kept: usize,
+    modules: u64,
+    began: bool,
+}
+
+static LOG: std::sync::LazyLock<Mutex<Log>> =
+    std::sync::LazyLock::new(|| Mutex::new(Log::default()));
+
+thread_local! {
+    /// Whether this is the thread that the process began with, or was forked with.
+    static IS_MAIN: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
+}
+
+impl Log {
+    fn add(&mut self, work: Work) {
+        if self.now.len() >= LINES {
+            return;
+        }
+        let next = self.table.len() as u32;
+        let line = *self.lines.entry(work).or_insert(next);
+        if line == next {
+            self.table.push(work);
+        }
+        self.now.push(line);
+    }
+
+    fn end_step(&mut self) {
+        let step = std::mem::take(&mut self.now);
+        // What came before the first step is not a step's.
+        if !std::mem::replace(&mut self.began, true) {
+            self.now.reserve(step.len());
+        }
+        match self.steps.back_mut() {
+            Some((count, last)) if *last == step => *count += 1,
+            _ => {
+                self.kept += step.len();
+                self.steps.push_back((1, step));
+            }
+        }
+        while self.steps.len() > STEPS || (self.kept > LINES && self.steps.len() > 1) {
+            self.kept -= self.steps.pop_front().map_or(0, |(_, step)| step.len());
+        }
+    }
+
+    /// `{"names": […], "table": [[kind, …], …], "steps": [[count, [line, …]], …]}`: the kinds are those of [`Work`].
+    fn json(&self) -> String {
+        let mut text = String::from("{\"names\":[");
+        for (index, name) in self.names.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let plain: String = name
+                .chars()
+                .filter(|c| !matches!(c, '"' | '\\') && !c.is_control())
+                .collect();
+            let _ = write!(text, "{comma}\"{plain}\"");
+        }
+        text.push_str("],\"table\":[");
+        for (index, work) in self.table.iter().enumerate() {
+            if index > 0 {
+                text.push(',');
+            }
+            work.write(&mut text);
+        }
+        text.push_str("],\"steps\":[");
+        for (index, (count, step)) in self.steps.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let _ = write!(text, "{comma}[{count},[");
+            for (index, line) in step.iter().enumerate() {
+                let comma = if index == 0 { "" } else { "," };
+                let _ = write!(text, "{comma}{line}");
+            }
+            text.push_str("]]");
+        }
+        text.push_str("]}");
+        text
+    }
+}
+
+impl Work {
+    fn write(self, text: &mut String) {
+        let product = |p: Product| {
+            format!(
+                "{},{},{},{},{},{}",
+                p.m, p.n, p.k, p.batch, p.kind as u8, p.alignment
+            )
+        };
+        let _ = match self {
+            Self::Operator { backward } => write!(text, "[\"operator\",{}]", u8::from(backward)),
+            Self::Modules(count) => write!(text, "[\"modules\",{count}]"),
+            Self::Wait => write!(text, "[\"wait\"]"),
+            Self::Kernel {
+                name,
+                blocks,
+                threads,
+                bytes,
+            } => write!(text, "[\"kernel\",{name},{blocks},{threads},{bytes}]"),
+            Self::Product(p) => write!(text, "[\"product\",{}]", product(p)),
+            Self::Convolution {
+                direction,
+                product: p,
+                groups,
+                window,
+                outside,
+                last,
+            } => write!(
+                text,
+                "[\"convolution\",{direction},{},{groups},{window},{outside},{}]",
+                product(p),
+                u8::from(last)
+            ),
+            Self::Fused {
+                operations,
+                bytes,
+                length,
+                kind,
+            } => {
+                write!(text, "[\"fused\",{operations},{bytes},{length},{kind}]")
+            }
+            Self::Moving { bytes, what } => write!(text, "[\"moving\",{bytes},\"{what}\"]"),
+            Self::BatchNorm {
+                bytes,
+                channels,
+                last,
+                backward,
+            } => write!(
+                text,
+                "[\"batch norm\",{bytes},{channels},{},{}]",
+                u8::from(last),
+                u8::from(backward)
+            ),
+            Self::Copy { path, bytes } => write!(text, "[\"copy\",{},{bytes}]", path as u8),
+            Self::Fixed { nanoseconds, what } => {
+                write!(text, "[\"fixed\",{nanoseconds},\"{what}\"]")
+            }
+        };
+    }
+}
+
+/// Notes a piece of work of the program.
+pub fn note(work: Work) {
+    if !inner::is_inside() {
+        LOG.lock().add(work);
+    }
+}
+
+/// A number for the name of a kernel.
+pub fn name(text: &str) -> u32 {
+    let mut log = LOG.lock();
+    let known = log.names.iter().position(|known| known == text);
+    known.unwrap_or_else(|| {
+        log.names.push(text.to_owned());
+        log.names.len() - 1
+    }) as u32
+}
+
+/// An operator begins in this thread.
+pub fn operator() {
+    let main = IS_MAIN.get().unwrap_or_else(|| {
+        // SAFETY: both only give numbers.
+        let main = unsafe { libc::gettid() == libc::getpid() };
+        IS_MAIN.set(Some(main));
+        main
+    });
+    LOG.lock().add(Work::Operator { backward: !main });
+}
+
+export! {
+    /// A step, or a pass of a job that infers, is over; so many modules were called so far.
+    fn oomph_vgpu_step(modules: u64) -> (), or (); {
+        let mut log = LOG.lock();
+        let called = modules.saturating_sub(log.modules);
+        log.modules = modules;
+        log.add(Work::Modules(called));
+        log.end_step();
+    }
+    /// What the newest steps did, as JSON. Returns the length; writes it if there is room for all of it.
+    unsafe fn oomph_vgpu_work(out: *mut c_char, room: usize) -> usize, or 0; {
+        let text = LOG.lock().json();
+        if !out.is_null() && text.len() <= room {
+            // SAFETY: the caller gives `room` bytes.
+            unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), out, text.len()) };
+        }
+        text.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_steps_are_kept_once_and_what_is_written_is_json() {
+        let mut log = Log::default();
+        for bytes in [8, 8, 16] {
+            log.add(Work::Operator { backward: false });
+            log.add(Work::Copy {
+                path: Path::Pinned,
+                bytes,
+            });
+            log.end_step();
+        }
+        log.names.push("a\"b".to_owned());
+        assert_eq!(
+            log.json(),
+            "{\"names\":[\"ab\"],\"table\":[[\"operator\",0],[\"copy\",2,8],[\"copy\",2,16]],\"steps\":[[2,[0,1]],[1,[0,2]]]}"
+        );
+    }
+
+    #[test]
+    fn only_the_newest_steps_are_kept() {
+        let mut log = Log::default();
+        for bytes in 0..100 {
+            log.add(Work::Copy {
+                path: Path::Within,
+                bytes,
+            });
+            log.end_step();
+        }
+        assert_eq!(log.steps.len(), STEPS);
+        assert_eq!(log.kept, STEPS);
+    }
+}

@@ -1,0 +1,75 @@
+"""How long a step takes: `oomph run` and `oomph gpus --for`."""
+
+import json
+import subprocess
+
+from tests.support.command import OOMPH
+
+SCRIPT = """
+    import torch
+    model = torch.nn.Sequential(*[torch.nn.Linear({width}, {width}) for _ in range(4)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(4096, {width}, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_step_takes_longer_on_more_and_says_what_decides(oomph):
+    small, large = (
+        oomph(SCRIPT.format(width=width), gpu="h200").json["time"] for width in (64, 8192)
+    )
+    for time in (small, large):
+        assert 0 < time["low"] < time["step_seconds"] < time["high"]
+        assert time["consumers"] and time["host"]
+    assert small["bound"] == "host"
+    assert large["bound"] == "device"
+    # Eleven products, each of 2 * 4096 * 8192**2 operations at up to 62e12 a second.
+    assert 0.09 < large["device_seconds"] < 0.16
+    assert large["consumers"][0]["name"] == "matrix products"
+    assert large["samples_per_second"] > 4096 / large["high"]
+
+
+def test_steps_that_differ_have_a_range(oomph):
+    script = """
+        import torch
+        layer = torch.nn.Linear(4096, 4096).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for step in range(6):
+            optimizer.zero_grad()
+            layer(torch.randn(4096 * (step + 1), 4096, device="cuda")).sum().backward()
+            optimizer.step()
+    """
+    time = oomph(script, gpu="h200").json["time"]
+    assert time["steps_differ"]
+    assert time["high"] > 2 * time["low"]
+
+
+def test_all_gpus_after_one_rehearsal(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "\n".join(line.removeprefix("    ") for line in SCRIPT.format(width=4096).splitlines())
+    )
+    prices = tmp_path / "prices"
+    prices.write_text("h200 = 0.01\n")
+    command = [OOMPH, "gpus", "--json", "-", "--prices", str(prices), "--for", str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["gpus"]
+    assert len(found) > 100
+    assert found[0]["gpu"] == "h200"
+    assert found[0]["price"]["source"] == "your file of prices"
+    by_name = {gpu["gpu"]: gpu for gpu in found}
+    order = [by_name[name]["time"]["step_seconds"] for name in ("h200", "a100-80gb-sxm", "t4")]
+    assert order == sorted(order)
+    fits = [gpu["fits"] for gpu in found]
+    assert fits == sorted(fits, reverse=True)
+
+
+def test_a_price_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "prices").write_text("h200 = 1\nt4 = cheap\n")
+    command = [OOMPH, "gpus", "--prices", "prices", "--for", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "line 2: cheap is no price" in done.stderr
