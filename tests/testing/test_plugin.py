@@ -244,8 +244,10 @@ def test_ctrl_c_ends_it(tmp_path):
         "test_long.py",
     ]
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True,
+        # Tests in the background of a shell inherit that it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:  # fmt: skip
         end = time.monotonic() + 60
         while not (ready.exists() and ready.read_text()) and time.monotonic() < end:
             time.sleep(0.05)
