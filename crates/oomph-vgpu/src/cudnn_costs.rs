@@ -256,18 +256,25 @@ impl Described {
         self.plans.remove(&descriptor);
     }
 
-    /// What a graph does: its first convolution, or its products, or what it moves.
-    fn graph_work(&self, graph: u64) -> Option<Work> {
+    /// The attributes of each operation of a graph.
+    fn given(&self, graph: u64) -> impl Iterator<Item = &Vec<(c_int, u64)>> + Clone {
         let operations = self.graphs.get(&graph).map_or(&[][..], Vec::as_slice);
-        let given = || {
-            operations
-                .iter()
-                .filter_map(|operation| self.operations.get(operation))
-        };
-        let outside = given()
+        operations
+            .iter()
+            .filter_map(|operation| self.operations.get(operation))
+    }
+
+    /// What a graph reads and writes of the device's memory.
+    fn outside(&self, graph: u64) -> impl Iterator<Item = &Tensor> + Clone {
+        self.given(graph)
             .flatten()
             .filter_map(|(_, tensor)| self.tensors.get(tensor))
-            .filter(|tensor| !tensor.within);
+            .filter(|tensor| !tensor.within)
+    }
+
+    /// What a graph does: its first convolution, or its products, or what it moves.
+    fn graph_work(&self, graph: u64) -> Option<Work> {
+        let outside = self.outside(graph);
         let kind = outside.clone().map(|tensor| tensor.kind);
         let kind = if kind.clone().any(|kind| kind == 9) {
             Kind::Bf16
@@ -280,7 +287,7 @@ impl Described {
             .map(|tensor| tensor.elements() * tensor.bytes_per_element())
             .sum();
         let (mut operations, mut length, mut products) = (0, 0, 0);
-        for given in given() {
+        for given in self.given(graph) {
             let find = |attribute| {
                 given
                     .iter()
@@ -340,23 +347,15 @@ impl Described {
     }
 
     fn graph_time(&self, rates: &Rates, graph: u64) -> Duration {
-        let operations = self.graphs.get(&graph).map_or(&[][..], Vec::as_slice);
-        let given = || {
-            operations
-                .iter()
-                .filter_map(|operation| self.operations.get(operation))
-        };
-        let outside = given()
-            .flatten()
-            .filter_map(|(_, tensor)| self.tensors.get(tensor))
-            .filter(|tensor| !tensor.within);
+        let outside = self.outside(graph);
         let halves = outside
             .clone()
             .any(|tensor| tensor.bytes_per_element() == 2);
         let bytes: u64 = outside
             .map(|tensor| tensor.elements() * tensor.bytes_per_element())
             .sum();
-        let computing: Duration = given()
+        let computing: Duration = self
+            .given(graph)
             .map(|given| self.operation_time(rates, given, halves))
             .sum();
         computing.max(rates.moving(bytes as f64))
