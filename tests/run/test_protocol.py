@@ -175,7 +175,7 @@ def test_what_the_recorder_writes_is_for_its_owner_alone(tmp_path):
     assert set(modes(tmp_path / "run").values()) == {0o700, 0o600}
 
 
-@pytest.mark.parametrize("gpu", ["t4", pytest.param("t4:2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("gpu", ["t4", "t4:2"])
 def test_a_run_is_for_its_owner_alone(tmp_path, gpu):
     (tmp_path / "script.py").write_text("import torch; torch.zeros(1 << 35, device='cuda')")
     # The run without a limit, which follows where memory runs out, writes the same files once more.
