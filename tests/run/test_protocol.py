@@ -150,7 +150,9 @@ def test_a_virtual_gpu_of_another_version_is_refused(tmp_path):
     )  # fmt: skip
     assert done.returncode == 2 and "ran" not in done.stdout, done.stderr
     said = [line for line in done.stderr.splitlines() if "interface" in line]
-    assert len(said) == 1 and said[0].startswith("error: the virtual GPU speaks version 2"), said
+    assert len(said) == 1 and said[0].startswith(
+        f"error: the virtual GPU speaks version {library.INTERFACE}"
+    ), said
 
 
 def test_without_a_virtual_gpu_there_is_no_library(tmp_path):
