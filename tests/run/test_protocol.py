@@ -29,6 +29,7 @@ C_TYPES = {
     "*mut c_char": ctypes.c_char_p,
     "Text": ctypes.c_char_p,
     "Out<u64>": ctypes.POINTER(ctypes.c_uint64),
+    "*mut c_void": ctypes.c_void_p,
     "Out<Usage>": ctypes.POINTER(library.Usage),
     "*mut PoolEvent": ctypes.POINTER(library.PoolEvent),
 }
