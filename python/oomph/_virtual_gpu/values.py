@@ -48,6 +48,7 @@ from oomph._virtual_gpu.operators import (
     tensors,
 )
 from oomph._virtual_gpu.random_numbers import DRAWN, Drawn
+from oomph._virtual_gpu.triton_kernels import TritonKernels
 
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
@@ -138,6 +139,8 @@ class ValueLayer:
 
         threading.Thread.run = run  # type: ignore[method-assign]
         self._watch_compiled_code()
+        if self._budget is not None:
+            TritonKernels(self)
 
     def _watch_compiled_code(self) -> None:
         """Fill the buffers of compiled code with zeros instead of stale bytes.
@@ -160,6 +163,17 @@ class ValueLayer:
             return out
 
         guards._empty_strided_cuda = empty_strided_cuda
+
+    def aside(self) -> Any:
+        """A context whose operators do not come here."""
+        return torch._C._ExcludeDispatchKeyGuard(self._keys)
+
+    def wrote(self, outs: list[torch.Tensor], known: bool) -> None:
+        """A kernel that is no operator wrote all of `outs`."""
+        if known:
+            self._learn(outs, False)
+        else:
+            self._lose(outs, False)
 
     def replace_host(self, replace: Callable[[str, tuple], Any]) -> None:
         """Ask `replace` for each operator, by its name and arguments, what it gives.
