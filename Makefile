@@ -8,6 +8,9 @@ PACKAGE := $(shell find python/oomph -name "*.py") $(shell find python/oomph.dat
 
 UV := uv==0.13.9
 
+# release/backend.py calls maturin.
+export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
+
 .PHONY: build demo test test-all test-rust test-python check check-rust check-python check-docs \
 	bench-accuracy bench-speed bench-report test-matrix test-web clean
 

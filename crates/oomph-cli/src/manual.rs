@@ -8,8 +8,7 @@ use clap_mangen::Man;
 /// Each page's file name and text.
 pub fn pages() -> io::Result<Vec<(String, String)>> {
     // Pages do not say which terminal they were made on, nor which version: Cargo.toml does.
-    let mut oomph =
-        crate::help::laid_out(crate::Cli::command(), 100).version(None::<clap::builder::Str>);
+    let mut oomph = crate::help::laid_out(crate::Cli::command(), 100).version(None::<&'static str>);
     oomph.build();
     let commands = oomph
         .get_subcommands()

@@ -140,7 +140,7 @@ fn examine() -> Doctor {
         tried.clone(),
     );
     works(
-        "run, run --fit, run --net, drift: on a GPU of this machine",
+        "run, run --fit, run --net, drift on a GPU of this machine",
         gpu.and_then(|()| tried.clone()),
     );
     works(
