@@ -123,7 +123,7 @@ wheels: $(TOOLS)/.packages
 		maturin build -q --release --locked --zig --target $$target --compatibility manylinux_2_28 \
 			--compression-level 9 --out dist; \
 	done
-	maturin sdist -q --out dist
+	maturin sdist --out dist
 	python release/check_files.py dist
 
 $(TOOLS)/.packages: release/requirements.txt
