@@ -34,20 +34,18 @@ def build(profile="release", target=None):
     nvml = PACKAGE / "_vgpu" / "nvml" / "libnvidia-ml.so.1"
     nvml.parent.mkdir(exist_ok=True)
     # The virtual GPU under another name.
-    run(
-        *compiler(target), "-shared", "-nostdlib", "-s", "-o", nvml, "-Wl,-soname,libnvidia-ml.so.1",
-        "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN/..", driver,
-    )  # fmt: skip
+    options = ["-s", "-soname", nvml.name, "--no-as-needed", "-rpath", "$ORIGIN/.."]
+    run(*linker(options, target), "-shared", "-o", nvml, driver)
     nvml.with_name("libnvidia-ml.so").write_text("INPUT(libnvidia-ml.so.1)\n")
     install(built / "liboomph_net.so", PACKAGE / "_net" / "liboomph_net.so")
 
 
-def compiler(target):
-    """The words that begin a command of the C compiler."""
-    if target is None:
-        return [os.environ.get("CC", "cc")]
-    machine = target.partition("-")[0]
-    return [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu"]
+def linker(options, target):
+    """The words that begin a command that links libraries without code of its own."""
+    if target:
+        return [sys.executable, "-m", "ziglang", "ld.lld", *options]
+    words = [os.environ.get("CC", "cc"), "-nostdlib"]
+    return words + [word for option in options for word in ("-Xlinker", option)]
 
 
 def install(built, place):
