@@ -13,8 +13,9 @@ import notes
 
 ROOT = Path(ROOT)
 CARGO, PYPROJECT = ((ROOT / name).read_text() for name in ("Cargo.toml", "pyproject.toml"))
-# Of the user's environment: who uses one of them has it.
-NOT_DECLARED = {"torch"}
+# Of the environment that oomph is installed in.
+# Triton comes with torch.
+NOT_DECLARED = {"torch", "triton"}
 NAMES = {"IPython": "ipython"}
 
 

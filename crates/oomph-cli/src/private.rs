@@ -43,7 +43,8 @@ impl Private {
     }
 
     fn path(&mut self, path: Option<&Path>, stands: &'static str) {
-        let Some(path) = path.filter(|path| path.components().count() > 1) else {
+        let is_common = |path: &&Path| ["/", "/usr", "/usr/local"].map(Path::new).contains(path);
+        let Some(path) = path.filter(|path| !is_common(path)) else {
             return;
         };
         for path in [Some(path.to_path_buf()), path.canonicalize().ok()] {
