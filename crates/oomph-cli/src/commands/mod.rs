@@ -13,6 +13,7 @@ mod explain;
 pub(crate) mod fit;
 mod gpus;
 mod lint;
+mod lsp;
 mod replay;
 mod report;
 mod run;
@@ -38,6 +39,8 @@ pub enum Command {
     Report(report::Args),
     /// Find the lines of training code that waste or leak GPU memory
     Lint(lint::Args),
+    /// Serve editors with the findings of lint and the bytes of the last run (language server)
+    Lsp(lsp::Args),
     /// List the known GPUs and their memory
     Gpus(gpus::Args),
     /// Replay a snapshot under other allocator settings or another capacity
@@ -61,6 +64,7 @@ impl Command {
             Self::Diff(args) => args.run(),
             Self::Report(args) => args.run(),
             Self::Lint(args) => args.run(),
+            Self::Lsp(args) => args.run(),
             Self::Gpus(args) => args.run(),
             Self::Replay(args) => args.run(),
             Self::Clean(args) => args.run(),
