@@ -49,8 +49,8 @@ async def edit(place, work):
 
 
 def test_findings_fixes_and_bytes(oomph, tmp_path):
-    assert oomph(TRAIN, "--out", "oomph-report/script-1", "--no-measure").status == 0
-    (tmp_path / "oomph-report").mkdir(exist_ok=True)
+    assert oomph(TRAIN, "--no-measure").status == 0
+    (tmp_path / "oomph-report").mkdir()
     os.symlink(tmp_path / "run", tmp_path / "oomph-report" / "latest")
     script = tmp_path / "script.py"
     document = types.TextDocumentIdentifier(uri=script.as_uri())

@@ -388,3 +388,34 @@ fn what_is_wrong_is_said_and_the_server_goes_on() {
     assert_eq!(client.hover(0, 0), Value::Null);
     client.end();
 }
+
+/// `cargo test --release -p oomph-lsp --test server -- --ignored --nocapture` prints what bench/lint/README.md says.
+#[test]
+#[ignore = "a measurement"]
+fn two_thousand_lines_answer_in_milliseconds() {
+    let body = TRAIN.strip_prefix("import torch\n").unwrap();
+    let functions: String = (0..200)
+        .map(|number| body.replace("def train", &format!("def train{number}")))
+        .collect();
+    let text = format!("import torch\n{functions}");
+    let mut client = Client::new(Fake::default());
+    client.open(SCRIPT, &text);
+    let findings = client.shown(SCRIPT, 1).len();
+    let mut seconds = Vec::new();
+    for version in 2..102 {
+        let began = std::time::Instant::now();
+        let typed = json!([{ "range": range(500, 0, 0), "text": " " }, { "range": range(500, 0, 1), "text": "" }]);
+        client.change(version, &typed);
+        assert_eq!(client.shown(SCRIPT, version).len(), findings);
+        seconds.push(began.elapsed().as_secs_f64());
+    }
+    seconds.sort_by(f64::total_cmp);
+    println!(
+        "{} lines, {findings} findings: {:.1} ms from a change to the findings in the median, {:.1} ms at most of 100",
+        text.lines().count(),
+        seconds[50] * 1e3,
+        seconds[99] * 1e3,
+    );
+    assert!(seconds[50] < 0.05);
+    client.end();
+}
