@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
-model = nn.ModuleList([nn.Linear(4096, 4096, bias=False, device="cuda") for _ in range(420)])
+with torch.device("meta"):
+    model = nn.Sequential(*[nn.Linear(4096, 4096, bias=False) for _ in range(420)])
+model = model.to_empty(device="cuda")
 optimizer = torch.optim.AdamW(model.parameters())
-x = torch.randn(1, 4096, device="cuda")
-for layer in model:
-    x = layer(x)
-x.sum().backward()
-optimizer.step()
+for _ in range(2):
+    model(torch.randn(1, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()

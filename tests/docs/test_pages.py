@@ -11,13 +11,13 @@ from tests.support import pages, reference
 
 PAGES = pages.pages()
 
-# Those that CI follows. The others are slow: `make test-all`.
-QUICK = {
+# Those that CI follows: one runs a script, the others read a log. The rest is slow.
+QUICK = [
     "symptoms/after-hours.md",
     "symptoms/disguised.md",
     "symptoms/killed.md",
     "symptoms/servers.md",
-}
+]
 
 NOT_RUN = 0
 """Blocks that no test runs; each says why, in the page."""
@@ -28,21 +28,24 @@ def has_commands(name):
     return any(block.language in pages.RUNS and not block.elsewhere for block in found)
 
 
-FOLLOWED = [name for name in PAGES if has_commands(name)]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FOLLOWED],
-)
-def test_a_page_does_what_it_says(name, tmp_path):
+def follow(name, place):
     for package in pages.needs(PAGES[name].read_text()):
         pytest.importorskip(package)
     update = "OOMPH_UPDATE_DOCS" in os.environ
-    text = pages.follow(PAGES[name], tmp_path, update)
+    text = pages.follow(PAGES[name], place, update)
     if update:
         PAGES[name].write_text(text)
     assert pages.OUTPUT not in text, "OOMPH_UPDATE_DOCS=1 fills it in"
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_quick_page_does_what_it_says(name, tmp_path):
+    follow(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", [n for n in PAGES if n not in QUICK and has_commands(n)])
+def test_a_page_does_what_it_says(name, tmp_path):
+    follow(name, tmp_path)
 
 
 def test_blocks_that_are_not_run_are_counted():

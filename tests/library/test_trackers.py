@@ -72,7 +72,6 @@ with open("seen.json", "w") as file:
 """
 
 
-@pytest.mark.slow
 def test_real_trackers(oomph, tmp_path, started):
     """Needs `pip install tensorboard wandb mlflow`, which nothing else here does."""
     pytest.importorskip("mlflow")

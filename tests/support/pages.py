@@ -11,7 +11,7 @@ from tests.support.command import BIN, ROOT
 DOCS = pathlib.Path(ROOT, "docs")
 OUTPUT = "@out"
 """Where a command's output is written by `OOMPH_UPDATE_DOCS=1`, in a page that does not have it yet."""
-SECONDS = 300
+SECONDS = 600
 RUNS = {"bash", "console", "python"}
 DATA = {"json", "toml", "yaml"}
 
