@@ -398,7 +398,7 @@ fn two_thousand_lines_answer_in_milliseconds() {
         .map(|number| body.replace("def train", &format!("def train{number}")))
         .collect();
     let text = format!("import torch\n{functions}");
-    let mut client = Client::new(Fake::default());
+    let client = Client::new(Fake::default());
     client.open(SCRIPT, &text);
     let findings = client.shown(SCRIPT, 1).len();
     let mut seconds = Vec::new();
